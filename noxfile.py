@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs of this repository: ``python -m nox -s demo | tests | conformance | lint | types | imports | docs | build``.
+
+Every job runs from a fresh clone with nothing but Python and pip. Jobs that need torch keep the torch of the
+interpreter that runs nox, whichever build that is, and install one only when there is none: no job ever replaces it.
+What the packages need is read from their own ``pyproject.toml``, so it is written down once.
+"""
+
+from __future__ import annotations
+
+import configparser
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import nox
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = {path.parent.name: path.parent for path in sorted((ROOT / "packages").glob("*/pyproject.toml"))}
+CORE = "thunder-core"
+TORCH = "torch==2.13.0"
+PLUGIN_GROUP = "thunder.executors.v1"
+
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["lint", "types", "imports", "tests"]
+
+
+# --- what the jobs share -----------------------------------------------------------------------------------------
+
+
+def project_of(name: str) -> dict:
+    """The whole pyproject of one of our packages."""
+    return nox.project.load_toml(PACKAGES[name] / "pyproject.toml")
+
+
+def requirements_of(name: str, extras: Iterable[str] = ()) -> list[str]:
+    """What a package of ours needs from outside, torch left out; our own packages are followed, not returned."""
+    project = project_of(name)["project"]
+    optional = project.get("optional-dependencies", {})
+    texts = [*project.get("dependencies", ()), *(text for extra in extras for text in optional.get(extra, ()))]
+    found: list[str] = []
+    for text in texts:
+        requirement = Requirement(text)
+        wanted = canonicalize_name(requirement.name)
+        if wanted == name:
+            found += requirements_of(name, requirement.extras)
+        elif wanted in PACKAGES:
+            found += requirements_of(wanted, requirement.extras)
+        elif wanted != "torch":
+            found.append(text)
+    return list(dict.fromkeys(found))
+
+
+def torch_directories() -> list[str]:
+    """Where the interpreter that runs nox has torch and what torch needs; empty when it has none."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return []
+    found = [str(Path(spec.origin).resolve().parents[1])]
+    pending, seen = ["torch"], set()
+    while pending:
+        name = canonicalize_name(pending.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.append(str(Path(str(distribution.locate_file(""))).resolve()))
+        needed = map(Requirement, distribution.requires or ())
+        pending += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return list(dict.fromkeys(found))
+
+
+def python_says(session: nox.Session, code: str) -> str:
+    """What the session's interpreter prints for `code`."""
+    return str(session.run("python", "-c", code, silent=True, log=False)).strip()
+
+
+def provide_torch(session: nox.Session) -> list[str]:
+    """Give the session a torch, and return the pip options that keep pip from ever fetching another.
+
+    A torch that is found is lent through a ``.pth`` file. Its directories come after the session's own packages, so
+    what the session installs wins, and pip sees the lent torch as installed. (``--system-site-packages`` would miss a
+    torch that lives in a virtual environment: it adds the packages of the base interpreter.)
+    """
+    site = Path(python_says(session, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    lent = site / "torch_of_the_outer_interpreter.pth"
+    if directories := torch_directories():
+        lent.write_text("\n".join(directories) + "\n", encoding="utf-8")
+        session.log(f"keeping the torch found in {directories[0]}")
+    else:
+        lent.unlink(missing_ok=True)
+        session.install(TORCH)
+    version = python_says(session, "import importlib.metadata as m; print(m.version('torch'))")
+    constraints = Path(session.create_tmp()) / "constraints.txt"
+    constraints.write_text(f"torch=={version}\n", encoding="utf-8")
+    return ["--constraint", str(constraints)]
+
+
+def install_ours(session: nox.Session, names: Iterable[str], extras: Iterable[str] = ()) -> list[str]:
+    """Install packages of ours from the checkout, editable, after a torch; returns pip's options for more."""
+    options = provide_torch(session)
+    names = list(names)
+    if outside := [text for name in names for text in requirements_of(name, extras)]:
+        session.install(*options, *dict.fromkeys(outside))
+    session.install("--no-deps", *(part for name in names for part in ("--editable", str(PACKAGES[name]))))
+    return options
+
+
+def check_environment(session: nox.Session) -> None:
+    """Print what the session runs on, so that a log answers the first question asked of it."""
+    names = "sys.version.split()[0], 'torch', torch.__version__, torch.__file__, 'thunder', thunder.__version__"
+    session.run("python", "-c", f"import sys, torch, thunder; print('python', {names})")
+
+
+# --- running it --------------------------------------------------------------------------------------------------
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Jit a small GPT, show its trace, compare it with eager and time both."""
+    install_ours(session, [CORE], ["demo"])
+    session.run("python", "-m", "thunder", "demo", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the test suite; arguments after `--` go to pytest."""
+    install_ours(session, PACKAGES, ["tests"])
+    check_environment(session)
+    # Two workers, each with one torch thread: on small tensors more threads only wait for one another.
+    workers = [] if any(arg.startswith(("-n", "--pdb", "--numprocesses")) for arg in session.posargs) else ["-n", "2"]
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        "--import-mode=importlib",
+        *workers,
+        *session.posargs,
+        env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
+    )
+
+
+def executors_in(entry_points: str) -> list[str]:
+    """The plugins that an ``entry_points.txt`` announces."""
+    parser = configparser.ConfigParser(delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(entry_points)
+    return list(parser[PLUGIN_GROUP]) if parser.has_section(PLUGIN_GROUP) else []
+
+
+@nox.session
+@nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
+def conformance(session: nox.Session, package: str) -> None:
+    """Prove the operators of each package, one environment each; `-- --with WHEEL` proves a vendor's wheel instead."""
+    arguments = list(session.posargs)
+    if "--with" not in arguments:
+        install_ours(session, dict.fromkeys([CORE, package]), ["tests"])
+        plugins = project_of(package)["project"].get("entry-points", {}).get(PLUGIN_GROUP, {})
+        for executor in plugins or ["torch"]:
+            session.run("python", "-m", "thunder", "conformance", executor, *arguments)
+        return
+    if package != CORE:
+        session.skip("--with names the one wheel to prove")
+    where = arguments.index("--with")
+    if where + 1 == len(arguments):
+        session.error(
+            "--with needs the path of a wheel: nox -s conformance -- --with thunder_ex_acme-0.1-py3-none-any.whl"
+        )
+    wheel = Path(session.invoked_from, arguments[where + 1])
+    del arguments[where : where + 2]
+    with zipfile.ZipFile(wheel) as archive:
+        listed = next((name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")), None)
+        executors = executors_in(archive.read(listed).decode()) if listed else []
+    if not executors:
+        session.error(f"{wheel.name} announces no plugin: it has no entry point in the group {PLUGIN_GROUP!r}")
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, str(wheel))
+    for executor in executors:
+        session.run("python", "-m", "thunder", "conformance", executor, *arguments)
+
+
+# --- reading it --------------------------------------------------------------------------------------------------
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff: rules and format."""
+    session.install("ruff==0.17.*")
+    session.run("ruff", "check", *session.posargs, ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy; strict where plugins and users meet us (see pyproject.toml). torch's own types are not followed."""
+    session.install("mypy==2.4.*", *(text for name in PACKAGES for text in requirements_of(name)))
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def imports(session: nox.Session) -> None:
+    """import-linter: a module imports from its own floor or a lower one (the floors are in pyproject.toml)."""
+    session.install("import-linter==2.*")
+    sources = os.pathsep.join(str(path / "src") for path in PACKAGES.values())
+    session.run("lint-imports", "--config", "pyproject.toml", *session.posargs, env={"PYTHONPATH": sources})
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation into docs/_build; a warning is an error."""
+    install_ours(session, [CORE], ["docs"])
+    target = ROOT / "docs" / "_build" / "html"
+    session.run("python", "-m", "sphinx", "-W", "--keep-going", "-E", *session.posargs, "docs", str(target))
+    session.log(f"open {target.relative_to(ROOT) / 'index.html'}")
+
+
+# --- shipping it -------------------------------------------------------------------------------------------------
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build wheel and sdist of every package into dist/, look inside, and import the wheel in a bare environment."""
+    session.install("build==1.*")
+    target = ROOT / "dist"
+    for name, path in PACKAGES.items():
+        output = target / name
+        shutil.rmtree(output, ignore_errors=True)
+        session.run("python", "-m", "build", "--outdir", str(output), str(path))
+        (wheel,) = output.glob("*.whl")
+        (sdist,) = output.glob("*.tar.gz")
+        check_wheel(session, name, wheel)
+        check_sdist(session, name, sdist)
+        check_import(session, name, wheel)
+
+
+def check_wheel(session: nox.Session, name: str, wheel: Path) -> None:
+    """A wheel carries its types, its licence, its entry points, its static version and (core) the conformance suite."""
+    project = project_of(name)["project"]
+    with zipfile.ZipFile(wheel) as archive:
+        files = archive.namelist()
+        info = next(file.split("/")[0] for file in files if file.endswith(".dist-info/METADATA"))
+        entry_points = archive.read(f"{info}/entry_points.txt").decode() if f"{info}/entry_points.txt" in files else ""
+    module = "thunder" if name == CORE else name.replace("-", "_")
+    wanted = [f"{module}/__init__.py", f"{module}/py.typed", f"{info}/licenses/LICENSE"]
+    wanted += ["thunder/tests/__init__.py", "pytest_thunder.py"] if name == CORE else []
+    for file in wanted:
+        if file not in files:
+            session.error(f"{wheel.name} lacks {file}")
+    for group, entries in project.get("entry-points", {}).items():
+        for key, value in entries.items():
+            if f"[{group}]" not in entry_points or f"{key} = {value}" not in entry_points:
+                session.error(f"{wheel.name} does not announce {key} = {value} in [{group}]")
+    if f"-{project['version']}-" not in wheel.name:
+        session.error(f"{wheel.name} is not version {project['version']} of {PACKAGES[name]}")
+    strangers = {file.split("/")[0] for file in files} - {module, info, "pytest_thunder.py"}
+    if strangers:
+        session.error(f"{wheel.name} would also install {sorted(strangers)}")
+
+
+def check_sdist(session: nox.Session, name: str, sdist: Path) -> None:
+    """An sdist carries what is needed to build and test again."""
+    with tarfile.open(sdist) as archive:
+        files = {member.name.partition("/")[2] for member in archive.getmembers()}
+    for file in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
+        if file not in files:
+            session.error(f"{sdist.name} lacks {file}")
+    for folder in ("src/", "tests/"):
+        if not any(file.startswith(folder) for file in files):
+            session.error(f"{sdist.name} lacks {folder}")
+
+
+def check_import(session: nox.Session, name: str, wheel: Path) -> None:
+    """The wheel, with its dependencies but without torch, imports in a fresh environment outside of the checkout."""
+    scratch = Path(session.create_tmp()) / f"import-{name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    session.run("python", "-m", "venv", str(scratch))
+    python = next(path for path in (scratch / "bin" / "python", scratch / "Scripts" / "python.exe") if path.exists())
+    wheels = [str(wheel)]
+    if name != CORE:
+        wheels += map(str, (ROOT / "dist" / CORE).glob("*.whl"))
+    module = "thunder" if name == CORE else name.replace("-", "_")
+    code = f"import {module}, sys; assert 'torch' not in sys.modules; print({module}.__file__, {module}.__version__)"
+    with session.chdir(scratch):
+        session.run(str(python), "-m", "pip", "install", "--quiet", *requirements_of(name), external=True)
+        session.run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wheels, external=True)
+        session.run(str(python), "-I", "-c", code, external=True)
+    shutil.rmtree(scratch)

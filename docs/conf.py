@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the documentation is built: Sphinx, pages in Markdown, the reference from the docstrings of the package."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import re
+
+project = "thunder"
+author = "The thunder developers"
+project_copyright = "The thunder developers"
+release = version = importlib.metadata.version("thunder-core")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+nitpicky = False
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"thunder {release}"
+html_copy_source = False
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+
+
+def _code_spans(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Our docstrings are written with Markdown's `code`, which reStructuredText spells with two backquotes."""
+    text = "\n".join(lines)
+    lines[:] = re.sub(r"(?<![`:\w])`([^`\n]+)`(?![`_])", r"``\1``", text).split("\n")
+
+
+def _own_docstrings_only(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """A class without a docstring of its own shows none, and not the one of `object` or `Enum`."""
+    if inspect.isclass(obj) and obj.__dict__.get("__doc__") is None:
+        lines.clear()
+
+
+def setup(app) -> None:
+    """Sphinx calls this."""
+    app.connect("autodoc-process-docstring", _own_docstrings_only)
+    app.connect("autodoc-process-docstring", _code_spans)

@@ -101,7 +101,7 @@ def provide_torch(session: nox.Session) -> list[str]:
         lent.unlink(missing_ok=True)
         session.install(TORCH)
     version = python_says(session, "import importlib.metadata as m; print(m.version('torch'))")
-    constraints = Path(session.create_tmp()) / "constraints.txt"
+    constraints = Path(session.create_tmp()).resolve() / "constraints.txt"
     constraints.write_text(f"torch=={version}\n", encoding="utf-8")
     return ["--constraint", str(constraints)]
 
@@ -281,7 +281,7 @@ def check_sdist(session: nox.Session, name: str, sdist: Path) -> None:
 
 def check_import(session: nox.Session, name: str, wheel: Path) -> None:
     """The wheel, with its dependencies but without torch, imports in a fresh environment outside of the checkout."""
-    scratch = Path(session.create_tmp()) / f"import-{name}"
+    scratch = Path(session.create_tmp()).resolve() / f"import-{name}"
     shutil.rmtree(scratch, ignore_errors=True)
     session.run("python", "-m", "venv", str(scratch))
     python = next(path for path in (scratch / "bin" / "python", scratch / "Scripts" / "python.exe") if path.exists())

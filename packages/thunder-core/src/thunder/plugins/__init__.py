@@ -1,1 +1,118 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Executor plugins: the contract for those who publish one, and what thunder asks about those installed.
+
+A plugin author needs `hookimpl`, `Availability` and `ConformanceProfile`; `docs/plugins.md` leads from an empty
+folder to a wheel. Importing this package imports no plugin and no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from thunder.core.errors import PluginLoadError
+from thunder.plugins.catalog import PHASES, OptionSpec, TransformSpec
+from thunder.plugins.discovery import API_VERSION, GROUP
+from thunder.plugins.env import Availability, Env, GpuDevice
+from thunder.plugins.hookspecs import HOOKS, hookimpl, hookspec
+from thunder.plugins.manager import PluginManager
+from thunder.plugins.profile import ConformanceProfile
+from thunder.plugins.record import ExecutorInfo, PluginRecord, PluginState
+from thunder.plugins.registry import PluginRegistry
+from thunder.plugins.selection import resolve_executor as _resolve_executor
+from thunder.plugins.selection import select_executors as _select_executors
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "HOOKS",
+    "PHASES",
+    "Availability",
+    "ConformanceProfile",
+    "Env",
+    "ExecutorInfo",
+    "GpuDevice",
+    "OptionSpec",
+    "PluginLoadError",
+    "PluginManager",
+    "PluginRecord",
+    "PluginRegistry",
+    "PluginState",
+    "TransformSpec",
+    "check_options",
+    "conformance_profile",
+    "hookimpl",
+    "hookspec",
+    "known_options",
+    "load_all",
+    "load_named",
+    "manager",
+    "records",
+    "registered_transforms",
+    "reset",
+    "resolve_executor",
+    "select_executors",
+]
+
+_manager = PluginManager()
+
+
+def manager() -> PluginManager:
+    """The plugin manager of this process."""
+    return _manager
+
+
+def records() -> tuple[PluginRecord, ...]:
+    """Every executor plugin that is installed, from metadata alone; those that were loaded say how that went."""
+    return _manager.records()
+
+
+def load_all() -> None:
+    """Loads every compatible plugin once; called at the first compilation that names no executors. Never raises."""
+    _manager.load_all()
+
+
+def load_named(name: str) -> PluginRecord:
+    """Loads one plugin and imports no other; raises PluginLoadError with the reason if it cannot be used."""
+    return _manager.load_named(name)
+
+
+def select_executors(executors: str | Any | Iterable[str | Any] | None = None) -> tuple[Any, ...]:
+    """The executors to use, in order: those given, else those in THUNDER_EXECUTORS, else the defaults by priority."""
+    return _select_executors(_manager, executors)
+
+
+def resolve_executor(name: str) -> Any:
+    """The executor called `name`, loading its plugin if need be; raises PluginLoadError if there is none."""
+    return _resolve_executor(_manager, name)
+
+
+def conformance_profile(executor: str) -> ConformanceProfile | None:
+    """How the plugin that brought `executor` wants it tested; None without a profile or for core's own executors."""
+    return _manager.conformance_profile(executor)
+
+
+def known_options() -> dict[str, OptionSpec]:
+    """The compile options that loaded plugins brought, by name."""
+    return _manager.catalog.options()
+
+
+def check_options(values: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
+    """Checks compile options that core does not know itself; an unknown one is a TypeError that lists the known ones.
+
+    An option may belong to a plugin that is not loaded yet, so an unknown name loads all plugins before it is refused.
+    `others` are option names that the caller knows besides, for the message.
+    """
+    if any(name not in _manager.catalog.options() for name in values):
+        _manager.load_all()
+    return _manager.catalog.check_options(values, others)
+
+
+def registered_transforms(phase: str) -> tuple[TransformSpec, ...]:
+    """The passes that loaded plugins brought for a phase of compilation (see `PHASES`), in running order."""
+    return _manager.catalog.transforms(phase)
+
+
+def reset() -> None:
+    """Takes everything that plugins brought out of use and forgets what was found; the next use looks again."""
+    _manager.reset()

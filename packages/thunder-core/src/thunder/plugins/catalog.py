@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compile options and the passes that plugins brought: what `thunder.jit` consults besides the executors."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["PHASES", "Catalog", "OptionSpec", "TransformSpec"]
+
+#: The phases of compilation at which a plugin's pass may run, and what it sees there.
+PHASES = {
+    "before_grad": "the program as it was acquired, before it is differentiated",
+    "before_execution": "the forward trace, and the backward trace if there is one, before executors claim operations",
+    "after_execution": "each trace after claiming and fusion, before the deletion of values that are no longer used",
+}
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """A compile option: `thunder.jit(fn, NAME=value)`."""
+
+    name: str
+    type: type | tuple[type, ...] = object
+    default: Any = None
+    help: str = ""
+    choices: tuple[Any, ...] | None = None
+    owner: str = "thunder"
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ValueError(f"an option's name must be a Python identifier, but it is {self.name!r}")
+        if self.default is not None:
+            self.check(self.default)
+
+    def check(self, value: Any) -> Any:
+        """Returns `value`, or raises TypeError or ValueError if the option cannot have it."""
+        if value is self.default:  # None is a default of every type
+            return value
+        types = self.type if isinstance(self.type, tuple) else (self.type,)
+        accepted = (*types, int) if float in types else types
+        # a bool is an int to Python, and a mistake to whoever passes it for a number
+        if not isinstance(value, accepted) or (isinstance(value, bool) and not {bool, object} & set(types)):
+            names = " or ".join(kind.__name__ for kind in types)
+            raise TypeError(f"option {self.name!r} of {self.owner} must be {names}, but it is {value!r}")
+        if self.choices is not None and value not in self.choices:
+            raise ValueError(f"option {self.name!r} of {self.owner} must be one of {self.choices}, but it is {value!r}")
+        return value
+
+
+@dataclass(frozen=True)
+class TransformSpec:
+    """A pass from trace to trace, run in `phase`, before and after the named passes of that phase if present."""
+
+    name: str
+    transform: Callable[[Any], Any]
+    phase: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    owner: str = "thunder"
+
+    def __post_init__(self) -> None:
+        if self.phase not in PHASES:
+            raise ValueError(
+                f"transform {self.name!r} names the phase {self.phase!r}; the phases are {', '.join(PHASES)}"
+            )
+        if not callable(self.transform):
+            raise TypeError(f"transform {self.name!r} must be callable, but it is {self.transform!r}")
+
+
+class Catalog:
+    """Options and passes in use, by name. Names are unique, and an error about a name says both owners."""
+
+    def __init__(self) -> None:
+        self._options: dict[str, OptionSpec] = {}
+        self._transforms: dict[str, TransformSpec] = {}
+        self._lock = threading.Lock()
+
+    def add(self, options: Iterable[OptionSpec], transforms: Iterable[TransformSpec]) -> None:
+        """Adds all or, if a name is taken or the passes cannot be ordered, none of them."""
+        with self._lock:
+            new_options, new_transforms = dict(self._options), dict(self._transforms)
+            for option in options:
+                _add_unique(new_options, option, "option")
+            for transform in transforms:
+                _add_unique(new_transforms, transform, "transform")
+            for phase in PHASES:
+                _ordered(new_transforms, phase)
+            self._options, self._transforms = new_options, new_transforms
+
+    def remove(self, owner: str) -> None:
+        """Forgets everything of one owner."""
+        with self._lock:
+            self._options = {name: spec for name, spec in self._options.items() if spec.owner != owner}
+            self._transforms = {name: spec for name, spec in self._transforms.items() if spec.owner != owner}
+
+    def options(self) -> dict[str, OptionSpec]:
+        """The options in use, by name."""
+        return dict(self._options)
+
+    def transforms(self, phase: str) -> tuple[TransformSpec, ...]:
+        """The passes of `phase` in the order in which they run."""
+        if phase not in PHASES:
+            raise ValueError(f"{phase!r} is no phase of compilation; the phases are {', '.join(PHASES)}")
+        return _ordered(self._transforms, phase)
+
+    def check_options(self, values: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
+        """Checks values and returns them; `others` are names that the caller knows besides, for the message."""
+        checked = {}
+        for name, value in values.items():
+            if name not in self._options:
+                raise TypeError(_unknown_option(name, {*self._options, *others}))
+            checked[name] = self._options[name].check(value)
+        return checked
+
+
+def _add_unique(table: dict[str, Any], spec: OptionSpec | TransformSpec, kind: str) -> None:
+    taken = table.get(spec.name)
+    if taken is not None:
+        raise ValueError(f"{kind} {spec.name!r} of {spec.owner} is already registered by {taken.owner}")
+    table[spec.name] = spec
+
+
+def _unknown_option(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f", did you mean {close[0]!r}?" if close else ""
+    return f"unknown compile option {name!r}{hint or '.'} The options are: {', '.join(sorted(known)) or 'none'}"
+
+
+def _ordered(transforms: Mapping[str, TransformSpec], phase: str) -> tuple[TransformSpec, ...]:
+    """Topological order; by name where `before` and `after` leave it open, so that it is the same in every process."""
+    mine = {name: spec for name, spec in transforms.items() if spec.phase == phase}
+    earlier: dict[str, set[str]] = {
+        name: {other for other in spec.after if other in mine} for name, spec in mine.items()
+    }
+    for name, spec in mine.items():
+        for other in spec.before:
+            if other in mine:
+                earlier[other].add(name)
+    order: list[TransformSpec] = []
+    while earlier:
+        free = min((name for name, waits_for in earlier.items() if not waits_for), default=None)
+        if free is None:
+            owners = ", ".join(f"{name!r} of {mine[name].owner}" for name in sorted(earlier))
+            raise ValueError(f"the transforms {owners} cannot be ordered: each is to run before another of them")
+        order.append(mine[free])
+        del earlier[free]
+        for waits_for in earlier.values():
+            waits_for.discard(free)
+    return tuple(order)

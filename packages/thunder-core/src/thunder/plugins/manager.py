@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of plugins in a process: found once, loaded one at a time when first needed, kept apart from each other.
+
+A plugin that cannot be used never breaks `thunder.jit`: its record says why, one line is logged, and nothing it
+registered stays. Only who names it gets an error. pluggy's own loader stops at the first plugin that raises, and its
+broadcast calls stop at the first implementation that does; here each plugin has a pluggy manager of its own, so one
+cannot reach another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pluggy
+
+from thunder.core.errors import PluginLoadError
+from thunder.plugins import hookspecs
+from thunder.plugins.catalog import Catalog
+from thunder.plugins.discovery import discover
+from thunder.plugins.env import Availability, Env
+from thunder.plugins.profile import ConformanceProfile
+from thunder.plugins.record import PluginRecord, PluginState
+from thunder.plugins.registry import ExecutorHost, PluginRegistry, withdraw
+
+__all__ = ["PluginManager"]
+
+_log = logging.getLogger("thunder.plugins")
+
+#: What a plugin may raise without taking the program down: everything but an interrupt. A library that cannot find its
+#: licence file or device and calls sys.exit() while it is imported is one more broken plugin.
+_PLUGIN_ERRORS = (Exception, SystemExit)
+
+_NEVER_IMPORTED = frozenset({PluginState.BLOCKED, PluginState.INCOMPATIBLE})
+
+_EXTEND = "thunder.extend"
+
+
+class PluginManager:
+    """Finds, loads and remembers plugins. The process has one (`thunder.plugins.manager()`); tests make their own."""
+
+    def __init__(
+        self,
+        *,
+        scan: Callable[[], list[PluginRecord]] = discover,
+        host: ExecutorHost | None = None,
+        env: Env | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
+        self.env = Env() if env is None else env
+        self.catalog = Catalog() if catalog is None else catalog
+        self._scan = scan
+        self._host = host
+        self._records: list[PluginRecord] | None = None
+        self._hooks: dict[str, Any] = {}
+        self._executors: dict[str, tuple[PluginRecord, Any]] = {}
+        self._loading: set[int] = set()
+        self._all_loaded = False
+        self._lock = threading.RLock()
+
+    # ---- what is there ---------------------------------------------------------------------------------------------
+
+    def records(self) -> tuple[PluginRecord, ...]:
+        """Every plugin of the environment; the first call scans metadata, no call imports a plugin."""
+        with self._lock:
+            if self._records is None:
+                self._records = self._scan()
+                for record in self._records:
+                    self._report(record)
+            return tuple(self._records)
+
+    def find(self, name: str) -> PluginRecord | None:
+        """The record of the plugin `name`: of several, the one that is used."""
+        matches = [record for record in self.records() if record.name == name]
+        # one that lost its name to another has nothing to tell about that other
+        return min(matches, key=lambda record: record.state in _NEVER_IMPORTED, default=None)
+
+    def owner_of(self, executor: str) -> PluginRecord | None:
+        """The plugin that brought the executor of this name, or None."""
+        owned = self._executors.get(executor)
+        return owned[0] if owned else None
+
+    def conformance_profile(self, executor: str) -> ConformanceProfile | None:
+        """How to test the executor of this name, by its plugin's own account; None if it brings no profile."""
+        if executor not in self._executors:
+            return None
+        record, instance = self._executors[executor]
+        profile = self._hooks[record.name].thunder_conformance_profile(executor=instance)
+        if profile is not None and not isinstance(profile, ConformanceProfile):
+            raise TypeError(
+                f"thunder_conformance_profile of {record.source} returned {profile!r}, not a ConformanceProfile"
+            )
+        return profile
+
+    # ---- loading ---------------------------------------------------------------------------------------------------
+
+    def load_all(self) -> None:
+        """Loads every compatible plugin that is not loaded yet. Raises nothing; what went wrong is in the records."""
+        if self._all_loaded:
+            return
+        with self._lock:
+            for record in self.records():
+                self._load(record)
+            # a plugin that compiles something while it is imported comes back here before the others are loaded
+            self._all_loaded = not self._loading
+
+    def load_named(self, name: str) -> PluginRecord:
+        """Loads the plugin `name` and no other, and returns its record; raises PluginLoadError if it cannot be used."""
+        with self._lock:
+            record = self.find(name)
+            if record is None:
+                raise PluginLoadError(self._unknown(name))
+            self._load(record)
+            if not record.ready:
+                raise record.load_error()
+            return record
+
+    def executors_of(self, record: PluginRecord) -> tuple[Any, ...]:
+        """The executors that a loaded plugin brought, in the order in which it registered them."""
+        return tuple(self._executors[info.name][1] for info in record.executors if info.name in self._executors)
+
+    def reset(self) -> None:
+        """Takes everything that plugins brought out of use and forgets the records; the next use scans again."""
+        with self._lock:
+            if self._executors:
+                withdraw(self.host, [executor for _, executor in self._executors.values()])
+            for record in self._records or ():
+                self.catalog.remove(PluginRegistry(record.name).owner)
+            self._records = None
+            self._hooks.clear()
+            self._executors.clear()
+            self._all_loaded = False
+
+    @property
+    def host(self) -> ExecutorHost:
+        """Where executors are put into use. Importing it imports torch, so this is done as late as possible."""
+        if self._host is None:
+            self._host = importlib.import_module(_EXTEND)
+        return self._host
+
+    def _load(self, record: PluginRecord) -> None:
+        if record.state is not PluginState.COMPATIBLE or id(record) in self._loading:
+            return
+        registry = PluginRegistry(record.name)
+        before = self._in_use()
+        self._loading.add(id(record))
+        try:
+            self._run(record, registry)
+        except _PLUGIN_ERRORS as error:
+            record.fail(error)
+            self._blame_torch(record)
+        finally:
+            self._loading.discard(id(record))
+            registry.close()
+        if record.ready:
+            self._executors.update({name: (record, executor) for name, executor in registry.executors.items()})
+            registry.describe_on(record)
+        else:
+            self._hooks.pop(record.name, None)
+            # a plugin that bypassed its registry and called thunder.extend itself
+            withdraw(self.host, [executor for executor in self._in_use() if all(executor is not old for old in before)])
+        self._report(record)
+
+    def _run(self, record: PluginRecord, registry: PluginRegistry) -> None:
+        """All stages of one plugin. Ends in READY or UNAVAILABLE, or raises with `record.stage` telling where."""
+        with _stage(record, "import"):
+            plugin = record.entry_point.load()
+        with _stage(record, "hooks"):
+            hooks = plugin_hooks(plugin, record)
+            record.state = PluginState.LOADED
+        with _stage(record, "thunder_probe"):
+            answer = _availability(hooks.thunder_probe(env=self.env))
+            if answer and self.env.torch_error is not None:
+                answer = Availability(False, f"torch cannot be imported ({self.env.torch_error})")
+            if not answer:
+                record.end(PluginState.UNAVAILABLE, answer.reason)
+                return
+        for name in hookspecs.REGISTER_HOOKS:
+            with _stage(record, name):
+                getattr(hooks, name)(registry=registry)
+        with _stage(record, "commit"):
+            registry.commit(self.host, self.catalog)
+        self._hooks[record.name] = hooks
+        record.end(PluginState.READY)
+
+    def _in_use(self) -> Sequence[Any]:
+        """The executors in use, without importing anything: where nothing is imported, nothing is in use."""
+        if self._host is None and _EXTEND not in sys.modules:
+            return ()
+        return tuple(self.host.get_all_executors())
+
+    def _blame_torch(self, record: PluginRecord) -> None:
+        """A plugin that fails where torch cannot be imported is not at fault."""
+        if self.env.torch_error is not None:
+            record.end(PluginState.UNAVAILABLE, f"torch cannot be imported ({self.env.torch_error})")
+
+    def _unknown(self, name: str) -> str:
+        known = sorted({record.name for record in self.records()})
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f", did you mean {close[0]!r}?" if close else "."
+        have = ", ".join(known) or "none"
+        return f"no installed distribution brings an executor plugin {name!r}{hint} Installed: {have}"
+
+    def _report(self, record: PluginRecord) -> None:
+        """Logs once what a user should know of a plugin that is installed and not used."""
+        if record.logged or record.pending:
+            return
+        record.logged = True
+        if record.ready:
+            _log.debug("%s", record.describe())
+        elif record.state is PluginState.UNAVAILABLE or (record.state is PluginState.BLOCKED and not record.conflict):
+            _log.info("%s", record.describe())  # as intended: a GPU plugin on a laptop, or switched off by the user
+        else:
+            _log.warning("%s. `python -m thunder doctor` shows more.", record.describe())
+
+
+@contextmanager
+def _stage(record: PluginRecord, name: str) -> Iterator[None]:
+    """Names the stage a plugin is at; the name stays on the record only when the stage raises."""
+    record.stage = name
+    yield
+    record.stage = None
+
+
+def plugin_hooks(plugin: Any, record: PluginRecord) -> Any:
+    """The hooks of one plugin, in a pluggy manager of its own; raises when it does not keep to the contract."""
+    if isinstance(plugin, type):
+        raise TypeError(f"{record.entry_point.value} is a class; the entry point must name a module, or an instance")
+    _check_names(plugin, record)
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, record.name)
+    manager.check_pending()
+    if not manager.get_hookcallers(plugin):
+        raise TypeError(f"{record.entry_point.value} implements no hook: mark its hooks with @thunder.plugins.hookimpl")
+    return manager.hook
+
+
+def _check_names(plugin: Any, record: PluginRecord) -> None:
+    """Misspelt and unmarked hooks, which pluggy would pass over in silence or explain in its own terms."""
+    for name in dir(plugin):
+        function = getattr(plugin, name) if name.startswith("thunder_") else None
+        if not callable(function):
+            continue
+        marked = getattr(function, f"{hookspecs.PROJECT}_impl", None)
+        if marked is None and name in hookspecs.HOOKS:
+            raise TypeError(f"{name} in {record.entry_point.value} is not marked with @thunder.plugins.hookimpl")
+        if marked is not None and name not in hookspecs.HOOKS and not marked.get("optionalhook"):
+            close = difflib.get_close_matches(name, hookspecs.HOOKS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(hookspecs.HOOKS)}"
+            raise TypeError(f"{name} in {record.entry_point.value} is no hook of thunder: {hint}")
+
+
+def _availability(answer: Any) -> Availability:
+    if answer is None:  # the plugin has no probe: it runs everywhere
+        return Availability(True)
+    if not isinstance(answer, Availability):
+        raise TypeError(f"thunder_probe must return a thunder.plugins.Availability, but it returned {answer!r}")
+    return answer

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of one plugin: where it comes from, how far it got, and why it stopped there."""
+
+from __future__ import annotations
+
+import enum
+import traceback as _traceback
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from thunder.core.errors import PluginLoadError
+
+__all__ = ["ExecutorInfo", "PluginRecord", "PluginState"]
+
+
+class PluginState(enum.Enum):
+    """The life of a plugin. The first four are the way to being used, the others its ends."""
+
+    FOUND = "found"  # an entry point was seen; nothing is judged yet
+    COMPATIBLE = "compatible"  # metadata fits this version of thunder-core; not imported yet
+    LOADED = "loaded"  # imported; its hooks are being called
+    READY = "ready"  # everything it registered is in use
+    BLOCKED = "blocked"  # the user disabled it, or another plugin has its name
+    INCOMPATIBLE = "incompatible"  # made for another plugin API or another range of thunder-core; never imported
+    UNAVAILABLE = "unavailable"  # imported, and its probe says that it cannot run here
+    FAILED = "failed"  # raised while it was imported or registered
+
+
+#: The states in which loading has not ended yet.
+PENDING = frozenset({PluginState.FOUND, PluginState.COMPATIBLE, PluginState.LOADED})
+
+
+@dataclass(frozen=True)
+class ExecutorInfo:
+    """An executor as a plugin registered it."""
+
+    name: str
+    version: str | None
+    priority: int
+    default: bool
+
+
+@dataclass(eq=False)
+class PluginRecord:
+    """One plugin of this environment.
+
+    `reason` says in one line why the plugin is not used; `stage` and `traceback` say where it failed. `conflict` is
+    set on every plugin whose name is claimed twice, also on the one that is used.
+    """
+
+    name: str
+    entry_point: EntryPoint
+    distribution: str
+    version: str | None = None
+    requires_core: str | None = None
+    state: PluginState = PluginState.FOUND
+    reason: str | None = None
+    stage: str | None = None
+    traceback: str | None = None
+    conflict: str | None = None
+    executors: tuple[ExecutorInfo, ...] = ()
+    operators: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    transforms: tuple[str, ...] = ()
+    logged: bool = field(default=False, repr=False)
+
+    @property
+    def source(self) -> str:
+        """The distribution and its version, as a person would write them."""
+        return f"{self.distribution} {self.version}" if self.version else self.distribution
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything this plugin registered is in use."""
+        return self.state is PluginState.READY
+
+    @property
+    def pending(self) -> bool:
+        """Whether loading this plugin may still change its state."""
+        return self.state in PENDING
+
+    def end(self, state: PluginState, reason: str | None = None) -> None:
+        """The plugin's life ends in `state`, for `reason`."""
+        self.state = state
+        self.reason = reason
+
+    def fail(self, error: BaseException) -> None:
+        """The plugin raised `error` at its current stage. The text is kept, the exception and its frames are not."""
+        lines = str(error).strip().splitlines()
+        summary = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        self.traceback = "".join(_traceback.format_exception(type(error), error, error.__traceback__))
+        self.end(PluginState.FAILED, f"{self.stage}: {summary}" if self.stage else summary)
+
+    def describe(self) -> str:
+        """One line: which plugin, its state and why."""
+        text = f"executor plugin {self.name!r} ({self.source}) is {self.state.value}"
+        return f"{text}: {self.reason}" if self.reason else text
+
+    def load_error(self) -> PluginLoadError:
+        """The error for a user who named this plugin."""
+        hint = "" if self.state is PluginState.BLOCKED else f" `python -m thunder doctor {self.name}` shows more."
+        return PluginLoadError(f"{self.describe().rstrip('.')}.{hint}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything a person or a program may want to see, as JSON types."""
+        return {
+            "name": self.name,
+            "state": self.state.value,
+            "reason": self.reason,
+            "distribution": self.distribution,
+            "version": self.version,
+            "group": self.entry_point.group,
+            "target": self.entry_point.value,
+            "requires_core": self.requires_core,
+            "conflict": self.conflict,
+            "stage": self.stage,
+            "traceback": self.traceback,
+            "executors": [vars(executor) for executor in self.executors],
+            "operators": list(self.operators),
+            "options": list(self.options),
+            "transforms": list(self.transforms),
+        }

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The staged registry that a plugin's hooks fill, and its commit.
+
+A plugin registers into an object of its own. Executors stay private to it until everything the plugin does has
+succeeded; then `commit` puts them, the options and the passes into use in one step, or takes all of it back when that
+fails half way. A plugin that raises at its last hook therefore leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from thunder.plugins.catalog import Catalog, OptionSpec, TransformSpec
+from thunder.plugins.record import ExecutorInfo, PluginRecord
+
+if TYPE_CHECKING:
+    from thunder.core.symbol import Symbol
+    from thunder.extend import Executor
+
+__all__ = ["ExecutorHost", "PluginRegistry"]
+
+
+class ExecutorHost(Protocol):
+    """Where executors are put into use: the module `thunder.extend`, or a stand-in in tests."""
+
+    def register_executor(self, ex: Any, *, default: bool = False, priority: int = 0) -> Any: ...
+
+    def deregister_executor(self, ex: Any) -> Any: ...
+
+    def get_all_executors(self) -> Sequence[Any]: ...
+
+    def get_default_executors(self) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True)
+class _Implementation:
+    """A call of `register_implementation` that waits for the commit."""
+
+    executor: Any
+    symbol: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class PluginRegistry:
+    """What one plugin registers. Hooks receive it; it is closed when they have run."""
+
+    def __init__(self, plugin: str) -> None:
+        self.plugin = plugin
+        self.owner = f"plugin {plugin!r}"  # as the owner of options and passes
+        self._executors: dict[str, tuple[Any, ExecutorInfo]] = {}
+        self._operators: dict[str, Any] = {}
+        self._implementations: list[_Implementation] = []
+        self._options: list[OptionSpec] = []
+        self._transforms: list[TransformSpec] = []
+        self._closed = False
+
+    # ---- what hooks call -------------------------------------------------------------------------------------------
+
+    def register_executor(self, executor: Executor, *, default: bool = False, priority: int = 0) -> Executor:
+        """Brings an executor. Returns it.
+
+        default: `thunder.jit` uses it without being told to.
+        priority: executors of higher priority are asked first; the torch executor is always asked last.
+        """
+        self._check_open()
+        name = getattr(executor, "name", None)
+        if not isinstance(name, str) or isinstance(executor, type):
+            raise TypeError(
+                f"register_executor needs an executor such as OperatorExecutor('acme'), but got {executor!r}"
+            )
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise TypeError(f"the priority of executor {name!r} must be an integer, but it is {priority!r}")
+        if name in self._executors:
+            raise ValueError(f"plugin {self.plugin!r} registers two executors named {name!r}")
+        version = getattr(executor, "version", None)
+        info = ExecutorInfo(name, None if version is None else str(version), priority, bool(default))
+        self._executors[name] = (executor, info)
+        return executor
+
+    def register_operator(self, name: str, *, executor: Executor | str | None = None, **definition: Any) -> Symbol:
+        """Brings a new operator and returns its symbol.
+
+        The definition is that of `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the optional
+        `module=`, `tags=`, `replaces=`, `bind_postprocess=`. `executor` is needed only when the plugin brings
+        several.
+        """
+        target = self.executor(executor)
+        if name in self._operators:
+            raise ValueError(f"plugin {self.plugin!r} registers two operators named {name!r}")
+        # The executor is the plugin's own and not in use yet, so the symbol can be made now: implementations need it.
+        symbol = target.register_operator(name, **definition)
+        self._operators[name] = symbol
+        return symbol
+
+    def register_implementation(
+        self,
+        symbol_or_id: Any,
+        op: Any = None,
+        *,
+        executor: Executor | str | None = None,
+        checker: Callable[..., Any] | None = None,
+        execution_transform: Callable[..., Any] | None = None,
+        grad_transform: Callable[..., Any] | None = None,
+        priority: int | None = None,
+    ) -> None:
+        """Says that an executor takes an operation: directly by the operator `op`, or through `execution_transform`.
+
+        As `OperatorExecutor.register_implementation`; takes effect when all hooks of the plugin have succeeded.
+        """
+        target = self.executor(executor)
+        given = {
+            "checker": checker,
+            "execution_transform": execution_transform,
+            "grad_transform": grad_transform,
+            "priority": priority,
+        }
+        keywords = {key: value for key, value in given.items() if value is not None}
+        self._implementations.append(_Implementation(target, symbol_or_id, () if op is None else (op,), keywords))
+
+    def register_option(
+        self,
+        name: str,
+        *,
+        type: type | tuple[type, ...] = object,
+        default: Any = None,
+        help: str = "",
+        choices: Iterable[Any] | None = None,
+    ) -> OptionSpec:
+        """Brings a compile option: `thunder.jit(fn, NAME=value)` is then accepted, and its value checked."""
+        self._check_open()
+        spec = OptionSpec(name, type, default, help, None if choices is None else tuple(choices), owner=self.owner)
+        self._options.append(spec)
+        return spec
+
+    def register_transform(
+        self,
+        name: str,
+        transform: Callable[[Any], Any],
+        *,
+        phase: str,
+        before: str | Iterable[str] = (),
+        after: str | Iterable[str] = (),
+    ) -> TransformSpec:
+        """Brings a pass: `transform(trace)` returns a new trace, or the same one when it has nothing to do.
+
+        phase: one of `thunder.plugins.PHASES`.
+        before, after: names of passes of that phase; names that are not present are ignored.
+        """
+        self._check_open()
+        spec = TransformSpec(name, transform, phase, _names(before), _names(after), owner=self.owner)
+        self._transforms.append(spec)
+        return spec
+
+    def executor(self, executor: Executor | str | None = None) -> Any:
+        """The executor of this name that this plugin registered; without a name, its only one."""
+        self._check_open()
+        if executor is None:
+            if len(self._executors) == 1:
+                return next(iter(self._executors.values()))[0]
+            have = ", ".join(self._executors) or "none"
+            raise ValueError(f"say which executor is meant (executor=…): plugin {self.plugin!r} has registered {have}")
+        name = executor if isinstance(executor, str) else getattr(executor, "name", executor)
+        if name not in self._executors:
+            raise ValueError(
+                f"plugin {self.plugin!r} has not registered an executor {name!r}; register_executor comes first"
+            )
+        return self._executors[name][0]
+
+    def operator(self, name: str) -> Any:
+        """The symbol of an operator that this plugin registered."""
+        if name not in self._operators:
+            have = ", ".join(self._operators) or "none"
+            raise ValueError(f"plugin {self.plugin!r} has registered no operator {name!r}; it has: {have}")
+        return self._operators[name]
+
+    # ---- what the manager calls ------------------------------------------------------------------------------------
+
+    @property
+    def executors(self) -> dict[str, Any]:
+        """The staged executors by name."""
+        return {name: executor for name, (executor, _) in self._executors.items()}
+
+    def close(self) -> None:
+        """No hook may register anything after this."""
+        self._closed = True
+
+    def commit(self, host: ExecutorHost, catalog: Catalog) -> None:
+        """Puts everything into use, or, when anything is refused, nothing."""
+        if not (self._executors or self._options or self._transforms):
+            raise ValueError(f"plugin {self.plugin!r} registers no executor, no option and no transform")
+        self._check_names(host)
+        for staged in self._implementations:
+            staged.executor.register_implementation(staged.symbol, *staged.arguments, **staged.keywords)
+        catalog.add(self._options, self._transforms)
+        done: list[Any] = []
+        try:
+            for executor, info in self._executors.values():
+                done.append(executor)
+                host.register_executor(executor, default=info.default, priority=info.priority)
+        except BaseException:
+            catalog.remove(self.owner)
+            withdraw(host, done)
+            raise
+
+    def describe_on(self, record: PluginRecord) -> None:
+        """Writes what was registered onto the plugin's record."""
+        record.executors = tuple(info for _, info in self._executors.values())
+        record.operators = tuple(self._operators)
+        record.options = tuple(option.name for option in self._options)
+        record.transforms = tuple(transform.name for transform in self._transforms)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError(
+                f"the registry of plugin {self.plugin!r} is closed: register inside the thunder_register_* hooks"
+            )
+
+    def _check_names(self, host: ExecutorHost) -> None:
+        in_use = {other.name: other for other in host.get_all_executors()}
+        for name, (executor, _) in self._executors.items():
+            other = in_use.get(name)
+            if other is not None and other is not executor:
+                version = getattr(other, "version", None)
+                what = f"{name!r} (version {version})" if version else repr(name)
+                raise ValueError(
+                    f"an executor named {what} is already registered, by core, another plugin or the program"
+                )
+
+
+def withdraw(host: ExecutorHost, executors: Iterable[Any]) -> None:
+    """Takes executors out of use again, those among them that are in use."""
+    for executor in executors:
+        if any(other is executor for other in host.get_all_executors()):
+            host.deregister_executor(executor)
+
+
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does this version of thunder-core satisfy what a plugin's metadata asks for?
+
+The check runs before a plugin is imported, from its `Requires-Dist` lines alone. It follows the version and specifier
+rules of Python packaging (PEP 440 and the name part of PEP 508). `packaging` itself is not a dependency: core has
+few, and this is the only place that would use it; the tests compare every answer with it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["InvalidRequirement", "Version", "normalize_name", "requirement_specifiers", "satisfies"]
+
+
+class InvalidRequirement(ValueError):
+    """A version or a version range that cannot be read."""
+
+
+_VERSION = re.compile(
+    r"""
+    v?
+    (?: (?P<epoch> \d+ ) ! )?
+    (?P<release> \d+ (?: \. \d+ )* )
+    (?: [-_.]? (?P<pre> alpha | beta | preview | pre | rc | a | b | c ) [-_.]? (?P<pre_n> \d* ) )?
+    (?: - (?P<post_short> \d+ ) | [-_.]? (?P<post> post | rev | r ) [-_.]? (?P<post_n> \d* ) )?
+    (?: [-_.]? (?P<dev> dev ) [-_.]? (?P<dev_n> \d* ) )?
+    (?: \+ (?P<local> [a-z0-9]+ (?: [-_.] [a-z0-9]+ )* ) )?
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+_PRE_ORDER = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "pre": 2, "preview": 2}
+
+_CLAUSE = re.compile(r"\s*(===|==|!=|~=|<=|>=|<|>)\s*(\S+)\s*")
+
+_REQUIREMENT = re.compile(
+    r"""
+    \s* (?P<name> [a-z0-9] (?: [a-z0-9._-]* [a-z0-9] )? )
+    \s* (?: \[ [^\]]* \] )?
+    \s* (?: @ \s* (?P<url> [^\s;]+ ) | \( (?P<in_parentheses> [^)]* ) \) | (?P<range> [^;]* ) )
+    \s* (?: ; (?P<marker> .* ) )?
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Version:
+    """A parsed version; `key` orders versions as an installer does."""
+
+    text: str
+    epoch: int
+    release: tuple[int, ...]
+    pre: tuple[int, int] | None
+    post: int | None
+    dev: int | None
+    local: tuple[Any, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """Reads `text`, or raises InvalidRequirement."""
+        match = _VERSION.fullmatch(text.strip())
+        if match is None:
+            raise InvalidRequirement(f"{text!r} is not a version")
+        part = match.groupdict()
+        post = None
+        if part["post_short"] is not None:
+            post = int(part["post_short"])
+        elif part["post"] is not None:
+            post = int(part["post_n"] or 0)
+        local = re.split(r"[-_.]", part["local"].lower()) if part["local"] else []
+        return cls(
+            text=text.strip(),
+            epoch=int(part["epoch"] or 0),
+            release=tuple(int(number) for number in part["release"].split(".")),
+            pre=(_PRE_ORDER[part["pre"].lower()], int(part["pre_n"] or 0)) if part["pre"] else None,
+            post=post,
+            dev=int(part["dev_n"] or 0) if part["dev"] else None,
+            # numbers sort after words, and a longer local version after its prefix
+            local=tuple((1, int(word)) if word.isdigit() else (0, word) for word in local),
+        )
+
+    @property
+    def is_prerelease(self) -> bool:
+        return self.pre is not None or self.dev is not None
+
+    @property
+    def base(self) -> tuple[int, tuple[int, ...]]:
+        """Epoch and release without trailing zeros: 1.0 and 1.0.0 are one version."""
+        release = self.release
+        while len(release) > 1 and release[-1] == 0:
+            release = release[:-1]
+        return self.epoch, release
+
+    @property
+    def public_key(self) -> tuple[Any, ...]:
+        """The sort key without the local part (`2.1.0` of `2.1.0+cu128`)."""
+        if self.pre is not None:
+            pre: tuple[float, int] = self.pre
+        elif self.dev is not None and self.post is None:
+            pre = (-1, 0)  # 1.0.dev1 comes before 1.0a1
+        else:
+            pre = (math.inf, 0)
+        post = -1 if self.post is None else self.post
+        dev = math.inf if self.dev is None else self.dev
+        return (*self.base, pre, post, dev)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (*self.public_key, self.local)
+
+
+def normalize_name(name: str) -> str:
+    """The name of a distribution as installers compare it: `Thunder_Ex.Acme` is `thunder-ex-acme`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def satisfies(version: str, specifiers: str) -> bool:
+    """Whether `version` lies in a range such as `>=0.1,<0.3`; pre-releases count as versions like any other."""
+    candidate = Version.parse(version)
+    return all(_clause_holds(candidate, clause) for clause in specifiers.split(",") if clause.strip())
+
+
+def _clause_holds(candidate: Version, clause: str) -> bool:
+    match = _CLAUSE.fullmatch(clause)
+    if match is None:
+        raise InvalidRequirement(f"{clause.strip()!r} is not a version range")
+    operator, text = match.groups()
+    if operator == "===":
+        return candidate.text.lower() == text.lower()
+    if operator in ("==", "!="):
+        return _equal(candidate, text) is (operator == "==")
+    wanted = Version.parse(text)
+    if operator == ">=":
+        return candidate.public_key >= wanted.public_key
+    if operator == "<=":
+        return candidate.public_key <= wanted.public_key
+    if operator == "<":
+        return _less(candidate, wanted)
+    if operator == ">":
+        return _greater(candidate, wanted)
+    if len(wanted.release) < 2:
+        raise InvalidRequirement(f"'~={text}' needs a version of at least two numbers")
+    return candidate.public_key >= wanted.public_key and _has_prefix(candidate, wanted.epoch, wanted.release[:-1])
+
+
+def _equal(candidate: Version, text: str) -> bool:
+    if text.endswith(".*"):
+        wanted = Version.parse(text[:-2])
+        return _has_prefix(candidate, wanted.epoch, wanted.release)
+    wanted = Version.parse(text)
+    # `==1.0` takes 1.0+local; `==1.0+local` takes only that
+    return candidate.key == wanted.key if wanted.local else candidate.public_key == wanted.public_key
+
+
+def _less(candidate: Version, wanted: Version) -> bool:
+    if candidate.key >= wanted.key:
+        return False
+    # `<0.3` must not let 0.3.dev1 in: it is a preview of exactly what the range excludes
+    return wanted.is_prerelease or not candidate.is_prerelease or candidate.base != wanted.base
+
+
+def _greater(candidate: Version, wanted: Version) -> bool:
+    if candidate.key <= wanted.key:
+        return False
+    if candidate.base != wanted.base:
+        return True
+    # `>1.0` means a later release, not a repackaging (1.0.post1) or a local build (1.0+cpu) of the same one
+    if candidate.post is not None and wanted.post is None:
+        return False
+    return not candidate.local
+
+
+def _has_prefix(candidate: Version, epoch: int, prefix: tuple[int, ...]) -> bool:
+    release = candidate.release + (0,) * (len(prefix) - len(candidate.release))
+    return candidate.epoch == epoch and release[: len(prefix)] == prefix
+
+
+def requirement_specifiers(requires: Iterable[str] | None, distribution: str) -> list[str]:
+    """The version ranges that a distribution's requirements put on `distribution`.
+
+    Requirements under an environment marker are left out: those of an extra are optional, and others were judged by the
+    installer, which knows the markers' language. A requirement by URL has no range.
+    """
+    found = []
+    for requirement in requires or ():
+        match = _REQUIREMENT.fullmatch(requirement)
+        if match is None or normalize_name(match["name"]) != normalize_name(distribution):
+            continue
+        if match["marker"] is None and match["url"] is None:
+            found.append((match["in_parentheses"] or match["range"] or "").strip())
+    return found

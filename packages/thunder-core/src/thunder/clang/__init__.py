@@ -1,1 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The core language: broadcasting, type promotion and indexing over primitives, one file a family."""
+
+from thunder.clang.base import *  # noqa: F403
+from thunder.clang.base import clangctx, clangop
+from thunder.clang.elementwise import *  # noqa: F403

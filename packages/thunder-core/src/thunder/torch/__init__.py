@@ -1,1 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The torch language (users write `import thunder.torch as ltorch`): torch's operations, one file a family."""
+
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.torch.base import all_torchsymbols, language, torch_function_map, torchctx, torchsymbol
+from thunder.torch.creation import *  # noqa: F403
+from thunder.torch.elementwise import *  # noqa: F403

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How operations of the core language are declared, and what they share: broadcasting and conversion.
+
+A clang operation is a plain function over primitives. It is not recorded itself, so traces show the user's language and,
+below it, primitives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from thunder.core import dtypes, prims
+from thunder.core.langctx import LanguageContext, register_langctx
+from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
+from thunder.core.proxies import NumberProxy, TensorProxy, number_value
+
+__all__ = [
+    "clang_ops",
+    "clangop",
+    "compute_broadcast_shape",
+    "elementwise_binary",
+    "elementwise_unary",
+    "expand",
+    "maybe_broadcast",
+    "maybe_convert_to_dtype",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+clangctx = register_langctx(LanguageContext("clang"))
+clang_ops: dict[str, Callable[..., Any]] = {}
+
+
+def clangop(*, method_name: str | None = None) -> Callable[[F], F]:
+    """Decorator: declares an operation of the core language, as a method or operator where `method_name` says so."""
+
+    def declare(fn: F) -> F:
+        clang_ops[fn.__name__] = fn
+        if method_name is not None:
+            clangctx.add_method(method_name, fn)
+        return fn
+
+    return declare
+
+
+def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that all of `shapes` broadcast to; torch's error where there is none."""
+    rank = max(map(len, shapes))
+    out = [1] * rank
+    for shape in shapes:
+        for i, n in enumerate(reversed(shape), start=1):
+            if n == 1 or n == out[-i]:
+                continue
+            if out[-i] != 1:
+                raise RuntimeError(
+                    f"The size of tensor a ({out[-i]}) must match the size of tensor b ({n}) at non-singleton dimension "
+                    f"{rank - i}"
+                )
+            out[-i] = n
+    return tuple(out)
+
+
+def expand(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
+    """`a` broadcast to `shape`; `a` itself where it has that shape."""
+    if a.shape == tuple(shape):
+        return a
+    new = len(shape) - a.ndim
+    return prims.broadcast_in_dim(a, list(shape), tuple(range(new, len(shape))))  # type: ignore[no-any-return]
+
+
+def maybe_broadcast(*args: Any) -> tuple[Any, ...]:
+    """The arguments with their tensors broadcast to one shape; numbers and None stay."""
+    shapes = [a.shape for a in args if isinstance(a, TensorProxy)]
+    if all(s == shapes[0] for s in shapes):
+        return args
+    shape = compute_broadcast_shape(*shapes)
+    return tuple(expand(a, shape) if isinstance(a, TensorProxy) else a for a in args)
+
+
+def maybe_convert_to_dtype(a: Any, dtype: dtypes.dtype | type) -> Any:
+    """`a` converted to `dtype`, where that changes it: tensors by an operation, numbers at once."""
+    if isinstance(a, TensorProxy):
+        target = dtypes.to_dtype(dtype)
+        return a if a.dtype is target else prims.convert_element_type(a, target)
+    if isinstance(a, (bool, int, float, complex, NumberProxy)):
+        value = number_value(a)
+        kind = dtypes.dtype_to_numbertype(dtype)
+        return value if type(value) is kind or dtypes.category(type(value)) > dtypes.category(kind) else kind(value)
+    if isinstance(a, (tuple, list)):
+        return type(a)(maybe_convert_to_dtype(x, dtype) for x in a)
+    return a
+
+
+def elementwise_unary(
+    a: Any,
+    *,
+    prim: Callable[..., Any],
+    number_fn: Callable[[Any], Any] | None = None,
+    type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
+) -> Any:
+    """`prim` of `a` in the type that promotion says; of a Python number `number_fn` of it."""
+    if not isinstance(a, TensorProxy) and number_fn is not None:
+        return number_fn(number_value(a))
+    computation, result = elementwise_type_promotion(a, type_promotion_kind=type_promotion_kind)
+    return maybe_convert_to_dtype(prim(maybe_convert_to_dtype(a, computation)), result)
+
+
+def elementwise_binary(
+    a: Any,
+    b: Any,
+    *,
+    prim: Callable[..., Any],
+    number_fn: Callable[[Any, Any], Any] | None = None,
+    type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
+) -> Any:
+    """`prim` of `a` and `b`, broadcast to one shape, in the type that promotion says."""
+    if not isinstance(a, TensorProxy) and not isinstance(b, TensorProxy) and number_fn is not None:
+        return number_fn(number_value(a), number_value(b))
+    computation, result = elementwise_type_promotion(a, b, type_promotion_kind=type_promotion_kind)
+    a, b = maybe_broadcast(a, b)
+    a, b = maybe_convert_to_dtype(a, computation), maybe_convert_to_dtype(b, computation)
+    return maybe_convert_to_dtype(prim(a, b), result)

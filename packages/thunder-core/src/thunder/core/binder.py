@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way a call's arguments are written down.
+
+The same call can be spelt in many ways; a trace holds one: positional where the signature allows it, without what equals
+its default, keywords for what comes after a gap. So `add(a, b)`, `add(a, other=b, alpha=1)` and `add(input=a, other=b)`
+are the same bound symbol, which is what common subexpressions, patterns and checkers compare.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Binder"]
+
+# Spellings that torch accepts for any of its functions: NumPy's names, and `input`/`self` for the first argument.
+_SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "dim": "axis"}
+_FIRST = ("input", "self", "tensor")
+_SECOND = ("other",)
+_EMPTY = inspect.Parameter.empty
+
+
+def _same(value: Any, default: Any) -> bool:
+    if value is default:
+        return True
+    if type(value) is not type(default) or not isinstance(value, (bool, int, float, str, tuple)):
+        return False
+    return bool(value == default) and not (type(value) is float and value == 0.0 and str(value) != str(default))
+
+
+class Binder:
+    """Brings the arguments of calls to one function into their written form."""
+
+    def __init__(self, fn: Callable[..., Any], name: str, *, explicit: bool = False):
+        self.name = name
+        self.explicit = explicit
+        params = list(inspect.signature(fn).parameters.values())
+        self.positional = [p for p in params if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.keyword = [p for p in params if p.kind is p.KEYWORD_ONLY]
+        self.variadic = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in params)
+        self.names = [p.name for p in self.positional]
+        self.defaults = [p.default for p in self.positional]
+        self.required = sum(d is _EMPTY for d in self.defaults)
+        self.positional_only = sum(p.kind is p.POSITIONAL_ONLY for p in self.positional)
+        self.known = {p.name for p in self.positional} | {p.name for p in self.keyword}
+        self.has_keyword_defaults = any(p.default is not _EMPTY for p in self.keyword)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if self.variadic or (not kwargs and len(args) == self.required and not self.explicit):
+            return args, kwargs
+        if kwargs:
+            kwargs = self._respell(args, kwargs)
+        values = self._fill(args, kwargs)
+        return self._write(values, kwargs)
+
+    def _respell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        # Names of the signature first, so that nothing is renamed that needs no renaming.
+        out = {}
+        for key, value in kwargs.items():
+            if key not in self.known:
+                other = _SPELLINGS.get(key)
+                if other is not None and other in self.known:
+                    key = other
+                elif key in _FIRST and self.names and not args:
+                    key = self.names[0]
+                elif key in _SECOND and len(self.names) > 1:
+                    key = self.names[1]
+                else:
+                    raise TypeError(f"{self.name}() got an unexpected keyword argument {key!r}")
+            out[key] = value
+        return out
+
+    def _fill(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        names = self.names
+        if len(args) > len(names):
+            raise TypeError(f"{self.name}() takes {len(names)} positional arguments but {len(args)} were given")
+        values = list(args)
+        for i in range(len(args)):
+            if names[i] in kwargs:
+                raise TypeError(f"{self.name}() got multiple values for argument {names[i]!r}")
+        for i in range(len(args), len(names)):
+            value = kwargs.pop(names[i], _EMPTY) if kwargs else _EMPTY
+            if value is _EMPTY:
+                value = self.defaults[i]
+                if value is _EMPTY:
+                    raise TypeError(f"{self.name}() missing the required argument {names[i]!r}")
+            values.append(value)
+        return values
+
+    def _write(self, values: list[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        defaults, names = self.defaults, self.names
+        if self.explicit:
+            for p in self.keyword:
+                if p.name not in kwargs and p.default is not _EMPTY:
+                    kwargs[p.name] = p.default
+            return tuple(values), kwargs
+        if kwargs and self.has_keyword_defaults:
+            for p in self.keyword:
+                if p.name in kwargs and _same(kwargs[p.name], p.default):
+                    del kwargs[p.name]
+        positional = self.required
+        rest: dict[str, Any] = {}
+        for i in range(self.required, len(values)):
+            if _same(values[i], defaults[i]):
+                continue
+            if i == positional:
+                positional += 1
+            else:
+                rest[names[i]] = values[i]
+        if rest and positional < self.positional_only:
+            return tuple(values), kwargs
+        return tuple(values[:positional]), {**rest, **kwargs}

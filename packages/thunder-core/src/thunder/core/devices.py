@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices: what kind (`DeviceType`) and which one (`Device`), interned and free of torch.
+
+The set of device types is open: `DeviceType("xpu")` names any backend that torch knows or that a vendor's
+`PrivateUse1` renames, so an executor for other hardware needs no change here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = ["Device", "DeviceType", "cpu", "meta", "to_device", "to_torch_device"]
+
+
+class DeviceType:
+    """A kind of device; `DeviceType.CPU`, `.CUDA` and `.META` are the usual ones, any name makes another."""
+
+    __slots__ = ("name",)
+    _known: ClassVar[dict[str, DeviceType]] = {}
+    CPU: ClassVar[DeviceType]
+    CUDA: ClassVar[DeviceType]
+    META: ClassVar[DeviceType]
+    name: str
+
+    def __new__(cls, name: str) -> DeviceType:
+        name = name.lower()
+        known = cls._known.get(name)
+        if known is None:
+            known = cls._known[name] = object.__new__(cls)
+            known.name = name
+        return known
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"DeviceType.{self.name.upper()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (DeviceType, (self.name,))
+
+
+DeviceType.CPU = DeviceType("cpu")
+DeviceType.CUDA = DeviceType("cuda")
+DeviceType.META = DeviceType("meta")
+
+# Types of which there is one, so that an index says nothing.
+_WITHOUT_INDEX = {"cpu", "meta"}
+
+
+class Device:
+    """One device: `Device("cuda:0")`, `Device("cuda", 1)`, `Device("cpu")`; equal devices are the same object."""
+
+    __slots__ = ("devicetype", "index")
+    _known: ClassVar[dict[tuple[str, int | None], Device]] = {}
+    devicetype: DeviceType
+    index: int | None
+
+    def __new__(cls, name: str | DeviceType, index: int | None = None) -> Device:
+        if isinstance(name, DeviceType):
+            name = name.name
+        base, _, number = name.partition(":")
+        if number:
+            if index is not None:
+                raise ValueError(f"device {name!r} names its index and so does the argument index={index}: give one")
+            if not number.isdigit():
+                raise ValueError(f"invalid device string {name!r}: what follows the colon is the device's number")
+            index = int(number)
+        if base in _WITHOUT_INDEX:
+            index = None
+        elif index is None:
+            index = 0
+        known = cls._known.get((base, index))
+        if known is None:
+            known = cls._known[(base, index)] = object.__new__(cls)
+            known.devicetype = DeviceType(base)
+            known.index = index
+        return known
+
+    @property
+    def type(self) -> str:
+        """The name of its type, as `torch.device.type`."""
+        return self.devicetype.name
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f'devices.Device("{self}")'
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Device):
+            return self is other
+        # A torch.device of the same name is equal, so that checkers may compare with either.
+        return type(other).__module__ == "torch" and type(other).__name__ == "device" and to_device(other) is self
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Device, (self.type, self.index))
+
+
+cpu = Device("cpu")
+meta = Device("meta")
+
+_FROM_TORCH: dict[Any, Device] = {}
+
+
+def to_device(x: Any) -> Device | None:
+    """The Device of a Device, a torch.device, a string or an index (torch reads an index as that accelerator)."""
+    if x is None or isinstance(x, Device):
+        return x
+    known = _FROM_TORCH.get(x)
+    if known is not None:
+        return known
+    if isinstance(x, str):
+        return _checked(x)
+    import torch
+
+    if isinstance(x, int) and not isinstance(x, bool):
+        return to_device(torch.device(x))
+    if isinstance(x, torch.device):
+        index = x.index
+        if index is None and x.type not in _WITHOUT_INDEX:
+            index = _current_index(x.type)
+            return Device(x.type, index)
+        known = _FROM_TORCH[x] = Device(x.type, index)
+        return known
+    raise ValueError(f"{x!r} is not a device: use a string such as 'cuda:0', a torch.device or a thunder Device")
+
+
+def _checked(name: str) -> Device:
+    import torch
+
+    return to_device(torch.device(name))  # type: ignore[return-value]  # torch names what is wrong with a bad string
+
+
+def _current_index(kind: str) -> int:
+    import torch
+
+    module = getattr(torch, kind, None)
+    if module is not None and module.is_available():
+        return int(module.current_device())
+    return 0
+
+
+def to_torch_device(x: Any) -> Any:
+    """The torch.device of a device of either kind; None stays None."""
+    if x is None:
+        return None
+    import torch
+
+    return torch.device(str(x)) if isinstance(x, Device) else torch.device(x)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Element types of tensors, and the order of Python's number types among them.
+
+A `dtype` is one interned object per torch dtype, known by the same name; it is compared by identity, prints as
+`float32` and is written `dtypes.float32` in traces. This module does not import torch: the two maps to and from torch's
+objects are filled when they are first asked for. A Python number's type (`bool`, `int`, `float`, `complex`) is *weak*:
+it takes part in promotion by its category only.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+__all__ = ["dtype", "to_dtype", "to_torch_dtype"]
+
+# Categories in the order of promotion; a number of a higher category lifts a tensor of a lower one.
+BOOL, INTEGER, FLOAT, COMPLEX = range(4)
+
+
+class dtype:
+    """The element type of a tensor: `name`, `bytes` an element and `category` (bool, integer, float, complex)."""
+
+    __slots__ = ("bytes", "category", "is_signed", "is_weak", "name", "short")
+
+    def __init__(self, name: str, short: str, nbytes: int, category: int, *, signed: bool = True, weak: bool = False):
+        self.name = name
+        self.short = short
+        self.bytes = nbytes
+        self.category = category
+        self.is_signed = signed
+        self.is_weak = weak
+
+    def shortname(self) -> str:
+        """The name that type comments use: `f32`, `i64`, `bf16` …"""
+        return self.short
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element, under torch's name."""
+        return self.bytes
+
+    @property
+    def is_floating_point(self) -> bool:
+        """Whether it is a real floating point type, under torch's name."""
+        return self.category == FLOAT
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether it is a complex type, under torch's name."""
+        return self.category == COMPLEX
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        # A torch dtype of the same name is equal, so that checkers may compare with either.
+        if self is other:
+            return True
+        if isinstance(other, dtype):
+            return False
+        return type(other).__module__ == "torch" and str(other) == "torch." + self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_by_name, (self.name, self.is_weak))
+
+
+def _by_name(name: str, weak: bool) -> dtype:
+    return weak_dtypes[_NUMBER_OF_CATEGORY[_BY_NAME[name].category]] if weak else _BY_NAME[name]
+
+
+bool8 = dtype("bool", "b8", 1, BOOL, signed=False)
+uint8 = dtype("uint8", "ui8", 1, INTEGER, signed=False)
+uint16 = dtype("uint16", "ui16", 2, INTEGER, signed=False)
+uint32 = dtype("uint32", "ui32", 4, INTEGER, signed=False)
+uint64 = dtype("uint64", "ui64", 8, INTEGER, signed=False)
+int8 = dtype("int8", "i8", 1, INTEGER)
+int16 = dtype("int16", "i16", 2, INTEGER)
+int32 = dtype("int32", "i32", 4, INTEGER)
+int64 = dtype("int64", "i64", 8, INTEGER)
+float8_e4m3fn = dtype("float8_e4m3fn", "f8_e4m3fn", 1, FLOAT)
+float8_e4m3fnuz = dtype("float8_e4m3fnuz", "f8_e4m3fnuz", 1, FLOAT)
+float8_e5m2 = dtype("float8_e5m2", "f8_e5m2", 1, FLOAT)
+float8_e5m2fnuz = dtype("float8_e5m2fnuz", "f8_e5m2fnuz", 1, FLOAT)
+float8_e8m0fnu = dtype("float8_e8m0fnu", "f8_e8m0fnu", 1, FLOAT, signed=False)
+float4_e2m1fn_x2 = dtype("float4_e2m1fn_x2", "f4_e2m1fn_x2", 1, FLOAT)
+bfloat16 = dtype("bfloat16", "bf16", 2, FLOAT)
+float16 = dtype("float16", "f16", 2, FLOAT)
+float32 = dtype("float32", "f32", 4, FLOAT)
+float64 = dtype("float64", "f64", 8, FLOAT)
+complex32 = dtype("complex32", "c32", 4, COMPLEX)
+complex64 = dtype("complex64", "c64", 8, COMPLEX)
+complex128 = dtype("complex128", "c128", 16, COMPLEX)
+
+all_dtypes: tuple[dtype, ...] = tuple(v for v in list(globals().values()) if isinstance(v, dtype))
+_BY_NAME: dict[str, dtype] = {d.name: d for d in all_dtypes}
+
+float8_dtypes = frozenset(d for d in all_dtypes if d.short.startswith("f8"))
+low_precision_dtypes = float8_dtypes | {bfloat16, float16, float4_e2m1fn_x2}
+# Spelt as torch spells them too: `dtypes.bool`, `dtypes.half` …
+_ALIASES = {
+    "half": float16, "float": float32, "double": float64, "short": int16, "int": int32, "long": int64,
+    "cfloat": complex64, "cdouble": complex128, "chalf": complex32, "bool": bool8,
+}  # fmt: skip
+
+# Types of Python numbers: what a bare number brings to a promotion.
+number_types: tuple[type, ...] = (bool, int, float, complex)
+_CATEGORY_OF_NUMBER: dict[type, int] = {bool: BOOL, int: INTEGER, float: FLOAT, complex: COMPLEX}
+_NUMBER_OF_CATEGORY: dict[int, type] = {v: k for k, v in _CATEGORY_OF_NUMBER.items()}
+weak_dtypes: dict[type, dtype] = {
+    bool: dtype("bool", "b8", 1, BOOL, signed=False, weak=True),
+    int: dtype("int64", "i64", 8, INTEGER, weak=True),
+    float: dtype("float32", "f32", 4, FLOAT, weak=True),
+    complex: dtype("complex64", "c64", 8, COMPLEX, weak=True),
+}
+
+
+def __getattr__(name: str) -> dtype:
+    try:
+        return _ALIASES[name]
+    except KeyError:
+        raise AttributeError(f"thunder.dtypes has no type named {name!r}; it has {', '.join(_BY_NAME)}") from None
+
+
+def is_dtype(x: object) -> bool:
+    """Whether `x` is one of thunder's dtypes."""
+    return isinstance(x, dtype)
+
+
+def is_boolean_dtype(d: dtype | type) -> bool:
+    """Whether `d` (a dtype or a Python number type) is boolean."""
+    return category(d) == BOOL
+
+
+def is_exact_dtype(d: dtype | type) -> bool:
+    """Whether `d` is boolean or an integer type."""
+    return category(d) <= INTEGER
+
+
+def is_integer_dtype(d: dtype | type) -> bool:
+    """Whether `d` is boolean or an integer type (an integer in NumPy's wide sense)."""
+    return category(d) <= INTEGER
+
+
+def is_nonboolean_integer_dtype(d: dtype | type) -> bool:
+    """Whether `d` is an integer type and not boolean."""
+    return category(d) == INTEGER
+
+
+def is_unsigned_dtype(d: dtype) -> bool:
+    """Whether `d` is an unsigned integer type."""
+    return d.category == INTEGER and not d.is_signed
+
+
+def is_float_dtype(d: dtype | type) -> bool:
+    """Whether `d` is a real floating point type."""
+    return category(d) == FLOAT
+
+
+def is_complex_dtype(d: dtype | type) -> bool:
+    """Whether `d` is a complex type."""
+    return category(d) == COMPLEX
+
+
+def is_inexact_dtype(d: dtype | type) -> bool:
+    """Whether `d` is a floating point or complex type, hence differentiable."""
+    return category(d) >= FLOAT
+
+
+def is_low_precision_dtype(d: dtype) -> bool:
+    """Whether `d` has fewer than 32 bits of floating point."""
+    return d in low_precision_dtypes
+
+
+def category(d: dtype | type) -> int:
+    """The promotion category of a dtype or of a Python number type."""
+    return d.category if isinstance(d, dtype) else _CATEGORY_OF_NUMBER[d]
+
+
+def dtype_to_numbertype(d: dtype | type) -> type:
+    """The Python number type whose values a `d` holds."""
+    return _NUMBER_OF_CATEGORY[category(d)]
+
+
+def numbertype_to_dtype(t: type) -> dtype:
+    """The weak dtype that a Python number of type `t` stands for."""
+    return weak_dtypes[t]
+
+
+_COMPLEX_OF_REAL = {float16: complex32, bfloat16: complex64, float32: complex64, float64: complex128}
+_REAL_OF_COMPLEX = {complex32: float16, complex64: float32, complex128: float64}
+
+
+def corresponding_real_dtype(d: dtype) -> dtype:
+    """The type of the real part of a complex `d`; a real type answers itself."""
+    return _REAL_OF_COMPLEX.get(d, d)
+
+
+def corresponding_complex_dtype(d: dtype) -> dtype:
+    """The complex type whose parts are of type `d`; a complex type answers itself."""
+    return d if d.category == COMPLEX else _COMPLEX_OF_REAL[d]
+
+
+@lru_cache(maxsize=None)
+def _torch_maps() -> tuple[dict[Any, dtype], dict[dtype, Any]]:
+    import torch
+
+    to_torch = {d: getattr(torch, d.name) for d in all_dtypes if hasattr(torch, d.name)}
+    from_torch = {t: d for d, t in to_torch.items()}
+    return from_torch, to_torch
+
+
+def to_dtype(x: Any) -> dtype | None:
+    """The thunder dtype of a dtype (ours or torch's), a Python number type, a number, or something with a `.dtype`."""
+    if x is None or isinstance(x, dtype):
+        return x
+    if isinstance(x, type) and x in _CATEGORY_OF_NUMBER:
+        return _torch_type_of_number(x)
+    from_torch, _ = _torch_maps()
+    try:
+        return from_torch[x]
+    except (KeyError, TypeError):
+        pass
+    if isinstance(x, (bool, int, float, complex)):
+        return weak_dtypes[type(x)]
+    if hasattr(x, "dtype"):
+        return to_dtype(x.dtype)
+    raise ValueError(f"{x!r} is not a dtype: use a torch.dtype, a thunder.dtypes type or bool, int, float, complex")
+
+
+def _torch_type_of_number(t: type) -> dtype:
+    # torch reads `dtype=float` as its float64, `int` as int64.
+    return {bool: bool8, int: int64, float: float64, complex: complex128}[t]
+
+
+def to_torch_dtype(x: Any) -> Any:
+    """The torch dtype of a dtype of either kind; None stays None."""
+    if x is None:
+        return None
+    from_torch, to_torch = _torch_maps()
+    if isinstance(x, dtype):
+        try:
+            return to_torch[x]
+        except KeyError:
+            if x.is_weak:
+                return to_torch[_BY_NAME[x.name]]
+            raise ValueError(f"this torch has no dtype {x.name}; a newer torch may") from None
+    return x if x in from_torch else to_torch[to_dtype(x)]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors and the checks that raise them.
+
+Every error that reaches a user carries where it happened in *their* source: the tracer adds the line when it records an
+operation (see `core/symbol.py`), so a check here only says what was wrong and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["PluginLoadError", "ThunderError", "TraceVerificationError", "TracingError", "UnsupportedError", "check"]
+
+
+class ThunderError(RuntimeError):
+    """The base of errors that are thunder's own and have no counterpart in torch."""
+
+
+class TracingError(ThunderError):
+    """The program does something that cannot be put into a trace; the message names the line and the way out."""
+
+
+class UnsupportedError(ThunderError):
+    """A feature that an operation, transform or executor does not have was asked for."""
+
+
+class TraceVerificationError(ThunderError):
+    """A trace is not a legal program; the message shows the lines around the fault."""
+
+
+class PluginLoadError(ThunderError):
+    """An executor plugin was named explicitly and cannot be used; the message has the recorded reason."""
+
+
+def check(cond: Any, message: Callable[[], str], exception_type: type[Exception] = RuntimeError) -> None:
+    """Raises `exception_type` with the text of `message()` unless `cond` is true."""
+    if not cond:
+        raise exception_type(message())
+
+
+def check_type(x: Any, types: type | tuple[type, ...], what: str = "value") -> None:
+    """Raises a TypeError unless `x` is an instance of `types`."""
+    if not isinstance(x, types):
+        names = types.__name__ if isinstance(types, type) else " or ".join(t.__name__ for t in types)
+        raise TypeError(f"{what} must be {names}, but it is {type(x).__name__}: {x!r}")

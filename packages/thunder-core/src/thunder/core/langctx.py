@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Language contexts: what `a + b`, `a.size` or `a.shape` mean on a proxy.
+
+A `LanguageContext` is a table of methods by name. `thunder.torch` and `thunder.numpy` each register one; proxies ask the
+current one. Torch's is the default.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+__all__ = ["LanguageContext", "get_langctx", "langctx", "register_langctx", "resolve_method", "set_langctx"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT = "torch"
+
+
+class LanguageContext:
+    """A language's name and its methods and properties on proxies."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.methods: dict[str, Callable[..., Any]] = {}
+        self.properties: dict[str, Callable[[Any], Any]] = {}
+
+    def add_method(self, name: str, fn: Callable[..., Any]) -> None:
+        """Makes `proxy.name(...)`, or the operator of that name, call `fn(proxy, ...)`."""
+        self.methods[name] = fn
+
+    def add_property(self, name: str, fn: Callable[[Any], Any]) -> None:
+        """Makes `proxy.name` the value of `fn(proxy)`."""
+        self.properties[name] = fn
+
+
+class _Current(threading.local):
+    language: LanguageContext | None = None
+
+
+_languages: dict[str, LanguageContext] = {}
+_current = _Current()
+
+
+def register_langctx(language: LanguageContext) -> LanguageContext:
+    """Makes a language known by its name."""
+    _languages[language.name] = language
+    return language
+
+
+def resolve_language(language: str | LanguageContext) -> LanguageContext:
+    """The language of that name."""
+    if isinstance(language, LanguageContext):
+        return language
+    try:
+        return _languages[language]
+    except KeyError:
+        known = ", ".join(sorted(_languages)) or "none"
+        raise ValueError(
+            f"there is no language {language!r}; the registered ones: {known} (importing thunder.torch or "
+            f"thunder.numpy registers theirs)"
+        ) from None
+
+
+def get_langctx() -> LanguageContext:
+    """The language that decides what operators on proxies mean here."""
+    return _current.language or resolve_language(DEFAULT)
+
+
+@contextmanager
+def set_langctx(language: str | LanguageContext) -> Iterator[LanguageContext]:
+    """Within it, operators on proxies mean what `language` says."""
+    before = _current.language
+    _current.language = found = resolve_language(language)
+    try:
+        yield found
+    finally:
+        _current.language = before
+
+
+def langctx(language: str | LanguageContext) -> Callable[[F], F]:
+    """Decorates a function so that its body is read in `language`."""
+
+    def decorate(fn: F) -> F:
+        @functools.wraps(fn)
+        def in_language(*args: Any, **kwargs: Any) -> Any:
+            with set_langctx(language):
+                return fn(*args, **kwargs)
+
+        return in_language  # type: ignore[return-value]
+
+    return decorate
+
+
+def resolve_method(name: str) -> Callable[..., Any]:
+    """The current language's method `name`; an AttributeError names the language where it has none."""
+    language = get_langctx()
+    method = language.methods.get(name)
+    if method is None:
+        raise AttributeError(f"tensors have no method or operator {name!r} in the language {language.name!r}")
+    return method

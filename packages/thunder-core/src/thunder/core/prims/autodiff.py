@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`get_grad`, `put_grad` and `put_grads`: how a gradient rule speaks of gradients.
+
+They exist only while a rule runs; the autodiff transform replaces them by the values they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import OpTags, Symbol
+
+__all__ = ["get_grad", "put_grad", "put_grads", "rule_of_vjp", "zero_vjp"]
+
+_TAGS = (OpTags.GRAD_OP, OpTags.NON_DIFFERENTIABLE)
+
+
+@prim(tags=_TAGS)
+def get_grad(a: TensorProxy, /) -> TensorProxy:
+    """The gradient that flows into `a` from where it is used."""
+    check(
+        isinstance(a, TensorProxy),
+        lambda: f"get_grad takes a tensor of the rule's forward result, not {type(a).__name__}",
+        TypeError,
+    )
+    return TensorProxy(like=a, requires_grad=False)
+
+
+@prim(tags=(*_TAGS, OpTags.SIDE_EFFECT))
+def put_grad(a: TensorProxy, grad: TensorProxy, /) -> None:
+    """Says that `grad` is (a part of) the gradient of the rule's input `a`."""
+    if not isinstance(a, TensorProxy):
+        return
+    check(
+        isinstance(grad, TensorProxy),
+        lambda: f"put_grad({a.name}, …) takes a tensor as the gradient, not {type(grad).__name__}",
+        TypeError,
+    )
+    check(
+        grad.shape == a.shape,
+        lambda: f"the gradient put for {a.name} has the shape {grad.shape}, but {a.name} has {a.shape}",
+    )
+
+
+def put_grads(tensors: Sequence[Any], grads: Sequence[Any]) -> None:
+    """`put_grad` for several inputs at once; what is no tensor or has no gradient (None) is passed over."""
+    check(
+        len(tensors) == len(grads),
+        lambda: f"put_grads got {len(tensors)} inputs and {len(grads)} gradients; give one for each",
+        ValueError,
+    )
+    for a, g in zip(tensors, grads):
+        if isinstance(a, TensorProxy) and g is not None:
+            put_grad(a, g)
+
+
+def _incoming(out: Any) -> Any:
+    if isinstance(out, TensorProxy):
+        return get_grad(out) if is_inexact_dtype(out.dtype) else None
+    if isinstance(out, (tuple, list)):
+        return tuple(_incoming(o) for o in out)
+    return None
+
+
+def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradient rule that runs `sym` and puts what `vjp(g, out, *args, **kwargs)` returns.
+
+    With several outputs `g` is a tuple. `vjp` returns one gradient, or a tuple with one for each positional argument.
+    """
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        out = sym(*args, **kwargs)
+        grads = vjp(_incoming(out), out, *args, **kwargs)
+        if not isinstance(grads, tuple):
+            grads = (grads,)
+        for a, g in zip(args, grads):
+            if isinstance(a, TensorProxy) and g is not None and is_inexact_dtype(a.dtype):
+                put_grad(a, g)
+            elif isinstance(a, (tuple, list)) and g is not None:
+                put_grads(a, g)
+        return out
+
+    rule.__name__ = f"{sym.name}_grad"
+    return rule
+
+
+def zero_vjp(g: Any, out: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """The `vjp` of a piecewise constant operation: zeros for every tensor."""
+    return tuple(a * 0 if isinstance(a, TensorProxy) and is_inexact_dtype(a.dtype) else None for a in args)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a primitive is declared: its body is its meta function, everything else stands right below it.
+
+    @prim(torch="torch.sin", tags=(OpTags.ELEMENTWISE_OP,))
+    def sin(a: TensorProxy, /) -> TensorProxy:
+        '''The sine of each element.'''
+        return elementwise_unary_meta(a)
+
+    @sin.vjp
+    def _(g, out, a):
+        return g * cos(a)
+
+    @sin.samples
+    def _(make):
+        yield from elementwise_unary(make)
+
+`torch` names the function of torch with the same arguments, from which the torch executor derives its implementation and
+the conformance suite its reference. `make_prim` does the same piece by piece, with an id of one's own, from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from thunder.core.symbol import OpTags, Symbol
+
+__all__ = ["PrimID", "PrimIDs", "all_prims", "make_prim", "prim"]
+
+MODULE = "thunder.core.prims"
+
+
+class PrimID:
+    """The id of one of thunder's primitives; prints as `PrimIDs.ADD`."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"PrimIDs.{self.name}"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        return (getattr, (PrimIDs, self.name))
+
+
+class _PrimIDs:
+    """`PrimIDs.ADD` and so on: an id for each primitive that has been declared, made by declaring it."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, PrimID] = {}
+
+    def _declare(self, name: str) -> PrimID:
+        if name in self._ids:
+            raise ValueError(f"a primitive {name} is declared already: choose another name or id")
+        self._ids[name] = PrimID(name)
+        return self._ids[name]
+
+    def __getattr__(self, name: str) -> PrimID:
+        try:
+            return self.__dict__["_ids"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"there is no primitive {name}") from None
+
+    def __iter__(self) -> Iterator[PrimID]:
+        return iter(list(self._ids.values()))
+
+    def __contains__(self, x: object) -> bool:
+        return x in self._ids.values()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __dir__(self) -> list[str]:
+        return list(self._ids)
+
+
+PrimIDs = _PrimIDs()
+
+_prims: dict[Any, Symbol] = {}
+
+
+def all_prims() -> dict[Any, Symbol]:
+    """Every primitive by its id, those that were made from outside included."""
+    return dict(_prims)
+
+
+def make_prim(
+    id: Any,
+    name: str,
+    *,
+    meta: Callable[..., Any],
+    tags: Sequence[OpTags] = (),
+    torch: str | Sequence[str] = (),
+    module: str | None = MODULE,
+    printer: Callable[..., list[str]] | None = None,
+) -> Symbol:
+    """Makes a primitive. `id` may be any hashable object; `meta` checks the inputs and makes the output proxies."""
+    names = (torch,) if isinstance(torch, str) else tuple(torch)
+    sym = Symbol(name, meta, id=id, module=module, is_prim=True, tags=tags, torch_names=names, printer=printer)
+    if module == MODULE and getattr(meta, "__module__", "").split(".")[0] != "thunder":
+        # One that is declared outside is no attribute of thunder's module: traces call it by its name.
+        sym.module = None
+    _prims[id] = sym
+    return sym
+
+
+def prim(
+    *,
+    torch: str | Sequence[str] = (),
+    tags: Sequence[OpTags] = (),
+    id: str | None = None,
+    printer: Callable[..., list[str]] | None = None,
+) -> Callable[[Callable[..., Any]], Symbol]:
+    """Decorator: declares one of thunder's primitives; its id is `PrimIDs.` and `id`, or its name in capitals."""
+
+    def declare(meta: Callable[..., Any]) -> Symbol:
+        name = meta.__name__
+        return make_prim(PrimIDs._declare(id or name.upper()), name, meta=meta, tags=tags, torch=torch, printer=printer)
+
+    return declare

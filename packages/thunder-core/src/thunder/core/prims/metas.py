@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meta functions and checks that families of primitives share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.devices import Device
+from thunder.core.errors import check
+from thunder.core.proxies import NumberProxy, TensorProxy, number_type
+
+__all__ = [
+    "Number",
+    "canonicalize_dim",
+    "canonicalize_dims",
+    "check_same_device",
+    "check_same_dtype",
+    "check_same_shape",
+    "elementwise_meta",
+    "is_number",
+]
+
+Number = (bool, int, float, complex)
+
+
+def is_number(x: Any) -> bool:
+    """Whether `x` is a Python number or stands for one."""
+    return isinstance(x, (bool, int, float, complex, NumberProxy))
+
+
+def canonicalize_dim(rank: int, dim: int, wrap_scalar: bool = True) -> int:
+    """`dim` counted from the front; torch's IndexError where a tensor of `rank` dimensions has no such one."""
+    if rank == 0 and wrap_scalar:
+        rank = 1
+    if not -rank <= dim < rank:
+        check(rank > 0, lambda: f"Dimension specified as {dim} but tensor has no dimensions", IndexError)
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
+        )
+    return dim if dim >= 0 else dim + rank
+
+
+def canonicalize_dims(rank: int, dims: Sequence[int] | int, wrap_scalar: bool = True) -> tuple[int, ...]:
+    """`canonicalize_dim` of one dimension or several, which must all be different."""
+    if isinstance(dims, int):
+        return (canonicalize_dim(rank, dims, wrap_scalar),)
+    out = tuple(canonicalize_dim(rank, d, wrap_scalar) for d in dims)
+    for i, d in enumerate(out):
+        check(d not in out[:i], lambda: f"dim {d} appears multiple times in the list of dims", RuntimeError)
+    return out
+
+
+def check_same_shape(name: str, *tensors: Any) -> None:
+    """The tensors among the arguments must have one shape."""
+    shapes = [t.shape for t in tensors if isinstance(t, TensorProxy)]
+    check(
+        all(s == shapes[0] for s in shapes),
+        lambda: f"{name}: the tensors must have one shape, but have {', '.join(map(str, shapes))}",
+    )
+
+
+def check_same_device(name: str, *tensors: Any) -> Device:
+    """The tensors must be on one device; a 0-d CPU tensor goes along with any. Returns that device."""
+    device: Device | None = None
+    for t in tensors:
+        if not isinstance(t, TensorProxy):
+            continue
+        if device is None or (device.type == "cpu" and _scalar_on_cpu_only(tensors, device)):
+            device = t.device
+        elif t.device is not device and not (t.ndim == 0 and t.device.type == "cpu"):
+            found = sorted({str(x.device) for x in tensors if isinstance(x, TensorProxy)})
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {' and '.join(found)}! "
+                f"(in {name}; move them with .to())"
+            )
+    assert device is not None
+    return device
+
+
+def _scalar_on_cpu_only(tensors: Sequence[Any], device: Device) -> bool:
+    return all(t.ndim == 0 for t in tensors if isinstance(t, TensorProxy) and t.device is device)
+
+
+def check_same_dtype(name: str, *args: Any) -> dtypes.dtype:
+    """The tensors must have one dtype, and numbers fit into it. Returns that dtype."""
+    found = [a.dtype for a in args if isinstance(a, TensorProxy)]
+    check(
+        all(d is found[0] for d in found),
+        lambda: f"{name}: the tensors must have one dtype, but have {', '.join(map(str, found))}",
+    )
+    for a in args:
+        if is_number(a):
+            kind = number_type(a)
+            check(
+                dtypes.category(kind) <= found[0].category,
+                lambda: f"{name}: the {kind.__name__} {a} does not fit a tensor of dtype {found[0]}",
+            )
+    return found[0]
+
+
+def elementwise_meta(name: str, *args: Any, out_dtype: dtypes.dtype | None = None) -> TensorProxy:
+    """The result of an elementwise primitive: shapes, devices and dtypes must agree."""
+    tensors = [a for a in args if isinstance(a, TensorProxy)]
+    if len(tensors) == 1 and len(args) == 1:
+        return TensorProxy(like=tensors[0], dtype=out_dtype)
+    check(bool(tensors), lambda: f"{name} needs at least one tensor", TypeError)
+    for a in args:
+        if not (isinstance(a, TensorProxy) or is_number(a)):
+            raise TypeError(f"{name}: expected tensors and numbers, but got {type(a).__name__}: {a!r}")
+    check_same_shape(name, *tensors)
+    device = check_same_device(name, *tensors)
+    dtype = check_same_dtype(name, *args)
+    return TensorProxy(like=tensors[0], device=device, dtype=out_dtype or dtype)

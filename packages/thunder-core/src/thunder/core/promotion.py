@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Type promotion, exactly as torch's.
+
+Operands fall into three ranks: tensors with dimensions, 0-d tensors, Python numbers. The result type is the promotion
+within the highest rank present, lifted by a lower rank only when that one is of a higher category (bool < integer <
+float < complex).
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.dtypes import BOOL, COMPLEX, FLOAT, INTEGER, dtype
+from thunder.core.proxies import NumberProxy, TensorProxy, number_type
+
+__all__ = ["ELEMENTWISE_TYPE_PROMOTION_KIND", "default_dtype", "elementwise_type_promotion", "promote", "result_type"]
+
+
+class ELEMENTWISE_TYPE_PROMOTION_KIND(Enum):
+    """What an elementwise operation does with its operands' common type."""
+
+    DEFAULT = auto()  # computes and answers in it
+    PRESERVE = auto()  # leaves each operand's own type
+    INT_TO_FLOAT = auto()  # integers and bools become the default float type
+    ALWAYS_BOOL = auto()  # computes in it, answers bool
+    COMPLEX_TO_FLOAT = auto()  # computes in it, answers the real type of a complex one
+    BOOL_TO_LONG = auto()  # bools become int64
+    NUMERIC_TO_INT = auto()
+
+
+def default_dtype() -> dtype:
+    """torch's default float type."""
+    import torch
+
+    return dtypes.to_dtype(torch.get_default_dtype())  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=1024)
+def promote(a: dtype, b: dtype) -> dtype:
+    """The type of two tensors of one rank, as `torch.promote_types`."""
+    if a is b:
+        return a
+    import torch
+
+    return dtypes.to_dtype(torch.promote_types(dtypes.to_torch_dtype(a), dtypes.to_torch_dtype(b)))  # type: ignore[return-value]
+
+
+def _of_number(kind: type) -> dtype:
+    if kind is bool:
+        return dtypes.bool8
+    if kind is int:
+        return dtypes.int64
+    return default_dtype() if kind is float else dtypes.corresponding_complex_dtype(default_dtype())
+
+
+def _lift(result: dtype | None, other: dtype | None) -> dtype | None:
+    """`result` lifted by an operand of a lower rank when that is of a higher category."""
+    if result is None or other is None:
+        return result or other
+    if other.category <= result.category:
+        return result
+    if other.category == COMPLEX and result.category == FLOAT:
+        # A complex number does not widen: it takes the precision of the higher rank.
+        return dtypes.corresponding_complex_dtype(result)
+    return other
+
+
+def result_type(*operands: Any) -> dtype:
+    """The promoted type of tensors and numbers, as `torch.result_type`."""
+    ranks: list[dtype | None] = [None, None, None]  # with dimensions, 0-d, numbers
+    for x in operands:
+        if isinstance(x, TensorProxy):
+            rank, found = (0 if x.ndim else 1), x.dtype
+        elif isinstance(x, (bool, int, float, complex, NumberProxy)):
+            rank, found = 2, _of_number(number_type(x))
+        else:
+            continue
+        known = ranks[rank]
+        ranks[rank] = found if known is None else promote(known, found)
+    result = _lift(_lift(ranks[0], ranks[1]), ranks[2])
+    if result is None:
+        raise TypeError(f"expected tensors or numbers, but got {', '.join(type(x).__name__ for x in operands)}")
+    return result
+
+
+def elementwise_type_promotion(
+    *operands: Any,
+    type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
+) -> tuple[dtype, dtype]:
+    """The type that an elementwise operation computes in, and the type of its result."""
+    first = operands[0]
+    if all(isinstance(x, TensorProxy) and x.dtype is first.dtype for x in operands):
+        common: dtype = first.dtype
+    else:
+        common = result_type(*operands)
+    kinds = ELEMENTWISE_TYPE_PROMOTION_KIND
+    kind = type_promotion_kind
+    if kind is kinds.ALWAYS_BOOL:
+        return common, dtypes.bool8
+    if kind is kinds.INT_TO_FLOAT and common.category <= INTEGER:
+        common = default_dtype()
+    elif kind is kinds.COMPLEX_TO_FLOAT:
+        return common, dtypes.corresponding_real_dtype(common)
+    elif (kind is kinds.BOOL_TO_LONG and common.category == BOOL) or (
+        kind is kinds.NUMERIC_TO_INT and common.category <= INTEGER
+    ):
+        common = dtypes.int64
+    return common, common

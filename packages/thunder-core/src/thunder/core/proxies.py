@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proxies: the values of the IR. A proxy has a name and what is known of the value, never the value's contents.
+
+`TensorProxy` is immutable: each operation makes new ones. Operators and methods on it mean what the current language
+(`core/langctx.py`) says. User code that is traced by the frontend does not see proxies but handles that point at them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from thunder.core import devices, dtypes
+from thunder.core.errors import TracingError
+from thunder.core.langctx import get_langctx, resolve_method
+from thunder.core.state import state
+
+__all__ = [
+    "AnyProxy",
+    "CollectionProxy",
+    "DictProxy",
+    "ListProxy",
+    "NumberProxy",
+    "Proxy",
+    "StringProxy",
+    "TensorProxy",
+    "TupleProxy",
+]
+
+
+class Proxy:
+    """A named value of a trace. Without a name it takes a fresh one from the current trace."""
+
+    __slots__ = ("__weakref__", "name")
+    prefix = "p"
+
+    def __init__(self, name: str | None = None):
+        if name is None:
+            trace = state.trace
+            if trace is None:
+                raise TracingError(f"a {type(self).__name__} without a name can only be made while tracing")
+            name = trace.make_name(self.prefix)
+        self.name: str = name
+
+    def type_string(self) -> str:
+        """What the type comment in a printed trace says."""
+        return "Any"
+
+    def replace_name(self, name: str) -> Proxy:
+        """The same value under another name."""
+        out = object.__new__(type(self))
+        for cls in type(self).__mro__:
+            for slot in getattr(cls, "__slots__", ()):
+                if slot != "__weakref__" and hasattr(self, slot):
+                    object.__setattr__(out, slot, getattr(self, slot))
+        out.name = name
+        return out
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.type_string()}>"
+
+
+class AnyProxy(Proxy):
+    """A value of which nothing is known but that it is there."""
+
+    __slots__ = ("value",)
+    prefix = "any"
+
+    def __init__(self, value: Any = None, name: str | None = None):
+        super().__init__(name)
+        self.value = value
+
+
+class StringProxy(Proxy):
+    """A string that a trace takes as an input."""
+
+    __slots__ = ("value",)
+    prefix = "s"
+
+    def __init__(self, value: str, name: str | None = None):
+        super().__init__(name)
+        self.value = value
+
+    def type_string(self) -> str:
+        return f"str {self.value!r}"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class CollectionProxy(Proxy):
+    """A container that a trace takes as an input; `value` holds its items."""
+
+    __slots__ = ("value",)
+    prefix = "C"
+
+    def __init__(self, value: Any, name: str | None = None):
+        super().__init__(name)
+        self.value = value
+
+    def type_string(self) -> str:
+        return "Collection"
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.value[key]
+
+    def __iter__(self) -> Any:
+        return iter(self.value)
+
+
+class TupleProxy(CollectionProxy):
+    """A tuple input."""
+
+    __slots__ = ()
+    prefix = "tup"
+
+
+class ListProxy(CollectionProxy):
+    """A list input."""
+
+    __slots__ = ()
+    prefix = "lst"
+
+
+class DictProxy(CollectionProxy):
+    """A dict input."""
+
+    __slots__ = ()
+    prefix = "d"
+
+
+class NumberProxy(Proxy):
+    """A Python number: one that is an input (its `value` is known), or one that the program computes (None)."""
+
+    __slots__ = ("python_type", "value")
+    prefix = "n"
+
+    def __init__(self, value: Any = None, python_type: type | None = None, name: str | None = None):
+        super().__init__(name)
+        self.value = value
+        self.python_type: type = python_type or type(value)
+
+    def type_string(self) -> str:
+        return f"{self.python_type.__name__} {'?' if self.value is None else self.value}"
+
+    def known(self) -> Any:
+        """The value, or an error that says where it would have been needed and what to write instead."""
+        if self.value is None:
+            _refuse_unknown_number(self.name)
+        return self.value
+
+    def __bool__(self) -> bool:
+        return bool(self.known())
+
+    def __int__(self) -> int:
+        return int(self.known())
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return float(self.known())
+
+    def __complex__(self) -> complex:
+        return complex(self.known())
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+
+def _refuse_unknown_number(name: str) -> NoReturn:
+    raise TracingError(
+        f"the number {name} is computed by the program, so its value is not known while tracing. Keep it a tensor "
+        "(torch.where, torch.cond), or leave this part out of the traced function"
+    )
+
+
+def number_value(x: Any) -> Any:
+    """The Python number that `x`, a number or a NumberProxy, stands for."""
+    return x.known() if isinstance(x, NumberProxy) else x
+
+
+def number_type(x: Any) -> type:
+    """The Python number type of `x`, a number or a NumberProxy."""
+    return x.python_type if isinstance(x, NumberProxy) else type(x)
+
+
+def _number_operator(fn: Callable[..., Any], *, swapped: bool = False) -> Callable[..., Any]:
+    def apply(self: NumberProxy, *others: Any) -> Any:
+        if others and isinstance(others[0], TensorProxy):
+            return NotImplemented
+        values = [number_value(x) for x in (self, *others)]
+        return fn(*(reversed(values) if swapped else values))
+
+    return apply
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift", "rshift"):
+    _dunder = _name.rstrip("_")
+    setattr(NumberProxy, f"__{_dunder}__", _number_operator(getattr(operator, _name)))
+    setattr(NumberProxy, f"__r{_dunder}__", _number_operator(getattr(operator, _name), swapped=True))
+for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(NumberProxy, f"__{_name}__", _number_operator(getattr(operator, _name)))
+
+
+class TensorProxy(Proxy):
+    """A tensor: `name`, `shape` (a tuple of ints), `dtype`, `device`, `requires_grad`. Made new or `like=` another."""
+
+    __slots__ = ("device", "dtype", "ndim", "requires_grad", "shape")
+    prefix = "t"
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        like: TensorProxy | None = None,
+        shape: Sequence[int] | None = None,
+        device: Any = None,
+        dtype: Any = None,
+        requires_grad: bool | None = None,
+    ):
+        if name is None:
+            trace = state.trace
+            if trace is None:
+                raise TracingError("a TensorProxy without a name can only be made while tracing")
+            name = trace.make_name("t")
+        self.name = name
+        if like is not None:
+            shape = like.shape if shape is None else shape
+            device = like.device if device is None else device
+            dtype = like.dtype if dtype is None else dtype
+        elif shape is None or device is None or dtype is None:
+            raise TypeError("TensorProxy needs shape=, device= and dtype=, or like= another tensor")
+        self.shape: tuple[int, ...] = shape if type(shape) is tuple else tuple(shape)  # type: ignore[arg-type]
+        self.device: devices.Device = (
+            device if type(device) is devices.Device else devices.to_device(device)  # type: ignore[assignment]
+        )
+        self.dtype: dtypes.dtype = dtype if type(dtype) is dtypes.dtype else dtypes.to_dtype(dtype)  # type: ignore[assignment]
+        self.requires_grad: bool = bool(requires_grad)
+        self.ndim: int = len(self.shape)
+
+    def type_string(self) -> str:
+        return f"{self.device} {self.dtype.short}{list(self.shape)}"
+
+    @property
+    def true_dtype(self) -> dtypes.dtype:
+        """Its dtype; numbers have a weak one, tensors never do."""
+        return self.dtype
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter([self[i] for i in range(self.shape[0])])
+
+    def __bool__(self) -> bool:
+        raise TracingError(
+            f"the truth of the tensor {self.name} is a value, which is not known while tracing. Use torch.where or "
+            "torch.cond, or leave the branch out of the traced function"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        language = get_langctx()
+        prop = language.properties.get(name)
+        if prop is not None:
+            return prop(self)
+        method = language.methods.get(name)
+        if method is None:
+            raise AttributeError(f"tensors have no attribute {name!r} in the language {language.name!r}")
+        return partial(method, self)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+    def __getitem__(self, key: Any) -> Any:
+        return resolve_method("getitem")(self, key)
+
+
+def _tensor_operator(method: str, *, swapped: bool = False) -> Callable[..., Any]:
+    def apply(self: TensorProxy, *others: Any) -> Any:
+        args = (*others, self) if swapped else (self, *others)
+        return resolve_method(method)(*args)
+
+    return apply
+
+
+# The language's method for each of Python's operators.
+OPERATORS: dict[str, str] = {
+    "__add__": "add", "__sub__": "sub", "__mul__": "mul", "__truediv__": "true_divide", "__floordiv__": "floor_divide",
+    "__mod__": "remainder", "__pow__": "pow", "__matmul__": "matmul", "__and__": "bitwise_and", "__or__": "bitwise_or",
+    "__xor__": "bitwise_xor", "__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift",
+    "__neg__": "neg", "__pos__": "positive", "__abs__": "abs", "__invert__": "bitwise_not",
+    "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge",
+}  # fmt: skip
+_REFLECTED = {"add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"}
+for _dunder, _method in OPERATORS.items():
+    setattr(TensorProxy, _dunder, _tensor_operator(_method))
+    if _dunder.strip("_") in _REFLECTED:
+        setattr(TensorProxy, f"__r{_dunder.strip('_')}__", _tensor_operator(_method, swapped=True))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sample inputs of operators, as they stand beside the operator's declaration.
+
+A sample generator receives a tensor factory `make(*shape, **options)` that already knows device, dtype and requires_grad,
+and yields `SampleInput`s; an error generator yields `(SampleInput, exception type, message pattern)`. What is common to a
+class of operators (elementwise, reductions) is written once, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["ErrorSample", "MakeTensor", "SampleInput", "elementwise_binary", "elementwise_unary", "reduction"]
+
+MakeTensor = Callable[..., Any]
+
+
+class SampleInput:
+    """The arguments of one call."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.args = args
+        self.kwargs = kwargs
+
+    def __repr__(self) -> str:
+        return f"[SampleInput args={self.args} kwargs={self.kwargs}]"
+
+
+ErrorSample = tuple[SampleInput, type[Exception], str]
+
+
+def elementwise_unary(make: MakeTensor, **domain: Any) -> Iterator[SampleInput]:
+    """Shapes and layouts that an operation on one tensor has to take; `domain` is low=, high= for the values."""
+    for shape in ((4, 4), (), (0,), (3, 0, 2), (8, 3, 5)):
+        yield SampleInput(make(shape, **domain))
+    yield SampleInput(make((5, 3), **domain).mT)
+    yield SampleInput(make((4, 1), **domain).expand(4, 3))
+
+
+def elementwise_binary(make: MakeTensor, *, numbers: bool = True, **domain: Any) -> Iterator[SampleInput]:
+    """Equal shapes first, then broadcasting, empty, 0-d, non-contiguous and expanded ones, and Python numbers."""
+    yield SampleInput(make((4, 4), **domain), make((4, 4), **domain))
+    for a, b in (((4, 1), (4, 3)), ((3,), (2, 3)), ((), (2, 2)), ((2, 2), ()), ((0, 3), (1, 3)), ((2, 1, 3), (4, 1))):
+        yield SampleInput(make(a, **domain), make(b, **domain))
+    yield SampleInput(make((5, 3), **domain).mT, make((3, 5), **domain))
+    yield SampleInput(make((1, 3), **domain).expand(2, 3), make((2, 3), **domain))
+    if numbers:
+        yield SampleInput(make((2, 3), **domain), 2)
+
+
+def reduction(make: MakeTensor, *, empty: bool = True, **domain: Any) -> Iterator[SampleInput]:
+    """`(a)`, `(a, dim)`, `(a, dim, keepdim)` over the shapes that reductions have to take."""
+    for shape in ((4, 4), (), (8, 3, 5), *(((0,), (3, 0, 2)) if empty else ())):
+        yield SampleInput(make(shape, **domain))
+    for shape, dim, keepdim in (((4, 4), 1, False), ((2, 3, 4), (0, -1), True), ((2, 3, 4), -2, False), ((), 0, False)):
+        yield SampleInput(make(shape, **domain), dim, keepdim=keepdim)
+    yield SampleInput(make((5, 3), **domain).mT, 0)

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations: a `Symbol` is one, a `BoundSymbol` is one call of it in a trace.
+
+A symbol's `meta` is what it means: for a primitive a function that checks its inputs and makes its output proxies, for a
+composite its decomposition into lower operations. What else is known of the operation is attached right below its
+declaration with the symbol's decorators: `@sym.grad` or `@sym.vjp` (its gradient rule), `@sym.samples`, `@sym.errors`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
+from typing import Any, TypeVar
+
+from thunder.core.binder import Binder
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import SourceLine, state
+
+__all__ = ["NON_DIFFERENTIABLE", "BoundSymbol", "OpTags", "Symbol", "set_eager_runner"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class OpTags(Enum):
+    """What passes and executors may assume of an operation."""
+
+    SHAPE_OP = auto()  # moves no arithmetic: only shape, strides or which elements
+    VIEW_OP = auto()  # its result may share memory with its first input
+    ELEMENTWISE_OP = auto()
+    REDUCTION_OP = auto()
+    MATMUL_OP = auto()
+    RANDOM_OP = auto()  # draws random numbers: never dropped, merged or reordered among themselves
+    IN_PLACE_OP = auto()  # writes to an input: never dropped, merged or moved across a use of that input
+    SIDE_EFFECT = auto()  # kept though its result is unused
+    DEVICE_SYNC_OP = auto()  # waits for the device
+    CHECK_OP = auto()  # a guard of a prologue
+    UNPACK_OP = auto()  # binds an input
+    GRAD_OP = auto()  # get_grad / put_grad: exists only while a gradient rule runs
+    OPAQUE_OP = auto()  # torch's own operation that thunder does not look into
+    NON_DIFFERENTIABLE = auto()  # its outputs carry no gradient, by definition
+    DONT_DCE = auto()  # kept though its result is unused
+
+
+# The explicit mark of an operation through which no gradient flows.
+NON_DIFFERENTIABLE = OpTags.NON_DIFFERENTIABLE
+
+_KEEP = frozenset({OpTags.RANDOM_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.DONT_DCE})
+
+_eager_runner: list[Callable[[Symbol, tuple[Any, ...], dict[str, Any]], Any]] = []
+
+
+def set_eager_runner(runner: Callable[[Symbol, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    """Says how a symbol that is called outside a trace runs (set by `thunder.execution`)."""
+    _eager_runner[:] = [runner]
+
+
+class Symbol:
+    """An operation. Calling it inside a trace records a `BoundSymbol`; calling it on real tensors just runs it."""
+
+    def __init__(
+        self,
+        name: str,
+        meta: Callable[..., Any],
+        *,
+        id: Any = None,
+        module: str | None = None,
+        is_prim: bool = False,
+        tags: Sequence[OpTags] = (),
+        executor: Any = None,
+        fn: Callable[..., Any] | None = None,
+        torch_names: Sequence[str] = (),
+        explicit: bool = False,
+        printer: Callable[..., list[str]] | None = None,
+        bind_postprocess: Callable[[BoundSymbol], None] | None = None,
+    ):
+        self.name = name
+        self.id = name if id is None else id
+        self.meta = meta
+        self.module = module
+        self.is_prim = is_prim
+        self.tags: frozenset[OpTags] = frozenset(tags)
+        self.executor = executor
+        self.fn = fn
+        self.torch_names: tuple[str, ...] = tuple(torch_names)
+        self.printer = printer
+        self.bind_postprocess = bind_postprocess
+        self.is_fusion = False
+        self.bind = Binder(meta, name, explicit=explicit)
+        self.grad_rule: Callable[..., Any] | None = None
+        self.vjp_rule: Callable[..., Any] | None = None
+        self.sample_generator: Callable[..., Iterator[Any]] | None = None
+        self.error_generator: Callable[..., Iterator[Any]] | None = None
+        self.reference: Callable[..., Any] | None = None
+        self.__name__ = name
+        self.__qualname__ = name
+        self.__doc__ = meta.__doc__
+        self.__wrapped__ = meta
+
+    # -- calling ------------------------------------------------------------------------------------------------------
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        trace = state.trace
+        if trace is None:
+            if not _eager_runner:
+                importlib.import_module("thunder.execution")  # says how symbols run
+            return _eager_runner[0](self, args, kwargs)
+        frontend = state.frontend
+        if frontend is not None:
+            return frontend.call_symbol(self, args, kwargs)
+        args, kwargs = self.bind(args, kwargs)
+        if self.is_prim:
+            output = self.meta(*args, **kwargs)
+            subsymbols: tuple[BoundSymbol, ...] | list[BoundSymbol] = ()
+        else:
+            subsymbols = []
+            scopes = trace.scopes
+            scopes.append(subsymbols)
+            try:
+                output = self.meta(*args, **kwargs)
+            finally:
+                scopes.pop()
+        bsym = BoundSymbol(self, args, kwargs, output, subsymbols, state.source)
+        if self.bind_postprocess is not None:
+            self.bind_postprocess(bsym)
+        trace.scopes[-1].append(bsym)
+        return output
+
+    # -- what stands below the declaration ----------------------------------------------------------------------------
+    def grad(self, rule: F) -> F:
+        """Decorator: its gradient, written forward and backward in one function with get_grad and put_grad(s)."""
+        self.grad_rule = rule
+        return rule
+
+    def vjp(self, rule: F) -> F:
+        """Decorator: its gradient as `(g, output, *args, **kwargs) -> a gradient for each positional tensor argument`.
+
+        Short for a `grad` rule that runs the operation, takes the gradient of its (one) output and puts what `rule`
+        returns; None stands for no gradient.
+        """
+        self.vjp_rule = rule
+        return rule
+
+    def samples(self, generator: F) -> F:
+        """Decorator: a generator function `(make) -> SampleInput…` of inputs it must take."""
+        self.sample_generator = generator
+        return generator
+
+    def errors(self, generator: F) -> F:
+        """Decorator: a generator function `(make) -> (SampleInput, exception type, message pattern)…`."""
+        self.error_generator = generator
+        return generator
+
+    @property
+    def differentiable(self) -> bool:
+        """False for operations that carry the explicit mark that no gradient flows through them."""
+        return OpTags.NON_DIFFERENTIABLE not in self.tags
+
+    @property
+    def must_stay(self) -> bool:
+        """Whether its calls stay in a trace though nobody uses their results."""
+        return not _KEEP.isdisjoint(self.tags)
+
+    def __repr__(self) -> str:
+        return f"<Symbol {self.module + '.' if self.module else ''}{self.name}>"
+
+    def __reduce__(self) -> Any:
+        if self.module is None:
+            return object.__reduce__(self)
+        return (_symbol_by_name, (self.module, self.name))
+
+
+def _symbol_by_name(module: str, name: str) -> Symbol:
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+
+def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
+    """The proxies in an argument or output, in order, through tuples, lists, dicts and slices."""
+    if found is None:
+        found = []
+    if isinstance(x, Proxy):
+        found.append(x)
+    elif isinstance(x, (tuple, list)):
+        for item in x:
+            proxies_in(item, found)
+    elif isinstance(x, dict):
+        for item in x.values():
+            proxies_in(item, found)
+    elif type(x) is slice:
+        proxies_in((x.start, x.stop, x.step), found)
+    return found
+
+
+def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
+    """The same argument or output with `fn` of each proxy in it; what has no proxies comes back as it is."""
+    if isinstance(x, Proxy):
+        return fn(x)
+    kind = type(x)
+    if kind is tuple:
+        new = tuple([map_proxies(item, fn) for item in x])
+        return new if any(a is not b for a, b in zip(new, x)) else x
+    if kind is list:
+        return [map_proxies(item, fn) for item in x]
+    if kind is dict:
+        return {key: map_proxies(item, fn) for key, item in x.items()}
+    if kind is slice:
+        return slice(map_proxies(x.start, fn), map_proxies(x.stop, fn), map_proxies(x.step, fn))
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return kind(*[map_proxies(item, fn) for item in x])
+    if isinstance(x, tuple) and type(x) is not tuple:
+        return kind([map_proxies(item, fn) for item in x]) if proxies_in(x) else x
+    return x
+
+
+class BoundSymbol:
+    """One operation of a trace: a symbol, its arguments, its output, and what it decomposes into."""
+
+    __slots__ = ("_arg_names", "_out_names", "args", "kwargs", "output", "source", "subsymbols", "sym")
+
+    def __init__(
+        self,
+        sym: Symbol,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+        subsymbols: Sequence[BoundSymbol] = (),
+        source: SourceLine | None = None,
+    ):
+        self.sym = sym
+        self.args = args
+        self.kwargs = kwargs
+        self.output = output
+        self.subsymbols = subsymbols
+        self.source = source
+        self._arg_names: tuple[str, ...] | None = None
+        self._out_names: tuple[str, ...] | None = None
+
+    @property
+    def id(self) -> Any:
+        """The symbol's id."""
+        return self.sym.id
+
+    @property
+    def flat_args(self) -> list[Proxy]:
+        """The proxies among its arguments."""
+        found = proxies_in(self.args)
+        return proxies_in(self.kwargs, found) if self.kwargs else found
+
+    @property
+    def flat_outs(self) -> list[Proxy]:
+        """The proxies in its output."""
+        return proxies_in(self.output)
+
+    @property
+    def arg_names(self) -> tuple[str, ...]:
+        """The names of the values it reads."""
+        if self._arg_names is None:
+            self._arg_names = tuple(p.name for p in self.flat_args)
+        return self._arg_names
+
+    @property
+    def out_names(self) -> tuple[str, ...]:
+        """The names of the values it makes: those of its output that are not simply handed on from its arguments."""
+        if self._out_names is None:
+            given = set(self.arg_names)
+            self._out_names = tuple(dict.fromkeys(p.name for p in self.flat_outs if p.name not in given))
+        return self._out_names
+
+    @property
+    def has_input(self) -> bool:
+        """Whether it reads any value of the trace."""
+        return bool(self.arg_names)
+
+    def replace(self, **changes: Any) -> BoundSymbol:
+        """A copy with some of sym, args, kwargs, output, subsymbols, source changed."""
+        values = {name: getattr(self, name) for name in ("sym", "args", "kwargs", "output", "subsymbols", "source")}
+        values.update(changes)
+        return BoundSymbol(**values)
+
+    def substitute(self, mapping: dict[str, Any]) -> BoundSymbol:
+        """A copy in which each proxy whose name is in `mapping` is replaced, in arguments, outputs and below.
+
+        An output is replaced only by another proxy: a call cannot assign to a number.
+        """
+
+        def on_input(p: Proxy) -> Any:
+            return mapping.get(p.name, p)
+
+        def on_output(p: Proxy) -> Any:
+            new = mapping.get(p.name, p)
+            return new if isinstance(new, Proxy) else p
+
+        return BoundSymbol(
+            self.sym,
+            map_proxies(self.args, on_input),
+            map_proxies(self.kwargs, on_input) if self.kwargs else self.kwargs,
+            map_proxies(self.output, on_output),
+            [b.substitute(mapping) for b in self.subsymbols] if self.subsymbols else (),
+            self.source,
+        )
+
+    def tensors(self) -> list[TensorProxy]:
+        """The tensors among its arguments."""
+        return [p for p in self.flat_args if isinstance(p, TensorProxy)]
+
+    def __str__(self) -> str:
+        from thunder.core.printer import bound_symbol_lines
+
+        return "\n".join(bound_symbol_lines(self))
+
+    __repr__ = __str__

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: straight-line programs that print as Python and run.
+
+A trace has a name, inputs, a list of bound symbols and where it came from (provenance). While it is being written it also
+has a stack of scopes: the innermost list receives what is recorded, which is how decompositions nest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+from thunder.core.proxies import Proxy
+from thunder.core.symbol import BoundSymbol
+
+__all__ = ["Provenance", "Trace", "construct"]
+
+_counter = itertools.count()
+
+
+class Provenance:
+    """Which pass made a trace, and how long that took."""
+
+    __slots__ = ("name", "nanoseconds")
+
+    def __init__(self, name: str, nanoseconds: int | None = None):
+        self.name = name
+        self.nanoseconds = nanoseconds
+
+    def __str__(self) -> str:
+        took = "" if self.nanoseconds is None else f" (took {self.nanoseconds // 1_000_000} milliseconds)"
+        return f"{self.name}{took}"
+
+
+class Trace:
+    """A program of the IR.
+
+    `args` are its inputs in order; `signature` is the text between the parentheses of its `def` where that is not simply
+    their names. `output` is what its last line returns. `siginfo` of the user's function is kept in `fn_name`.
+    """
+
+    def __init__(
+        self,
+        name: str = "computation",
+        *,
+        args: Iterable[Proxy] = (),
+        signature: str | None = None,
+        provenance: Provenance | None = None,
+    ):
+        self.name = name
+        self.args: list[Proxy] = list(args)
+        self.signature = signature
+        self.output: Any = None
+        self.bound_symbols: list[BoundSymbol] = []
+        self.scopes: list[list[BoundSymbol]] = [self.bound_symbols]
+        self.provenance = provenance
+        self.names: set[str] = {p.name for p in self.args}
+        self._counters: dict[str, int] = {}
+        # Objects that the text refers to and that cannot be written as Python, by the names that they have in it.
+        self.objects: dict[str, Any] = {}
+        # What passes hand on to later ones, such as how the outputs are put together. Kept from trace to trace.
+        self.info: dict[str, Any] = {}
+
+    # -- names --------------------------------------------------------------------------------------------------------
+    def make_name(self, prefix: str = "t") -> str:
+        """A name that no value of this trace has."""
+        names, counters = self.names, self._counters
+        n = counters.get(prefix, 0)
+        while (name := f"{prefix}{n}") in names:
+            n += 1
+        counters[prefix] = n + 1
+        names.add(name)
+        return name
+
+    def add_name(self, name: str) -> str:
+        """Takes `name` if it is free, else one derived from it."""
+        candidate, n = name, 0
+        while candidate in self.names:
+            candidate, n = f"{name}_{n}", n + 1
+        self.names.add(candidate)
+        return candidate
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+    def record(self, bsym: BoundSymbol) -> None:
+        """Adds an operation to the innermost scope."""
+        self.scopes[-1].append(bsym)
+
+    @contextmanager
+    def scope(self) -> Iterator[list[BoundSymbol]]:
+        """Within it, what is recorded goes to the list that it yields instead of the program."""
+        operations: list[BoundSymbol] = []
+        self.scopes.append(operations)
+        try:
+            yield operations
+        finally:
+            self.scopes.pop()
+
+    def derive(self, provenance: str | None = None) -> Trace:
+        """An empty trace with the same name, inputs and used names, for a pass to write its result into."""
+        out = Trace(self.name, args=self.args, signature=self.signature)
+        out.names = set(self.names)
+        out._counters = dict(self._counters)
+        out.output = self.output
+        out.info = dict(self.info)
+        out.provenance = Provenance(provenance) if provenance else None
+        return out
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+    def python(self, *, depth: int | None = None, decorators: bool = True) -> str:
+        """Its text. `depth` is how many levels of decomposition to show as comments (None: all)."""
+        from thunder.core.printer import trace_text
+
+        return trace_text(self, depth=depth, decorators=decorators)
+
+    def python_callable(self, *, decorators: bool = True, extra: dict[str, Any] | None = None) -> Callable[..., Any]:
+        """The function that its text defines."""
+        from thunder.core.printer import PrintContext, trace_text
+
+        context = PrintContext()
+        text = trace_text(self, depth=0, decorators=decorators, context=context)
+        namespace = {**context.objects, **(extra or {})}
+        filename = f"<thunder.{self.name} {next(_counter)}>"
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        exec(compile(text, filename, "exec"), namespace)
+        return namespace[self.name]  # type: ignore[no-any-return]
+
+    def python_ctx(self) -> dict[str, Any]:
+        """The names that its text needs beyond what it imports: `exec(str(trace), trace.python_ctx())` works."""
+        from thunder.core.printer import PrintContext, trace_text
+
+        context = PrintContext()
+        trace_text(self, depth=None, context=context)
+        return context.objects
+
+    def __str__(self) -> str:
+        return self.python()
+
+    def __repr__(self) -> str:
+        return self.python()
+
+
+@contextmanager
+def construct(source: Trace, name: str) -> Iterator[Trace]:
+    """A new trace derived from `source`, whose provenance says that pass `name` made it and how long that took."""
+    start = perf_counter_ns()
+    out = source.derive()
+    yield out
+    out.provenance = Provenance(name, perf_counter_ns() - start)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How operations of the torch language are declared: the body is the decomposition, the rest stands right below it.
+
+    @torchsymbol(torch.nn.functional.hardswish, is_method=False)
+    def hardswish(input: TensorProxy, inplace: bool = False) -> TensorProxy:
+        '''input * relu6(input + 3) / 6.'''
+        return input * relu6(input + 3) / 6
+
+The first argument says which functions of torch it stands for; from it come the map that tracing uses, the tensor method,
+the torch executor's implementation and the reference that conformance tests compare with. Parameters have torch's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder.core.langctx import LanguageContext, langctx, register_langctx
+from thunder.core.symbol import OpTags, Symbol
+
+__all__ = ["all_torchsymbols", "torch_function_map", "torchctx", "torchsymbol"]
+
+MODULE = "thunder.torch"
+
+language = register_langctx(LanguageContext("torch"))
+
+# Decorator: reads a function's body in the torch language, whatever the language around its call.
+torchctx = langctx("torch")
+
+_symbols: dict[Any, Symbol] = {}
+_function_map: dict[Any, Symbol] = {}
+
+
+def all_torchsymbols() -> dict[Any, Symbol]:
+    """Every operation of the torch language by its id, those declared from outside included."""
+    return dict(_symbols)
+
+
+def torch_function_map() -> dict[Any, Symbol]:
+    """Which symbol stands for which function of torch. It is live: declaring an operation adds to it."""
+    return _function_map
+
+
+def _default_id(fn: Callable[..., Any], name: str) -> str:
+    return f"torch.{name}"
+
+
+def _aliases(name: str, fns: Sequence[Any], is_method: bool) -> list[Any]:
+    # What torch calls by another object: the method of the same name, and the C function behind a Python one.
+    out = list(fns)
+    if is_method:
+        method = getattr(torch.Tensor, name, None)
+        if method is not None:
+            out.append(method)
+    return out
+
+
+def torchsymbol(
+    *torch_functions: Any,
+    id: Any = None,
+    is_method: bool | None = None,
+    method_name: str | None = None,
+    is_property: bool = False,
+    tags: Sequence[OpTags] = (),
+    explicit: bool = False,
+    executed_by_torch: bool = True,
+) -> Callable[[Callable[..., Any]], Symbol]:
+    """Decorator: declares an operation of the torch language.
+
+    `torch_functions` are the functions of torch that it stands for; the first is what the torch executor runs, unless
+    `executed_by_torch` is False. `id` defaults to `torch.` and the name. `is_method` says whether tensors have it as a
+    method, which is what torch's tensors do when it is left out. `explicit` writes its default arguments in traces too.
+    """
+
+    def declare(fn: Callable[..., Any]) -> Symbol:
+        name = fn.__name__
+        method = method_name or name
+        as_method = hasattr(torch.Tensor, method) if is_method is None else is_method
+        sym = Symbol(
+            name,
+            torchctx(fn),
+            id=id if id is not None else f"torch.{name}",
+            module=MODULE if fn.__module__.startswith("thunder.torch") else None,
+            tags=tags,
+            explicit=explicit,
+        )
+        sym.reference = torch_functions[0] if torch_functions and executed_by_torch else None
+        _symbols[sym.id] = sym
+        for target in _aliases(method, torch_functions, as_method):
+            _function_map[target] = sym
+        if is_property:
+            language.add_property(method, sym)
+        elif as_method:
+            language.add_method(method, sym)
+        return sym
+
+    return declare

@@ -125,7 +125,7 @@ def _train(model: Any, idx: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
     for parameter in model.parameters():
         parameter.grad = None
     loss: torch.Tensor = model(idx, targets)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return loss.detach()
 
 

@@ -95,25 +95,27 @@ Executor = conftest_of_plugins.FakeExecutor
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PluginRecord]]:
-    """`plugin(name, source)` makes a module of `source` and the record of a compatible plugin that it is.
+    """`plugin(name, *sources)` makes a module of `sources` and the record of a compatible plugin that it is.
 
-    The source finds `hookimpl`, `Availability`, `ConformanceProfile` and `Executor` defined. Without a source the plugin brings
-    one default executor of its own name.
+    The sources find `hookimpl`, `Availability`, `ConformanceProfile` and `Executor` defined. Without sources the
+    plugin brings one default executor of its own name.
     """
     made: list[str] = []
     monkeypatch.setitem(sys.modules, "conftest_of_plugins", sys.modules[__name__])
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def make(name: str, source: str | None = None, *, distribution: str | None = None, **fields: Any) -> PluginRecord:
+    def make(name: str, *sources: str, distribution: str | None = None, **fields: Any) -> PluginRecord:
         module = f"plugin_under_test_{next(_numbers)}"
         made.append(module)
-        if source is None:
-            source = f"""
-                @hookimpl
-                def thunder_register_executors(registry):
-                    registry.register_executor(Executor({name!r}, version="1.0"), default=True)
-                """
-        (tmp_path / f"{module}.py").write_text(PRELUDE + textwrap.dedent(source), encoding="utf-8")
+        parts = sources or (
+            f"""
+            @hookimpl
+            def thunder_register_executors(registry):
+                registry.register_executor(Executor({name!r}, version="1.0"), default=True)
+            """,
+        )
+        text = "\n".join([PRELUDE, *map(textwrap.dedent, parts)])
+        (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
         return PluginRecord(
             name=name,
             entry_point=EntryPoint(name, module, GROUP),
@@ -140,7 +142,7 @@ def manager_of(host: FakeHost, env: Env) -> Callable[..., PluginManager]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Callable[..., Path]:
-    """`site(distribution, entry_points={group: {name: value}}, requires=[…])` writes metadata into a scratch site directory."""
+    """`site(distribution, entry_points={group: {name: value}}, …)` writes metadata into a scratch site directory."""
     root = tmp_path / "site"
 
     def add(

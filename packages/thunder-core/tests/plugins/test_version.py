@@ -12,15 +12,15 @@ from packaging.version import Version as Reference
 from thunder.plugins.version import InvalidRequirement, Version, normalize_name, requirement_specifiers, satisfies
 
 VERSIONS = [
-    "0.1", "0.1.0", "0.1.0.0", "0.1.1", "0.1.dev1", "0.1a1", "0.1a1.dev2", "0.1b2", "0.1rc1", "0.1rc1.post3", "0.1.post1",
-    "0.1.post1.dev2", "0.1-2", "0.1+cpu", "0.1+cu.12", "0.1+cu.9", "0.1.post1+cpu", "0.2", "0.2.dev0", "0.2a0", "0.10",
-    "1.0", "1!0.1", "v1.0", "1.0-ALPHA_3", "1.0c2", "1.0preview3", "1.0rev4", "2.13.0+cpu",
+    "0.1", "0.1.0", "0.1.0.0", "0.1.1", "0.1.dev1", "0.1a1", "0.1a1.dev2", "0.1b2", "0.1rc1", "0.1rc1.post3",
+    "0.1.post1", "0.1.post1.dev2", "0.1-2", "0.1+cpu", "0.1+cu.12", "0.1+cu.9", "0.1.post1+cpu", "0.2", "0.2.dev0",
+    "0.2a0", "0.10", "1.0", "1!0.1", "v1.0", "1.0-ALPHA_3", "1.0c2", "1.0preview3", "1.0rev4", "2.13.0+cpu",
 ]  # fmt: skip
 
 SPECIFIERS = [
-    "", ">=0.1", ">=0.1,<0.3", "<0.2", "<0.2.dev1", "<=0.1", ">0.1", ">0.1.post1", ">0.1.dev1", "==0.1", "==0.1.*", "!=0.1.*",
-    "!=0.1", "==0.1+cpu", "!=0.1+cpu", "~=0.1", "~=0.1.0", "~=0.1.post1", "~=0.1a1", "===0.1", ">= 0.1 , < 1", "==1!0.*",
-    "<1!0", ">=0.1rc1", ">0.1rc1", "<0.1rc1", ">0.1a1.dev1", "<=0.1.post1", ">=2.11",
+    "", ">=0.1", ">=0.1,<0.3", "<0.2", "<0.2.dev1", "<=0.1", ">0.1", "==0.1", "==0.1.*", "!=0.1.*",
+    "!=0.1", "==0.1+cpu", "!=0.1+cpu", "~=0.1", "~=0.1.0", "~=0.1.post1", "~=0.1a1", "===0.1", ">= 0.1 , < 1",
+    "==1!0.*", "<1!0", ">=0.1rc1", "<0.1rc1", "<=0.1.post1", ">=2.11",
 ]  # fmt: skip
 
 
@@ -51,6 +51,8 @@ local = st.sampled_from(["", "", "+cpu", "+cu.1", "+1"])
 @given(release, suffix, local, st.sampled_from([">=", "<=", "<", ">", "==", "!=", "~="]), release, suffix)
 def test_any_range(first: str, first_suffix: str, build: str, operator: str, second: str, second_suffix: str) -> None:
     """Random versions and ranges."""
+    if operator in "<>":
+        second_suffix = ""  # releases of packaging differ on the others; see below
     version, specifier = first + first_suffix + build, operator + second + second_suffix
     try:
         expected = SpecifierSet(specifier).contains(version, prereleases=True)
@@ -59,6 +61,29 @@ def test_any_range(first: str, first_suffix: str, build: str, operator: str, sec
             satisfies(version, specifier)
     else:
         assert satisfies(version, specifier) is expected
+
+
+@pytest.mark.parametrize(
+    ("version", "specifier", "holds"),
+    [
+        ("0.1", ">0.1rc1", True),
+        ("0.1.post1", ">0.1rc1", True),
+        ("0.1+cpu", ">0.1rc1", True),
+        ("0.1rc1.post3", ">0.1rc1", False),
+        ("0.1rc1+cpu", ">0.1rc1", False),
+        ("0.1.post2", ">0.1.post1", True),
+        ("0.1.post1+cpu", ">0.1.post1", False),
+        ("0.1.post1.dev1", ">0.1", False),
+        ("0.1a1", ">0.1.dev1", True),
+        ("0.1a1", "<0.1.post1", True),
+        ("0.1.post1.dev1", "<0.1.post1", False),
+        ("0.1a1.post1", "<0.1", False),
+        ("0.1.dev1", "<0.1rc1", True),
+    ],
+)
+def test_strictly_later_and_earlier(version: str, specifier: str, holds: bool) -> None:
+    """`>` leaves out repackagings and local builds, `<` previews, of the very version they name."""
+    assert satisfies(version, specifier) is holds
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,13 @@ from typing import Any
 
 from thunder.core.errors import PluginLoadError
 from thunder.plugins.catalog import PHASES, OptionSpec, TransformSpec
-from thunder.plugins.discovery import API_VERSION, GROUP
+from thunder.plugins.discovery import API_VERSION, EXECUTORS_VARIABLE, GROUP, names_in
 from thunder.plugins.env import Availability, Env, GpuDevice
 from thunder.plugins.hookspecs import HOOKS, hookimpl, hookspec
 from thunder.plugins.manager import PluginManager
 from thunder.plugins.profile import ConformanceProfile
 from thunder.plugins.record import ExecutorInfo, PluginRecord, PluginState
 from thunder.plugins.registry import PluginRegistry
-from thunder.plugins.selection import resolve_executor as _resolve_executor
-from thunder.plugins.selection import select_executors as _select_executors
 
 __all__ = [
     "API_VERSION",
@@ -41,6 +39,7 @@ __all__ = [
     "TransformSpec",
     "check_options",
     "conformance_profile",
+    "executor_order",
     "hookimpl",
     "hookspec",
     "known_options",
@@ -50,8 +49,6 @@ __all__ = [
     "records",
     "registered_transforms",
     "reset",
-    "resolve_executor",
-    "select_executors",
 ]
 
 _manager = PluginManager()
@@ -73,18 +70,21 @@ def load_all() -> None:
 
 
 def load_named(name: str) -> PluginRecord:
-    """Loads one plugin and imports no other; raises PluginLoadError with the reason if it cannot be used."""
+    """Loads one plugin and imports no other; raises PluginLoadError with the reason if it cannot be used.
+
+    `name` is that of the plugin. An executor may have another name than the plugin that brings it; as nothing but the
+    plugin's own code tells, a name that no plugin has loads all of them before it is refused.
+    """
     return _manager.load_named(name)
 
 
-def select_executors(executors: str | Any | Iterable[str | Any] | None = None) -> tuple[Any, ...]:
-    """The executors to use, in order: those given, else those in THUNDER_EXECUTORS, else the defaults by priority."""
-    return _select_executors(_manager, executors)
+def executor_order() -> tuple[str, ...] | None:
+    """The names in THUNDER_EXECUTORS, or None if it is not set.
 
-
-def resolve_executor(name: str) -> Any:
-    """The executor called `name`, loading its plugin if need be; raises PluginLoadError if there is none."""
-    return _resolve_executor(_manager, name)
+    They stand in for the default executors: `thunder.jit(executors=…)` comes before them, and priorities, then names,
+    order the executors where neither is given.
+    """
+    return names_in(EXECUTORS_VARIABLE) or None
 
 
 def conformance_profile(executor: str) -> ConformanceProfile | None:

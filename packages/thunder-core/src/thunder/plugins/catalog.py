@@ -38,7 +38,7 @@ class OptionSpec:
 
     def check(self, value: Any) -> Any:
         """Returns `value`, or raises TypeError or ValueError if the option cannot have it."""
-        if value is self.default:  # None is a default of every type
+        if value is None and self.default is None:  # whatever the type, an option may be left unset
             return value
         types = self.type if isinstance(self.type, tuple) else (self.type,)
         accepted = (*types, int) if float in types else types

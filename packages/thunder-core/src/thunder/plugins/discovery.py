@@ -28,6 +28,7 @@ GROUP_PREFIX = "thunder.executors.v"
 GROUP = f"{GROUP_PREFIX}{API_VERSION}"
 CORE_DISTRIBUTION = "thunder-core"
 DISABLE_VARIABLE = "THUNDER_DISABLE_PLUGINS"
+EXECUTORS_VARIABLE = "THUNDER_EXECUTORS"
 
 #: The executors that core brings itself; a plugin cannot take their names.
 RESERVED_NAMES = frozenset({"torch", "python"})
@@ -97,6 +98,9 @@ def _records_of(distribution: metadata.Distribution) -> Iterator[PluginRecord]:
         return
     entry_points = [entry for entry in distribution.entry_points if _GROUP.fullmatch(entry.group)]
     ours = {entry.name for entry in entry_points if entry.group == GROUP}
+    name = distribution.metadata["Name"]
+    if not name:
+        return  # what is left of a distribution that was removed by hand
     ranges = requirement_specifiers(distribution.requires, CORE_DISTRIBUTION)
     for entry in entry_points:
         if entry.group != GROUP and entry.name in ours:
@@ -104,7 +108,7 @@ def _records_of(distribution: metadata.Distribution) -> Iterator[PluginRecord]:
         yield PluginRecord(
             name=entry.name,
             entry_point=entry,
-            distribution=distribution.metadata["Name"],
+            distribution=name,
             version=distribution.version,
             requires_core=",".join(text for text in ranges if text) or None,
         )

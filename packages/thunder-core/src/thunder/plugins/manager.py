@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,7 +59,8 @@ class PluginManager:
         self._records: list[PluginRecord] | None = None
         self._hooks: dict[str, Any] = {}
         self._executors: dict[str, tuple[PluginRecord, Any]] = {}
-        self._loading: set[int] = set()
+        self._loading: list[PluginRecord] = []
+        self._busy = False
         self._all_loaded = False
         self._lock = threading.RLock()
 
@@ -105,15 +105,24 @@ class PluginManager:
         if self._all_loaded:
             return
         with self._lock:
+            # A plugin that compiles something while it is imported comes back here, and so does `thunder.extend` when
+            # it is asked which executors there are: whoever loads a plugin must not thereby load the others.
+            if self._busy:
+                return
             for record in self.records():
                 self._load(record)
-            # a plugin that compiles something while it is imported comes back here before the others are loaded
-            self._all_loaded = not self._loading
+            self._all_loaded = True
 
     def load_named(self, name: str) -> PluginRecord:
-        """Loads the plugin `name` and no other, and returns its record; raises PluginLoadError if it cannot be used."""
+        """Loads the plugin `name` and no other, and returns its record; raises PluginLoadError if it cannot be used.
+
+        Where no plugin has that name, some plugin may bring an executor that has: all are loaded to see.
+        """
         with self._lock:
             record = self.find(name)
+            if record is None:
+                self.load_all()
+                record = self.owner_of(name)
             if record is None:
                 raise PluginLoadError(self._unknown(name))
             self._load(record)
@@ -121,13 +130,9 @@ class PluginManager:
                 raise record.load_error()
             return record
 
-    def executors_of(self, record: PluginRecord) -> tuple[Any, ...]:
-        """The executors that a loaded plugin brought, in the order in which it registered them."""
-        return tuple(self._executors[info.name][1] for info in record.executors if info.name in self._executors)
-
     def reset(self) -> None:
         """Takes everything that plugins brought out of use and forgets the records; the next use scans again."""
-        with self._lock:
+        with self._lock, self._working():
             if self._executors:
                 withdraw(self.host, [executor for _, executor in self._executors.values()])
             for record in self._records or ():
@@ -145,19 +150,28 @@ class PluginManager:
         return self._host
 
     def _load(self, record: PluginRecord) -> None:
-        if record.state is not PluginState.COMPATIBLE or id(record) in self._loading:
+        if record.state is not PluginState.COMPATIBLE or record in self._loading:
             return
+        self._loading.append(record)
+        try:
+            with self._working():
+                self._load_now(record)
+        finally:
+            self._loading.remove(record)
+        self._report(record)
+
+    def _load_now(self, record: PluginRecord) -> None:
         registry = PluginRegistry(record.name)
         before = self._in_use()
-        self._loading.add(id(record))
         try:
             self._run(record, registry)
         except _PLUGIN_ERRORS as error:
             record.fail(error)
             self._blame_torch(record)
         finally:
-            self._loading.discard(id(record))
             registry.close()
+            if record.pending:  # interrupted from the keyboard: the next use tries again
+                record.state, record.stage = PluginState.COMPATIBLE, None
         if record.ready:
             self._executors.update({name: (record, executor) for name, executor in registry.executors.items()})
             registry.describe_on(record)
@@ -165,7 +179,6 @@ class PluginManager:
             self._hooks.pop(record.name, None)
             # a plugin that bypassed its registry and called thunder.extend itself
             withdraw(self.host, [executor for executor in self._in_use() if all(executor is not old for old in before)])
-        self._report(record)
 
     def _run(self, record: PluginRecord, registry: PluginRegistry) -> None:
         """All stages of one plugin. Ends in READY or UNAVAILABLE, or raises with `record.stage` telling where."""
@@ -189,9 +202,18 @@ class PluginManager:
         self._hooks[record.name] = hooks
         record.end(PluginState.READY)
 
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """While this lasts, `load_all` does nothing. The caller holds the lock."""
+        busy, self._busy = self._busy, True
+        try:
+            yield
+        finally:
+            self._busy = busy
+
     def _in_use(self) -> Sequence[Any]:
-        """The executors in use, without importing anything: where nothing is imported, nothing is in use."""
-        if self._host is None and _EXTEND not in sys.modules:
+        """The executors in use; none where torch cannot be imported, and thunder.extend with it."""
+        if self._host is None and self.env.torch_error is not None:
             return ()
         return tuple(self.host.get_all_executors())
 
@@ -201,11 +223,15 @@ class PluginManager:
             record.end(PluginState.UNAVAILABLE, f"torch cannot be imported ({self.env.torch_error})")
 
     def _unknown(self, name: str) -> str:
-        known = sorted({record.name for record in self.records()})
-        close = difflib.get_close_matches(name, known, n=1)
+        with self._working():
+            executors = {executor.name for executor in self._in_use()}
+        plugins = {record.name for record in self.records()}
+        close = difflib.get_close_matches(name, executors | plugins, n=1)
         hint = f", did you mean {close[0]!r}?" if close else "."
-        have = ", ".join(known) or "none"
-        return f"no installed distribution brings an executor plugin {name!r}{hint} Installed: {have}"
+        return (
+            f"there is no executor {name!r}, and no installed distribution brings a plugin of that name{hint} "
+            f"Executors: {', '.join(sorted(executors)) or 'none'}; plugins: {', '.join(sorted(plugins)) or 'none'}"
+        )
 
     def _report(self, record: PluginRecord) -> None:
         """Logs once what a user should know of a plugin that is installed and not used."""

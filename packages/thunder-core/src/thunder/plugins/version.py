@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = ["InvalidRequirement", "Version", "normalize_name", "requirement_specifiers", "satisfies"]
@@ -36,7 +36,7 @@ _VERSION = re.compile(
 
 _PRE_ORDER = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "pre": 2, "preview": 2}
 
-_CLAUSE = re.compile(r"\s*(===|==|!=|~=|<=|>=|<|>)\s*(\S+)\s*")
+_CLAUSE = re.compile(r"\s*(===|==|!=|~=|<=|>=|<|>)\s*([^\s<>=~]+)\s*")
 
 _REQUIREMENT = re.compile(
     r"""
@@ -161,19 +161,20 @@ def _equal(candidate: Version, text: str) -> bool:
 def _less(candidate: Version, wanted: Version) -> bool:
     if candidate.key >= wanted.key:
         return False
-    # `<0.3` must not let 0.3.dev1 in: it is a preview of exactly what the range excludes
-    return wanted.is_prerelease or not candidate.is_prerelease or candidate.base != wanted.base
+    if wanted.is_prerelease or not candidate.is_prerelease:
+        return True
+    # `<0.3` must not let 0.3.dev1 in: it is a preview of the very version that the range excludes
+    post = None if wanted.post is None else candidate.post
+    return replace(candidate, pre=None, post=post, dev=None, local=()).key != wanted.key
 
 
 def _greater(candidate: Version, wanted: Version) -> bool:
     if candidate.key <= wanted.key:
         return False
-    if candidate.base != wanted.base:
-        return True
-    # `>1.0` means a later release, not a repackaging (1.0.post1) or a local build (1.0+cpu) of the same one
-    if candidate.post is not None and wanted.post is None:
-        return False
-    return not candidate.local
+    # `>1.0` means a later version, not a repackaging (1.0.post1) or a local build (1.0+cpu) of that very one
+    repackaged = candidate.post is not None and wanted.post is None
+    original = replace(candidate, post=None, dev=None, local=()) if repackaged else replace(candidate, local=())
+    return original.key != wanted.key
 
 
 def _has_prefix(candidate: Version, epoch: int, prefix: tuple[int, ...]) -> bool:

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment a probe sees: nothing is imported before it is asked for, and a broken torch is an answer."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from thunder.plugins import Availability, Env
+
+
+def test_availability() -> None:
+    """A refusal without a reason helps nobody."""
+    assert Availability(True)
+    assert not Availability(False, "needs a GPU")
+    with pytest.raises(ValueError, match="needs a reason"):
+        Availability(False)
+    with pytest.raises(TypeError, match="must be True or False"):
+        Availability("yes")  # type: ignore[arg-type]
+
+
+def test_cheap_questions_import_nothing() -> None:
+    """Importing the plugin package, and asking what needs no torch, leaves torch alone."""
+    code = """
+import sys
+from thunder.plugins import Env, records
+env = Env()
+records()
+assert env.python and env.platform and env.has_module("torch") and not env.has_module("no_such_module_")
+assert env.version_of("pluggy") and env.version_of("no-such-distribution") is None
+assert "torch" not in sys.modules, "torch was imported"
+floors = ("thunder.core.", "thunder.extend", "thunder.clang", "thunder.torch", "thunder.transforms")
+print([name for name in sys.modules if name.startswith(floors) and name != "thunder.core.errors"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_this_environment() -> None:
+    """What it says agrees with torch."""
+    import torch
+
+    env = Env()
+    assert env.python == platform.python_version()
+    assert env.torch == torch.__version__
+    assert env.torch_error is None
+    assert env.cuda == torch.version.cuda
+    assert env.cuda_available is torch.cuda.is_available()
+    assert len(env.devices) == (torch.cuda.device_count() if env.cuda_available else 0)
+    told = json.loads(json.dumps(env.to_dict()))
+    assert told["torch"] == torch.__version__
+    assert told["thunder_core"] == env.version_of("thunder-core")
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("raise OSError('libcudart.so.12: cannot open shared object file')", "OSError: libcudart.so.12"),
+        ("import sys; sys.exit('no licence')", "SystemExit: no licence"),
+        ("pass", "the module 'torch' is not PyTorch"),
+    ],
+)
+def test_broken_torch(tmp_path, monkeypatch, source: str, error: str) -> None:
+    """Whatever happens when torch is imported, the environment says it and asks no more."""
+    (tmp_path / "torch.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loaded = {name: module for name, module in sys.modules.items() if name == "torch"}
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    env = Env()
+    try:
+        assert env.torch_error is not None
+        assert env.torch_error.startswith(error)
+    finally:
+        sys.modules.pop("torch", None)
+        sys.modules.update(loaded)
+    assert env.torch is None
+    assert env.cuda is None
+    assert not env.cuda_available
+    assert env.cuda_error.startswith("torch cannot be imported")
+    assert env.devices == ()
+
+
+def fake_torch(**cuda) -> SimpleNamespace:
+    return SimpleNamespace(__version__="9.9", version=SimpleNamespace(cuda="13.0"), cuda=SimpleNamespace(**cuda))
+
+
+def test_gpus() -> None:
+    """Devices are listed by torch's own account."""
+    gpu = SimpleNamespace(name="H200", major=9, minor=0, total_memory=150 << 30)
+    env = Env()
+    env.__dict__["_torch"] = (
+        fake_torch(is_available=lambda: True, device_count=lambda: 2, get_device_properties=lambda index: gpu),
+        None,
+    )
+    assert env.cuda == "13.0"
+    assert [(each.index, each.name, each.capability) for each in env.devices] == [
+        (0, "H200", (9, 0)),
+        (1, "H200", (9, 0)),
+    ]
+
+
+def test_no_usable_gpu() -> None:
+    """A CUDA build without a device, and a driver that raises."""
+
+    def raises() -> bool:
+        raise RuntimeError("driver too old")
+
+    for answer, error in ((lambda: False, "no usable CUDA device"), (raises, "RuntimeError: driver too old")):
+        env = Env()
+        env.__dict__["_torch"] = (fake_torch(is_available=answer), None)
+        assert error in env.cuda_error
+        assert env.devices == ()

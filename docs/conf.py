@@ -6,6 +6,12 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import operator_page
 
 project = "thunder"
 author = "The thunder developers"
@@ -43,5 +49,6 @@ def _own_docstrings_only(app: object, what: str, name: str, obj: object, options
 
 def setup(app) -> None:
     """Sphinx calls this."""
+    operator_page.write(Path(app.srcdir) / "generated")
     app.connect("autodoc-process-docstring", _own_docstrings_only)
     app.connect("autodoc-process-docstring", _code_spans)

@@ -91,6 +91,7 @@ class Symbol:
         self.vjp_rule: Callable[..., Any] | None = None
         self.sample_generator: Callable[..., Iterator[Any]] | None = None
         self.error_generator: Callable[..., Iterator[Any]] | None = None
+        self.view_scatter_rule: Callable[..., Any] | None = None
         self.reference: Callable[..., Any] | None = None
         self.__name__ = name
         self.__qualname__ = name
@@ -149,6 +150,15 @@ class Symbol:
         """Decorator: a generator function `(make) -> (SampleInput, exception type, message pattern)…`."""
         self.error_generator = generator
         return generator
+
+    def view_scatter(self, rule: F) -> F:
+        """Decorator: how a write to its result, a view of its first input, reaches that input.
+
+        `(base, new, *args, **kwargs) -> new base`: `new` is the view's new value, args and kwargs are those of the call that
+        made the view, without the input. With several outputs the keyword `index` says which of them was written.
+        """
+        self.view_scatter_rule = rule
+        return rule
 
     @property
     def differentiable(self) -> bool:

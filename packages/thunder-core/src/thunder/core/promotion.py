@@ -23,12 +23,12 @@ class ELEMENTWISE_TYPE_PROMOTION_KIND(Enum):
     """What an elementwise operation does with its operands' common type."""
 
     DEFAULT = auto()  # computes and answers in it
-    PRESERVE = auto()  # leaves each operand's own type
+    PRESERVE = auto()  # asks for no common type: answers the first operand's own
     INT_TO_FLOAT = auto()  # integers and bools become the default float type
     ALWAYS_BOOL = auto()  # computes in it, answers bool
     COMPLEX_TO_FLOAT = auto()  # computes in it, answers the real type of a complex one
     BOOL_TO_LONG = auto()  # bools become int64
-    NUMERIC_TO_INT = auto()
+    NUMERIC_TO_INT = auto()  # integers and bools become int64
 
 
 def default_dtype() -> dtype:
@@ -49,11 +49,12 @@ def promote(a: dtype, b: dtype) -> dtype:
 
 
 def _of_number(kind: type) -> dtype:
-    if kind is bool:
+    # By subclass: a bool is an int, and enumerations and NumPy's float64 count as what they derive from.
+    if issubclass(kind, bool):
         return dtypes.bool8
-    if kind is int:
+    if issubclass(kind, int):
         return dtypes.int64
-    return default_dtype() if kind is float else dtypes.corresponding_complex_dtype(default_dtype())
+    return default_dtype() if issubclass(kind, float) else dtypes.corresponding_complex_dtype(default_dtype())
 
 
 def _lift(result: dtype | None, other: dtype | None) -> dtype | None:
@@ -69,20 +70,22 @@ def _lift(result: dtype | None, other: dtype | None) -> dtype | None:
 
 
 def result_type(*operands: Any) -> dtype:
-    """The promoted type of tensors and numbers, as `torch.result_type`."""
+    """The promoted type of tensors and numbers, as `torch.result_type`; None among them is passed over."""
     ranks: list[dtype | None] = [None, None, None]  # with dimensions, 0-d, numbers
     for x in operands:
         if isinstance(x, TensorProxy):
             rank, found = (0 if x.ndim else 1), x.dtype
         elif isinstance(x, (bool, int, float, complex, NumberProxy)):
             rank, found = 2, _of_number(number_type(x))
-        else:
+        elif x is None:
             continue
+        else:
+            raise TypeError(f"expected tensors and numbers, but got {type(x).__name__}: {x!r}")
         known = ranks[rank]
         ranks[rank] = found if known is None else promote(known, found)
-    result = _lift(_lift(ranks[0], ranks[1]), ranks[2])
+    result = _lift(ranks[0], _lift(ranks[1], ranks[2]))
     if result is None:
-        raise TypeError(f"expected tensors or numbers, but got {', '.join(type(x).__name__ for x in operands)}")
+        raise TypeError("expected at least one tensor or number to take the type of")
     return result
 
 
@@ -92,7 +95,7 @@ def elementwise_type_promotion(
 ) -> tuple[dtype, dtype]:
     """The type that an elementwise operation computes in, and the type of its result."""
     first = operands[0]
-    if all(isinstance(x, TensorProxy) and x.dtype is first.dtype for x in operands):
+    if isinstance(first, TensorProxy) and all(isinstance(x, TensorProxy) and x.dtype is first.dtype for x in operands):
         common: dtype = first.dtype
     else:
         common = result_type(*operands)
@@ -100,6 +103,8 @@ def elementwise_type_promotion(
     kind = type_promotion_kind
     if kind is kinds.ALWAYS_BOOL:
         return common, dtypes.bool8
+    if kind is kinds.PRESERVE and isinstance(first, TensorProxy):
+        return first.dtype, first.dtype
     if kind is kinds.INT_TO_FLOAT and common.category <= INTEGER:
         common = default_dtype()
     elif kind is kinds.COMPLEX_TO_FLOAT:

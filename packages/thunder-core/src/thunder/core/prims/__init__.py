@@ -5,7 +5,15 @@ from thunder.core.prims.autodiff import get_grad, put_grad, put_grads, rule_of_v
 from thunder.core.prims.base import PrimID, PrimIDs, all_prims, make_prim, prim
 from thunder.core.prims.creation import *  # noqa: F403
 from thunder.core.prims.data import *  # noqa: F403
-from thunder.core.prims.elementwise import *  # noqa: F403
+from thunder.core.prims.elementwise_binary import *  # noqa: F403
+from thunder.core.prims.elementwise_bitwise import *  # noqa: F403
+from thunder.core.prims.elementwise_comparison import *  # noqa: F403
+from thunder.core.prims.elementwise_complex import *  # noqa: F403
+from thunder.core.prims.elementwise_conditional import *  # noqa: F403
+from thunder.core.prims.elementwise_math import *  # noqa: F403
+from thunder.core.prims.elementwise_rounding import *  # noqa: F403
+from thunder.core.prims.elementwise_special import *  # noqa: F403
+from thunder.core.prims.random import *  # noqa: F403
 from thunder.core.prims.shape import *  # noqa: F403
 from thunder.core.prims.structure import *  # noqa: F403
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Complex numbers and their parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core.dtypes import (
+    COMPLEX,
+    FLOAT,
+    bfloat16,
+    complex64,
+    complex128,
+    corresponding_complex_dtype,
+    corresponding_real_dtype,
+    float32,
+    float64,
+    is_complex_dtype,
+)
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.prims.elementwise_base import ELEMENTWISE, unary_samples
+from thunder.core.prims.elementwise_conditional import where
+from thunder.core.prims.metas import elementwise_meta
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
+
+_VIEW = (*ELEMENTWISE, OpTags.VIEW_OP)
+
+
+@prim(torch="torch.conj", tags=_VIEW)
+def conj(a: TensorProxy, /) -> TensorProxy:
+    """Each element with its imaginary part negated."""
+    return elementwise_meta("conj", a)
+
+
+@conj.vjp
+def _(g: Any, out: Any, a: Any) -> Any:
+    return g.conj()
+
+
+@prim(torch="torch.real", tags=_VIEW)
+def real(a: TensorProxy, /) -> TensorProxy:
+    """The real part of each element."""
+    return elementwise_meta("real", a, out_dtype=corresponding_real_dtype(a.dtype))
+
+
+@real.vjp
+def _(g: Any, out: Any, a: Any) -> Any:
+    return complex(g, g * 0) if is_complex_dtype(a.dtype) else g
+
+
+@prim(torch="torch.imag", tags=_VIEW)
+def imag(a: TensorProxy, /) -> TensorProxy:
+    """The imaginary part of each element of a complex tensor."""
+    check(
+        a.dtype.category == COMPLEX,
+        lambda: f"imag is not implemented for tensors with non-complex dtypes, and this one is {a.dtype}",
+    )
+    return elementwise_meta("imag", a, out_dtype=corresponding_real_dtype(a.dtype))
+
+
+@imag.vjp
+def _(g: Any, out: Any, a: Any) -> Any:
+    return complex(g * 0, g)
+
+
+@prim(torch="torch.angle", tags=ELEMENTWISE)
+def angle(a: TensorProxy, /) -> TensorProxy:
+    """The angle of each element in the complex plane: 0 or pi for a real one."""
+    return elementwise_meta("angle", a, out_dtype=corresponding_real_dtype(a.dtype))
+
+
+@angle.vjp
+def _(g: Any, out: Any, a: Any) -> Any:
+    if not is_complex_dtype(a.dtype):
+        return g * 0
+    size = a.abs()
+    scaled = where(size == 0, 0.0, g / (size * size))
+    return complex(scaled * -imag(a), scaled * real(a))
+
+
+conj.samples(unary_samples())
+real.samples(unary_samples())
+angle.samples(unary_samples())
+
+
+@imag.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((4, 4), (), (0, 3)):
+        yield SampleInput(make(shape, dtype=complex64))
+    yield SampleInput(make((5, 3), dtype=complex128).mT)
+
+
+@imag.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=float32)), RuntimeError, "not implemented for tensors with non-complex dtypes"
+
+
+def _parts_meta(name: str, a: TensorProxy, b: TensorProxy) -> TensorProxy:
+    for x in (a, b):
+        if not isinstance(x, TensorProxy):
+            raise TypeError(f"{name} takes two tensors, not {type(x).__name__}: {x!r}")
+    check(
+        a.dtype.category == FLOAT and b.dtype.category == FLOAT and bfloat16 not in (a.dtype, b.dtype),
+        lambda: f"Expected both inputs to be Half, Float or Double tensors but got {a.dtype} and {b.dtype}",
+    )
+    check(
+        a.dtype is b.dtype,
+        lambda: f"Expected object of scalar type {a.dtype} but got scalar type {b.dtype} for second argument",
+    )
+    return TensorProxy(like=elementwise_meta(name, a, b), dtype=corresponding_complex_dtype(a.dtype))
+
+
+@prim(torch="torch.complex", tags=ELEMENTWISE)
+def complex(a: TensorProxy, b: TensorProxy, /) -> TensorProxy:
+    """The complex numbers with real parts `a` and imaginary parts `b`."""
+    return _parts_meta("complex", a, b)
+
+
+@complex.vjp
+def _(g: Any, out: Any, a: Any, b: Any) -> Any:
+    return real(g), imag(g)
+
+
+@prim(torch="torch.polar", tags=ELEMENTWISE)
+def polar(a: TensorProxy, b: TensorProxy, /) -> TensorProxy:
+    """The complex numbers with absolute values `a` and angles `b`."""
+    return _parts_meta("polar", a, b)
+
+
+@polar.vjp
+def _(g: Any, out: Any, a: Any, b: Any) -> Any:
+    back = g.conj()
+    turned = out * 1j
+    return real(back * polar(a * 0 + 1, b)), real(back * turned)
+
+
+def _float_pairs(make: MakeTensor) -> Any:
+    # Of the types that complex numbers can have for parts, whatever type is tested.
+    for dtype in (float32, float64):
+        yield SampleInput(make((4, 4), dtype=dtype), make((4, 4), dtype=dtype))
+    for shape in ((), (0, 3), (8, 3, 5)):
+        yield SampleInput(make(shape, dtype=float32), make(shape, dtype=float32))
+    yield SampleInput(make((5, 3), dtype=float32).mT, make((1, 5), dtype=float32).expand(3, 5))
+
+
+def _wrong_pairs(make: MakeTensor) -> Any:
+    a, b, c = make((3,), dtype=float32), make((3,), dtype=float64), make((3,), dtype=bfloat16)
+    yield SampleInput(a, b), RuntimeError, "Expected object of scalar type"
+    yield SampleInput(c, c), RuntimeError, "Expected both inputs to be Half, Float or Double tensors"
+
+
+for _prim in (complex, polar):
+    _prim.samples(_float_pairs)
+    _prim.errors(_wrong_pairs)

@@ -1,1 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The command line: `python -m thunder COMMAND`. One file a command; each declares itself with `add_parser`.
+
+`plugins` and `doctor` are what a user runs when something is wrong, so nothing here imports torch until a command
+that needs it runs: they work, and say why, where torch is broken or absent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from thunder.cli import conformance, demo, doctor, ops, plugins
+from thunder.core.errors import PluginLoadError
+from thunder.plugins.discovery import core_version
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status: 0 for success, 1 for trouble, 2 for a senseless command line."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments, rest = conformance.split(arguments)
+    args = build_parser().parse_args(arguments)
+    args.rest = rest
+    try:
+        return int(args.run(args))
+    except PluginLoadError as error:
+        print(f"thunder {args.command}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader (`| head`) has seen enough; Python must not complain about it at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(prog="thunder", description="thunder: a source-to-source compiler for PyTorch")
+    parser.add_argument("--version", action="version", version=f"thunder-core {core_version() or '(not installed)'}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in (plugins, doctor, ops, conformance, demo):
+        command.add_parser(subparsers)
+    return parser

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m thunder conformance [NAME] [pytest arguments]`: prove the operators of an executor, or of every plugin.
+
+Runs the suite that ships with thunder-core (`thunder.tests`) in pytest, one session an executor; whatever follows
+NAME goes to pytest: `python -m thunder conformance acme -n 2 -k softmax --thunder-dtypes float32`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from thunder.cli.child import look
+from thunder.cli.plugins import quiet_records
+from thunder.plugins import PluginState
+
+__all__ = ["add_parser", "run", "split"]
+
+COMMAND = "conformance"
+SUITE = "thunder.tests"
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Declare the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        COMMAND,
+        help="run the conformance suite for an executor, or for every plugin",
+        description=__doc__,
+        usage=f"thunder {COMMAND} [-h] [NAME] [pytest arguments]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="an executor; without it every installed plugin is tested"
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What is for this command line, and what is for pytest.
+
+    pytest's options take values (`-n 2`), and argparse, which does not know them, would take such a value for NAME.
+    So NAME is what stands right behind the command, if that is no option; everything else is pytest's.
+    """
+    arguments = list(arguments)
+    if arguments[:1] != [COMMAND]:
+        return arguments, []
+    own = 2 if arguments[1:2] and (not arguments[1].startswith("-") or arguments[1] in ("-h", "--help")) else 1
+    rest = arguments[own:]
+    return arguments[:own], rest[1:] if rest[:1] == ["--"] else rest
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the suite; returns 0 when every session passed."""
+    if importlib.util.find_spec("pytest") is None:
+        print(
+            "thunder conformance: the suite runs in pytest, which is not installed. "
+            "Install it with the suite's other needs: python -m pip install 'thunder-core[tests]'",
+            file=sys.stderr,
+        )
+        return 2
+    if args.name is not None:
+        return test(args.name, args.rest)
+    outcomes = list(_every_plugin(args.rest))
+    if not outcomes:
+        print("thunder conformance: no executor plugin is installed; name an executor to test, such as torch")
+        return 0
+    print("\nconformance of every plugin")
+    for name, _, words in outcomes:
+        print(f"  {name}: {words}")
+    return max(status for _, status, _ in outcomes)
+
+
+def test(executor: str, rest: Sequence[str]) -> int:
+    """One pytest session: the suite for one executor. Its options come from an entry point, so no `-p` is given."""
+    command = [sys.executable, "-m", "pytest", "--pyargs", SUITE, "--executor", executor, *rest]
+    print(f"$ python {' '.join(command[1:])}", flush=True)
+    return subprocess.run(command, check=False).returncode
+
+
+def _every_plugin(rest: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+    """Test every plugin that can run here; the others are named with their reason."""
+    for record in quiet_records():
+        told = record.to_dict()
+        if record.state is PluginState.COMPATIBLE:
+            seen = look(record.name)
+            told = {**told, "state": "crashed", "reason": seen["crash"]} if "crash" in seen else seen["record"]
+        if told["state"] == PluginState.READY.value:
+            for executor in told["executors"]:
+                status = test(executor["name"], rest)
+                yield executor["name"], status, "passed" if status == 0 else f"pytest ended with status {status}"
+        else:
+            # switched off or without its hardware is no failure of conformance; broken is
+            harmless = told["state"] in (PluginState.BLOCKED.value, PluginState.UNAVAILABLE.value)
+            yield record.name, 0 if harmless else 1, f"not tested: {told['state']} ({told['reason']})"

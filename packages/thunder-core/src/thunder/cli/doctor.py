@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m thunder doctor [NAME]`: what this environment is, and which executor plugins can run in it, and why not.
+
+Each plugin is loaded in a process of its own, so that one that crashes is reported like any other. The exit status is
+0 when nothing is broken: a plugin that needs a GPU that is not there is not broken. With a NAME it is 0 when that
+plugin can be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import thunder
+from thunder.cli.child import look
+from thunder.cli.import_name import other_owners
+from thunder.cli.plugins import quiet_records
+from thunder.cli.table import format_table
+from thunder.core.errors import PluginLoadError
+from thunder.plugins import GROUP, PluginRecord, PluginState
+from thunder.plugins.discovery import DISABLE_VARIABLE, EXECUTORS_VARIABLE, core_version, disabled_names
+from thunder.plugins.version import normalize_name
+
+__all__ = ["add_parser", "run"]
+
+CRASHED = "crashed"
+_BROKEN = {CRASHED, PluginState.FAILED.value, PluginState.INCOMPATIBLE.value}
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Declare the subcommand."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "doctor", help="load every executor plugin, or one, and say what is wrong", description=__doc__
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="one plugin, in detail")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long a plugin may take to load (default: 120)",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine the environment, print what was found; returns the exit status."""
+    report = examine(args.name, args.timeout)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print("\n".join(_lines(report, detailed=args.name is not None)))
+    return 0 if report["ok"] else 1
+
+
+def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
+    """Everything the command has to say, as JSON types."""
+    records = [record for record in quiet_records() if name in (None, record.name)]
+    if name is not None and not records:
+        known = ", ".join(sorted({record.name for record in quiet_records()})) or "none"
+        raise PluginLoadError(f"no installed distribution brings an executor plugin {name!r}. Installed: {known}")
+    to_load = [record for record in records if record.state is PluginState.COMPATIBLE]
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        environment = pool.submit(look, None, timeout)
+        seen = dict(zip((id(record) for record in to_load), pool.map(lambda r: look(r.name, timeout), to_load)))
+        env = environment.result()
+    plugins = [_plugin(record, seen.get(id(record))) for record in records]
+    torch_works = env.get("env", {}).get("torch") is not None
+    healthy = torch_works and not any(plugin["state"] in _BROKEN for plugin in plugins)
+    return {
+        "ok": healthy if name is None else any(plugin["state"] == PluginState.READY.value for plugin in plugins),
+        "thunder_core": core_version(),
+        "location": str(Path(thunder.__file__).parent) if thunder.__file__ else None,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": f"{platform.system()}-{platform.machine()}",
+        "environment": {key: os.environ.get(key) for key in (EXECUTORS_VARIABLE, DISABLE_VARIABLE)},
+        "torch": env,
+        "plugins": plugins,
+        "warnings": list(_warnings()),
+    }
+
+
+def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]:
+    """What is known of a plugin: its record, in the state in which the child process left it."""
+    if seen is None:
+        return record.to_dict()
+    if "crash" in seen:
+        return {**record.to_dict(), "state": CRASHED, "reason": seen["crash"], "traceback": seen["output"]}
+    told: dict[str, Any] = dict(seen["record"] or record.to_dict())
+    if "error" in seen:
+        last = seen["error"].strip().splitlines()[-1]
+        told.update(state=PluginState.FAILED.value, reason=f"thunder itself failed: {last}", traceback=seen["error"])
+    return told
+
+
+def _warnings() -> Iterator[str]:
+    """What is wrong with the environment besides its plugins."""
+    for owner in other_owners():
+        yield (
+            f"{owner} also installs a module named 'thunder': its files and thunder-core's overwrite each other. "
+            f"Uninstall both, then install thunder-core again"
+        )
+    if core_version() is None:
+        yield "thunder-core is not installed (only its source is on the path): what plugins need of it is not checked"
+    known = {record.name for record in quiet_records()}
+    known |= {normalize_name(record.distribution) for record in quiet_records()}
+    for name in sorted(disabled_names() - {"*"}):
+        if name not in known and normalize_name(name) not in known:
+            yield f"{DISABLE_VARIABLE} names {name!r}, and no plugin or distribution of that name is installed"
+
+
+# --- printing ----------------------------------------------------------------------------------------------------
+
+
+def _lines(report: dict[str, Any], *, detailed: bool) -> Iterator[str]:
+    yield format_table(("thunder-core", report["thunder_core"] or "not installed"), list(_facts(report)))
+    yield ""
+    if not report["plugins"]:
+        yield f"No executor plugin is installed (no entry point in the group {GROUP!r})."
+    elif detailed:
+        for plugin in report["plugins"]:
+            yield from _details(plugin)
+    else:
+        header = ("plugin", "state", "distribution", "executors", "why")
+        yield format_table(header, [_row(plugin) for plugin in report["plugins"]])
+    for warning in report["warnings"]:
+        yield f"\nwarning: {warning}"
+    broken = [plugin["name"] for plugin in report["plugins"] if plugin["state"] in _BROKEN]
+    if broken and not detailed:
+        yield f"\n`python -m thunder doctor {broken[0]}` shows the traceback."
+
+
+def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "installed in", report["location"] or "?"
+    yield "Python", f"{report['python']} ({report['executable']})"
+    yield "platform", report["platform"]
+    if "crash" in report["torch"]:
+        yield "torch", f"cannot be imported: the process {report['torch']['crash']}"
+        yield from (("", line) for line in report["torch"]["output"].splitlines())
+    else:
+        env = report["torch"]["env"]
+        yield "torch", env["torch"] or f"cannot be imported: {env['torch_error']}"
+        if env["torch"]:
+            yield "CUDA", env["cuda"] if env["cuda_error"] is None else f"not usable: {env['cuda_error']}"
+        for gpu in env["devices"]:
+            capability, memory = ".".join(map(str, gpu["capability"])), gpu["total_memory"] / 2**30
+            yield f"GPU {gpu['index']}", f"{gpu['name']}, compute capability {capability}, {memory:.0f} GiB"
+    for key, value in report["environment"].items():
+        if value is not None:
+            yield key, value
+
+
+def _row(plugin: dict[str, Any]) -> tuple[object, ...]:
+    executors = ", ".join(_executor(executor) for executor in plugin["executors"])
+    return plugin["name"], plugin["state"], _source(plugin), executors, plugin["reason"] or plugin["conflict"]
+
+
+def _source(plugin: dict[str, Any]) -> str:
+    return f"{plugin['distribution']} {plugin['version'] or ''}".strip()
+
+
+def _executor(executor: dict[str, Any]) -> str:
+    notes = ["default"] if executor["default"] else []
+    notes += [f"priority {executor['priority']}"] if executor["priority"] else []
+    return executor["name"] + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _details(plugin: dict[str, Any]) -> Iterator[str]:
+    rows = [
+        ("state", plugin["state"]),
+        ("why", plugin["reason"]),
+        ("distribution", _source(plugin)),
+        ("needs", f"thunder-core{plugin['requires_core']}" if plugin["requires_core"] else None),
+        ("module", f"{plugin['target']} (entry point in {plugin['group']})"),
+        ("conflict", plugin["conflict"]),
+        ("executors", ", ".join(_executor(executor) for executor in plugin["executors"])),
+        *((kind, ", ".join(plugin[kind])) for kind in ("operators", "options", "transforms")),
+    ]
+    yield format_table(("plugin", plugin["name"]), [row for row in rows if row[1]])
+    if plugin["traceback"]:
+        yield "\n" + "\n".join(f"    {line}" for line in plugin["traceback"].rstrip().splitlines())

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m thunder conformance`: which pytest sessions it starts, and what it makes of their outcome."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+import thunder.plugins
+from thunder.cli import conformance, main
+from thunder.plugins import GROUP, PluginManager, PluginRecord, PluginState
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch):
+    """The commands that were run; each ends with the status that `sessions.status` has for its executor, else 0."""
+
+    class Sessions(list):
+        status: dict[str, int]
+
+    commands = Sessions()
+    commands.status = {}
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, commands.status.get(command[command.index("--executor") + 1], 0))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own", "rest"),
+    [
+        (["conformance"], ["conformance"], []),
+        (["conformance", "acme"], ["conformance", "acme"], []),
+        (["conformance", "-n", "2"], ["conformance"], ["-n", "2"]),
+        (["conformance", "acme", "-k", "add or mul", "-x"], ["conformance", "acme"], ["-k", "add or mul", "-x"]),
+        (["conformance", "acme", "--", "-x"], ["conformance", "acme"], ["-x"]),
+        (["conformance", "--", "-x"], ["conformance"], ["-x"]),
+        (["conformance", "--help"], ["conformance", "--help"], []),
+        (["doctor", "acme", "--json"], ["doctor", "acme", "--json"], []),
+        ([], [], []),
+    ],
+)
+def test_what_is_pytests(arguments: list[str], own: list[str], rest: list[str]) -> None:
+    """NAME stands right behind the command; the value of a pytest option is never taken for it."""
+    assert conformance.split(arguments) == (own, rest)
+
+
+def test_one_executor(sessions, capsys) -> None:
+    """The suite by its package name, the executor by its own, no `-p`; the status is pytest's."""
+    sessions.status["acme"] = 5
+    assert main(["conformance", "acme", "-n", "2", "--thunder-dtypes", "float32"]) == 5
+    expected = [
+        "-m",
+        "pytest",
+        "--pyargs",
+        "thunder.tests",
+        "--executor",
+        "acme",
+        "-n",
+        "2",
+        "--thunder-dtypes",
+        "float32",
+    ]
+    assert sessions == [[sys.executable, *expected]]
+    assert capsys.readouterr().out == f"$ python {' '.join(expected)}\n"
+
+
+def test_without_pytest(sessions, monkeypatch, capsys) -> None:
+    """What to install is said."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main(["conformance", "torch"]) == 2
+    assert "python -m pip install 'thunder-core[tests]'" in capsys.readouterr().err
+    assert sessions == []
+
+
+def record(name: str, state: PluginState = PluginState.COMPATIBLE, reason: str | None = None) -> PluginRecord:
+    return PluginRecord(name, EntryPoint(name, name, GROUP), f"thunder-ex-{name}", "1.0", state=state, reason=reason)
+
+
+def install(monkeypatch, *records: PluginRecord, **seen: dict[str, Any]) -> None:
+    found = [*records, *(record(name) for name in seen)]
+    looks = {
+        name: told if "crash" in told else {"record": {**record(name).to_dict(), **told}} for name, told in seen.items()
+    }
+    monkeypatch.setattr(thunder.plugins, "_manager", PluginManager(scan=lambda: found))
+    monkeypatch.setattr(conformance, "look", lambda name: looks[name])
+
+
+def ready(*executors: str) -> dict[str, Any]:
+    return {"state": "ready", "executors": [{"name": name} for name in executors]}
+
+
+def test_every_plugin(sessions, monkeypatch, capsys) -> None:
+    """Each executor of each plugin that can run here; the others with their reason, which is no failure."""
+    off = record("off", PluginState.BLOCKED, "disabled by THUNDER_DISABLE_PLUGINS")
+    install(monkeypatch, off, acme=ready("acme", "acme_norms"), gpu={"state": "unavailable", "reason": "needs a GPU"})
+    assert main(["conformance", "-x"]) == 0
+    assert [command[6:] for command in sessions] == [["acme", "-x"], ["acme_norms", "-x"]]
+    told = capsys.readouterr().out
+    assert "acme: passed" in told and "acme_norms: passed" in told
+    assert "gpu: not tested: unavailable (needs a GPU)" in told
+    assert "off: not tested: blocked (disabled by THUNDER_DISABLE_PLUGINS)" in told
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ({"state": "failed", "reason": "import: ImportError"}, "acme: not tested: failed (import: ImportError)"),
+        (
+            {"crash": "crashed: killed by SIGSEGV", "output": ""},
+            "acme: not tested: crashed (crashed: killed by SIGSEGV)",
+        ),
+        (ready("acme"), "acme: pytest ended with status 1"),
+    ],
+)
+def test_one_that_is_broken(sessions, monkeypatch, capsys, seen: dict[str, Any], words: str) -> None:
+    """A plugin that cannot be loaded, or does not pass, fails the command, and the others are still tested."""
+    sessions.status["acme"] = 1
+    install(monkeypatch, acme=seen, zzz=ready("zzz"))
+    assert main(["conformance"]) == 1
+    told = capsys.readouterr().out
+    assert words in told
+    assert "zzz: passed" in told
+
+
+def test_nothing_installed(sessions, monkeypatch, capsys) -> None:
+    """Said, and no failure."""
+    install(monkeypatch)
+    assert main(["conformance"]) == 0
+    assert "no executor plugin is installed" in capsys.readouterr().out

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When multimul takes a multiplication, and how: its second product is left idle, except in the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thunder.core.transforms import get_grad, put_grads
+
+from thunder.core.proxies import TensorProxy
+
+DTYPES = ("float32", "float64", "int32", "int64", "complex64", "complex128")
+
+
+def takes(a: Any, b: Any) -> bool | str:
+    """True, or why not: thunder.examine shows the reason."""
+    if not (isinstance(a, TensorProxy) and isinstance(b, TensorProxy)):
+        return "multiplies two tensors, not a tensor and a number"
+    for x in (a, b):
+        if x.device.type != "cpu":
+            return f"NumPy cannot reach {x.device}"
+    if tuple(a.shape) != tuple(b.shape):
+        return "does not broadcast"
+    if a.dtype != b.dtype or str(a.dtype).rpartition(".")[2] not in DTYPES:
+        return f"multiplies two tensors of one dtype, which is one of {', '.join(DTYPES)}"
+    return True
+
+
+def make_transforms(multimul: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """How to run a multiplication with `multimul`, and how to differentiate one with a single call of it."""
+
+    def mul_to_multimul(a: TensorProxy, b: TensorProxy) -> TensorProxy:
+        result, _ = multimul(a, b, 0, 0)
+        return result
+
+    def mul_grad(a: TensorProxy, b: TensorProxy) -> TensorProxy:
+        forward = a * b
+        g = get_grad(forward)
+        a_grad, b_grad = multimul(b, g, a, g)
+        put_grads((a, b), (a_grad, b_grad))
+        return forward
+
+    return mul_to_multimul, mul_grad

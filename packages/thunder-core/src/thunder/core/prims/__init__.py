@@ -13,7 +13,11 @@ from thunder.core.prims.elementwise_conditional import *  # noqa: F403
 from thunder.core.prims.elementwise_math import *  # noqa: F403
 from thunder.core.prims.elementwise_rounding import *  # noqa: F403
 from thunder.core.prims.elementwise_special import *  # noqa: F403
+from thunder.core.prims.indexing import *  # noqa: F403
 from thunder.core.prims.random import *  # noqa: F403
+from thunder.core.prims.scans import *  # noqa: F403
+from thunder.core.prims.scattering import *  # noqa: F403
 from thunder.core.prims.shape import *  # noqa: F403
+from thunder.core.prims.sorting import *  # noqa: F403
 from thunder.core.prims.structure import *  # noqa: F403
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags

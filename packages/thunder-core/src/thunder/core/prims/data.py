@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that cast, move, lay out and write tensors."""
+"""Primitives that cast, move, lay out, copy and write tensors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
-from thunder.core.symbol import OpTags
+from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 
 
-@prim(tags=(OpTags.ELEMENTWISE_OP,))
+@prim(torch="torch.Tensor.to", tags=(OpTags.ELEMENTWISE_OP,))
 def convert_element_type(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
     """`a` with its elements converted to `dtype`."""
     return TensorProxy(like=a, dtype=dtype)
@@ -33,11 +33,14 @@ def _(g: Any, out: Any, a: Any, dtype: Any) -> Any:
 def _(make: MakeTensor) -> Any:
     for s in elementwise_unary(make):
         yield SampleInput(*s.args, dtypes.float64)
-    yield SampleInput(make((3, 2)), dtypes.int32)
+    yield SampleInput(make((3, 2)), dtypes.bfloat16)
+    # Within the range of all integer types: what lies outside of it converts differently from machine to machine.
+    yield SampleInput(make((3, 2), low=0, high=9), dtypes.int32)
     yield SampleInput(make((3, 2)), dtypes.bool8)
+    yield SampleInput(make((3, 2)), dtypes.complex64)
 
 
-@prim()
+@prim(torch="torch.Tensor.to")
 def device_put(a: TensorProxy, device: devices.Device, /) -> TensorProxy:
     """`a` on `device`."""
     return TensorProxy(like=a, device=device)
@@ -55,7 +58,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=(OpTags.SHAPE_OP,))
 def stride_order(a: TensorProxy, order: Sequence[int], /) -> TensorProxy:
-    """`a` with its memory laid out so that dimension i has the `order[i]`-th smallest stride; a copy where it was not."""
+    """`a` laid out in memory so that dimension i has the `order[i]`-th smallest stride; a copy where it was not."""
     check(
         sorted(order) == list(range(a.ndim)),
         lambda: f"stride_order: {tuple(order)} is no order of {a.ndim} dimensions",
@@ -73,9 +76,76 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 2)), (1, 0))
     yield SampleInput(make((3, 2)), (0, 1))
     yield SampleInput(make((2, 3, 4, 5)), (3, 0, 2, 1))
+    yield SampleInput(make(()), ())
 
 
-@prim(tags=(OpTags.IN_PLACE_OP, OpTags.NON_DIFFERENTIABLE))
+@stride_order.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 2)), (0, 0)), RuntimeError, "is no order of 2 dimensions"
+
+
+@prim(torch="torch.clone")
+def clone(a: TensorProxy, /) -> TensorProxy:
+    """`a` in memory of its own."""
+    return TensorProxy(like=a)
+
+
+@clone.vjp
+def _(g: Any, out: Any, a: Any) -> Any:
+    return g
+
+
+@clone.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_unary(make)
+
+
+@prim(torch="torch.Tensor.detach", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
+def detach(a: TensorProxy, /) -> TensorProxy:
+    """`a`, through which no gradient flows."""
+    return TensorProxy(like=a, requires_grad=False)
+
+
+@detach.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_unary(make)
+
+
+@prim(torch="torch.Tensor.view", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
+def bitcast(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
+    """The memory of `a` read as elements of `dtype`; the last dimension grows or shrinks with their size."""
+    old, new = a.dtype.bytes, dtype.bytes
+    if old == new:
+        return TensorProxy(like=a, dtype=dtype)
+    sizes = f"from {a.dtype} (element size: {old}) to {dtype} (element size: {new})"
+    check(a.ndim > 0, lambda: f"self.dim() cannot be 0 to view {sizes} (different element sizes)")
+    last = a.shape[-1] * old
+    check(
+        last % new == 0,
+        lambda: f"self.size(-1) must be divisible by {new // old} to view {sizes}, but got {a.shape[-1]}",
+    )
+    return TensorProxy(like=a, dtype=dtype, shape=(*a.shape[:-1], last // new))
+
+
+@bitcast.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 16)), dtypes.uint8)
+    yield SampleInput(make((3, 16)), dtypes.float64)
+    yield SampleInput(make((2, 8)), dtypes.int16)
+    yield SampleInput(make((0, 8)), dtypes.int32)
+
+
+@bitcast.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((), dtype=dtypes.float32), dtypes.float64), RuntimeError, r"self.dim\(\) cannot be 0 to view"
+    yield (
+        SampleInput(make((3,), dtype=dtypes.float32), dtypes.float64),
+        RuntimeError,
+        r"self.size\(-1\) must be divisible by 2 to view",
+    )
+
+
+@prim(tags=(OpTags.IN_PLACE_OP, NON_DIFFERENTIABLE))
 def copy_(value: TensorProxy, target: TensorProxy, /) -> TensorProxy:
     """Writes `value` into the memory of `target`, an input of the program, and gives `target` as it is afterwards."""
     check(
@@ -83,3 +153,15 @@ def copy_(value: TensorProxy, target: TensorProxy, /) -> TensorProxy:
         lambda: f"copy_: the value has the shape {value.shape} and what it is written to {target.shape}",
     )
     return TensorProxy(like=target)
+
+
+@copy_.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 2)), make((3, 2)).clone())
+    yield SampleInput(make(()), make(()).clone())
+    yield SampleInput(make((3, 2)), make((2, 3)).clone().mT)
+
+
+@copy_.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 2)), make((2, 3))), RuntimeError, "what it is written to"

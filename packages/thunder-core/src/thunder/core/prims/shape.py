@@ -8,13 +8,23 @@ from typing import Any
 
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims, check_same_device, check_same_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 
+_SHAPE = (OpTags.SHAPE_OP,)
 _VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)
 
 
+def _product(shape: Sequence[int]) -> int:
+    n = 1
+    for s in shape:
+        n *= s
+    return n
+
+
+# -- more dimensions, other dimensions, fewer dimensions --------------------------------------------------------------
 @prim(tags=_VIEW)
 def broadcast_in_dim(a: TensorProxy, shape: Sequence[int], broadcast_dimensions: Sequence[int], /) -> TensorProxy:
     """`a` spread over `shape`: its dimension i becomes `broadcast_dimensions[i]`, the others are new."""
@@ -22,21 +32,26 @@ def broadcast_in_dim(a: TensorProxy, shape: Sequence[int], broadcast_dimensions:
         len(broadcast_dimensions) == a.ndim,
         lambda: f"broadcast_in_dim: {a.ndim} dimensions, but broadcast_dimensions is {tuple(broadcast_dimensions)}",
     )
-    for i, d in enumerate(broadcast_dimensions):
+    before = -1
+    for n, d in zip(a.shape, broadcast_dimensions):
         check(
-            0 <= d < len(shape) and a.shape[i] in (1, shape[d]),
-            lambda: f"broadcast_in_dim: the shape {a.shape} cannot be broadcast to {tuple(shape)}",
+            before < d < len(shape) and n in (1, shape[d]),
+            lambda: (
+                f"broadcast_in_dim: the shape {a.shape} cannot be broadcast to {tuple(shape)} "
+                f"with its dimensions at {tuple(broadcast_dimensions)}"
+            ),
         )
+        before = d
     return TensorProxy(like=a, shape=tuple(shape))
 
 
 @broadcast_in_dim.vjp
 def _(g: Any, out: Any, a: Any, shape: Any, dims: Any) -> Any:
-    # Sum over the new dimensions and over those that were spread from 1, then take the old shape.
-    new = tuple(d for d in range(len(shape)) if d not in dims or (a.shape[dims.index(d)] == 1 and shape[d] != 1))
-    if new:
-        g = g.sum(new)
-    return g if g.shape == a.shape else g.reshape(a.shape)
+    # Sum over what was spread; dimensions of one element that were put in only have to go.
+    spread = [d for d in range(len(shape)) if shape[d] != 1 and (d not in dims or a.shape[dims.index(d)] == 1)]
+    if spread:
+        g = g.sum(tuple(spread))
+    return g if g.shape == a.shape else reshape(g, a.shape)
 
 
 @broadcast_in_dim.samples
@@ -45,3 +60,390 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make(()), [2, 2], ())
     yield SampleInput(make((3,)), [2, 3, 1], (1,))
     yield SampleInput(make((0, 1)), [0, 4], (0, 1))
+    yield SampleInput(make((1, 3)).mT, [2, 3, 1], (1, 2))
+
+
+@broadcast_in_dim.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), [2, 4], (0, 1)), RuntimeError, "cannot be broadcast"
+    yield SampleInput(make((2, 3)), [2, 3], (0,)), RuntimeError, "broadcast_dimensions"
+
+
+@prim(torch="torch.reshape", tags=_VIEW)
+def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
+    """The elements of `a`, in order, in another shape."""
+    shape = tuple(shape)
+    check(
+        _product(shape) == _product(a.shape) and all(n >= 0 for n in shape),
+        lambda: f"shape '{list(shape)}' is invalid for input of size {_product(a.shape)}",
+    )
+    return TensorProxy(like=a, shape=shape)
+
+
+@reshape.vjp
+def _(g: Any, out: Any, a: Any, shape: Any) -> Any:
+    return reshape(g, a.shape)
+
+
+@reshape.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 6)), (3, 8))
+    yield SampleInput(make(()), (1, 1))
+    yield SampleInput(make((0, 3)), (2, 0, 5))
+    yield SampleInput(make((5, 3)).mT, (15,))
+    yield SampleInput(make((1,)), ())
+
+
+@reshape.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), (4, 2)), RuntimeError, r"shape '\[4, 2\]' is invalid for input of size 6"
+
+
+@prim(torch="torch.permute", tags=_VIEW)
+def transpose(a: TensorProxy, permutation: Sequence[int], /) -> TensorProxy:
+    """`a` with its dimensions in another order: dimension i of the result is dimension `permutation[i]` of `a`."""
+    check(
+        sorted(permutation) == list(range(a.ndim)),
+        lambda: f"transpose: {tuple(permutation)} is no order of the {a.ndim} dimensions of {a.name}",
+    )
+    return TensorProxy(like=a, shape=tuple([a.shape[d] for d in permutation]))
+
+
+def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
+
+@transpose.vjp
+def _(g: Any, out: Any, a: Any, permutation: Any) -> Any:
+    return transpose(g, _inverse(permutation))
+
+
+@transpose.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), (1, 0))
+    yield SampleInput(make((2, 3, 4)), (2, 0, 1))
+    yield SampleInput(make(()), ())
+    yield SampleInput(make((0, 3, 2)).mT, (1, 2, 0))
+
+
+@transpose.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), (0, 0)), RuntimeError, "is no order of the 2 dimensions"
+
+
+@prim(torch="torch.squeeze", tags=_VIEW)
+def squeeze(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
+    """`a` without the dimensions `dims`, which have one element each."""
+    for d in dims:
+        if not (0 <= d < a.ndim and a.shape[d] == 1):
+            raise RuntimeError(f"squeeze: dimension {d} of the shape {a.shape} does not have one element")
+    return TensorProxy(like=a, shape=tuple([n for d, n in enumerate(a.shape) if d not in dims]))
+
+
+@squeeze.vjp
+def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
+    return reshape(g, a.shape)
+
+
+@squeeze.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 1, 3)), (1,))
+    yield SampleInput(make((1, 1)), (0, 1))
+    yield SampleInput(make((1, 0)), (0,))
+    yield SampleInput(make((3, 1, 2)).mT, (2,))
+
+
+@squeeze.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), (0,)), RuntimeError, "does not have one element"
+
+
+# -- other elements ---------------------------------------------------------------------------------------------------
+@prim(torch="torch.flip", tags=_SHAPE)
+def flip(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
+    """`a` with the order of its elements along `dims` reversed."""
+    canonicalize_dims(a.ndim, dims)
+    return TensorProxy(like=a)
+
+
+@flip.vjp
+def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
+    return flip(g, dims)
+
+
+@flip.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), (0,))
+    yield SampleInput(make((2, 3, 4)), (0, 2))
+    yield SampleInput(make((5, 3)).mT, (1,))
+    yield SampleInput(make((0, 3)), (0, 1))
+
+
+def _strided_length(start: int, end: int, stride: int) -> int:
+    return max(0, -(-(end - start) // stride))
+
+
+@prim(tags=_VIEW)
+def slice(
+    a: TensorProxy,
+    start_indices: Sequence[int],
+    end_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+    /,
+) -> TensorProxy:
+    """The part of `a` from `start_indices` to before `end_indices`, in steps of `strides`; all within its shape."""
+    shape = sliced_shape("slice", a, start_indices, end_indices, strides)
+    return TensorProxy(like=a, shape=shape)
+
+
+def sliced_shape(
+    name: str, a: TensorProxy, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None
+) -> tuple[int, ...]:
+    """The shape of the part of `a` that starts, ends and strides name, once they are checked."""
+    steps = strides if strides is not None else (1,) * a.ndim
+    check(
+        len(starts) == len(ends) == len(steps) == a.ndim,
+        lambda: f"{name}: give a start, end and stride for each of the {a.ndim} dimensions",
+    )
+    for n, start, end, step in zip(a.shape, starts, ends, steps):
+        check(
+            0 <= start <= end <= n and step > 0,
+            lambda: (
+                f"{name}: from {tuple(starts)} to {tuple(ends)} in steps of {tuple(steps)} leaves the shape {a.shape}"
+            ),
+        )
+    return tuple([_strided_length(*bounds) for bounds in zip(starts, ends, steps)])
+
+
+@slice.vjp
+def _(g: Any, out: Any, a: Any, starts: Any, ends: Any, strides: Any = None) -> Any:
+    # Zeros before, between and after what was taken.
+    config = []
+    for d, n in enumerate(a.shape):
+        step = strides[d] if strides is not None else 1
+        reach = max(0, (g.shape[d] - 1) * step + 1)
+        config.append((starts[d], n - starts[d] - reach, step - 1))
+    return pad(g, 0, tuple(config))
+
+
+@slice.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 6)), (1, 2), (3, 6))
+    yield SampleInput(make((7,)), (1,), (7,), (3,))
+    yield SampleInput(make((5, 4)), (2, 0), (2, 4))
+    yield SampleInput(make(()), (), ())
+    yield SampleInput(make((6, 5)).mT, (0, 1), (5, 6), (2, 2))
+
+
+@slice.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4,)), (1,), (5,)), RuntimeError, "leaves the shape"
+    yield SampleInput(make((4,)), (1, 0), (3, 2)), RuntimeError, "for each of the 1 dimensions"
+
+
+@prim(tags=_SHAPE)
+def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, int, int]], /) -> TensorProxy:
+    """`a` with `padding_value` before, after and between its elements: `(low, high, between)` for each dimension.
+
+    A negative low or high takes elements away instead.
+    """
+    check(
+        len(padding_config) == a.ndim,
+        lambda: f"pad: {len(padding_config)} triples for the {a.ndim} dimensions of {a.name}",
+    )
+    shape = tuple([low + n + max(0, n - 1) * mid + high for n, (low, high, mid) in zip(a.shape, padding_config)])
+    check(
+        all(n >= 0 for n in shape) and all(between >= 0 for _, _, between in padding_config),
+        lambda: f"pad: {tuple(padding_config)} takes more away than the shape {a.shape} has",
+    )
+    return TensorProxy(like=a, shape=shape)
+
+
+@pad.vjp
+def _(g: Any, out: Any, a: Any, value: Any, config: Any) -> Any:
+    # What was taken away gets zeros; of the rest every (between + 1)-th is wanted.
+    cropped = [(max(-low, 0), max(-high, 0), 0) for low, high, _ in config]
+    if any(low or high for low, high, _ in cropped):
+        g = pad(g, 0, tuple(cropped))
+    starts = tuple([max(low, 0) for low, _, _ in config])
+    ends = tuple([n - max(high, 0) for n, (_, high, _) in zip(g.shape, config)])
+    # An empty dimension may have become shorter than what was put around it.
+    ends = tuple([max(start, end) if n else start for n, start, end in zip(a.shape, starts, ends)])
+    return slice(g, starts, ends, tuple([between + 1 for _, _, between in config]))
+
+
+@pad.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), 0, ((1, 2, 0), (0, 1, 0)))
+    yield SampleInput(make((3,)), 1, ((0, 2, 2),))
+    yield SampleInput(make((4, 5)), 0, ((-1, 0, 0), (2, -2, 1)))
+    yield SampleInput(make((0, 2)), 1, ((1, 1, 3), (0, 0, 0)))
+    yield SampleInput(make(()), 0, ())
+
+
+@pad.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)), 0, ((-2, -2, 0),)), RuntimeError, "takes more away"
+    yield SampleInput(make((3,)), 0, ()), RuntimeError, "0 triples for the 1 dimensions"
+
+
+@prim(torch="torch.cat", tags=_SHAPE)
+def cat(tensors: Sequence[TensorProxy], dim: int, /) -> TensorProxy:
+    """The tensors one after the other along `dim`."""
+    check(len(tensors) > 0, lambda: "torch.cat(): expected a non-empty list of Tensors", ValueError)
+    first = tensors[0]
+    check(first.ndim > 0, lambda: "zero-dimensional tensor (at position 0) cannot be concatenated")
+    dim = canonicalize_dim(first.ndim, dim)
+    total = 0
+    for i, t in enumerate(tensors):
+        if t.ndim != first.ndim:
+            raise RuntimeError(f"Tensors must have same number of dimensions: got {first.ndim} and {t.ndim}")
+        for d, (n, expected) in enumerate(zip(t.shape, first.shape)):
+            if d != dim and n != expected:
+                raise RuntimeError(
+                    f"Sizes of tensors must match except in dimension {dim}. Expected size {expected} but got size {n} "
+                    f"for tensor number {i} in the list."
+                )
+        total += t.shape[dim]
+    check_same_dtype("cat", *tensors)
+    device = check_same_device("cat", *tensors)
+    return TensorProxy(like=first, device=device, shape=(*first.shape[:dim], total, *first.shape[dim + 1 :]))
+
+
+@cat.vjp
+def _(g: Any, out: Any, tensors: Any, dim: Any) -> Any:
+    dim = canonicalize_dim(g.ndim, dim)
+    grads, start = [], 0
+    for t in tensors:
+        end = start + t.shape[dim]
+        starts, ends = [0] * g.ndim, list(g.shape)
+        starts[dim], ends[dim] = start, end
+        grads.append(slice(g, tuple(starts), tuple(ends)))
+        start = end
+    return (tuple(grads), None)
+
+
+@cat.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput([make((2, 3)), make((4, 3))], 0)
+    yield SampleInput((make((2, 3)), make((2, 0)), make((2, 1))), 1)
+    yield SampleInput([make((3,))], 0)
+    yield SampleInput([make((2, 3)).mT, make((3, 2))], -1)
+
+
+@cat.errors
+def _(make: MakeTensor) -> Any:
+    yield (
+        SampleInput([make((2, 3)), make((2, 4))], 0),
+        RuntimeError,
+        "Sizes of tensors must match except in dimension 0",
+    )
+    yield SampleInput([make((2, 3)), make((2,))], 0), RuntimeError, "same number of dimensions"
+    yield SampleInput([make((2, 3)), make((2, 3))], 2), IndexError, "Dimension out of range"
+
+
+# -- windows ----------------------------------------------------------------------------------------------------------
+@prim(torch="torch.Tensor.unfold", tags=_VIEW)
+def unfold(a: TensorProxy, dim: int, size: int, step: int, /) -> TensorProxy:
+    """All windows of `size` elements along `dim`, `step` apart; the windows' elements are the last dimension."""
+    dim = canonicalize_dim(a.ndim, dim)
+    longest = a.shape[dim] if a.ndim else 1
+    check(size <= longest, lambda: f"Maximum size for tensor at dimension {dim} is {longest} but size is {size}")
+    check(size >= 0, lambda: f"Size is {size} but must be >= 0")
+    check(step > 0, lambda: f"Step is {step} but must be > 0")
+    if a.ndim == 0:
+        return TensorProxy(like=a, shape=(size,))
+    windows = (longest - size) // step + 1
+    return TensorProxy(like=a, shape=(*a.shape[:dim], windows, *a.shape[dim + 1 :], size))
+
+
+@unfold.vjp
+def _(g: Any, out: Any, a: Any, dim: Any, size: Any, step: Any) -> Any:
+    from thunder.core.prims.indexing import arithmetic_index, index_add
+
+    zeros = a.new_zeros(a.shape)
+    if a.ndim == 0:
+        return zeros if size == 0 else reshape(g, ())
+    dim = canonicalize_dim(a.ndim, dim)
+    # Element j of window i is element i * step + j: bring the two dimensions together and add them up there.
+    order = (*range(dim + 1), a.ndim, *range(dim + 1, a.ndim))
+    windows = out.shape[dim]
+    flat = reshape(transpose(g, order), (*a.shape[:dim], windows * size, *a.shape[dim + 1 :]))
+    return index_add(zeros, dim, arithmetic_index((windows, size), (step, 1), 0, a.device), flat)
+
+
+@unfold.samples
+def _(make: MakeTensor) -> Any:
+    for shape, dim, size, step in (
+        ((6, 2), 0, 2, 2), ((), 0, 1, 3), ((), -1, 0, 5), ((0,), 0, 0, 1), ((8,), 0, 2, 1), ((2, 7, 3), 1, 3, 2),
+        ((2, 9), -1, 2, 4), ((5,), 0, 5, 1), ((3,), 0, 0, 1),
+    ):  # fmt: skip
+        yield SampleInput(make(shape), dim, size, step)
+    yield SampleInput(make((3, 6)).mT, 0, 3, 1)
+
+
+@unfold.errors
+def _(make: MakeTensor) -> Any:
+    too_long = "Maximum size for tensor at dimension 0 is {} but size is {}"
+    yield SampleInput(make(()), 0, 2, 1), RuntimeError, too_long.format(1, 2)
+    yield SampleInput(make((0,)), 0, 0, -1), RuntimeError, "Step is -1 but must be > 0"
+    yield (
+        SampleInput(make((8,)), 1, 2, 1),
+        IndexError,
+        r"Dimension out of range \(expected to be in range of \[-1, 0\], but got 1\)",
+    )
+    yield SampleInput(make((8,)), 0, -5, 1), RuntimeError, "Size is -5 but must be >= 0"
+    yield SampleInput(make((8,)), 0, 10, 1), RuntimeError, too_long.format(8, 10)
+
+
+@prim(tags=_VIEW)
+def as_strided(
+    a: TensorProxy, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None, /
+) -> TensorProxy:
+    """The elements of `a`, laid out in memory in order, read at any strides from `storage_offset` on.
+
+    Strides of a trace's values are not known while tracing: this is what torch means by it for a contiguous `a` that
+    starts at the beginning of its memory, and running it on any other is an error.
+    """
+    check(
+        len(size) == len(stride),
+        lambda: f"mismatch in length of strides and shape: {len(stride)} strides for {len(size)} dimensions",
+    )
+    offset = storage_offset or 0
+    check(
+        all(n >= 0 for n in size) and all(s >= 0 for s in stride) and offset >= 0,
+        lambda: "as_strided: sizes, strides and the offset must not be negative",
+    )
+    if _product(size):
+        last = offset + sum([(n - 1) * s for n, s in zip(size, stride)])
+        check(
+            last < _product(a.shape),
+            lambda: (
+                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} reach element "
+                f"{last}, which is out of bounds for the {_product(a.shape)} elements of {a.name}"
+            ),
+        )
+    return TensorProxy(like=a, shape=tuple(size))
+
+
+@as_strided.vjp
+def _(g: Any, out: Any, a: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    from thunder.core.prims.indexing import arithmetic_index, index_add
+
+    where = arithmetic_index(size, stride, storage_offset or 0, a.device)
+    flat = index_add(a.new_zeros((_product(a.shape),)), 0, where, reshape(g, (_product(size),)))
+    return reshape(flat, a.shape)
+
+
+@as_strided.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 3)), (2, 2), (3, 1))
+    yield SampleInput(make((10,)), (4, 3), (2, 1), 1)
+    yield SampleInput(make((5,)), (), (), 3)
+    yield SampleInput(make((5,)), (2, 0), (1, 1))
+
+
+@as_strided.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4,)), (3, 2), (2, 1)), RuntimeError, "out of bounds"
+    yield SampleInput(make((4,)), (3,), (2, 1)), RuntimeError, "mismatch in length of strides and shape"

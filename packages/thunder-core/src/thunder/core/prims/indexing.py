@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Primitives that read and write elements by position: parts, slices along one dimension, tensors of positions.
+
+Index tensors come after `dim`, as in torch. Their values are not known while tracing: positions out of range are found
+when the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core import devices, dtypes
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.prims.metas import canonicalize_dim, check_same_device
+from thunder.core.prims.shape import broadcast_in_dim, reshape, slice, sliced_shape
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+
+_SHAPE = (OpTags.SHAPE_OP,)
+INDEX_DTYPES = (dtypes.int64, dtypes.int32)
+
+
+def sizes_of(a: TensorProxy) -> tuple[int, ...]:
+    """Its shape where positions are concerned: a tensor without dimensions has one of one element."""
+    return a.shape or (1,)
+
+
+def positions(make: MakeTensor, shape: Sequence[int], bound: int) -> Any:
+    """A sample of `shape` positions below `bound`."""
+    return make(tuple(shape), low=0, high=bound, dtype=dtypes.int64, requires_grad=False)
+
+
+def distinct_positions(make: MakeTensor, shape: Sequence[int], dim: int) -> Any:
+    """A sample of positions that differ along `dim`: writing to them has one meaning."""
+    return make(tuple(shape), dtype=dtypes.float32, requires_grad=False).argsort(dim)
+
+
+def arithmetic_index(size: Sequence[int], stride: Sequence[int], offset: int, device: devices.Device) -> TensorProxy:
+    """`offset + i * stride` over all i in `size`, in order and flat: positions in strided memory."""
+    from thunder.core.prims import full, iota
+
+    total: Any = None
+    count = 1
+    for d, (n, step) in enumerate(zip(size, stride)):
+        start = offset if d == 0 else 0
+        line = iota(n, start=start, step=step, device=device, dtype=dtypes.int64)
+        line = broadcast_in_dim(line, tuple(size), (d,)) if len(size) > 1 else line
+        total = line if total is None else total + line
+        count *= n
+    if total is None:
+        return full((1,), offset, device=device, dtype=dtypes.int64)  # type: ignore[no-any-return]
+    return reshape(total, (count,)) if len(size) > 1 else total  # type: ignore[no-any-return]
+
+
+# -- a part at fixed positions ----------------------------------------------------------------------------------------
+@prim(tags=_SHAPE)
+def slice_scatter(
+    a: TensorProxy,
+    src: TensorProxy,
+    start_indices: Sequence[int],
+    end_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+    /,
+) -> TensorProxy:
+    """`a` with `src` in the place of the part that `slice` would give."""
+    shape = sliced_shape("slice_scatter", a, start_indices, end_indices, strides)
+    check(
+        src.shape == shape,
+        lambda: (
+            f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
+            f"slice size = {list(shape)}"
+        ),
+    )
+    _same_dtype("slice_scatter", a, src)
+    return TensorProxy(like=a, device=check_same_device("slice_scatter", a, src))
+
+
+def _same_dtype(name: str, a: TensorProxy, src: TensorProxy) -> None:
+    check(a.dtype is src.dtype, lambda: f"{name}(): Expected self.dtype {a.dtype} to be equal to src.dtype {src.dtype}")
+
+
+@slice_scatter.vjp
+def _(g: Any, out: Any, a: Any, src: Any, starts: Any, ends: Any, strides: Any = None) -> Any:
+    zeros = g.new_zeros(src.shape)
+    return slice_scatter(g, zeros, starts, ends, strides), slice(g, starts, ends, strides)
+
+
+@slice_scatter.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 6)), make((2, 3)), (1, 2), (3, 5))
+    yield SampleInput(make((7,)), make((3,)), (0,), (7,), (3,))
+    yield SampleInput(make((4, 6)), make((0, 6)), (2, 0), (2, 6))
+    yield SampleInput(make(()), make(()), (), ())
+
+
+@slice_scatter.errors
+def _(make: MakeTensor) -> Any:
+    yield (
+        SampleInput(make((4,)), make((3,)), (1,), (3,)),
+        RuntimeError,
+        "expected src to have a size equal to the slice",
+    )
+
+
+# -- one dimension by a vector of positions ---------------------------------------------------------------------------
+def _check_index_vector(name: str, index: TensorProxy) -> None:
+    check(index.dtype in INDEX_DTYPES, lambda: f"{name}(): Expected dtype int32 or int64 for index")
+    check(index.ndim <= 1, lambda: f"{name}(): Index is supposed to be a vector", IndexError)
+
+
+@prim(torch="torch.index_select", tags=_SHAPE)
+def take(a: TensorProxy, dim: int, indices: TensorProxy, /) -> TensorProxy:
+    """The slices of `a` along `dim` that the vector `indices` names, which counts from 0."""
+    dim = canonicalize_dim(a.ndim, dim)
+    _check_index_vector("index_select", indices)
+    check_same_device("take", a, indices)
+    count = indices.shape[0] if indices.ndim else 1
+    if a.ndim == 0:
+        check(count == 1, lambda: f"index_select(): Index to scalar can have only 1 value, got {count} value(s)")
+        return TensorProxy(like=a)
+    return TensorProxy(like=a, shape=(*a.shape[:dim], count, *a.shape[dim + 1 :]))
+
+
+@take.vjp
+def _(g: Any, out: Any, a: Any, dim: Any, indices: Any) -> Any:
+    return index_add(g.new_zeros(a.shape), dim, indices, g), None, None
+
+
+@take.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 3)), 0, positions(make, (5,), 4))
+    yield SampleInput(make((2, 4, 3)), -2, positions(make, (2,), 4))
+    yield SampleInput(make((2, 3)), 1, positions(make, (0,), 3))
+    yield SampleInput(make((4, 3)).mT, 1, positions(make, (), 4))
+
+
+@take.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 3)), 0, positions(make, (2, 2), 3)), IndexError, "Index is supposed to be a vector"
+    yield SampleInput(make((4, 3)), 2, positions(make, (2,), 3)), IndexError, "Dimension out of range"
+
+
+@prim(torch="torch.index_add", tags=_SHAPE)
+def index_add(a: TensorProxy, dim: int, indices: TensorProxy, value: TensorProxy, /) -> TensorProxy:
+    """`a` with the slices of `value` along `dim` added to those of `a` that the vector `indices` names."""
+    dim = canonicalize_dim(a.ndim, dim)
+    _check_index_vector("index_add_", indices)
+    check_same_device("index_add", a, indices, value)
+    check(
+        a.dtype is value.dtype,
+        lambda: f"index_add_(): self ({a.dtype}) and source ({value.dtype}) must have the same scalar type",
+    )
+    check_slices_to_write("index_add_", a, dim, indices, value)
+    return TensorProxy(like=a)
+
+
+def check_slices_to_write(name: str, a: TensorProxy, dim: int, indices: TensorProxy, value: TensorProxy) -> None:
+    """`value` must have as many slices along `dim` as there are indices, and `a`'s shape elsewhere."""
+    count, found = (indices.shape or (1,))[0], sizes_of(value)[dim] if dim < max(value.ndim, 1) else 1
+    check(
+        count == found,
+        lambda: f"{name}(): Number of indices ({count}) should be equal to source.size(dim): ({found}), for dim: {dim}",
+    )
+    check(
+        a.ndim == value.ndim and all(d == dim or n == m for d, (n, m) in enumerate(zip(a.shape, value.shape))),
+        lambda: (
+            f"{name}(): source tensor shape must match self tensor shape, excluding the specified dimension. "
+            f"Got self.shape = {list(a.shape)} source.shape = {list(value.shape)}"
+        ),
+    )
+
+
+@index_add.vjp
+def _(g: Any, out: Any, a: Any, dim: Any, indices: Any, value: Any) -> Any:
+    return g, None, None, take(g, dim, indices)
+
+
+@index_add.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 3)), 0, positions(make, (5,), 4), make((5, 3)))
+    yield SampleInput(make((2, 4, 3)), -2, positions(make, (2,), 4), make((2, 2, 3)))
+    yield SampleInput(make((4,)), 0, positions(make, (0,), 4), make((0,)))
+    yield SampleInput(make((3, 4)).mT, 1, positions(make, (3,), 3), make((4, 3)))
+
+
+@index_add.errors
+def _(make: MakeTensor) -> Any:
+    index = positions(make, (2,), 4)
+    yield SampleInput(make((4, 3)), 0, index, make((5, 3))), RuntimeError, "Number of indices"
+    yield (
+        SampleInput(make((4, 3)), 0, index, make((2, 2))),
+        RuntimeError,
+        "source tensor shape must match self tensor shape",
+    )
+
+
+# -- several dimensions by tensors of positions -----------------------------------------------------------------------
+def indexed_shape(
+    a: TensorProxy, indices: Sequence[TensorProxy | None]
+) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
+    """The shape that indexing gives, where the indices' common dimensions stand in it, and those dimensions.
+
+    They stand where the indices do if these are neighbours, else in front: torch's rule.
+    """
+    at = [d for d, i in enumerate(indices) if i is not None]
+    check(len(indices) <= a.ndim, lambda: f"too many indices for tensor of dimension {a.ndim}", IndexError)
+    check(bool(at), lambda: "index: at least one index must be a tensor", IndexError)
+    for i in indices:
+        check(
+            i is None or i.dtype in INDEX_DTYPES,
+            lambda: "tensors used as indices must be long, int, byte or bool tensors",
+            IndexError,
+        )
+    common = _common_shape([i.shape for i in indices if i is not None])
+    rest = [n for d, n in enumerate(a.shape) if d not in at]
+    first = at[0] if at[-1] - at[0] + 1 == len(at) else 0
+    if 0 in [a.shape[d] for d in at] and 0 not in common:
+        raise IndexError("index is out of bounds for dimension with size 0")
+    return (*rest[:first], *common, *rest[first:]), first, common
+
+
+def _common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    if all(s == shapes[0] for s in shapes):
+        return shapes[0]
+    out = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for i, n in enumerate(reversed(shape), start=1):
+            check(
+                n == 1 or out[-i] in (1, n),
+                lambda: (
+                    "shape mismatch: indexing tensors could not be broadcast together with shapes "
+                    + ", ".join(str(list(s)) for s in shapes)
+                ),
+                IndexError,
+            )
+            out[-i] = n if n != 1 else out[-i]
+    return tuple(out)
+
+
+@prim(tags=_SHAPE)
+def index(a: TensorProxy, indices: Sequence[TensorProxy | None], /) -> TensorProxy:
+    """The elements of `a` at `indices`: a tensor of positions, or None for all, for each of its first dimensions.
+
+    Positions below zero count from the end. The tensors are broadcast to one shape, which stands in the result in their
+    place, or in front where they are not neighbours.
+    """
+    shape, _, _ = indexed_shape(a, indices)
+    check_same_device("index", a, *[i for i in indices if i is not None and i.ndim])
+    return TensorProxy(like=a, shape=shape)
+
+
+@index.vjp
+def _(g: Any, out: Any, a: Any, indices: Any) -> Any:
+    return index_put(g.new_zeros(a.shape), indices, g, True), None
+
+
+@index.samples
+def _(make: MakeTensor) -> Any:
+    a = (4, 3, 5)
+    yield SampleInput(make(a), (positions(make, (2,), 4),))
+    yield SampleInput(make(a), (positions(make, (2, 1), 4), positions(make, (3,), 3)))
+    yield SampleInput(make(a), (None, positions(make, (2, 2), 3)))
+    yield SampleInput(make(a), (positions(make, (2,), 4), None, positions(make, (2,), 5)))
+    yield SampleInput(make(a), (None, positions(make, (), 3), positions(make, (0,), 5)))
+    yield SampleInput(make(a), (make((3,), low=-4, high=0, dtype=dtypes.int32, requires_grad=False),))
+
+
+@index.errors
+def _(make: MakeTensor) -> Any:
+    two, three = positions(make, (2,), 2), positions(make, (3,), 2)
+    yield SampleInput(make((4, 3)), (two, three)), IndexError, "shape mismatch: indexing tensors could not be broadcast"
+    yield SampleInput(make((4,)), (two, two)), IndexError, "too many indices for tensor of dimension 1"
+    yield (
+        SampleInput(make((4,)), (make((2,), dtype=dtypes.float32),)),
+        IndexError,
+        "tensors used as indices must be long",
+    )
+
+
+@prim(tags=_SHAPE)
+def index_put(
+    a: TensorProxy, indices: Sequence[TensorProxy | None], values: TensorProxy, accumulate: bool = False, /
+) -> TensorProxy:
+    """`a` with `values`, which have the shape of `index(a, indices)`, written (or added) there."""
+    shape, _, _ = indexed_shape(a, indices)
+    check(
+        values.shape == shape,
+        lambda: (
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
+            f"shape {list(shape)}"
+        ),
+    )
+    check(
+        a.dtype is values.dtype,
+        lambda: (
+            f"Index put requires the source and destination dtypes match, got {a.dtype} for the destination and "
+            f"{values.dtype} for the source."
+        ),
+    )
+    check_same_device("index_put", a, values, *[i for i in indices if i is not None and i.ndim])
+    return TensorProxy(like=a)
+
+
+@index_put.vjp
+def _(g: Any, out: Any, a: Any, indices: Any, values: Any, accumulate: Any = False) -> Any:
+    kept = g if accumulate else index_put(g, indices, g.new_zeros(values.shape))
+    return kept, None, index(g, indices), None
+
+
+@index_put.samples
+def _(make: MakeTensor) -> Any:
+    a = (4, 3, 5)
+    distinct = distinct_positions(make, (4,), 0)
+    yield SampleInput(make(a), (distinct[:2],), make((2, 3, 5)))
+    yield SampleInput(make(a), (None, positions(make, (6,), 3)), make((4, 6, 5)), True)
+    yield SampleInput(make(a), (distinct[:3], None, positions(make, (3,), 5)), make((3, 3)))
+    yield SampleInput(make(a), (positions(make, (2, 1), 4), positions(make, (3,), 3)), make((2, 3, 5)), True)
+    yield SampleInput(make(a), (positions(make, (0,), 4),), make((0, 3, 5)))
+
+
+@index_put.errors
+def _(make: MakeTensor) -> Any:
+    two = positions(make, (2,), 2)
+    yield (
+        SampleInput(make((4, 3)), (two,), make((2, 4))),
+        RuntimeError,
+        "cannot be broadcast to indexing result of shape",
+    )
+
+
+# -- positions --------------------------------------------------------------------------------------------------------
+@prim(torch="torch.searchsorted", tags=(NON_DIFFERENTIABLE,))
+def searchsorted(
+    sorted_sequence: TensorProxy, values: TensorProxy, /, *, out_int32: bool = False, right: bool = False
+) -> TensorProxy:
+    """Where each of `values` would have to be put in to keep the last dimension of `sorted_sequence` in order."""
+    s, v = sorted_sequence, values
+    name = "torch.searchsorted()"
+    check(s.ndim > 0, lambda: f"{name}: boundaries tensor should have positive dimension, but got 0 dimension")
+    check(
+        s.ndim == 1 or (s.ndim == v.ndim and s.shape[:-1] == v.shape[:-1]),
+        lambda: (
+            f"{name}: boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and "
+            f"input value tensor must match, but we got boundaries tensor {list(s.shape)} and input value tensor "
+            f"{list(v.shape)}"
+        ),
+    )
+    check_same_device("searchsorted", s, v)
+    return TensorProxy(like=v, dtype=dtypes.int32 if out_int32 else dtypes.int64)
+
+
+@searchsorted.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((6,)).sort()[0], make((3, 4)))
+    yield SampleInput(make((2, 6)).sort()[0], make((2, 3)), right=True)
+    yield SampleInput(make((5,)).sort()[0], make(()), out_int32=True)
+    yield SampleInput(make((0,)), make((2,)))
+
+
+@searchsorted.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make(()), make((2,))), RuntimeError, "boundaries tensor should have positive dimension"
+    yield SampleInput(make((2, 3)), make((3, 3))), RuntimeError, r"the first N-1 dimensions of boundaries tensor"

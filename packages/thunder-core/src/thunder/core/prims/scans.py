@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Primitives that run along a dimension: each element of the result is a reduction of all elements up to its own.
+
+They answer in their input's dtype, which the core language promotes before.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.prims.metas import canonicalize_dim
+from thunder.core.prims.scattering import scatter_add
+from thunder.core.prims.shape import flip
+from thunder.core.prims.sorting import distinct_values
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
+
+_TAGS = (OpTags.REDUCTION_OP,)
+
+
+def _scan_meta(a: TensorProxy, dim: int) -> TensorProxy:
+    canonicalize_dim(a.ndim, dim)
+    return TensorProxy(like=a)
+
+
+def _from_the_end(scan: Any, x: TensorProxy, dim: int) -> TensorProxy:
+    """The scan that starts at the other end."""
+    if x.ndim == 0:
+        return scan(x, dim)  # type: ignore[no-any-return]
+    return flip(scan(flip(x, (dim,)), dim), (dim,))  # type: ignore[no-any-return]
+
+
+def _scan_samples(make: MakeTensor, **domain: Any) -> Any:
+    yield SampleInput(make((4, 5), **domain), 1)
+    yield SampleInput(make((2, 4, 3), **domain), -2)
+    yield SampleInput(make((), **domain), 0)
+    yield SampleInput(make((0, 3), **domain), 0)
+    yield SampleInput(make((5, 3), **domain).mT, 1)
+
+
+def _wrong_dims(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
+
+
+@prim(torch="torch.cumsum", tags=_TAGS)
+def cumsum(a: TensorProxy, dim: int, /) -> TensorProxy:
+    """The sums of the elements up to each one along `dim`."""
+    return _scan_meta(a, dim)
+
+
+@cumsum.vjp
+def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
+    return _from_the_end(cumsum, g, dim)
+
+
+@prim(torch="torch.cumprod", tags=_TAGS)
+def cumprod(a: TensorProxy, dim: int, /) -> TensorProxy:
+    """The products of the elements up to each one along `dim`."""
+    return _scan_meta(a, dim)
+
+
+@cumprod.vjp
+def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
+    if a.ndim == 0:
+        return g
+    # Before the first zero of a line: sums from the end of g * out, divided by the element. At it: the same with a one
+    # in its place. After it: nothing, since each product there contains the zero.
+    conj = dtypes.is_complex_dtype(a.dtype)
+    zero = a == 0
+    seen = cumsum(zero.to(dtypes.int64), dim)
+    first = zero & (seen == 1)
+    around = cumprod(a.masked_fill(first, 1), dim)
+    at_zero = _from_the_end(cumsum, g * (around.conj() if conj else around), dim)
+    before = _from_the_end(cumsum, g * (out.conj() if conj else out), dim)
+    divisor = a.masked_fill(zero, 1)
+    before = before / (divisor.conj() if conj else divisor)
+    return before.masked_fill(seen != 0, 0) + at_zero.masked_fill(~first, 0)
+
+
+@prim(torch="torch.logcumsumexp", tags=_TAGS)
+def logcumsumexp(a: TensorProxy, dim: int, /) -> TensorProxy:
+    """The logarithms of the sums of the exponentials of the elements up to each one along `dim`."""
+    check(
+        dtypes.is_inexact_dtype(a.dtype),
+        lambda: f'"logcumsumexp_out_cpu" not implemented for {a.dtype}: convert to a floating point type',
+    )
+    return _scan_meta(a, dim)
+
+
+@logcumsumexp.vjp
+def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
+    # exp(a) times the sums from the end of g / exp(out), with everything inside of one exponential; logarithms want
+    # positive numbers, so positive and negative gradients go separately.
+    if dtypes.is_complex_dtype(a.dtype):
+        total = _from_the_end(logcumsumexp, g.conj().log() - out, dim)
+        return (total + a).exp().conj()
+
+    def part(g: Any) -> Any:
+        rest = g <= 0
+        log = g.masked_fill(rest, 1).log().masked_fill(rest, -math.inf)
+        return (_from_the_end(logcumsumexp, log - out, dim) + a).exp()
+
+    return part(g) - part(-g)
+
+
+def _extremum_meta(name: str, a: TensorProxy, dim: int) -> tuple[TensorProxy, TensorProxy]:
+    check(not dtypes.is_complex_dtype(a.dtype), lambda: f"{name}: complex numbers have no order")
+    return _scan_meta(a, dim), TensorProxy(like=a, dtype=dtypes.int64)
+
+
+@prim(torch="torch.cummax", tags=_TAGS)
+def cummax(a: TensorProxy, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
+    """The largest of the elements up to each one along `dim`, and its position."""
+    return _extremum_meta("cummax", a, dim)
+
+
+@prim(torch="torch.cummin", tags=_TAGS)
+def cummin(a: TensorProxy, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
+    """The smallest of the elements up to each one along `dim`, and its position."""
+    return _extremum_meta("cummin", a, dim)
+
+
+def _extremum_vjp(g: Any, out: Any, a: Any, dim: Any) -> Any:
+    return scatter_add(g[0].new_zeros(a.shape), dim, out[1], g[0])
+
+
+def _extremum_samples(make: MakeTensor) -> Any:
+    yield SampleInput(distinct_values(make, 4, 5), 1)
+    yield SampleInput(distinct_values(make, 2, 4, 3), -2)
+    yield SampleInput(make(()), 0)
+    yield SampleInput(make((0, 3)), 0)
+    yield SampleInput(distinct_values(make, 5, 3).mT, 1)
+
+
+for _sym in (cummax, cummin):
+    _sym.vjp(_extremum_vjp)
+    _sym.samples(_extremum_samples)
+    _sym.errors(_wrong_dims)
+
+
+@cumsum.samples
+def _(make: MakeTensor) -> Any:
+    yield from _scan_samples(make, low=-2, high=2)
+
+
+@cumprod.samples
+def _(make: MakeTensor) -> Any:
+    yield from _scan_samples(make, low=0, high=2)
+    line = make((3, 6), low=0.5, high=2, requires_grad=False)
+    line[0, 2] = line[1, 1] = line[1, 4] = 0
+    yield SampleInput(line.requires_grad_(bool(make(()).requires_grad)), 1)
+
+
+@logcumsumexp.samples
+def _(make: MakeTensor) -> Any:
+    yield from _scan_samples(make, low=-3, high=3)
+
+
+for _sym in (cumsum, cumprod, logcumsumexp):
+    _sym.errors(_wrong_dims)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""thunder: a source-to-source compiler for PyTorch with executors that anyone can publish.
+
+This module is a facade: it imports nothing until a name is asked for, so that `import thunder` is quick and the command
+line works where torch does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# name -> module that has it
+_ATTRIBUTES = {
+    "jit": "thunder.api",
+    "compile": "thunder.api",
+    "trace": "thunder.api",
+    "last_traces": "thunder.api",
+    "last_prologue_traces": "thunder.api",
+    "last_backward_traces": "thunder.api",
+    "compile_stats": "thunder.api",
+    "cache_hits": "thunder.api",
+    "cache_misses": "thunder.api",
+    "reset": "thunder.api",
+    "dtypes": "thunder.core.dtypes",
+    "devices": "thunder.core.devices",
+}
+_MODULES = {"clang", "core", "examine", "executors", "extend", "numpy", "plugins", "prims", "torch", "transforms", "tests"}
+
+__all__ = ["__version__", *_ATTRIBUTES]  # noqa: PLE0604  (names of a table)
+
+if TYPE_CHECKING:
+    from thunder.api import *  # noqa: F403
+    from thunder.core import devices, dtypes
+
+
+def __getattr__(name: str) -> Any:
+    home = _ATTRIBUTES.get(name)
+    if home is not None:
+        module = importlib.import_module(home)
+        value = module if home.endswith("." + name) else getattr(module, name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"thunder.{name}")
+    else:
+        raise AttributeError(f"module 'thunder' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ATTRIBUTES, *_MODULES})

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public functions of thunder, as `import thunder` offers them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import thunder.executors  # noqa: F401  (registers the built-in executors)
+from thunder.core.trace import Trace
+from thunder.extend import Executor
+from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace
+from thunder.frontend.module import ThunderModule
+from thunder.frontend.options import Options
+
+__all__ = [
+    "cache_hits",
+    "cache_misses",
+    "compile",
+    "compile_stats",
+    "jit",
+    "last_backward_traces",
+    "last_prologue_traces",
+    "last_traces",
+    "reset",
+    "trace",
+]
+
+_jitted: weakref.WeakSet[JitFunction] = weakref.WeakSet()
+
+
+def jit(
+    fn: Callable[..., Any] | torch.nn.Module | None = None,
+    *,
+    executors: Sequence[Executor | str] | None = None,
+    transforms: Sequence[Any] = (),
+    cache: str = "constant values",
+    sharp_edges: str = "allow",
+    **options: Any,
+) -> Any:
+    """Compiles a function or module: each call runs a program made for its kind of arguments.
+
+    `executors` are asked in order who runs each operation, torch last; None takes the installed ones. `transforms` are
+    functions from trace to trace. `cache` says when a program is used again ("constant values", "no caching"). Further
+    options are those that the executors declare. Also a decorator, with or without arguments.
+    """
+    if fn is None:
+        return lambda f: jit(
+            f, executors=executors, transforms=transforms, cache=cache, sharp_edges=sharp_edges, **options
+        )
+    if not callable(fn):
+        raise TypeError(f"thunder.jit takes a function or a module, not {type(fn).__name__}: {fn!r}")
+    _check_options(options)
+    chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, extra=options)
+    if isinstance(fn, (JitFunction, ThunderModule)):
+        return fn
+    jitted = JitFunction(fn, chosen, transforms=transforms)
+    _jitted.add(jitted)
+    return ThunderModule(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    if not options:
+        return
+    from thunder.plugins.registry import known_options
+
+    known = known_options()
+    for name in options:
+        if name not in known:
+            installed = ", ".join(sorted(known)) or "none from plugins"
+            raise TypeError(
+                f"thunder.jit has no option {name!r}; it has executors, transforms, cache, sharp_edges, and those of the "
+                f"installed executors: {installed}"
+            )
+
+
+def compile(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:
+    """As `jit`, with exactly the executors listed (torch does not end the list) and traces under the function's name."""
+    jitted = compile_function(fn, executors_list=executors_list)
+    _jitted.add(jitted)
+    return jitted
+
+
+def last_traces(fn: Any) -> list[Trace]:
+    """The traces of the last call's computation, from the acquired one to the one that ran."""
+    return statistics(fn).last_traces
+
+
+def last_prologue_traces(fn: Any) -> list[Trace]:
+    """The traces of the last call's prologue; none when it was not cacheable."""
+    return statistics(fn).last_prologue_traces
+
+
+def last_backward_traces(fn: Any) -> list[Trace]:
+    """The traces of the last call's backward program; none when nothing required grad."""
+    return statistics(fn).last_backward_traces
+
+
+def compile_stats(fn: Any) -> CompileStats:
+    """What a jitted callable has done so far."""
+    return statistics(fn)
+
+
+def cache_hits(fn: Any) -> int:
+    """How many calls were answered by a program that was there."""
+    return statistics(fn).cache_hits
+
+
+def cache_misses(fn: Any) -> int:
+    """How many calls had to trace and compile."""
+    return statistics(fn).cache_misses
+
+
+def reset() -> None:
+    """Forgets every compiled program of every jitted callable."""
+    for jitted in list(_jitted):
+        jitted.reset()

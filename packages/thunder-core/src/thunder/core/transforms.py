@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of the seeds' `thunder.core.transforms`; each is loaded from where it lives when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "get_grad": "thunder.core.prims",
+    "put_grad": "thunder.core.prims",
+    "put_grads": "thunder.core.prims",
+    "register_grad": "thunder.transforms.autodiff",
+    "grad": "thunder.frontend.grad",
+    "dce": "thunder.transforms.dce",
+    "cse": "thunder.transforms.cse",
+}
+
+__all__ = list(_HOMES)  # noqa: PLE0605  (the names of a table)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of the seeds' `thunder.core.utils`, handed on from where they live."""
+
+from thunder.core.errors import check, check_type
+from thunder.core.prims.metas import (
+    canonicalize_dim,
+    canonicalize_dims,
+    check_same_device,
+    check_same_dtype,
+    check_same_shape,
+)
+from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
+
+__all__ = [
+    "ELEMENTWISE_TYPE_PROMOTION_KIND",
+    "canonicalize_dim",
+    "canonicalize_dims",
+    "check",
+    "check_same_device",
+    "check_same_dtype",
+    "check_same_shape",
+    "check_type",
+    "elementwise_type_promotion",
+]

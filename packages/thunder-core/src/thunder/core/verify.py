@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verifier: whether a trace is a legal program. `THUNDER_VERIFY=1` checks every trace between passes.
+
+Checked are: each value is made once, before it is used, and not used after its `del`; a primitive's result has the shape,
+dtype and device that its meta function gives; what an operation decomposes into makes what the operation makes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core.errors import TraceVerificationError
+from thunder.core.langctx import set_langctx
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
+from thunder.core.trace import Trace
+
+__all__ = ["verify", "verify_if_asked"]
+
+
+def verify(trace: Trace) -> Trace:
+    """Raises `TraceVerificationError` unless `trace` is a legal program; returns it."""
+    defined: dict[str, Proxy] = {}
+    deleted: set[str] = set()
+    for p in trace.args:
+        if p.name in defined:
+            raise TraceVerificationError(f"{trace.name} has two inputs called {p.name}")
+        defined[p.name] = p
+    for i, bsym in enumerate(trace.bound_symbols):
+        _verify_reads(trace, i, bsym, defined, deleted)
+        if _is_del(bsym):
+            deleted.update(bsym.arg_names)
+            continue
+        if OpTags.UNPACK_OP not in bsym.sym.tags:
+            _verify_output(trace, i, bsym, defined)
+        for p in bsym.flat_outs:
+            defined.setdefault(p.name, p)
+        _verify_decomposition(trace, i, bsym)
+        _verify_metadata(trace, i, bsym)
+    last = trace.bound_symbols[-1] if trace.bound_symbols else None
+    if last is None or str(last.sym.id) != "PrimIDs.RETURN":
+        raise TraceVerificationError(f"{trace.name} does not end with a return")
+    return trace
+
+
+def _is_del(bsym: BoundSymbol) -> bool:
+    return bsym.sym.is_prim and str(bsym.sym.id) == "PrimIDs.DEL"
+
+
+def _fault(trace: Trace, index: int, message: str) -> TraceVerificationError:
+    from thunder.core.printer import lines_around
+
+    where = f" (made by {trace.provenance.name})" if trace.provenance else ""
+    source = trace.bound_symbols[index].source
+    at = f"\n  traced from {source}" if source else ""
+    return TraceVerificationError(
+        f"{trace.name}{where} is not a legal program: {message}{at}\n{lines_around(trace.bound_symbols, index)}"
+    )
+
+
+def _verify_reads(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Proxy], deleted: set[str]) -> None:
+    for p in bsym.flat_args:
+        if p.name in deleted:
+            raise _fault(trace, i, f"{p.name} is used after it was deleted")
+        known = defined.get(p.name)
+        if known is None:
+            raise _fault(trace, i, f"{p.name} is used before it is made")
+        if not _same_type(known, p):
+            raise _fault(trace, i, f"{p.name} is a {known.type_string()}, but is used as a {p.type_string()}")
+
+
+def _verify_output(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Proxy]) -> None:
+    for name in bsym.out_names:
+        if name in defined:
+            raise _fault(trace, i, f"{name} is made a second time")
+
+
+def _same_type(a: Proxy, b: Proxy) -> bool:
+    if isinstance(a, TensorProxy) and isinstance(b, TensorProxy):
+        return a.shape == b.shape and a.dtype is b.dtype and a.device is b.device
+    return isinstance(a, TensorProxy) == isinstance(b, TensorProxy)
+
+
+def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
+    if not bsym.subsymbols:
+        return
+    made = {name for sub in bsym.subsymbols for name in sub.out_names}
+    known = made | set(bsym.arg_names)
+    for name in bsym.out_names:
+        if name not in known:
+            raise _fault(trace, i, f"the decomposition of {bsym.sym.name} does not make {name}")
+
+
+def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:
+    sym = bsym.sym
+    if not sym.is_prim or sym.is_fusion or sym.executor is not None or sym.printer is not None or not bsym.out_names:
+        return
+    scratch = Trace("verification")
+    scratch.names.update(trace.names)
+    try:
+        with tracectx(scratch), set_langctx("torch"):
+            expected: Any = sym.meta(*bsym.args, **bsym.kwargs)
+    except Exception as error:
+        raise _fault(trace, i, f"{sym.name} does not take these arguments: {error}") from error
+    _compare(trace, i, bsym, proxies_in(expected), bsym.flat_outs)
+
+
+def _compare(trace: Trace, i: int, bsym: BoundSymbol, expected: Sequence[Proxy], found: Sequence[Proxy]) -> None:
+    if len(expected) != len(found):
+        raise _fault(trace, i, f"{bsym.sym.name} gives {len(expected)} values, but the trace has {len(found)}")
+    for want, got in zip(expected, found):
+        if not _same_type(want, got):
+            raise _fault(
+                trace, i, f"{bsym.sym.name} gives a {want.type_string()}, but {got.name} is a {got.type_string()}"
+            )
+
+
+def verify_if_asked(trace: Trace) -> Trace:
+    """`verify`, where the environment asks for it."""
+    return verify(trace) if os.environ.get("THUNDER_VERIFY", "0") not in ("", "0") else trace

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claiming: each operation goes to the first executor, in order, that says it can take it.
+
+The walk is top down: an operation that nobody takes whole is replaced by what it decomposes into, and an operation that
+does not decompose and that nobody takes is an error. What a fusion executor can take stays as it is until that executor's
+pass over the whole trace has run; what it leaves is claimed by the others afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core.errors import check
+from thunder.core.langctx import set_langctx
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
+from thunder.core.trace import Trace, construct
+from thunder.extend import Executor, FusionExecutor, Implementation
+
+__all__ = ["claim", "transform_for_execution"]
+
+_STRUCTURAL = frozenset({OpTags.UNPACK_OP})
+_STRUCTURAL_IDS = frozenset({"PrimIDs.RETURN", "PrimIDs.DEL", "PrimIDs.COMMENT"})
+
+
+def is_structural(bsym: BoundSymbol) -> bool:
+    """Whether it is part of the program's frame (inputs, del, return) and runs as it is printed."""
+    return not _STRUCTURAL.isdisjoint(bsym.sym.tags) or (bsym.sym.is_prim and str(bsym.sym.id) in _STRUCTURAL_IDS)
+
+
+def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list[Trace]:
+    """The traces that lead from `trace` to one that `executors` run."""
+    fusers = [ex for ex in executors if isinstance(ex, FusionExecutor)]
+    traces = [claim(trace, executors)]
+    for fuser in fusers:
+        traces.append(fuser.fusion_pass(traces[-1]))
+    if fusers:
+        traces.append(claim(traces[-1], [ex for ex in executors if ex not in fusers], name="Claim what was not fused"))
+    return traces
+
+
+def claim(trace: Trace, executors: Sequence[Executor], name: str = "Transform for execution") -> Trace:
+    """The trace with each operation replaced by the operator of the executor that takes it."""
+    with construct(trace, name) as out:
+        claimer = _Claimer(out, executors)
+        for bsym in trace.bound_symbols:
+            claimer.take(bsym)
+    return out
+
+
+class _Claimer:
+    """The state of one walk: the trace being written, and what values have been replaced by others."""
+
+    def __init__(self, out: Trace, executors: Sequence[Executor]):
+        self.out = out
+        self.executors = executors
+        self.replaced: dict[str, Any] = {}
+
+    def take(self, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]] = frozenset()) -> None:
+        """Writes what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is being run already."""
+        if self.replaced:
+            bsym = bsym.substitute(self.replaced)
+        if is_structural(bsym) or bsym.sym.is_fusion:
+            self.out.record(bsym)
+            return
+        if not bsym.out_names and not bsym.sym.must_stay and not bsym.subsymbols:
+            return  # it hands on its inputs
+        for executor in self.ordered(bsym):
+            if (executor.name, bsym.sym.id) in excluded:
+                continue
+            if isinstance(executor, FusionExecutor) and executor.can_fuse(bsym):
+                self.out.record(bsym)
+                return
+            implementation = executor.implementation(bsym)
+            if implementation is None or not implementation.executable or not executor.can_execute(bsym):
+                continue
+            self.execute(bsym, executor, implementation, excluded)
+            return
+        check(
+            bool(bsym.subsymbols) or not bsym.out_names,
+            lambda: f"Could not find executor for bound symbol {bsym}" + (f"\n  in {bsym.source}" if bsym.source else ""),
+        )
+        for sub in bsym.subsymbols:
+            self.take(sub, excluded)
+
+    def ordered(self, bsym: BoundSymbol) -> Sequence[Executor]:
+        """The executors in the order in which they are asked for this operation."""
+        id = bsym.sym.id
+        own = {i: impl.priority for i, ex in enumerate(self.executors) if (impl := ex.implmap.get(id)) and impl.priority is not None}
+        if not own:
+            return self.executors
+        ranked = sorted(enumerate(self.executors), key=lambda pair: -(own.get(pair[0], pair[1].priority)))
+        return [ex for _, ex in ranked]
+
+    def execute(
+        self, bsym: BoundSymbol, executor: Executor, implementation: Implementation, excluded: frozenset[tuple[str, Any]]
+    ) -> None:
+        """Writes `bsym` as the executor runs it."""
+        if implementation.op is bsym.sym:
+            self.out.record(bsym)
+            return
+        if implementation.op is not None:
+            args, kwargs = executor.arguments(bsym)
+            self.out.record(BoundSymbol(implementation.op, args, kwargs, bsym.output, [bsym], bsym.source))
+            return
+        assert implementation.execution_transform is not None
+        with tracectx(self.out), self.out.scope() as operations, set_langctx("torch"):
+            result = implementation.execution_transform(*bsym.args, **bsym.kwargs)
+        names = self.match(bsym, executor, result, operations)
+        inner = excluded | {(executor.name, bsym.sym.id)}
+        for op in operations:
+            op = op.substitute(names) if names else op
+            op.source = op.source or bsym.source
+            self.take(op, inner)
+
+    def match(self, bsym: BoundSymbol, executor: Executor, result: Any, operations: list[BoundSymbol]) -> dict[str, Any]:
+        """How the transform's values have to be renamed so that its result has the names of `bsym`'s output."""
+        old, new = proxies_in(bsym.output), _flat(result)
+        wanted = _flat(bsym.output)
+        check(
+            len(wanted) == len(new),
+            lambda: f"the execution_transform of {executor.name} for {bsym.sym.name} returned {len(new)} values instead of "
+            f"{len(wanted)}:\n{bsym}",
+        )
+        made = {name for op in operations for name in op.out_names}
+        names: dict[str, Any] = {}
+        for want, got in zip(wanted, new):
+            if not isinstance(want, Proxy) or not isinstance(got, Proxy):
+                continue
+            _check_metadata(bsym, executor, want, got)
+            if want.name == got.name:
+                continue
+            if got.name in made and got.name not in names:
+                names[got.name] = want
+            else:
+                # The result is an input, or one value for two outputs: later uses read that value.
+                self.replaced[want.name] = names.get(got.name, got)
+        assert old is not None
+        return names
+
+
+def _flat(x: Any) -> list[Any]:
+    if isinstance(x, (tuple, list)):
+        return [y for item in x for y in _flat(item)]
+    return [x]
+
+
+def _check_metadata(bsym: BoundSymbol, executor: Executor, want: Proxy, got: Proxy) -> None:
+    if isinstance(want, TensorProxy) and isinstance(got, TensorProxy):
+        check(
+            want.shape == got.shape and want.dtype is got.dtype and want.device is got.device,
+            lambda: f"the execution_transform of {executor.name} for {bsym.sym.name} returned a {got.type_string()} where "
+            f"the operation gives a {want.type_string()}:\n{bsym}",
+        )

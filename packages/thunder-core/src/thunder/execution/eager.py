@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A symbol that is called on real tensors, outside any trace, just runs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+from thunder.core.devices import to_device
+from thunder.core.dtypes import to_dtype
+from thunder.core.langctx import set_langctx
+from thunder.core.prims import python_return
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import Symbol
+from thunder.core.trace import Trace
+from thunder.execution.claim import transform_for_execution
+from thunder.extend import get_always_executors
+
+__all__ = ["run_symbol"]
+
+
+def run_symbol(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs one operation: its own function if it has one, else what torch executes for it."""
+    importlib.import_module("thunder.executors")
+    if sym.fn is not None:
+        return sym.fn(*args, **kwargs)
+    trace = Trace(sym.name if sym.name.isidentifier() else "operation")
+    tensors: list[torch.Tensor] = []
+    with tracectx(trace), set_langctx("torch"):
+
+        def proxy(x: Any) -> Any:
+            if isinstance(x, torch.Tensor):
+                tensors.append(x)
+                p = TensorProxy(shape=tuple(x.shape), device=to_device(x.device), dtype=to_dtype(x.dtype))
+                trace.args.append(p)
+                return p
+            if isinstance(x, (tuple, list)):
+                return type(x)(proxy(i) for i in x)
+            return {k: proxy(v) for k, v in x.items()} if isinstance(x, dict) else x
+
+        out = sym(*[proxy(a) for a in args], **{k: proxy(v) for k, v in kwargs.items()})
+        python_return(out)
+    trace.output = out
+    return transform_for_execution(trace, get_always_executors())[-1].python_callable(decorators=False)(*tensors)

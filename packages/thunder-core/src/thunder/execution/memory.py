@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory: values are deleted right after their last use."""
+
+from __future__ import annotations
+
+from thunder.core import prims
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import Trace, construct
+from thunder.execution.claim import is_structural
+
+__all__ = ["delete_last_used"]
+
+
+def delete_last_used(trace: Trace) -> Trace:
+    """The trace with `del` after the last use of each value that is not returned."""
+    with construct(trace, "Delete Last Used") as out:
+        kept: set[str] = set()
+        lines: list[BoundSymbol] = []
+        for bsym in reversed(trace.bound_symbols):
+            if is_structural(bsym):
+                kept.update(bsym.arg_names if bsym.sym is prims.python_return else ())
+                lines.append(bsym)
+                continue
+            dead = {p.name: p for p in (*bsym.flat_args, *bsym.flat_outs) if p.name not in kept}
+            if dead:
+                kept.update(dead)
+                lines.append(BoundSymbol(prims.python_del, tuple(dead.values()), {}, None))
+            lines.append(bsym)
+        out.bound_symbols[:] = reversed(lines)
+    return out

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The python executor: guards and numbers, run by Python itself."""
+
+from __future__ import annotations
+
+from thunder.extend import OperatorExecutor
+
+__all__ = ["ex"]
+
+ex = OperatorExecutor("python", version="1")

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch executor: it takes every operation that torch has, under torch's own name and with the same arguments.
+
+Its implementations are derived: an operation of the torch language runs as the torch function it stands for, a primitive
+as the function that its declaration names. What torch spells otherwise is written with `@torch_impl` in the family files
+beside this one.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from thunder.core.devices import Device, to_torch_device
+from thunder.core.dtypes import dtype as thunder_dtype
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.extend import Implementation, OperatorExecutor
+from thunder.torch.base import torch_function_map
+
+__all__ = ["ex", "no_autocast", "to_torch_arguments", "torch_impl"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+MODULE = "thunder.executors.torchex"
+
+# Operators of Python for calls whose first operand is a number, which torch's functions do not take.
+_WITH_NUMBER_FIRST: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "true_divide": operator.truediv,
+    "div": operator.truediv, "floor_divide": operator.floordiv, "pow": operator.pow, "remainder": operator.mod,
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
+    "bitwise_left_shift": operator.lshift, "bitwise_right_shift": operator.rshift,
+}  # fmt: skip
+
+_NAMESPACES: tuple[tuple[str, Any], ...] = (
+    ("torch", torch),
+    ("torch.nn.functional", torch.nn.functional),
+    ("torch.Tensor", torch.Tensor),
+    ("torch.special", torch.special),
+    ("torch.linalg", torch.linalg),
+    ("torch.fft", torch.fft),
+)
+
+
+def no_autocast(fn: F) -> F:
+    """Decorator: runs `fn` with autocast switched off, since a trace already says every type."""
+
+    @functools.wraps(fn)
+    def without(*args: Any, **kwargs: Any) -> Any:
+        # torch keeps one switch a device type; entering its context managers costs microseconds, so look first.
+        enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+        if not enabled:
+            return fn(*args, **kwargs)
+        for device in enabled:
+            torch.set_autocast_enabled(device, False)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            for device in enabled:
+                torch.set_autocast_enabled(device, True)
+
+    return without  # type: ignore[return-value]
+
+
+def to_torch_arguments(x: Any) -> Any:
+    """Arguments with thunder's dtypes and devices replaced by torch's."""
+    if isinstance(x, thunder_dtype):
+        return to_torch_dtype(x)
+    if isinstance(x, Device):
+        return to_torch_device(x)
+    if type(x) is tuple:
+        return tuple(to_torch_arguments(i) for i in x)
+    if type(x) is list:
+        return [to_torch_arguments(i) for i in x]
+    return x
+
+
+def qualified_name(fn: Any) -> tuple[str | None, str]:
+    """The module and name under which torch publishes `fn`; no module where it is not found under its own name."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    for module, namespace in _NAMESPACES:
+        if getattr(namespace, name, None) is fn:
+            return module, name
+    return None, name
+
+
+@functools.cache
+def torch_operator(fn: Any, name: str | None = None, tags: frozenset[OpTags] = frozenset()) -> Symbol:
+    """The symbol that runs a function of torch. Called in a trace, it decomposes into what torch's language has for it."""
+    module, found = qualified_name(fn)
+
+    def meta(*args: Any, **kwargs: Any) -> Any:
+        sym = torch_function_map().get(fn)
+        if sym is None:
+            raise TypeError(
+                f"{found} is not an operation of the torch language, so its result is not known while tracing: claim an "
+                "operation with it (register_implementation(symbol, op)) instead of calling it in a transform"
+            )
+        return sym(*args, **kwargs)
+
+    return Symbol(found if module else (name or found), meta, id=("torchex", fn), module=module, executor=ex, fn=fn, tags=tuple(tags))
+
+
+class TorchExecutor(OperatorExecutor):
+    """torch, one operation at a time."""
+
+    def implementation(self, bsym: BoundSymbol) -> Implementation | None:
+        found = super().implementation(bsym)
+        return found if found is not None else self._derived(bsym)
+
+    def _derived(self, bsym: BoundSymbol) -> Implementation | None:
+        sym = bsym.sym
+        if OpTags.GRAD_OP in sym.tags:
+            return None
+        if bsym.args and not isinstance(bsym.args[0], TensorProxy) and len(bsym.args) == 2 and not bsym.kwargs:
+            fn = _WITH_NUMBER_FIRST.get(sym.name)
+            if fn is not None and isinstance(bsym.args[1], TensorProxy):
+                return Implementation(op=_python_operator(fn))
+        reference = sym.reference if not sym.is_prim else _resolve(sym.torch_names)
+        return None if reference is None else Implementation(op=torch_operator(reference, sym.name, sym.tags))
+
+
+    def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return to_torch_arguments(bsym.args), {k: to_torch_arguments(v) for k, v in bsym.kwargs.items()}
+
+
+@functools.cache
+def _python_operator(fn: Any) -> Symbol:
+    def meta(*args: Any) -> Any:
+        return fn(*args)
+
+    return Symbol(fn.__name__, meta, id=("torchex", fn), module="operator", executor=ex, fn=fn)
+
+
+@functools.cache
+def _resolve(names: tuple[str, ...]) -> Any:
+    for name in names:
+        found: Any = torch
+        for part in name.split(".")[1:]:
+            found = getattr(found, part, None)
+        if found is not None:
+            return found
+    return None
+
+
+ex = TorchExecutor("torch", version=torch.__version__)
+
+
+def torch_impl(sym: Symbol, *, checker: Callable[..., bool | str] | None = None) -> Callable[[F], F]:
+    """Decorator: the function on real tensors that runs `sym`; it takes the symbol's own arguments."""
+
+    def register(fn: F) -> F:
+        def meta(*args: Any, **kwargs: Any) -> Any:
+            return sym(*args, **kwargs)
+
+        op = Symbol(
+            fn.__name__, meta, id=("torchex", sym.id), module=fn.__module__, executor=ex, fn=fn, tags=tuple(sym.tags)
+        )
+        ex.opmap[fn.__name__] = op
+        ex.register_implementation(sym, op, checker=checker)
+        return fn
+
+    return register

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's implementations of the primitives that read and write elements by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from thunder.core import prims
+from thunder.executors.torchex.base import torch_impl
+
+
+def _window(starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None) -> tuple[slice, ...]:
+    steps = strides if strides is not None else (1,) * len(starts)
+    return tuple([slice(start, end, step) for start, end, step in zip(starts, ends, steps)])
+
+
+@torch_impl(prims.slice)
+def slice_(
+    a: torch.Tensor, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None
+) -> torch.Tensor:
+    """A view of the part of `a` between the indices."""
+    return a[_window(start_indices, end_indices, strides)]
+
+
+@torch_impl(prims.slice_scatter)
+def slice_scatter(
+    a: torch.Tensor,
+    src: torch.Tensor,
+    start_indices: Sequence[int],
+    end_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> torch.Tensor:
+    """A copy of `a` with `src` in the part between the indices."""
+    out = a.clone()
+    out[_window(start_indices, end_indices, strides)] = src
+    return out
+
+
+@torch_impl(prims.index)
+def index(a: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """The elements of `a` at tensors of positions."""
+    return torch.ops.aten.index.Tensor(a, indices)
+
+
+@torch_impl(prims.index_put)
+def index_put(
+    a: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """A copy of `a` with `values` written or added at tensors of positions."""
+    return torch.ops.aten.index_put.default(a, indices, values, accumulate)

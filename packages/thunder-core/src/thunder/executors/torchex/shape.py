@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's implementations of shape, casting and layout primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.executors.torchex.base import torch_impl
+
+
+@torch_impl(prims.broadcast_in_dim)
+def broadcast_in_dim(a: torch.Tensor, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> torch.Tensor:
+    """A view of `a` with dimensions of length one put in, expanded."""
+    if a.ndim != len(shape):
+        with_ones = [1] * len(shape)
+        for n, d in zip(a.shape, broadcast_dimensions):
+            with_ones[d] = n
+        a = a.view(with_ones)
+    return a.expand(tuple(shape))
+
+
+@torch_impl(prims.pad)
+def pad(a: torch.Tensor, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+    """`a` with a value before, after and between its elements."""
+    if any(between for _, _, between in padding_config):
+        spaced = [n + max(0, n - 1) * between for n, (_, _, between) in zip(a.shape, padding_config)]
+        out = torch.full(spaced, padding_value, dtype=a.dtype, device=a.device)
+        out[tuple([slice(None, None, between + 1) for _, _, between in padding_config])] = a
+        a = out
+    if all(low == 0 and high == 0 for low, high, _ in padding_config):
+        return a.clone() if not any(between for _, _, between in padding_config) else a
+    widths = [width for low, high, _ in reversed(padding_config) for width in (low, high)]
+    return torch.nn.functional.pad(a, widths, value=padding_value)
+
+
+@torch_impl(prims.as_strided)
+def as_strided(
+    a: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    """A view of the memory of `a`."""
+    if not a.is_contiguous() or (a.storage_offset() != 0 and storage_offset is not None):
+        raise RuntimeError(
+            f"as_strided: the tensor has the strides {a.stride()} and starts at element {a.storage_offset()} of its "
+            "memory. In a traced program as_strided reads a contiguous tensor that starts at element 0: call .contiguous() "
+            "before it"
+        )
+    return a.as_strided(size, stride, storage_offset)
+
+
+@torch_impl(prims.stride_order)
+def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """`a` itself where it is laid out so, else a copy that is."""
+    inner_to_outer = sorted(range(a.ndim), key=lambda d: order[d])
+    strides, step = [0] * a.ndim, 1
+    for d in inner_to_outer:
+        strides[d] = step
+        step *= max(a.shape[d], 1)
+    if tuple(strides) == a.stride():
+        return a
+    return torch.empty_strided(a.shape, strides, dtype=a.dtype, device=a.device).copy_(a)
+
+
+@torch_impl(prims.copy_)
+def copy_(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Writes `value` into `target`'s memory."""
+    return target.copy_(value)
+
+
+@torch_impl(prims.full)
+def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor filled with one value."""
+    return torch.full(tuple(shape), fill_value, device=device, dtype=dtype)

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executors: who runs the operations of a trace.
+
+An `OperatorExecutor` brings operators of its own (`register_operator`) and says which existing operations it takes over
+(`register_implementation`): by an operator with the same arguments, by an `execution_transform` that rewrites the call,
+by a `grad_transform` that gives it another gradient rule. A `FusionExecutor` also rewrites whole traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thunder.core.errors import ThunderError
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.core.trace import Trace
+
+__all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "implementations_epoch"]
+
+# Counts registrations, so that a compiled specialization can see that what it was compiled with has changed.
+_epoch = [0]
+
+
+def implementations_epoch() -> int:
+    """Grows whenever an implementation is registered: what was compiled before may not be what would be compiled now."""
+    return _epoch[0]
+
+
+def _changed() -> None:
+    _epoch[0] += 1
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """How an executor runs one operation."""
+
+    op: Symbol | None = None
+    checker: Callable[..., bool | str] | None = None
+    execution_transform: Callable[..., Any] | None = None
+    grad_transform: Callable[..., Any] | None = None
+    priority: int | None = None
+
+    @property
+    def executable(self) -> bool:
+        """Whether it runs the operation itself; one with a gradient rule only does not."""
+        return self.op is not None or self.execution_transform is not None
+
+
+class Executor:
+    """What all executors have: a name, a version, operators and implementations by the id of what they implement."""
+
+    def __init__(self, name: str, *, version: str | None = None):
+        self.name = name
+        self.version = version
+        self.priority = 0
+        self.implmap: dict[Any, Implementation] = {}
+        self.opmap: dict[str, Symbol] = {}
+        self._lookasides: dict[Callable[..., Any], Symbol] = {}
+
+    def __repr__(self) -> str:
+        return f"thunder.extend.{type(self).__name__}('{self.name}')"
+
+    # -- registering --------------------------------------------------------------------------------------------------
+    def register_operator(
+        self,
+        name: str,
+        *,
+        like: Callable[..., Any] | None = None,
+        meta: Callable[..., Any] | None = None,
+        fn: Callable[..., Any] | None = None,
+        module: Any = None,
+        tags: Sequence[OpTags] = (),
+        replaces: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
+        bind_postprocess: Callable[[BoundSymbol], None] | None = None,
+    ) -> Symbol:
+        """Makes an operator that this executor runs, and returns its symbol.
+
+        Give `meta`, which makes output proxies from input proxies, or `like`, which describes the operator by existing
+        operations (it is then also decomposed and differentiated through them). `fn` runs it on real tensors; with
+        `module` it is that module's attribute `name`, and traces import it from there. Functions of torch named by
+        `replaces` become this operator when a program that uses this executor is traced.
+        """
+        if (like is None) == (meta is None):
+            raise ValueError(
+                f"register_operator({name!r}) needs either like= (a function of existing operations) or meta= (a function "
+                f"that makes the output proxies), and got {'both' if like is not None else 'neither'}"
+            )
+        if not name.isidentifier():
+            raise ValueError(f"the operator name {name!r} is no Python identifier, but traces call it by its name")
+        module_name = getattr(module, "__name__", module)
+        if fn is None and module is not None:
+            fn = getattr(module, name) if not isinstance(module, str) else None
+        description = meta if meta is not None else like
+        assert description is not None
+        sym = Symbol(
+            name,
+            _in_torch_language(description),
+            id=f"{self.name}.{name}",
+            module=module_name,
+            is_prim=meta is not None,
+            tags=tags,
+            executor=self,
+            fn=fn,
+            bind_postprocess=bind_postprocess,
+        )
+        self.opmap[name] = sym
+        for target in (replaces,) if callable(replaces) else tuple(replaces or ()):
+            self._lookasides[target] = sym
+        _changed()
+        return sym
+
+    def register_implementation(
+        self,
+        sym_or_id: Symbol | Any,
+        op: Symbol | None = None,
+        *,
+        checker: Callable[..., bool | str] | None = None,
+        execution_transform: Callable[..., Any] | None = None,
+        grad_transform: Callable[..., Any] | None = None,
+        priority: int | None = None,
+    ) -> None:
+        """Says how this executor runs an existing operation; registering again replaces what was said before.
+
+        `op` is an operator that takes the same arguments; `execution_transform` is called with them instead and returns
+        what stands for the result. `checker` sees the arguments as proxies and answers True, or False, or a text that
+        says why not. `grad_transform` is the gradient rule to use when this executor takes the operation. `priority`
+        overrides the executor's own for this operation.
+        """
+        if op is not None and execution_transform is not None:
+            raise ValueError("give either an operator with the same arguments or an execution_transform, not both")
+        if op is None and execution_transform is None and grad_transform is None:
+            raise ValueError("give an operator, an execution_transform or a grad_transform: nothing was given to register")
+        id = sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id
+        self.implmap[id] = Implementation(op, checker, execution_transform, grad_transform, priority)
+        _changed()
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+    def implementation(self, bsym: BoundSymbol) -> Implementation | None:
+        """How it would run that operation, whether or not the checker agrees."""
+        found = self.implmap.get(bsym.sym.id)
+        if found is None and bsym.sym.executor is self and bsym.sym.fn is not None:
+            return Implementation(op=bsym.sym)
+        return found
+
+    def rejection(self, bsym: BoundSymbol) -> str | None:
+        """Why it does not run that operation; None when it does."""
+        found = self.implementation(bsym)
+        if found is None or not found.executable:
+            return "has no implementation of it"
+        return self._checked(found, bsym)
+
+    def _checked(self, found: Implementation, bsym: BoundSymbol) -> str | None:
+        if found.checker is None:
+            return None
+        answer = found.checker(*bsym.args, **bsym.kwargs)
+        if isinstance(answer, str):
+            return answer or "its checker said no"
+        return None if answer else "its checker said no"
+
+    def can_execute(self, bsym: BoundSymbol) -> bool:
+        """Whether it runs that operation."""
+        return self.rejection(bsym) is None
+
+    def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with which an operator that implements that operation is called."""
+        return bsym.args, bsym.kwargs
+
+    def grad_rule(self, bsym: BoundSymbol) -> Callable[..., Any] | None:
+        """The gradient rule that it brings for that operation, if it takes it."""
+        found = self.implmap.get(bsym.sym.id)
+        if found is None or found.grad_transform is None or self._checked(found, bsym) is not None:
+            return None
+        return found.grad_transform
+
+    def lookaside(self, fn: Callable[..., Any]) -> Symbol | None:
+        """The operator that replaces `fn` in traced programs."""
+        return self._lookasides.get(fn)
+
+
+def _in_torch_language(fn: Callable[..., Any]) -> Callable[..., Any]:
+    from thunder.core.langctx import langctx
+
+    return langctx("torch")(fn)
+
+
+class OperatorExecutor(Executor):
+    """An executor that runs operations one by one."""
+
+
+class FusionExecutor(Executor):
+    """An executor that replaces regions of a trace. Subclass it and write `fusion_pass`."""
+
+    def __init__(self, name: str, *, version: str | None = None):
+        super().__init__(name, version=version)
+        self._fuel: int | None = None
+        self._supported: dict[Any, Callable[..., bool | str] | None] = {}
+
+    def fusion_pass(self, trace: Trace) -> Trace:
+        """A trace in which the regions it runs are operators of its own."""
+        raise ThunderError(f"the fusion executor {self.name} has no fusion_pass: write one in {type(self).__name__}")
+
+    def register_supported(
+        self,
+        sym_or_id: Symbol | Any,
+        checker: Callable[..., bool | str] | None = None,
+        *,
+        execution_transform: Callable[..., Any] | None = None,
+        grad_transform: Callable[..., Any] | None = None,
+    ) -> None:
+        """Says that it can take that operation into its fusions."""
+        id = sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id
+        self._supported[id] = checker
+        if execution_transform is not None or grad_transform is not None:
+            self.register_implementation(
+                id, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
+            )
+        _changed()
+
+    def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
+        """Why it does not take that operation into a fusion; None when it does: itself, or all that it decomposes into."""
+        id = bsym.sym.id
+        if id in self._supported:
+            checker = self._supported[id]
+            answer = True if checker is None else checker(*bsym.args, **bsym.kwargs)
+            if answer is True:
+                return None
+            reason = answer if isinstance(answer, str) and answer else "its checker said no"
+        else:
+            reason = "does not support it"
+        if not bsym.subsymbols:
+            return reason
+        for sub in bsym.subsymbols:
+            below = self.fuse_rejection(sub)
+            if below is not None:
+                return f"{sub.sym.name}: {below}"
+        return None
+
+    def can_fuse(self, bsym: BoundSymbol) -> bool:
+        """Whether it takes that operation into a fusion."""
+        return self.fuse_rejection(bsym) is None
+
+    def register_temporary_operation(
+        self, name: str, fn: Callable[..., Any], *, inputs: Sequence[Any], outputs: Any, bsyms: Sequence[BoundSymbol]
+    ) -> BoundSymbol:
+        """The bound symbol of a fusion: `fn` run on `inputs` gives `outputs` and stands for `bsyms`."""
+
+        def meta(*args: Any) -> Any:
+            return outputs
+
+        sym = Symbol(name, meta, id=f"{self.name}.{name}", is_prim=True, executor=self, fn=fn)
+        sym.is_fusion = True
+        return BoundSymbol(sym, tuple(inputs), {}, outputs, list(bsyms))
+
+    def get_fuel(self, amount: int = 1) -> bool:
+        """Takes `amount` of the fuel for optimizations; False when it is used up (for bisecting a wrong fusion)."""
+        if self._fuel is None:
+            return True
+        if self._fuel < amount:
+            return False
+        self._fuel -= amount
+        return True
+
+    def set_fuel(self, amount: int | None) -> None:
+        """How many fusions may still be made; None: any number."""
+        self._fuel = amount

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which executors there are, which are used when nothing is said, and which end every list.
+
+The order of the defaults is explicit: higher priority first, then name. Plugins (`thunder.plugins`) fill this registry;
+names that are not in it are looked for among the installed plugins.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from thunder.core.symbol import Symbol
+from thunder.extend.executor import Executor, _changed
+
+_executors: dict[str, Executor] = {}
+_defaults: list[str] = []
+_always: list[str] = []
+
+
+def register_executor(executor: Executor, *, default: bool = False, priority: int | None = None) -> Executor:
+    """Makes an executor known by its name, and used without being named where `default` says so."""
+    if not isinstance(executor, Executor):
+        raise TypeError(f"register_executor takes an Executor, not {type(executor).__name__}")
+    known = _executors.get(executor.name)
+    if known is not None and known is not executor and type(known) is not type(executor):
+        raise ValueError(
+            f"an executor named {executor.name!r} of another kind is registered already: {known!r}; choose another name"
+        )
+    if priority is not None:
+        executor.priority = priority
+    _executors[executor.name] = executor
+    if default:
+        add_default_executor(executor)
+    _changed()
+    return executor
+
+
+def deregister_executor(executor: Executor | str) -> None:
+    """Forgets an executor."""
+    name = executor if isinstance(executor, str) else executor.name
+    _executors.pop(name, None)
+    for names in (_defaults, _always):
+        if name in names:
+            names.remove(name)
+    _changed()
+
+
+def add_default_executor(executor: Executor | str) -> None:
+    """Uses an executor without its being named, in the order of priorities."""
+    found = get_executor(executor)
+    if found.name in _defaults:
+        _defaults.remove(found.name)
+    _defaults.append(found.name)
+    _defaults.sort(key=lambda name: (-_executors[name].priority, name))
+    _changed()
+
+
+def remove_default_executor(executor: Executor | str) -> None:
+    """Does not use an executor any more unless it is named."""
+    name = executor if isinstance(executor, str) else executor.name
+    if name in _defaults:
+        _defaults.remove(name)
+    _changed()
+
+
+def set_default_executors(executors: Iterable[Executor | str]) -> None:
+    """Uses exactly these executors, in this order, before the ones that end every list."""
+    _defaults[:] = [get_executor(ex).name for ex in executors]
+    _changed()
+
+
+def add_always_executor(executor: Executor) -> None:
+    """Ends every list of executors that `thunder.jit` uses with this one."""
+    register_executor(executor)
+    if executor.name not in _always:
+        _always.append(executor.name)
+
+
+def get_executor(executor: Executor | str) -> Executor:
+    """The executor of that name: a registered one, else an installed plugin's."""
+    if isinstance(executor, Executor):
+        return executor
+    _load_built_in()
+    found = _executors.get(executor)
+    if found is None:
+        importlib.import_module("thunder.plugins").load_named(executor)
+        found = _executors.get(executor)
+    if found is None:
+        raise ValueError(f"there is no executor {executor!r}; the known ones: {', '.join(_executors)}")
+    return found
+
+
+def get_all_executors() -> tuple[Executor, ...]:
+    """Every executor that is registered, those of usable plugins included, in the order they would be asked."""
+    _load_built_in()
+    _load_plugins()
+    first = [_executors[name] for name in (*_defaults, *_always)]
+    return (*first, *(ex for ex in _executors.values() if ex not in first))
+
+
+def get_default_executors() -> tuple[Executor, ...]:
+    """The executors that `thunder.jit` uses when none are named, before the ones that end every list."""
+    _load_built_in()
+    order = importlib.import_module("thunder.plugins").executor_order()
+    if order is not None:  # no plugin is imported but those it names
+        return tuple(get_executor(name) for name in order if name not in _always)
+    _load_plugins()
+    return tuple(_executors[name] for name in _defaults)
+
+
+def get_always_executors() -> tuple[Executor, ...]:
+    """The executors that end every list: torch and python."""
+    _load_built_in()
+    return tuple(_executors[name] for name in _always)
+
+
+def resolve_executors(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:
+    """The executors to ask, in order: those named (else the defaults), then those that end every list."""
+    chosen = get_default_executors() if executors is None else tuple(_resolve(ex) for ex in executors)
+    return (*dict.fromkeys((*chosen, *get_always_executors())),)
+
+
+def _resolve(executor: Any) -> Executor:
+    if isinstance(executor, (Executor, str)):
+        return get_executor(executor)
+    raise TypeError(f"an executor is named by its name or its object, not by {type(executor).__name__}: {executor!r}")
+
+
+def symbol_of_id(id: Any) -> Symbol:
+    """The operation with that id."""
+    from thunder.core.prims import all_prims
+    from thunder.torch import all_torchsymbols
+
+    for known in (all_prims(), all_torchsymbols()):
+        if id in known:
+            return known[id]
+    raise ValueError(f"there is no operation with the id {id!r}")
+
+
+def _load_built_in() -> None:
+    if not _always:
+        importlib.import_module("thunder.executors")
+
+
+def _load_plugins() -> None:
+    importlib.import_module("thunder.plugins").load_all()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In-place writes and views, made functional.
+
+Writing to a handle gives its storage a new value; other handles on the same storage are seen from it anew when they are
+next read. A write through a view puts the view's new elements back into the base, step by step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.clang import maybe_convert_to_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.frontend.handle import Handle, View
+from thunder.frontend.layout import is_view
+
+__all__ = ["read", "write"]
+
+
+def read(handle: Handle) -> TensorProxy:
+    """The present value of a handle."""
+    storage = handle._storage
+    if handle._version_seen != storage.version:
+        if handle._views and _leaves_storage(handle):
+            return handle._value
+        value = storage.value
+        for view in handle._views:
+            value = view.apply(value)
+        handle._value = value
+        handle._version_seen = storage.version
+    return handle._value
+
+
+def _leaves_storage(handle: Handle) -> bool:
+    """A `reshape`, `contiguous` … that turns out to have copied: the handle has memory of its own, and its old value."""
+    from thunder.frontend.handle import Storage
+
+    if all(view.certain for view in handle._views) or is_view(handle):
+        return False
+    handle._storage = Storage(handle._value)
+    handle._views = ()
+    handle._version_seen = 0
+    return True
+
+
+def write(handle: Handle, new: TensorProxy, name: str) -> None:
+    """Gives a handle, and all that shares its memory, a new value."""
+    old = read(handle)
+    new = _as_stored(old, new, name)
+    if handle._views and any(not view.certain for view in handle._views):
+        _leaves_storage(handle)
+    storage = handle._storage
+    if not handle._views:
+        storage.value = new
+    else:
+        bases = [storage.value]
+        for view in handle._views[:-1]:
+            bases.append(view.apply(bases[-1]))
+        value = new
+        for view, base in zip(reversed(handle._views), reversed(bases)):
+            value = view.put_back(base, value)
+        storage.value = value
+    storage.version += 1
+    storage.written = True
+    handle._value = new
+    handle._version_seen = storage.version
+
+
+def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
+    from thunder.torch import expand
+
+    if new.dtype is not old.dtype:
+        if new.dtype.category > old.dtype.category:
+            raise RuntimeError(
+                f"result type {new.dtype} can't be cast to the desired output type {old.dtype} (in {name}, an in-place "
+                "operation: convert the tensor first)"
+            )
+        new = maybe_convert_to_dtype(new, old.dtype)
+    if new.shape != old.shape:
+        if len(new.shape) > old.ndim or any(
+            n not in (1, o) for n, o in zip(reversed(new.shape), reversed(old.shape))
+        ):
+            raise RuntimeError(
+                f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} (in {name})"
+            )
+        new = expand(new, old.shape)
+    return new  # type: ignore[no-any-return]
+
+
+def view_of(handle: Handle, value: TensorProxy, view: View, requires_grad: bool) -> Handle:
+    """The handle of a view of `handle`."""
+    return Handle.make(
+        handle._tracer, value, requires_grad=requires_grad, storage=handle._storage, views=(*handle._views, view)
+    )

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an acquired trace to something that runs: the passes, and the specialization that holds the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import proxies_in
+from thunder.core.trace import Trace
+from thunder.core.verify import verify_if_asked
+from thunder.execution.claim import transform_for_execution
+from thunder.execution.memory import delete_last_used
+from thunder.extend import Executor, implementations_epoch
+from thunder.frontend.acquire import Acquired
+from thunder.frontend.autograd import Differentiable
+from thunder.transforms.autodiff import split_forward_backward
+from thunder.transforms.cse import cse
+from thunder.transforms.dce import dce
+
+__all__ = ["Specialization", "TraceTransform", "compile_trace"]
+
+TraceTransform = Callable[[Trace, Sequence[Executor]], Trace]
+
+
+class Specialization:
+    """A compiled program and the prologue that says which calls it is for."""
+
+    __slots__ = ("backward_traces", "epoch", "finish", "prologue", "prologue_traces", "run", "traces")
+
+    def __init__(
+        self,
+        prologue: Callable[..., Any] | None,
+        run: Callable[..., Any],
+        finish: Callable[[Any], Any] | None,
+        traces: list[Trace],
+        prologue_traces: list[Trace],
+        backward_traces: list[Trace],
+    ):
+        self.prologue = prologue
+        self.run = run
+        self.finish = finish
+        self.traces = traces
+        self.prologue_traces = prologue_traces
+        self.backward_traces = backward_traces
+        self.epoch = implementations_epoch()
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        """Runs it on inputs that its prologue has accepted."""
+        result = self.run(*inputs)
+        return result if self.finish is None else self.finish(result)
+
+
+def clean(trace: Trace) -> list[Trace]:
+    """The passes that every program goes through before it is transformed or claimed."""
+    traces = [verify_if_asked(dce(trace))]
+    traces.append(verify_if_asked(cse(traces[-1])))
+    traces.append(verify_if_asked(dce(traces[-1])))
+    return traces
+
+
+def execution_traces(trace: Trace, executors: Sequence[Executor]) -> list[Trace]:
+    """The traces that lead from a program to the one that runs."""
+    traces = clean(trace)
+    for claimed in transform_for_execution(traces[-1], executors):
+        traces.append(verify_if_asked(claimed))
+    traces.append(verify_if_asked(dce(traces[-1])))
+    traces.append(verify_if_asked(delete_last_used(traces[-1])))
+    return traces
+
+
+def compile_trace(
+    acquired: Acquired, executors: Sequence[Executor], transforms: Sequence[TraceTransform], *, autograd: bool = True
+) -> Specialization:
+    """Compiles what was acquired."""
+    traces = [verify_if_asked(acquired.computation)]
+    for transform in transforms:
+        traces += clean(traces[-1])
+        traces.append(verify_if_asked(transform(traces[-1], executors)))
+    backward_traces: list[Trace] = []
+    wrt = _differentiated(traces[-1]) if autograd and torch.is_grad_enabled() else []
+    if wrt and not transforms:
+        traces += clean(traces[-1])
+        forward, backward, outputs, saved = split_forward_backward(traces[-1], executors, wrt)
+        if outputs:
+            traces += [forward, *execution_traces(forward, executors)]
+            backward_traces = [backward, *execution_traces(backward, executors)]
+            differentiable = Differentiable(
+                forward=traces[-1], backward=backward_traces[-1], outputs=outputs, saved=saved, wrt=wrt
+            )
+            return _specialization(acquired, differentiable, traces, backward_traces)
+    traces += execution_traces(traces[-1], executors)
+    return _specialization(acquired, _without_gradient(traces[-1]), traces, backward_traces)
+
+
+def _without_gradient(trace: Trace) -> Callable[..., Any]:
+    """The function of a program that no gradient flows through; only its decorators' work is left out where it is none."""
+    needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
+    return trace.python_callable(decorators=needs_no_grad or _autocast_is_on())
+
+
+def _autocast_is_on() -> bool:
+    return any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda"))
+
+
+def _differentiated(trace: Trace) -> list[TensorProxy]:
+    return [p for p in trace.args if isinstance(p, TensorProxy) and p.requires_grad]
+
+
+def _specialization(
+    acquired: Acquired, run: Callable[..., Any], traces: list[Trace], backward_traces: list[Trace]
+) -> Specialization:
+    prologue = None if acquired.prologue is None else acquired.prologue.python_callable(decorators=False)
+    return Specialization(
+        prologue,
+        run,
+        _finish(acquired),
+        traces,
+        [] if acquired.prologue is None else [acquired.prologue],
+        backward_traces,
+    )
+
+
+def _finish(acquired: Acquired) -> Callable[[Any], Any] | None:
+    """What is done with the program's output: effects are made, and the user's result is put together."""
+    rebuild, replay = acquired.rebuild, acquired.effects.replay()
+    if rebuild is None and replay is None:
+        return None
+    count = len(proxies_in(acquired.computation.output))
+
+    def finish(values: Any) -> Any:
+        result = values if rebuild is None else rebuild(values)
+        if replay is not None:
+            replay(list(values)[count - effects :] if effects else [])
+        return result
+
+    effects = 0 if replay is None else acquired.effects.tensor_count
+    return finish

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From torch functions to operations: what happens when traced user code calls torch.
+
+Each call goes to the first that knows it: metadata of a handle (answered by torch from the handle itself), what thunder
+handles by hand (`special.py`), an executor's replacement, the torch language's symbol, the functional form of an in-place
+method or of `out=`, the Python source of a torch function that thunder does not know (traced through), and last an opaque
+operation that torch runs.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from thunder.core.errors import TracingError
+from thunder.core.proxies import OPERATORS
+from thunder.core.state import state
+from thunder.core.symbol import Symbol
+from thunder.frontend import aliasing
+from thunder.frontend.handle import Handle
+from thunder.frontend.tracer import Tracer, annotate, user_line
+from thunder.torch.base import language, torch_function_map
+
+__all__ = ["TracingMode", "call_torch_function"]
+
+# Answered from the handle's own metadata, which is exact.
+_METADATA_METHODS = {
+    "size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "is_signed", "element_size",
+    "get_device", "is_inference", "__len__", "has_names", "is_shared", "is_conj", "is_neg", "__hash__", "is_same_size",
+    "is_pinned", "is_set_to", "__repr__", "__format__", "__dir__", "is_nonzero_", "_is_view", "__setstate__",
+}  # fmt: skip
+_METADATA_PROPERTIES = {
+    "shape", "ndim", "dtype", "device", "layout", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_sparse_csr",
+    "is_quantized", "is_mkldnn", "is_xpu", "is_mps", "is_ipu", "is_maia", "is_nested", "is_mtia", "is_vulkan", "is_xla",
+    "names", "itemsize", "nbytes", "requires_grad", "is_leaf", "retains_grad", "output_nr", "name", "_base", "_version",
+    "grad_fn", "__dict__", "__class__", "_cdata", "_backward_hooks", "_post_accumulate_grad_hooks", "is_hpu",
+}  # fmt: skip
+
+# Python's operators on tensors, by the name of torch's method.
+_DUNDER: dict[str, tuple[str, bool]] = {dunder: (method, False) for dunder, method in OPERATORS.items()}
+_DUNDER.update(
+    {f"__r{d.strip('_')}__": (m, True) for d, m in OPERATORS.items() if d.strip("_") not in {"neg", "pos", "abs", "invert"}}
+)
+_INPLACE_DUNDER = {f"__i{d.strip('_')}__": m for d, m in OPERATORS.items()}
+_DUNDER["__div__"], _DUNDER["__rdiv__"] = ("true_divide", False), ("true_divide", True)
+
+
+class TracingMode(TorchFunctionMode):
+    """Catches every torch function that user code calls while it is traced."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return call_torch_function(func, args, kwargs or {})
+
+
+def _tracer_of(args: Any, kwargs: Any) -> Tracer:
+    tracer = state.frontend
+    if isinstance(tracer, Tracer):
+        return tracer
+    raise TracingError(
+        "a tensor from inside a traced function was used outside it: it was stored somewhere while the function was traced "
+        "and has no data. Return it from the function instead"
+    )
+
+
+def call_torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call of the torch function `func` by user code gives."""
+    tracer = _tracer_of(args, kwargs)
+    try:
+        return _dispatch(tracer, func, args, kwargs)
+    except Exception as error:
+        annotate(error, user_line())
+        raise
+
+
+def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from thunder.frontend.opaque import call_opaque, call_python_source
+    from thunder.frontend.special import SPECIAL, SPECIAL_PROPERTIES, set_property
+
+    name = getattr(func, "__name__", "")
+    if name == "__get__" or name == "__set__":
+        prop = getattr(func.__self__, "__name__", "")
+        if name == "__set__":
+            return set_property(tracer, prop, *args)
+        if prop in SPECIAL_PROPERTIES:
+            return SPECIAL_PROPERTIES[prop](tracer, args[0])
+        if prop in _METADATA_PROPERTIES:
+            return _natively(func, args, kwargs)
+        found = language.properties.get(prop)
+        if found is not None:
+            return _call_language(tracer, found, args, kwargs)
+        return call_opaque(tracer, func, args, kwargs)
+    special = SPECIAL.get(func)
+    if special is not None:
+        return special(tracer, *args, **kwargs)
+    for executor in tracer.executors:
+        replacement = executor.lookaside(func)
+        if replacement is not None:
+            return tracer.call_symbol(replacement, args, kwargs)
+    sym = torch_function_map().get(func)
+    if sym is not None:
+        return call_functional(tracer, sym, args, kwargs)
+    if name in _METADATA_METHODS:
+        return _natively(func, args, kwargs)
+    if name in _DUNDER or name in _INPLACE_DUNDER:
+        return _operator(tracer, name, args)
+    inplace = _functional_form(func, name)
+    if inplace is not None:
+        return assign(tracer, args[0], tracer.call_symbol(inplace, args, kwargs), name)
+    method = language.methods.get(name)
+    if method is not None and getattr(torch.Tensor, name, None) is func:
+        return _call_language(tracer, method, args, kwargs)
+    if isinstance(func, types.FunctionType):
+        return call_python_source(tracer, func, args, kwargs)
+    return call_opaque(tracer, func, args, kwargs)
+
+
+def _natively(func: Any, args: Any, kwargs: Any) -> Any:
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def _operator(tracer: Tracer, name: str, args: tuple[Any, ...]) -> Any:
+    if name in _INPLACE_DUNDER:
+        return assign(tracer, args[0], _call_language(tracer, language.methods[_INPLACE_DUNDER[name]], args, {}), name)
+    method, swapped = _DUNDER[name]
+    return _call_language(tracer, language.methods[method], args[::-1] if swapped else args, {})
+
+
+def _functional_form(func: Any, name: str) -> Symbol | None:
+    """The operation whose result an in-place function (`add_`, `torch.relu_`) writes into its first argument."""
+    if not name.endswith("_") or name.endswith("__"):
+        return None
+    base = name[:-1]
+    for owner in (torch.Tensor, torch, torch.nn.functional):
+        if getattr(owner, name, None) is func:
+            found = torch_function_map().get(getattr(owner, base, None)) or language.methods.get(base)
+            if isinstance(found, Symbol):
+                return found
+    return None
+
+
+def _call_language(tracer: Tracer, fn: Any, args: Any, kwargs: Any) -> Any:
+    if isinstance(fn, Symbol):
+        return tracer.call_symbol(fn, args, kwargs)
+    with tracer.recording():
+        return tracer.wrap(fn(*tracer.unwrap(args), **tracer.unwrap(kwargs)))
+
+
+def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls an operation that has no in-place form itself, for a call that may ask for one with `out=` or `inplace=`."""
+    out = kwargs.pop("out", None) if "out" in kwargs and "out" not in sym.bind.known else None
+    for option in ("pin_memory", "layout"):
+        if option in kwargs and option not in sym.bind.known:
+            value = kwargs.pop(option)
+            if value not in (None, False, torch.strided):
+                raise TracingError(f"{sym.name}: {option}={value} is not supported in traced programs: create it outside")
+    requires_grad = bool(kwargs.pop("requires_grad", False)) if "requires_grad" not in sym.bind.known else False
+    inplace = _inplace(sym, args, kwargs)
+    result = tracer.call_symbol(sym, args, kwargs)
+    if requires_grad:
+        set_requires_grad(result, True)
+    if inplace:
+        return assign(tracer, args[0] if args else kwargs["input"], result, sym.name)
+    if out is not None:
+        return _assign_out(tracer, out, result, sym.name)
+    return result
+
+
+def _inplace(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    names = sym.bind.names
+    if "inplace" not in names:
+        return False
+    if "inplace" in kwargs:
+        return bool(kwargs["inplace"])
+    position = names.index("inplace")
+    return len(args) > position and bool(args[position])
+
+
+def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:
+    """Writes a result into `target`, as an in-place operation does, and returns `target`."""
+    handle = tracer.handle_of(target)
+    _check_leaf(tracer, handle, result, name)
+    value = aliasing.read(result) if isinstance(result, Handle) else result
+    with tracer.recording():
+        aliasing.write(handle, value, name)
+    if isinstance(result, Handle) and result._needs_grad:
+        set_requires_grad(handle, True)
+    return target
+
+
+def set_requires_grad(handle: Handle, value: bool) -> None:
+    """Makes a handle require grad, or not."""
+    if handle._needs_grad is not value:
+        handle._needs_grad = value
+        with torch._C.DisableTorchFunction():
+            handle.requires_grad_(value)
+
+
+def _check_leaf(tracer: Tracer, handle: Handle, result: Any, name: str) -> None:
+    if not torch.is_grad_enabled():
+        return
+    for lifted in tracer.inputs:
+        if lifted.handle._storage is handle._storage and lifted.tensor.requires_grad and lifted.tensor.is_leaf:
+            what = "a view of a leaf Variable that requires grad" if handle._views else "a leaf Variable that requires grad"
+            raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+
+
+def _assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
+    if isinstance(out, (tuple, list)):
+        return type(result)(_assign_out(tracer, o, r, name) for o, r in zip(out, result))
+    return assign(tracer, out, result, name)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seeds' `grad`: a jitted function's gradients as a list, computed by a program of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.core.trace import Trace
+from thunder.extend import Executor
+from thunder.frontend.jit import JitFunction, jit_function
+from thunder.frontend.options import Options
+from thunder.transforms.autodiff import differentiate
+
+__all__ = ["grad"]
+
+
+def _gradients(trace: Trace, executors: Sequence[Executor]) -> Trace:
+    return differentiate(trace, executors)
+
+
+def grad(fn: Callable[..., Any]) -> JitFunction:
+    """A function that returns the gradients of `fn` for each floating point tensor it takes, in order, as a list.
+
+    Outputs that are not scalars take ones as cotangents. `fn` is a jitted function, or one to be jitted.
+    """
+    jitted = getattr(fn, "_jitted", fn)
+    if not isinstance(jitted, JitFunction):
+        jitted = jit_function(fn, Options())
+    return jitted.with_transform(_gradients)

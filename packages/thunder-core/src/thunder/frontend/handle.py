@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handles: what user code holds while it is traced.
+
+A handle is a real `torch.Tensor` (a wrapper subclass, so C++ code that trusts `isinstance` is safe) that has the metadata
+of a tensor and no data. It points at a `TensorProxy`. Views and in-place writes are kept track of here: handles that share
+memory share a `Storage`, and each remembers how it is seen from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.errors import TracingError
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import Symbol
+
+if TYPE_CHECKING:
+    from thunder.frontend.tracer import Tracer
+
+__all__ = ["Handle", "Storage", "View"]
+
+
+class View(NamedTuple):
+    """One step from a storage's base to a view of it: `sym(base, *args, **kwargs)[index]`."""
+
+    sym: Symbol
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    index: int | None
+    certain: bool  # False where torch answers a view or a copy, depending on strides
+
+    def apply(self, base: TensorProxy) -> TensorProxy:
+        """The view of `base`."""
+        out = self.sym(base, *self.args, **self.kwargs)
+        return out if self.index is None else out[self.index]
+
+    def put_back(self, base: TensorProxy, new: TensorProxy) -> TensorProxy:
+        """`base` with the view's elements replaced by `new`."""
+        rule: Callable[..., Any] | None = getattr(self.sym, "view_scatter_rule", None)
+        if rule is None:
+            raise TracingError(
+                f"an in-place write through a view made by {self.sym.name} is not supported: write to the tensor itself, or "
+                "use the out-of-place form"
+            )
+        extra = {} if self.index is None else {"index": self.index}
+        return rule(base, new, *self.args, **self.kwargs, **extra)  # type: ignore[no-any-return]
+
+
+class Storage:
+    """The memory that a tensor and its views share: its present value, and how often it has been written."""
+
+    __slots__ = ("source", "value", "version", "written")
+
+    def __init__(self, value: TensorProxy, source: TensorProxy | None = None):
+        self.value = value
+        self.version = 0
+        self.source = source  # the input of the program whose memory this is
+        self.written = False
+
+
+class Handle(torch.Tensor):
+    """A tensor that only records."""
+
+    _tracer: Tracer
+    _storage: Storage
+    _views: tuple[View, ...]
+    _value: TensorProxy
+    _version_seen: int
+    _needs_grad: bool  # what `requires_grad` says, without going through torch's dispatch
+
+    @staticmethod
+    def make(
+        tracer: Tracer, value: TensorProxy, *, requires_grad: bool, storage: Storage | None = None,
+        views: tuple[View, ...] = (),
+    ) -> Handle:  # fmt: skip
+        """The handle of `value`, with memory of its own or as a view of `storage`."""
+        handle: Handle = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            Handle,
+            value.shape,
+            dtype=to_torch_dtype(value.dtype),
+            device=to_torch_device(value.device),
+            requires_grad=requires_grad,
+        )
+        handle._tracer = tracer
+        handle._value = value
+        handle._storage = Storage(value) if storage is None else storage
+        handle._version_seen = handle._storage.version
+        handle._views = views
+        handle._needs_grad = requires_grad
+        tracer.handles.add(handle)
+        return handle
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from thunder.frontend.dispatch import call_torch_function
+
+        return call_torch_function(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Nothing may reach the dispatcher: what does was not recorded.
+        if func is torch.ops.aten.detach.default and isinstance(args[0], Handle):
+            return args[0]
+        raise TracingError(
+            f"{func} was called on a tensor that is being traced in a way that thunder cannot record. Use torch's public "
+            "functions on it, or leave this part out of the traced function"
+        )
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.clone()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"<traced tensor {self._value.name}: {self._value.type_string()}>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`thunder.jit` and its older sibling `thunder.compile`: callables that trace, compile, cache and run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder.core.trace import Trace
+from thunder.extend import Executor, get_executor, implementations_epoch, resolve_executors
+from thunder.frontend.acquire import acquire, trace_function
+from thunder.frontend.compiled import Specialization, TraceTransform, compile_trace
+from thunder.frontend.guards import GuardFailed
+from thunder.frontend.lock import tracing_lock
+from thunder.frontend.options import Options
+
+__all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "statistics", "trace"]
+
+# What a prologue raises when a call is not for its specialization: a guard's answer, or a path that is not there any more.
+_NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError)
+
+
+class CompileStats:
+    """What a jitted callable has done: calls answered from the cache, calls that compiled, and the traces of the last."""
+
+    def __init__(self) -> None:
+        self.cache_hits = 0
+        self.cache_misses = 0
+        self.last: Specialization | None = None
+        self.uncacheable: str | None = None
+
+    @property
+    def calls(self) -> int:
+        """How often it was called."""
+        return self.cache_hits + self.cache_misses
+
+    @property
+    def last_traces(self) -> list[Trace]:
+        """The computation's traces, from the acquired one to the one that ran."""
+        return list(self._last().traces)
+
+    @property
+    def last_prologue_traces(self) -> list[Trace]:
+        """The prologue's traces."""
+        return list(self._last().prologue_traces)
+
+    @property
+    def last_backward_traces(self) -> list[Trace]:
+        """The backward program's traces; none where nothing required grad."""
+        return list(self._last().backward_traces)
+
+    def _last(self) -> Specialization:
+        if self.last is None:
+            raise RuntimeError("it has not been called yet, so there are no traces: call it once first")
+        return self.last
+
+
+class JitFunction:
+    """A callable that runs `fn` as compiled programs, one for each kind of call."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        *,
+        transforms: Sequence[TraceTransform] = (),
+        autograd: bool = True,
+    ):
+        self._fn = fn
+        self._options = options
+        self._transforms = tuple(transforms)
+        self._autograd = autograd
+        self._stats = CompileStats()
+        self._specializations: list[Specialization] = []
+        if not isinstance(fn, torch.nn.Module):
+            functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for specialization in self._specializations:
+            prologue = specialization.prologue
+            if prologue is None or specialization.epoch != implementations_epoch():
+                continue
+            try:
+                inputs = prologue(*args, **kwargs)
+            except _NOT_FOR_THIS_CALL:
+                continue
+            stats = self._stats
+            stats.cache_hits += 1
+            stats.last = specialization
+            return specialization.call(inputs)
+        return self._first_call(args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with tracing_lock:
+            self._stats.cache_misses += 1
+            executors = self._options.resolved_executors()
+            acquired = acquire(self._fn, args, kwargs, name=self._options.name_for(self._fn), executors=executors)
+            specialization = compile_trace(acquired, executors, self._transforms, autograd=self._autograd)
+            self._stats.last = specialization
+            self._stats.uncacheable = acquired.uncacheable
+            epoch = implementations_epoch()
+            self._specializations = [s for s in self._specializations if s.epoch == epoch]
+            if specialization.prologue is not None and self._options.cache != "no caching":
+                self._specializations.insert(0, specialization)
+            inputs = [x.tensor for x in acquired.inputs]
+        return specialization.call(inputs)
+
+    def reset(self) -> None:
+        """Forgets what has been compiled."""
+        self._specializations.clear()
+
+    def with_transform(self, transform: TraceTransform) -> JitFunction:
+        """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself."""
+        return JitFunction(self._fn, self._options, transforms=(*self._transforms, transform), autograd=False)
+
+    def __repr__(self) -> str:
+        return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
+
+
+def jit_function(fn: Callable[..., Any], options: Options, transforms: Sequence[TraceTransform] = ()) -> JitFunction:
+    """`thunder.jit` of a plain callable."""
+    return JitFunction(fn, options, transforms=transforms)
+
+
+def compile_function(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:
+    """`thunder.compile`: as `thunder.jit`, but it uses exactly the executors listed and traces keep the function's name."""
+    exact = None if executors_list is None else tuple(get_executor(ex) for ex in executors_list)
+    if exact is None:
+        exact = resolve_executors(None)
+    return JitFunction(fn, Options(executors=exact, exact=True, own_name=True))
+
+
+def trace() -> Callable[..., Trace]:
+    """`thunder.trace()(fn, *args, **kwargs)` is the trace of `fn` for those arguments, before execution is decided."""
+
+    def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+        return trace_function(fn, args, kwargs)
+
+    return run
+
+
+def statistics(fn: Any) -> CompileStats:
+    """The statistics of a jitted callable."""
+    stats = getattr(fn, "_stats", None)
+    if not isinstance(stats, CompileStats):
+        raise TypeError(f"{fn!r} is not a jitted function or module: give what thunder.jit returned")
+    return stats
+
+

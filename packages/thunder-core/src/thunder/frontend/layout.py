@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strides, found when somebody asks.
+
+Proxies have no strides. Where the program observes them (`stride()`, `is_contiguous()`, an in-place write through
+`reshape`), the operations that led to the value are run by torch on the meta device, which gives exactly torch's strides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.core.devices import Device
+from thunder.core.dtypes import dtype, to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol, map_proxies, proxies_in
+
+if TYPE_CHECKING:
+    from thunder.frontend.handle import Handle
+    from thunder.frontend.tracer import Tracer
+
+__all__ = ["is_view", "meta_tensor"]
+
+
+def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
+    """A tensor on the meta device with the strides that torch gives `value`."""
+    known = tracer.meta_tensors
+    producers: dict[str, BoundSymbol] = {}
+    for bsym in tracer.trace.bound_symbols:
+        for name in bsym.out_names:
+            producers.setdefault(name, bsym)
+    # Oldest first, so that a long program needs no recursion.
+    wanted, stack = [], [value]
+    seen: set[str] = set()
+    while stack:
+        p = stack.pop()
+        if p.name in seen or p.name in known:
+            continue
+        seen.add(p.name)
+        wanted.append(p)
+        if p.name in producers:
+            stack += [q for q in producers[p.name].flat_args if isinstance(q, TensorProxy)]
+    position = {id(b): i for i, b in enumerate(tracer.trace.bound_symbols)}
+    needed = {id(producers[p.name]): producers[p.name] for p in wanted if p.name in producers}
+    for p in wanted:
+        if p.name not in producers:
+            known[p.name] = _contiguous(p)
+    for bsym in sorted(needed.values(), key=lambda b: position[id(b)]):
+        _run(bsym, known)
+    return known.get(value.name, _contiguous(value))
+
+
+def _contiguous(p: TensorProxy) -> torch.Tensor:
+    return torch.empty(p.shape, dtype=to_torch_dtype(p.dtype), device="meta")
+
+
+def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
+    outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
+    fn = bsym.sym.reference or bsym.sym.fn
+    try:
+        if fn is None:
+            raise TypeError
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            args = map_proxies(bsym.args, lambda p: known.get(p.name, p))
+            kwargs = map_proxies(bsym.kwargs, lambda p: known.get(p.name, p))
+            result = fn(*_on_meta(args), **_on_meta(kwargs))
+        found = [t for t in _flat(result) if isinstance(t, torch.Tensor)]
+        for p, t in zip(outs, found):
+            known[p.name] = t if tuple(t.shape) == p.shape else _contiguous(p)
+    except Exception:
+        # Torch cannot run it on the meta device: its result is taken to be laid out in the usual way.
+        for p in outs:
+            known[p.name] = _contiguous(p)
+
+
+def _on_meta(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: torch.device("meta") if k == "device" else _on_meta(v) for k, v in x.items()}
+    if isinstance(x, (tuple, list)):
+        return type(x)(_on_meta(i) for i in x)
+    if isinstance(x, dtype):
+        return to_torch_dtype(x)
+    if isinstance(x, (Device, torch.device)):
+        return torch.device("meta")
+    return x
+
+
+def _flat(x: Any) -> list[Any]:
+    return [y for i in x for y in _flat(i)] if isinstance(x, (tuple, list)) else [x]
+
+
+def is_view(handle: Handle) -> bool:
+    """Whether torch would give a handle made by `reshape`, `contiguous` and the like memory of its base, or a copy."""
+    base = meta_tensor(handle._tracer, handle._storage.value)
+    value = base
+    for view in handle._views:
+        fn = view.sym.reference
+        if fn is None:
+            return view.certain
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            out = fn(value, *_on_meta(view.args), **_on_meta(view.kwargs))
+        out = out if view.index is None else out[view.index]
+        if not view.certain and out.untyped_storage()._cdata != value.untyped_storage()._cdata:
+            return False
+        value = out
+    return True

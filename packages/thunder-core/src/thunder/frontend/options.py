@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `thunder.jit`, checked when they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.extend import Executor, resolve_executors
+from thunder.frontend.acquire import trace_name
+
+__all__ = ["CACHE_OPTIONS", "SHARP_EDGES", "Options"]
+
+CACHE_OPTIONS = ("constant values", "no caching")
+SHARP_EDGES = ("allow", "warn", "error")
+
+
+class Options:
+    """How a callable is compiled."""
+
+    def __init__(
+        self,
+        *,
+        executors: Sequence[Executor | str] | None = None,
+        cache: str = "constant values",
+        sharp_edges: str = "allow",
+        exact: bool = False,
+        own_name: bool = False,
+        extra: dict[str, Any] | None = None,
+    ):
+        self.cache = _one_of("cache", cache, CACHE_OPTIONS)
+        self.sharp_edges = _one_of("sharp_edges", sharp_edges, SHARP_EDGES)
+        self.executors = executors
+        self.exact = exact
+        self.own_name = own_name
+        self.extra = dict(extra or {})
+
+    def resolved_executors(self) -> tuple[Executor, ...]:
+        """The executors to ask, in order."""
+        if self.exact:
+            return tuple(self.executors or ())  # type: ignore[arg-type]
+        return resolve_executors(self.executors)
+
+    def name_for(self, fn: Any) -> str:
+        """What the computation is called in its trace."""
+        return trace_name(fn) if self.own_name else "computation"
+
+
+def _one_of(option: str, value: str, known: Sequence[str]) -> str:
+    found = str(value).lower()
+    if found not in known:
+        raise ValueError(f"thunder.jit(…, {option}={value!r}): {option} is one of {', '.join(map(repr, known))}")
+    return found

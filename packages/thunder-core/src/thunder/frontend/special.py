@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch functions that are not simply an operation: they read or set state, write in place, or ask for a value.
+
+`SPECIAL` maps torch's function to `handler(tracer, *args, **kwargs)`; what is in neither this table nor the torch
+language is traced through its Python source or becomes opaque (`dispatch.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder.core.errors import TracingError
+from thunder.frontend import aliasing
+from thunder.frontend.handle import Handle
+from thunder.frontend.layout import meta_tensor
+from thunder.frontend.tracer import Tracer
+
+__all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
+
+SPECIAL: dict[Any, Callable[..., Any]] = {}
+
+
+def _special(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        for fn in functions:
+            SPECIAL[fn] = handler
+        return handler
+
+    return register
+
+
+def _methods(*names: str) -> list[Any]:
+    return [getattr(torch.Tensor, name) for name in names if hasattr(torch.Tensor, name)]
+
+
+# -- values that are not known while tracing --------------------------------------------------------------------------
+@_special(*_methods("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__complex__", "__index__", "is_nonzero",
+                    "__contains__", "__array__", "data_ptr", "__dlpack__"), torch.equal, torch.allclose, torch.is_nonzero)  # fmt: skip
+def _value(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    raise TracingError(
+        "the program asks for the value of a tensor (a branch on it, .item(), .tolist(), int(), numpy() or the like), which is "
+        "not known while tracing. Ways out: compute with tensors (torch.where, masks, torch.cond); pass the number as an "
+        "argument; or call thunder.jit on the parts before and after this line"
+    )
+
+
+# -- gradients' state -------------------------------------------------------------------------------------------------
+@_special(torch.Tensor.requires_grad_)
+def _requires_grad_(tracer: Tracer, x: Any, requires_grad: bool = True) -> Any:
+    if not isinstance(x, Handle):
+        x = tracer.handle_of(x)
+    from thunder.frontend.dispatch import set_requires_grad
+
+    set_requires_grad(x, requires_grad)
+    return x
+
+
+@_special(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad, torch.Tensor.register_hook,
+          torch.Tensor.retain_grad)  # fmt: skip
+def _autograd(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    raise TracingError(
+        "backward(), torch.autograd.grad and hooks on tensors inside a traced function are not traced: return the loss and "
+        "differentiate outside (loss.backward() works on the result of a jitted function), or use thunder's grad"
+    )
+
+
+# -- layout, found when asked -----------------------------------------------------------------------------------------
+@_special(torch.Tensor.stride)
+def _stride(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
+    return meta_tensor(tracer, aliasing.read(tracer.handle_of(x))).stride(*args, **kwargs)
+
+
+@_special(torch.Tensor.is_contiguous)
+def _is_contiguous(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
+    return meta_tensor(tracer, aliasing.read(tracer.handle_of(x))).is_contiguous(*args, **kwargs)
+
+
+@_special(torch.Tensor.storage_offset)
+def _storage_offset(tracer: Tracer, x: Any) -> Any:
+    return meta_tensor(tracer, aliasing.read(tracer.handle_of(x))).storage_offset()
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+def _write(tracer: Tracer, target: Any, value: Any, name: str) -> Any:
+    from thunder.frontend.dispatch import assign
+
+    return assign(tracer, target, value, name)
+
+
+@_special(torch.Tensor.copy_)
+def _copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) -> Any:
+    import thunder.torch as ltorch
+
+    value = source.to(device=target.device, dtype=target.dtype)
+    if value is source:
+        value = tracer.call_symbol(ltorch.clone, (source,), {})
+    return _write(tracer, target, value, "copy_")
+
+
+@_special(torch.Tensor.__setitem__)
+def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
+    import thunder.torch as ltorch
+
+    handle = tracer.handle_of(target)
+    _write(tracer, handle, tracer.call_symbol(ltorch.setitem, (handle, key, value), {}), "__setitem__")
+
+
+@_special(torch.Tensor.zero_)
+def _zero_(tracer: Tracer, target: Any) -> Any:
+    return _write(tracer, target, torch.zeros_like(target), "zero_")
+
+
+@_special(torch.Tensor.fill_)
+def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _write(tracer, target, value.to(target.dtype).expand(target.shape), "fill_")
+    return _write(tracer, target, torch.full_like(target, value), "fill_")
+
+
+def _shape_in_place(name: str) -> Callable[..., Any]:
+    def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
+        raise TracingError(
+            f"{name} changes a tensor's own shape or memory, which traced programs cannot: use the form without the underscore"
+        )
+
+    return handler
+
+
+for _name in ("resize_", "resize_as_", "set_", "transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_",
+              "swapdims_", "share_memory_", "rename_"):  # fmt: skip
+    if hasattr(torch.Tensor, _name):
+        SPECIAL[getattr(torch.Tensor, _name)] = _shape_in_place(_name)
+
+
+@_special(torch.Tensor.__deepcopy__)
+def _deepcopy(tracer: Tracer, x: Any, memo: Any) -> Any:
+    return x.clone()
+
+
+@_special(torch.Tensor.__iter__)
+def _iter(tracer: Tracer, x: Any) -> Any:
+    if x.dim() == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(torch.Tensor.unbind(x, 0))
+
+
+@_special(torch.Tensor.__reversed__)
+def _reversed(tracer: Tracer, x: Any) -> Any:
+    return x if x.dim() == 0 else x.flip(0)
+
+
+# -- normalization with running statistics ----------------------------------------------------------------------------
+def _running_statistics(
+    tracer: Tracer, sym: Any, input: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> Any:
+    out, new_mean, new_var = tracer.call_symbol(sym, (input, weight, bias, mean, var, momentum, eps), {})
+    with torch.no_grad():
+        for target, value in ((mean, new_mean), (var, new_var)):
+            if target is not None and value is not None:
+                _write(tracer, target, value, "batch_norm")
+    return out
+
+
+@_special(torch.batch_norm)
+def _batch_norm(
+    tracer: Tracer, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    import thunder.torch as ltorch
+
+    if training:
+        return _running_statistics(
+            tracer, ltorch.batch_norm_train, input, weight, bias, running_mean, running_var, momentum, eps
+        )
+    return tracer.call_symbol(
+        ltorch.batch_norm, (input, running_mean, running_var, weight, bias, False, momentum, eps), {}
+    )
+
+
+@_special(torch.nn.functional.batch_norm)
+def _f_batch_norm(
+    tracer: Tracer, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    return _batch_norm(tracer, input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+# -- properties -------------------------------------------------------------------------------------------------------
+def _get_data(tracer: Tracer, x: Any) -> Any:
+    return tracer.handle_of(x).detach()
+
+
+def _get_grad(tracer: Tracer, x: Any) -> Any:
+    if isinstance(x, Handle):
+        return None
+    raise TracingError(
+        "the program reads the .grad of a tensor, which no guard can watch: read it outside the traced function and pass it in"
+    )
+
+
+SPECIAL_PROPERTIES: dict[str, Callable[[Tracer, Any], Any]] = {"data": _get_data, "grad": _get_grad}
+
+
+def set_property(tracer: Tracer, name: str, target: Any, value: Any) -> None:
+    """What `target.name = value` does."""
+    if name == "data":
+        with torch.no_grad():
+            _write(tracer, target, value, "data")
+        return
+    if name == "requires_grad":
+        _requires_grad_(tracer, target, value)
+        return
+    raise TracingError(f"setting the attribute {name} of a tensor inside a traced function is not supported")

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tracer: stands between user code and the trace while the program runs natively, once.
+
+It turns handles and real tensors into proxies and results into handles, keeps the inputs of the program (arguments, then
+tensors that the program reaches by itself), and at the end writes back what was changed in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.core.devices import to_device
+from thunder.core.dtypes import is_inexact_dtype, to_dtype
+from thunder.core.errors import TracingError
+from thunder.core.langctx import set_langctx
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import SourceLine, state
+from thunder.core.symbol import OpTags, Symbol, proxies_in
+from thunder.core.trace import Trace
+from thunder.extend import Executor
+from thunder.frontend import aliasing
+from thunder.frontend.handle import Handle, Storage, View
+try:
+    from thunder.torch.shape import MAYBE_VIEW
+except ImportError:
+    MAYBE_VIEW = set()
+
+__all__ = ["Lifted", "Tracer", "annotate", "user_line"]
+
+def _folder(path: str | None) -> str:
+    return os.path.dirname(path or "") + os.sep
+
+
+# Frames of torch, of thunder and of Python's library are not the user's.
+_LIBRARIES = (_folder(torch.__file__), _folder(_folder(__file__)[:-1]), _folder(contextlib.__file__))
+_PACKAGES = os.sep + "site-packages" + os.sep
+
+
+def needs_grad(tensor: torch.Tensor) -> bool:
+    """A tensor's `requires_grad`, asked of a handle without going through torch's dispatch."""
+    return tensor._needs_grad if type(tensor) is Handle else tensor.requires_grad
+
+
+def user_line() -> SourceLine | None:
+    """The line of the user's program that is running: the innermost frame that is neither torch's nor thunder's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith("<") and (
+            not filename.startswith(_LIBRARIES) or (_PACKAGES in filename and not filename.startswith(_LIBRARIES[:2]))
+        ):
+            return SourceLine(filename, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def annotate(error: BaseException, source: SourceLine | None) -> None:
+    """Adds the user's line to an error's message, once."""
+    if source is None or getattr(error, "_thunder_source", None) is not None:
+        return
+    try:
+        error._thunder_source = source  # type: ignore[attr-defined]
+        if error.args and isinstance(error.args[0], str):
+            error.args = (f"{error.args[0]}\n  at {source}", *error.args[1:])
+        else:
+            error.args = (*error.args, f"at {source}")
+    except Exception:  # an exception with attributes of its own stays as it is
+        return
+
+
+class Lifted:
+    """A real tensor that became an input of the program because the program reached for it."""
+
+    __slots__ = ("handle", "proxy", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, proxy: TensorProxy, handle: Handle):
+        self.tensor = tensor
+        self.proxy = proxy
+        self.handle = handle
+
+
+class Tracer:
+    """Records one run of a program into `trace`."""
+
+    def __init__(self, name: str = "computation", executors: Sequence[Executor] = (), *, lift: bool = True):
+        self.trace = Trace(name)
+        self.executors = executors
+        self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self.inputs: list[Lifted] = []
+        self.meta_tensors: dict[str, torch.Tensor] = {}
+        self.wrote_input = False
+        self._known: dict[int, Lifted] = {}
+        self._lift = lift
+        self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+    def add_input(self, tensor: torch.Tensor, name: str | None) -> Handle:
+        """Makes a real tensor an input of the program; the same tensor is one input however often it is given."""
+        known = self._known.get(id(tensor))
+        if known is not None:
+            return known.handle
+        _check_kind(tensor)
+        trace = self.trace
+        proxy = TensorProxy(
+            trace.add_name(name) if name else trace.make_name("t_"),
+            shape=tuple(tensor.shape),
+            device=to_device(tensor.device),
+            dtype=to_dtype(tensor.dtype),
+            requires_grad=tensor.requires_grad,
+        )
+        handle = Handle.make(self, proxy, requires_grad=tensor.requires_grad, storage=Storage(proxy, proxy))
+        self.meta_tensors[proxy.name] = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+        )
+        trace.args.append(proxy)
+        lifted = Lifted(tensor, proxy, handle)
+        self.inputs.append(lifted)
+        self._known[id(tensor)] = lifted
+        return handle
+
+    def name_lifted(self, names_of: Callable[[torch.Tensor], str | None]) -> None:
+        """Says how tensors that the program reaches by itself are called."""
+        self._names_of = names_of
+
+    def handle_of(self, tensor: torch.Tensor) -> Handle:
+        """The handle of a tensor that user code gave to an operation."""
+        if isinstance(tensor, Handle):
+            if tensor._tracer is not self:
+                raise TracingError(
+                    f"a tensor of another trace ({tensor!r}) was used: it was kept from an earlier call of a traced function. "
+                    "Return it from that function instead of storing it"
+                )
+            return tensor
+        if not self._lift:
+            raise TracingError("a tensor that is not an argument was used where only arguments may be")
+        return self.add_input(tensor, self._names_of(tensor))
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def unwrap(self, x: Any) -> Any:
+        """Arguments with each tensor replaced by its present value."""
+        if isinstance(x, torch.Tensor):
+            return aliasing.read(self.handle_of(x))
+        kind = type(x)
+        if kind is tuple or kind is torch.Size:
+            return tuple([self.unwrap(i) for i in x])
+        if kind is list:
+            return [self.unwrap(i) for i in x]
+        if kind is dict:
+            return {k: self.unwrap(v) for k, v in x.items()}
+        if kind is slice:
+            return slice(self.unwrap(x.start), self.unwrap(x.stop), self.unwrap(x.step))
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return kind(*[self.unwrap(i) for i in x])
+        return x
+
+    def wrap(self, x: Any, *, requires_grad: bool = False) -> Any:
+        """Results with each proxy replaced by a handle of its own."""
+        if isinstance(x, TensorProxy):
+            return Handle.make(self, x, requires_grad=requires_grad and is_inexact_dtype(x.dtype))
+        kind = type(x)
+        if kind is tuple:
+            return tuple([self.wrap(i, requires_grad=requires_grad) for i in x])
+        if kind is list:
+            return [self.wrap(i, requires_grad=requires_grad) for i in x]
+        if kind is dict:
+            return {k: self.wrap(v, requires_grad=requires_grad) for k, v in x.items()}
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return kind(*[self.wrap(i, requires_grad=requires_grad) for i in x])
+        return x
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Within it, operations on proxies are recorded; user code is not running."""
+        before = state.frontend, state.source
+        state.frontend = None
+        state.source = user_line()
+        try:
+            yield
+        except Exception as error:
+            annotate(error, state.source)
+            raise
+        finally:
+            state.frontend, state.source = before
+
+    def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls an operation for user code."""
+        with self.recording():
+            given = args[0] if args and isinstance(args[0], torch.Tensor) else None
+            base = self.handle_of(given) if given is not None and OpTags.VIEW_OP in sym.tags else None
+            tensors = _tensors_in(args, kwargs)
+            args, kwargs = self.unwrap(args), self.unwrap(kwargs)
+            out = sym(*args, **kwargs)
+            grad = any(needs_grad(t) for t in tensors)
+            if grad and not torch.is_grad_enabled() and sym.differentiable:
+                out = self._detached(out, args, kwargs)
+            grad = grad and torch.is_grad_enabled() and sym.differentiable
+            if base is None:
+                return self._results(out, tensors, grad)
+            return self._views(sym, base, sym.bind(args, kwargs), out, grad)
+
+    def _detached(self, out: Any, args: Any, kwargs: Any) -> Any:
+        """What an operation under no_grad gives: no gradient flows back through it."""
+        from thunder.torch import detach
+
+        given = {p.name for p in proxies_in((args, kwargs))}
+        if isinstance(out, (tuple, list)):
+            return type(out)(self._detached(o, args, kwargs) for o in out)
+        return detach(out) if isinstance(out, TensorProxy) and out.name not in given and is_inexact_dtype(out.dtype) else out
+
+    def _results(self, out: Any, tensors: list[torch.Tensor], grad: bool) -> Any:
+        if isinstance(out, TensorProxy):
+            # An operation that hands on its input gives the user the same tensor, as torch does.
+            for t in tensors:
+                handle = self.handle_of(t)
+                if handle._value is out:
+                    return t if isinstance(t, Handle) else handle
+        return self.wrap(out, requires_grad=grad)
+
+    def _views(self, sym: Symbol, base: Handle, call: tuple[Any, Any], out: Any, grad: bool) -> Any:
+        args, kwargs = call[0][1:], call[1]
+        certain = sym.name not in MAYBE_VIEW
+
+        def one(value: Any, index: int | None) -> Any:
+            if not isinstance(value, TensorProxy):
+                return value
+            if value is base._value:
+                return base
+            view = View(sym, args, kwargs, index, certain)
+            return aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
+
+        if isinstance(out, (tuple, list)):
+            return type(out)([one(value, i) for i, value in enumerate(out)])
+        return one(out, None)
+
+    # -- running user code --------------------------------------------------------------------------------------------
+    @contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Within it, user code runs: operations go through this tracer into the trace."""
+        from thunder.frontend.dispatch import TracingMode
+
+        before = state.trace, state.frontend, state.source
+        state.trace, state.frontend = self.trace, self
+        try:
+            with set_langctx("torch"), TracingMode():
+                yield
+        finally:
+            state.trace, state.frontend, state.source = before
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+    def finish(self, output: Any) -> Any:
+        """Writes inputs that were changed in place back to their memory; returns the output in proxies.
+
+        Views of a changed input are taken anew from its memory, so that what is returned shares it as in torch.
+        """
+        before = state.trace, state.frontend
+        state.trace, state.frontend = self.trace, None
+        try:
+            with set_langctx("torch"):
+                for lifted in self.inputs:
+                    storage = lifted.handle._storage
+                    if storage.written and storage.value is not lifted.proxy:
+                        storage.value = prims.copy_(storage.value, lifted.proxy)
+                        storage.version += 1
+                        self.wrote_input = True
+                output = self.unwrap(output)
+                self.trace.output = output
+                prims.python_return(output)
+        finally:
+            state.trace, state.frontend = before
+        self.trace.bound_symbols[:0] = _unpacks(self.trace.args)
+        return output
+
+
+def _unpacks(args: Sequence[Proxy]) -> list[Any]:
+    from thunder.core.symbol import BoundSymbol
+
+    return [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in args]
+
+
+def _tensors_in(*containers: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    stack = list(containers)
+    while stack:
+        x = stack.pop()
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (tuple, list)):
+            stack.extend(x)
+        elif isinstance(x, dict):
+            stack.extend(x.values())
+    return found
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _check_kind(tensor: torch.Tensor) -> None:
+    if type(tensor) not in _PLAIN and type(tensor).__torch_function__ is not torch._C._disabled_torch_function_impl:
+        if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl or not isinstance(
+            tensor, torch.nn.Parameter
+        ):
+            raise TracingError(
+                f"tensors of the class {type(tensor).__module__}.{type(tensor).__qualname__} have operations of their own, which "
+                "thunder cannot see: unwrap it to a plain tensor first"
+            )
+    if tensor.layout is not torch.strided:
+        raise TracingError(
+            f"a tensor with the layout {tensor.layout} was used: thunder traces strided tensors; convert it with .to_dense()"
+        )

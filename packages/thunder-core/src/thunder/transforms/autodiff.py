@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reverse mode differentiation of traces.
+
+Each operation's gradient rule runs the operation and says, with get_grad and put_grad, how gradients flow from its result
+to its inputs. What a rule records falls apart into what its result needs (the forward part) and the rest (the backward
+part). The forward parts in order, then the backward parts in reverse order with get_grad and put_grad replaced by the sums
+they stand for, are the joint program; splitting it gives a forward program that also returns what the backward needs.
+
+The rule of an operation is the first of: the claiming executor's `grad_transform`, one that `register_grad` set, the
+operation's own, the rules of what it decomposes into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import ThunderError
+from thunder.core.langctx import resolve_method, set_langctx
+from thunder.core.prims.autodiff import rule_of_vjp
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import state, tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.trace import Trace, construct
+from thunder.extend import Executor
+
+__all__ = ["GradRule", "JointTrace", "differentiate", "register_grad"]
+
+GradRule = Callable[..., Any]
+
+_registered: dict[Any, GradRule] = {}
+
+
+def register_grad(sym_or_id: Symbol | Any, rule: GradRule) -> None:
+    """Sets the gradient rule of an operation, by its symbol or id, whoever declared it."""
+    _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
+
+
+def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule | None:
+    """The gradient rule for one call; None when what it decomposes into has to be asked."""
+    for executor in executors:
+        rule = executor.grad_rule(bsym)
+        if rule is not None:
+            return rule
+        implementation = executor.implementation(bsym)
+        if implementation is not None and implementation.executable and executor.can_execute(bsym):
+            break  # it runs the operation and brings no rule
+    sym = bsym.sym
+    rule = _registered.get(sym.id) or sym.grad_rule
+    if rule is None and sym.vjp_rule is not None:
+        rule = rule_of_vjp(sym, sym.vjp_rule)
+    return rule
+
+
+class _Block:
+    """What one rule recorded: its forward and its backward operations."""
+
+    __slots__ = ("backward", "forward")
+
+    def __init__(self, forward: list[BoundSymbol], backward: list[BoundSymbol]):
+        self.forward = forward
+        self.backward = backward
+
+
+class JointTrace:
+    """A program and its differentiation, before they are put together.
+
+    `trace` holds the forward operations; `backward(cotangents)` records the backward ones into it, or into another trace.
+    """
+
+    def __init__(self, source: Trace, wrt: Sequence[TensorProxy], executors: Sequence[Executor] = ()):
+        self.executors = executors
+        self.trace = source.derive()
+        self.env: dict[str, Any] = {}  # what a value of the source is called here
+        self.tracked: set[str] = {p.name for p in wrt}  # the values that depend on what is differentiated by
+        self.blocks: list[_Block] = []
+        self.output: Any = None
+        with tracectx(self.trace), set_langctx("torch"):
+            for bsym in source.bound_symbols:
+                self._forward(bsym)
+
+    # -- forward ------------------------------------------------------------------------------------------------------
+    def _forward(self, bsym: BoundSymbol) -> None:
+        if self.env:
+            bsym = bsym.substitute(self.env)
+        sym = bsym.sym
+        if sym is prims.python_return:
+            self.output = bsym.args[0]
+            return
+        if OpTags.UNPACK_OP in sym.tags or not self._depends(bsym) or not sym.differentiable:
+            self.trace.record(bsym)
+            return
+        rule = grad_rule(bsym, self.executors)
+        if rule is not None:
+            self._apply(rule, bsym)
+        elif bsym.subsymbols:
+            self._through_decomposition(bsym)
+        elif bsym.out_names:
+            where = f"\n  at {bsym.source}" if bsym.source else ""
+            raise ThunderError(
+                f"{sym.name} has no gradient rule: give it one with thunder.core.transforms.register_grad, or keep what it "
+                f"is applied to out of the gradient with .detach(){where}"
+            )
+
+    def _through_decomposition(self, bsym: BoundSymbol) -> None:
+        """Differentiates an operation by the rules of its parts.
+
+        It stays whole in the forward program where all that its backward needs are its inputs, its outputs and what is
+        cheaply computed from them again; else its parts take its place.
+        """
+        first, env = len(self.blocks), dict(self.env)
+        with self.trace.scope() as parts:
+            for sub in bsym.subsymbols:
+                self._forward(sub)
+        again = None if self.env != env else _recomputed(self.blocks[first:], bsym, parts)
+        if again is None:
+            for part in parts:
+                self.trace.record(part)
+            return
+        self.trace.record(bsym)
+        if again:
+            self.blocks.append(_Block([], again))
+
+    def _depends(self, bsym: BoundSymbol) -> bool:
+        return any(
+            p.name in self.tracked and isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) for p in bsym.flat_args
+        )
+
+    def _apply(self, rule: GradRule, bsym: BoundSymbol) -> None:
+        source, state.source = state.source, bsym.source
+        try:
+            with self.trace.scope() as recorded:
+                result = rule(*bsym.args, **bsym.kwargs)
+        finally:
+            state.source = source
+        names = self._rename(bsym, result, recorded)
+        if names:
+            recorded = [op.substitute(names) for op in recorded]
+        block = _split(recorded, {p.name for p in proxies_in(map_proxies(result, lambda p: names.get(p.name, p)))})
+        for op in block.forward:
+            self.trace.record(op)
+        self.tracked.update(
+            p.name for p in proxies_in(bsym.output) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
+        )
+        self.blocks.append(block)
+
+    def _rename(self, bsym: BoundSymbol, result: Any, recorded: list[BoundSymbol]) -> dict[str, Any]:
+        """Gives the rule's result the names of the output it stands for."""
+        old, new = proxies_in(bsym.output), proxies_in(result)
+        if len(old) != len(new):
+            raise ThunderError(
+                f"the gradient rule of {bsym.sym.name} returned {len(new)} values instead of {len(old)}: it must return what "
+                "the operation returns"
+            )
+        made = {name for op in recorded for name in op.out_names}
+        names: dict[str, Any] = {}
+        for want, got in zip(old, new):
+            if want.name == got.name:
+                continue
+            if got.name in made and got.name not in names:
+                names[got.name] = want
+            else:  # the result is an input: gradients for the one flow into the other
+                self.env[want.name] = names.get(got.name, got)
+                self.tracked.add(self.env[want.name].name)
+        return names
+
+    # -- backward -----------------------------------------------------------------------------------------------------
+    def backward(self, cotangents: dict[str, TensorProxy], wrt: Sequence[TensorProxy]) -> list[TensorProxy | None]:
+        """Records the backward program into the current trace and returns the gradients of `wrt` (None: none flows).
+
+        `cotangents` are the gradients of outputs, by their names.
+        """
+        grads: dict[str, Any] = dict(cotangents)
+        with set_langctx("torch"):
+            for block in reversed(self.blocks):
+                self._replay(block.backward, grads)
+        return [grads.get(self.env.get(p.name, p).name) for p in wrt]
+
+    def _replay(self, operations: list[BoundSymbol], grads: dict[str, Any]) -> None:
+        asked = [op.args[0].name for op in operations if op.sym is prims.get_grad]
+        if asked and not any(name in grads for name in asked):
+            return  # nothing flows into this operation
+        trace = state.trace
+        assert trace is not None
+        env: dict[str, Any] = {}
+        put: list[tuple[str, Any]] = []
+        for op in operations:
+            if op.sym is prims.get_grad:
+                a = op.args[0]
+                found = grads.get(a.name)
+                env[op.output.name] = found if found is not None else resolve_method("zeros_like")(a)
+                continue
+            op = op.substitute(env) if env else op
+            if op.sym is prims.put_grad:
+                if op.args[0].name in self.tracked:
+                    put.append((op.args[0].name, op.args[1]))
+                continue
+            trace.record(op)
+        # An operation's result may be its input (in rules that pass it on): its gradient is used up before new ones come.
+        for name in asked:
+            grads.pop(name, None)
+        for name, grad in put:
+            known = grads.get(name)
+            grads[name] = grad if known is None else known + grad
+
+
+_CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.SHAPE_OP, OpTags.VIEW_OP})
+
+
+def _is_cheap(op: BoundSymbol) -> bool:
+    return not _has_effect(op) and (not _CHEAP.isdisjoint(op.sym.tags) or not op.arg_names)
+
+
+def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:
+    """The operations that backward has to run again if `bsym` is run whole; None if that would not be cheap."""
+    given = {*bsym.arg_names, *bsym.out_names}
+    needed: set[str] = set()
+    for block in blocks:
+        made: set[str] = set()
+        for op in block.backward:
+            if OpTags.GRAD_OP in op.sym.tags:
+                needed.update(p.name for p in op.flat_args[1:] if p.name not in made)
+            else:
+                needed.update(name for name in op.arg_names if name not in made)
+            made.update(op.out_names)
+    needed -= given
+    again: list[BoundSymbol] = []
+    for op in reversed(parts):
+        if not any(name in needed for name in op.out_names):
+            continue
+        if not _is_cheap(op):
+            return None
+        needed.update(name for name in op.arg_names if name not in given)
+        again.append(op)
+    return again[::-1]
+
+
+def _split(recorded: list[BoundSymbol], results: set[str]) -> _Block:
+    """A rule's operations: those that its results need, and those for backward. Effects belong to the forward part."""
+    needed = set(results)
+    forward: list[BoundSymbol] = []
+    backward: list[BoundSymbol] = []
+    for op in reversed(recorded):
+        is_grad = OpTags.GRAD_OP in op.sym.tags
+        if not is_grad and (any(n in needed for n in op.out_names) or _has_effect(op)):
+            needed.update(op.arg_names)
+            forward.append(op)
+        else:
+            backward.append(op)
+    return _Block(forward[::-1], backward[::-1])
+
+
+def _has_effect(op: BoundSymbol) -> bool:
+    return op.sym.must_stay or any(_has_effect(sub) for sub in op.subsymbols)
+
+
+def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
+    """The outputs that gradients can flow into, each once."""
+    found = {p.name: p for p in proxies_in(output) if isinstance(p, TensorProxy)}
+    return [p for name, p in found.items() if name in tracked and is_inexact_dtype(p.dtype)]
+
+
+def differentiate(
+    trace: Trace, executors: Sequence[Executor] = (), *, wrt: Sequence[TensorProxy] | None = None
+) -> Trace:
+    """The program that returns the gradients of `trace`'s outputs, as a list with one for each tensor of `wrt`.
+
+    Outputs take ones as cotangents. `wrt` defaults to every floating point input, whether or not it requires grad.
+    """
+    if wrt is None:
+        wrt = [p for p in trace.args if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
+    with construct(trace, "Grad transform") as out:
+        joint = JointTrace(trace, wrt, executors)
+        out.names, out._counters = joint.trace.names, joint.trace._counters
+        out.bound_symbols[:] = joint.trace.bound_symbols
+        with tracectx(out), set_langctx("torch"):
+            cotangents = {p.name: _ones_like(p) for p in differentiable_outputs(joint.output, joint.tracked)}
+            if not cotangents:
+                raise ThunderError(
+                    "grad: no output depends on a floating point input of the function, so there is nothing to differentiate"
+                )
+            grads = joint.backward(cotangents, wrt)
+            found = [g if g is not None else resolve_method("zeros_like")(p) for g, p in zip(grads, wrt)]
+            prims.python_return(found)
+    out.output = found
+    return out
+
+
+def _ones_like(p: TensorProxy) -> Any:
+    from thunder.core.devices import to_torch_device
+    from thunder.core.dtypes import to_torch_dtype
+
+    return resolve_method("full")(p.shape, 1.0, device=to_torch_device(p.device), dtype=to_torch_dtype(p.dtype))
+
+
+def split_forward_backward(
+    trace: Trace, executors: Sequence[Executor], wrt: Sequence[TensorProxy]
+) -> tuple[Trace, Trace, list[TensorProxy], list[Proxy]]:
+    """The forward program, the backward program, the outputs that take gradients, and what is saved between the two.
+
+    The forward returns `(output, saved)`; the backward takes what is saved, then one cotangent an output in the order
+    given, and returns a list with the gradient, or None, of each tensor of `wrt`.
+    """
+    with construct(trace, "Forward") as forward:
+        joint = JointTrace(trace, wrt, executors)
+        outputs = differentiable_outputs(joint.output, joint.tracked)
+        backward = Trace("backward")
+        backward.names, backward._counters = joint.trace.names, joint.trace._counters
+        cotangents: dict[str, TensorProxy] = {}
+        with construct(backward, "Backward") as backward, tracectx(backward):
+            for p in outputs:
+                cotangents[p.name] = TensorProxy(like=p, name=backward.add_name(f"grad_{p.name}"), requires_grad=False)
+            grads = joint.backward(dict(cotangents), wrt)
+            prims.python_return(grads)
+        backward.output = grads
+        saved = _inputs_of(backward, {p.name for p in cotangents.values()})
+        backward.args = [*saved, *cotangents.values()]
+        backward.bound_symbols[:0] = [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in backward.args]
+        forward.names = joint.trace.names
+        forward.bound_symbols[:] = joint.trace.bound_symbols
+        forward.output = (joint.output, tuple(saved))
+        with tracectx(forward):
+            prims.python_return(forward.output)
+    return forward, backward, outputs, saved
+
+
+def _inputs_of(trace: Trace, given: set[str]) -> list[Proxy]:
+    """The values that the useful part of a program reads and does not make."""
+    needed: dict[str, Proxy] = {}
+    useful: set[str] = set()
+    for bsym in reversed(trace.bound_symbols):
+        if bsym.sym is prims.python_return or _has_effect(bsym) or any(n in useful for n in bsym.out_names):
+            useful.update(bsym.arg_names)
+            for name in bsym.out_names:
+                needed.pop(name, None)
+            made = set(bsym.out_names)
+            needed.update({p.name: p for p in bsym.flat_args if p.name not in made})
+        else:
+            continue
+    return [p for name, p in reversed(needed.items()) if name not in given]

@@ -54,6 +54,13 @@ def test_how_it_died(monkeypatch, status: int, words: str) -> None:
     assert seen["output"].splitlines()[0] == "line 25"
 
 
+def test_a_crash_with_a_traceback(monkeypatch) -> None:
+    """What faulthandler says begins with what matters."""
+    output = ["noise", "Fatal Python error: Segmentation fault", "  File acme.py, line 3", *["  more"] * 30]
+    pretend(monkeypatch, lambda report, timeout: (-11, "\n".join(output).encode()))
+    assert child.look("acme")["output"].splitlines()[:2] == output[1:3]
+
+
 def test_it_does_not_end(monkeypatch) -> None:
     """A plugin that hangs is told like one that crashes."""
 

@@ -22,6 +22,9 @@ __all__ = ["look"]
 #: How much of what a dying child said is worth showing.
 LAST_LINES = 15
 
+#: How faulthandler begins; the innermost frame follows at once.
+FATAL = "Fatal Python error"
+
 
 def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
     """What a child process sees: `{"env": …, "record": …}`, or `{"crash": why, "output": last words}` if it died."""
@@ -56,7 +59,11 @@ def death(status: int) -> str:
 
 
 def _last_words(output: bytes | None) -> str:
+    """The end of what it printed; of a crash that Python could still report, the beginning of that report."""
     lines = (output or b"").decode(errors="replace").strip().splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith(FATAL):
+            return "\n".join(lines[number:][:LAST_LINES])
     return "\n".join(lines[-LAST_LINES:])
 
 

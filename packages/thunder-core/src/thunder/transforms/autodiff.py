@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import thunder.torch as ltorch
 from thunder.core import prims
-from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError
-from thunder.core.langctx import resolve_method, set_langctx
+from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import rule_of_vjp
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state, tracectx
@@ -190,7 +192,7 @@ class JointTrace:
             if op.sym is prims.get_grad:
                 a = op.args[0]
                 found = grads.get(a.name)
-                env[op.output.name] = found if found is not None else resolve_method("zeros_like")(a)
+                env[op.output.name] = found if found is not None else ltorch.zeros_like(a)
                 continue
             op = op.substitute(env) if env else op
             if op.sym is prims.put_grad:
@@ -282,17 +284,14 @@ def differentiate(
                     "grad: no output depends on a floating point input of the function, so there is nothing to differentiate"
                 )
             grads = joint.backward(cotangents, wrt)
-            found = [g if g is not None else resolve_method("zeros_like")(p) for g, p in zip(grads, wrt)]
+            found = [g if g is not None else ltorch.zeros_like(p) for g, p in zip(grads, wrt)]
             prims.python_return(found)
     out.output = found
     return out
 
 
 def _ones_like(p: TensorProxy) -> Any:
-    from thunder.core.devices import to_torch_device
-    from thunder.core.dtypes import to_torch_dtype
-
-    return resolve_method("full")(p.shape, 1.0, device=to_torch_device(p.device), dtype=to_torch_dtype(p.dtype))
+    return ltorch.full(p.shape, 1.0, device=to_torch_device(p.device), dtype=to_torch_dtype(p.dtype))
 
 
 def split_forward_backward(

@@ -63,18 +63,10 @@ def jit(
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    if not options:
-        return
-    from thunder.plugins.registry import known_options
+    if options:
+        from thunder.plugins import check_options
 
-    known = known_options()
-    for name in options:
-        if name not in known:
-            installed = ", ".join(sorted(known)) or "none from plugins"
-            raise TypeError(
-                f"thunder.jit has no option {name!r}; it has executors, transforms, cache, sharp_edges, and those of the "
-                f"installed executors: {installed}"
-            )
+        check_options(options, others=("executors", "transforms", "cache", "sharp_edges"))
 
 
 def compile(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:

@@ -7,12 +7,13 @@ import itertools
 
 import pytest
 
-from thunder.plugins import PHASES, OptionSpec, TransformSpec
+from thunder.core.errors import ThunderError
+from thunder.plugins import PHASES, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.catalog import Catalog
 
 
 def transform(name: str, *, before: tuple[str, ...] = (), after: tuple[str, ...] = (), phase: str = "before_grad"):
-    return TransformSpec(name, lambda trace: trace, phase, before, after, owner=f"owner of {name}")
+    return TransformSpec(name, lambda trace, context: trace, phase, before, after, owner=f"owner of {name}")
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,19 @@ def test_phases() -> None:
     assert all(PHASES.values())
     with pytest.raises(TypeError, match="transform 'a' must be callable"):
         TransformSpec("a", None, "before_grad")  # type: ignore[arg-type]
+
+
+def test_applying() -> None:
+    """A pass gets trace and context; one that fails, or forgets to return, is named with its owner."""
+    context = PassContext("before_grad", {"acme_level": 2}, ("acme",))
+    spec = TransformSpec("t", lambda trace, context: [*trace, context.options["acme_level"]], "before_grad")
+    assert spec.apply([1], context) == [1, 2]
+    broken = TransformSpec("t", lambda trace, context: 1 / 0, "before_grad", owner="plugin 'acme'")
+    with pytest.raises(ThunderError, match="the pass 't' of plugin 'acme' failed: ZeroDivisionError: ") as caught:
+        broken.apply([1], context)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(ThunderError, match="the pass 't' of plugin 'acme' returned no trace"):
+        TransformSpec("t", lambda trace, context: None, "before_grad", owner="plugin 'acme'").apply([1], context)
 
 
 def test_removal() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from thunder.core.errors import PluginLoadError
-from thunder.plugins.catalog import PHASES, OptionSpec, TransformSpec
+from thunder.plugins.catalog import PHASES, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.discovery import API_VERSION, EXECUTORS_VARIABLE, GROUP, names_in
 from thunder.plugins.env import Availability, Env, GpuDevice
 from thunder.plugins.hookspecs import HOOKS, hookimpl, hookspec
@@ -31,6 +31,7 @@ __all__ = [
     "ExecutorInfo",
     "GpuDevice",
     "OptionSpec",
+    "PassContext",
     "PluginLoadError",
     "PluginManager",
     "PluginRecord",

@@ -6,10 +6,12 @@ from __future__ import annotations
 import difflib
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["PHASES", "Catalog", "OptionSpec", "TransformSpec"]
+from thunder.core.errors import ThunderError
+
+__all__ = ["PHASES", "Catalog", "OptionSpec", "PassContext", "TransformSpec"]
 
 #: The phases of compilation at which a plugin's pass may run, and what it sees there.
 PHASES = {
@@ -52,11 +54,23 @@ class OptionSpec:
 
 
 @dataclass(frozen=True)
+class PassContext:
+    """What a plugin's pass may know of the compilation it runs in. Later versions may know more; none will know less.
+
+    options: the compile options that the user gave, of all plugins. executors: those that will be asked, in order.
+    """
+
+    phase: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    executors: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
 class TransformSpec:
     """A pass from trace to trace, run in `phase`, before and after the named passes of that phase if present."""
 
     name: str
-    transform: Callable[[Any], Any]
+    transform: Callable[[Any, PassContext], Any]
     phase: str
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -69,6 +83,19 @@ class TransformSpec:
             )
         if not callable(self.transform):
             raise TypeError(f"transform {self.name!r} must be callable, but it is {self.transform!r}")
+
+    def apply(self, trace: Any, context: PassContext) -> Any:
+        """The pass's trace. A pass that raises is told apart from the user's program and from thunder's own passes."""
+        try:
+            result = self.transform(trace, context)
+        except Exception as error:
+            raise ThunderError(
+                f"the pass {self.name!r} of {self.owner} failed: {type(error).__name__}: {error}. "
+                "It is not a fault of your program; THUNDER_DISABLE_PLUGINS goes on without the plugin"
+            ) from error
+        if result is None:
+            raise ThunderError(f"the pass {self.name!r} of {self.owner} returned no trace")
+        return result
 
 
 class Catalog:

@@ -82,7 +82,8 @@ def thunder_register_options(registry: PluginRegistry) -> None:
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Register passes over traces, each for a phase of compilation and before or after other passes of that phase.
 
-    `registry.register_transform(name, transform, phase="before_execution", before=(), after=())`.
+    `registry.register_transform(name, transform, phase="before_execution", before=(), after=())`; `transform(trace,
+    context)` returns a trace, and finds the user's options in `context.options`.
     """
 
 

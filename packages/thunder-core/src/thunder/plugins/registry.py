@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from thunder.plugins.catalog import Catalog, OptionSpec, TransformSpec
+from thunder.plugins.catalog import Catalog, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.record import ExecutorInfo, PluginRecord
 
 if TYPE_CHECKING:
@@ -138,13 +138,13 @@ class PluginRegistry:
     def register_transform(
         self,
         name: str,
-        transform: Callable[[Any], Any],
+        transform: Callable[[Any, PassContext], Any],
         *,
         phase: str,
         before: str | Iterable[str] = (),
         after: str | Iterable[str] = (),
     ) -> TransformSpec:
-        """Brings a pass: `transform(trace)` returns a new trace, or the same one when it has nothing to do.
+        """Brings a pass: `transform(trace, context)` returns a new trace, or the same one when it has nothing to do.
 
         phase: one of `thunder.plugins.PHASES`.
         before, after: names of passes of that phase; names that are not present are ignored.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sample inputs of operators, as they stand beside the operator's declaration.
 
-A sample generator receives a tensor factory `make(*shape, **options)` that already knows device, dtype and requires_grad,
-and yields `SampleInput`s; an error generator yields `(SampleInput, exception type, message pattern)`. What is common to a
-class of operators (elementwise, reductions) is written once, here.
+A sample generator receives a tensor factory `make(*shape, **options)` that already knows device, dtype and
+requires_grad, and yields `SampleInput`s; an error generator yields `(SampleInput, exception type, message pattern)`.
+What is common to a class of operators (elementwise, reductions) is written once, here.
 """
 
 from __future__ import annotations

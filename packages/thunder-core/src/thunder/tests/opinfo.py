@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the suite knows of an operator: an `OpInfo`, and `DecorateInfo` for tests of it that want a pytest mark."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from thunder.core.devices import DeviceType
+from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.core.samples import ErrorSample, SampleInput
+from thunder.core.symbol import OpTags, Symbol
+
+__all__ = ["DecorateInfo", "Domain", "OpInfo", "samples_under_seed"]
+
+SampleGenerator = Callable[..., Iterator[SampleInput]]
+ErrorGenerator = Callable[..., Iterator[ErrorSample]]
+
+
+class Domain(NamedTuple):
+    """The values that an operator is defined for; None: no bound."""
+
+    low: float | None = None
+    high: float | None = None
+
+
+class DecorateInfo:
+    """A pytest mark for some of the tests of an operator.
+
+    DecorateInfo(pytest.mark.xfail, "test_core_vs_torch_consistency", dtypes=(datatypes.float16,),
+                 devicetypes=(devices.DeviceType.CPU,), executors=("nvfuser",))
+
+    What is left out (the test's name too) restricts nothing. dtypes and device types may be thunder's or torch's.
+    """
+
+    def __init__(
+        self,
+        mark: Any,
+        test_name: str | None = None,
+        *,
+        dtypes: Sequence[Any] | None = None,
+        devicetypes: Sequence[Any] | None = None,
+        executors: Sequence[str] | None = None,
+        active_if: bool = True,
+    ):
+        self.mark = mark
+        self.test_name = test_name
+        self.dtypes = None if dtypes is None else frozenset(to_torch_dtype(to_dtype(d)) for d in dtypes)
+        self.devicetypes = None if devicetypes is None else frozenset(_type_name(d) for d in devicetypes)
+        self.executors = None if executors is None else frozenset(executors)
+        self.active_if = active_if
+
+    def applies(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> bool:
+        """Whether it is meant for that test."""
+        return (
+            self.active_if
+            and self.test_name in (None, test_name)
+            and (self.executors is None or executor in self.executors)
+            and (self.devicetypes is None or device.partition(":")[0] in self.devicetypes)
+            and (self.dtypes is None or dtype in self.dtypes)
+        )
+
+
+def _type_name(device: Any) -> str:
+    return str(device if isinstance(device, (str, DeviceType)) else device.type).partition(":")[0].lower()
+
+
+class OpInfo:
+    """An operator with what is needed to test it.
+
+    op: a symbol, or any function over thunder's operations (`clang.unfold`).
+    sample_input_generator: `(op, device, dtype, requires_grad, **kwargs)` yields `SampleInput`s.
+    error_input_generator: `(op, device, dtype=torch.float32, **kwargs)` yields `(sample, exception type, pattern)`.
+    torch_reference: what gives the right answer for the same arguments on real tensors.
+    test_directives: `DecorateInfo`s.
+    domain: the values it is defined for, `(low, high)`.
+    dtypes, devicetypes: what it exists for; None: what its reference takes.
+    supports_grad: False: nothing is asked of its gradient; True: it has one; None: it has what its reference has.
+    family: the row of the final table that it is counted in.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Any],
+        *,
+        name: str | None = None,
+        sample_input_generator: SampleGenerator,
+        error_input_generator: ErrorGenerator | None = None,
+        torch_reference: Callable[..., Any] | None = None,
+        test_directives: Sequence[DecorateInfo] = (),
+        domain: tuple[float | None, float | None] = (None, None),
+        dtypes: Sequence[Any] | None = None,
+        devicetypes: Sequence[Any] | None = None,
+        supports_grad: bool | None = None,
+        family: str | None = None,
+    ):
+        self.op = op
+        self.name: str = name or op.__name__
+        self.sample_input_generator = sample_input_generator
+        self.error_input_generator = error_input_generator
+        self.torch_reference = torch_reference
+        self.test_directives = tuple(test_directives)
+        self.domain = Domain(*domain)
+        self.dtypes = None if dtypes is None else frozenset(to_torch_dtype(to_dtype(d)) for d in dtypes)
+        self.devicetypes = None if devicetypes is None else frozenset(_type_name(d) for d in devicetypes)
+        self.supports_grad = supports_grad
+        self.family = family or "other"
+
+    def __repr__(self) -> str:
+        return f"OpInfo({self.name!r})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.op(*args, **kwargs)
+
+    @functools.cached_property
+    def symbol(self) -> Symbol:
+        """The operator as a symbol; a plain function becomes a composite of that name."""
+        if isinstance(self.op, Symbol):
+            return self.op
+        return Symbol(self.op.__name__, self.op, id=f"{self.op.__module__}.{self.op.__name__}")
+
+    @property
+    def tags(self) -> frozenset[OpTags]:
+        """The operator's tags."""
+        return self.symbol.tags
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+    def sample_inputs(
+        self, device: Any = "cpu", dtype: Any = torch.float32, *, requires_grad: bool = False, **kwargs: Any
+    ) -> list[SampleInput]:
+        """All its samples; the same ones each time."""
+        generator = functools.partial(self.sample_input_generator, self, device, to_torch_dtype(dtype), requires_grad)
+        return samples_under_seed(self.name, generator, **kwargs)
+
+    def error_inputs(self, device: Any = "cpu", **kwargs: Any) -> list[ErrorSample]:
+        """All its samples that must fail; the same ones each time."""
+        if self.error_input_generator is None:
+            return []
+        return samples_under_seed(self.name, functools.partial(self.error_input_generator, self, device), **kwargs)
+
+    def first_sample(self, device: Any = "cpu", dtype: Any = torch.float32) -> SampleInput | None:
+        """The plainest sample."""
+        generator = functools.partial(self.sample_input_generator, self, device, to_torch_dtype(dtype), False)
+        found = samples_under_seed(self.name, lambda: _first(generator()))
+        return found[0] if found else None
+
+    # -- where it exists ----------------------------------------------------------------------------------------------
+    def exists_for(self, device: str, dtype: torch.dtype) -> bool:
+        """Whether it is an operation on that dtype and device: whether its reference takes any of its samples."""
+        if self.devicetypes is not None and device.partition(":")[0] not in self.devicetypes:
+            return False
+        if self.dtypes is not None:
+            return dtype in self.dtypes
+        return self._probe(device, dtype)
+
+    @functools.cache  # noqa: B019  an OpInfo lives as long as the process
+    def _probe(self, device: str, dtype: torch.dtype) -> bool:
+        from thunder.tests.running import runs_in_torch
+
+        try:
+            samples = self.sample_inputs(device, dtype)
+        except (RuntimeError, TypeError, NotImplementedError, ValueError):
+            return False  # a sample cannot even be made of this dtype (`make(3) > 0` of complex numbers)
+        return any(runs_in_torch(self, sample) for sample in samples)
+
+    def marks(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> list[Any]:
+        """The pytest marks that its directives put on a test."""
+        return [d.mark for d in self.test_directives if d.applies(test_name, executor, device, dtype)]
+
+
+def _first(generator: Iterator[Any]) -> Iterator[Any]:
+    for item in generator:
+        yield item
+        return
+
+
+def samples_under_seed(name: str, generator: Callable[..., Iterator[Any]], **kwargs: Any) -> list[Any]:
+    """What `generator` yields with torch's random state set by `name`, and put back afterwards."""
+    state = torch.random.get_rng_state()
+    torch.manual_seed(zlib.crc32(name.encode()))
+    try:
+        return list(generator(**kwargs))
+    finally:
+        torch.random.set_rng_state(state)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the options of a pytest run to what is under test; they are declared in `pytest_thunder`."""
+
+from __future__ import annotations
+
+import pytest
+
+from thunder.core.errors import PluginLoadError
+from thunder.tests.known_failures import BadKnownFailures
+from thunder.tests.target import BadTarget, Target, targets_of
+
+__all__ = ["targets_of_run"]
+
+_KEY: pytest.StashKey[list[Target]] = pytest.StashKey()
+
+
+def targets_of_run(config: pytest.Config) -> list[Target]:
+    """What this run tests; the same objects each time it is asked."""
+    if _KEY not in config.stash:
+        try:
+            config.stash[_KEY] = targets_of(
+                _names(config.getoption("thunder_executor")) or ["torch"],
+                devices=_names(config.getoption("thunder_device")),
+                dtypes=_names(config.getoption("thunder_dtypes")),
+                full=config.getoption("thunder_full"),
+            )
+        except (BadTarget, BadKnownFailures, PluginLoadError, ValueError) as error:
+            raise pytest.UsageError(str(error)) from error
+    return config.stash[_KEY]
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]

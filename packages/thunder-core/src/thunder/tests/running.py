@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running one sample of an operator: as torch does, as a trace that executors claimed, and through `thunder.jit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import thunder
+from thunder.core import prims
+from thunder.core.devices import Device, to_torch_device
+from thunder.core.dtypes import dtype as thunder_dtype
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from thunder.core.samples import SampleInput
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.core.trace import Trace
+from thunder.execution.claim import is_structural, transform_for_execution
+from thunder.executors import TORCH
+from thunder.extend import Executor, FusionExecutor
+from thunder.tests.opinfo import OpInfo
+
+__all__ = [
+    "all_levels",
+    "claimed_by",
+    "copied",
+    "could_claim",
+    "draws_random_numbers",
+    "execution_trace",
+    "has_implementation",
+    "map_tensors",
+    "reference",
+    "run_jitted",
+    "run_trace",
+    "runs_in_torch",
+    "same_random_numbers",
+    "tensors_in",
+    "to_primitives",
+    "torch_implementation",
+    "trace_sample",
+]
+
+SEED = 20
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------
+def tensors_in(x: Any) -> list[torch.Tensor]:
+    """The tensors in a sample or a result, in order."""
+    leaves = tree_leaves((x.args, x.kwargs)) if isinstance(x, SampleInput) else tree_leaves(x)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def map_tensors(sample: SampleInput, fn: Callable[[torch.Tensor], torch.Tensor]) -> SampleInput:
+    """The sample with `fn` of each tensor; a tensor that is given twice stays one."""
+    done: dict[int, torch.Tensor] = {}
+
+    def once(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in done:
+            done[id(leaf)] = fn(leaf)
+        return done[id(leaf)]
+
+    args, kwargs = tree_map(once, (sample.args, sample.kwargs))
+    return SampleInput(*args, **kwargs)
+
+
+def copied(sample: SampleInput) -> SampleInput:
+    """The sample on memory of its own, with the same strides: for operations that write to what they get."""
+    return map_tensors(sample, _copy)
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    if any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride())):
+        return x.detach()  # elements that share memory cannot be written to one by one
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x.detach())
+
+
+# -- torch -------------------------------------------------------------------------------------------------------------
+def to_torch(x: Any) -> Any:
+    """Arguments with thunder's dtypes and devices replaced by torch's."""
+    if isinstance(x, thunder_dtype):
+        return to_torch_dtype(x)
+    if isinstance(x, Device):
+        return to_torch_device(x)
+    if type(x) in (tuple, list):
+        return type(x)(to_torch(item) for item in x)
+    if type(x) is dict:
+        return {key: to_torch(item) for key, item in x.items()}
+    return x
+
+
+def torch_implementation(sym: Symbol) -> Callable[..., Any] | None:
+    """The function on real tensors with which the torch executor runs a primitive."""
+    found = TORCH.implementation(BoundSymbol(sym, (), {}, None))
+    return None if found is None or found.op is None else found.op.fn
+
+
+def reference(info: OpInfo, sample: SampleInput) -> Any:
+    """What torch gives for a sample."""
+    assert info.torch_reference is not None, f"{info.name} has no torch_reference"
+    return info.torch_reference(*to_torch(sample.args), **to_torch(sample.kwargs))
+
+
+def runs_in_torch(info: OpInfo, sample: SampleInput) -> bool:
+    """Whether torch takes a sample; what it refuses does not exist."""
+    if info.torch_reference is None:
+        return True
+    try:
+        with same_random_numbers():
+            reference(info, copied(sample) if writes(info) else sample)
+    except Exception:  # whatever torch says is a no
+        return False
+    return True
+
+
+def writes(info: OpInfo) -> bool:
+    """Whether the operator writes to one of its arguments."""
+    return OpTags.IN_PLACE_OP in info.tags
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Within it, random numbers are the same each time; the generators' states come back afterwards."""
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        yield
+
+
+# -- traces ------------------------------------------------------------------------------------------------------------
+def trace_sample(info: OpInfo, sample: SampleInput) -> Trace:
+    """The trace of the operator called with the sample; its inputs are the sample's tensors in order."""
+    name = "".join(c if c.isalnum() else "_" for c in info.name)
+    trace = Trace(name)
+    leaves, structure = tree_flatten((sample.args, sample.kwargs))
+    proxies: dict[int, TensorProxy] = {}
+    with tracectx(trace):
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                if id(leaf) not in proxies:
+                    proxies[id(leaf)] = _input(trace, leaf)
+                leaves[i] = proxies[id(leaf)]
+        args, kwargs = tree_unflatten(leaves, structure)
+        output = info.symbol(*args, **kwargs)
+        prims.python_return(output)
+    trace.args, trace.output = list(proxies.values()), output
+    return trace
+
+
+def _input(trace: Trace, x: torch.Tensor) -> TensorProxy:
+    name = trace.make_name("t_")
+    proxy = TensorProxy(name, shape=x.shape, device=x.device, dtype=x.dtype, requires_grad=x.requires_grad)
+    prims.unpack_trivial(proxy)
+    return proxy
+
+
+def run_trace(trace: Trace, sample: SampleInput) -> Any:
+    """What an execution trace gives for the sample that it was traced with."""
+    unique = {id(x): x for x in tensors_in(sample)}
+    return trace.python_callable()(*unique.values())
+
+
+def execution_trace(trace: Trace, executors: Sequence[Executor]) -> Trace:
+    """The trace as the executors run it; torch and Python run what is left."""
+    return transform_for_execution(trace, with_torch(executors))[-1]
+
+
+def with_torch(executors: Sequence[Executor]) -> list[Executor]:
+    """The executors under test, and behind them those that end every list."""
+    from thunder.extend import get_always_executors
+
+    return [*executors, *(ex for ex in get_always_executors() if ex not in executors)]
+
+
+def to_primitives(trace: Trace) -> Trace:
+    """The trace with every operation replaced by the primitives that it decomposes into."""
+    out = trace.derive("Decompose to primitives")
+
+    def write(bsym: BoundSymbol) -> None:
+        if is_structural(bsym) or bsym.sym.is_prim:
+            out.bound_symbols.append(bsym)
+        for sub in () if bsym.sym.is_prim else bsym.subsymbols:
+            write(sub)
+
+    for bsym in trace.bound_symbols:
+        write(bsym)
+    return out
+
+
+def all_levels(bsyms: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
+    """The operations and all that they decompose into."""
+    for bsym in bsyms:
+        yield bsym
+        yield from all_levels(bsym.subsymbols)
+
+
+def draws_random_numbers(trace: Trace) -> bool:
+    """Whether any operation of the trace draws random numbers."""
+    return any(OpTags.RANDOM_OP in bsym.sym.tags for bsym in all_levels(trace.bound_symbols))
+
+
+def claimed_by(trace: Trace, executors: Sequence[Executor]) -> bool:
+    """Whether some operation of an execution trace is run by one of the executors."""
+    return any(bsym.sym.executor is ex for bsym in trace.bound_symbols for ex in executors)
+
+
+def could_claim(trace: Trace, executors: Sequence[Executor]) -> bool:
+    """Whether one of the executors has an implementation of an operation in the trace or of a part of one."""
+    return any(
+        has_implementation(bsym, ex)
+        for bsym in all_levels(trace.bound_symbols)
+        if not is_structural(bsym)
+        for ex in executors
+    )
+
+
+def has_implementation(bsym: BoundSymbol, executor: Executor) -> bool:
+    """Whether the executor can run that operation, or could if its checker agreed."""
+    found = executor.implementation(bsym)
+    if found is not None and found.executable:
+        return True
+    return isinstance(executor, FusionExecutor) and executor.can_fuse(bsym)
+
+
+# -- jit ---------------------------------------------------------------------------------------------------------------
+def run_jitted(info: OpInfo, sample: SampleInput, executors: Sequence[Executor]) -> tuple[Any, Any]:
+    """What `thunder.jit` gives for a sample, and the jitted function."""
+    symbol = info.symbol
+
+    def call(args: Any, kwargs: Any) -> Any:
+        return symbol(*args, **kwargs)
+
+    jitted = thunder.jit(call, executors=list(executors))
+    return jitted(sample.args, sample.kwargs), jitted

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is under test: an executor, with the devices, dtypes, tolerances and known failures that its plugin states."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from thunder.core.dtypes import all_dtypes, to_torch_dtype
+from thunder.extend import Executor, get_executor
+from thunder.plugins import ConformanceProfile, conformance_profile, load_named
+from thunder.tests.comparison import Tolerance, default_tolerance
+from thunder.tests.known_failures import KnownFailure, known_failures_of
+from thunder.tests.opinfo import OpInfo
+from thunder.tests.opinfos import all_opinfos
+
+__all__ = [
+    "FULL_DTYPES",
+    "QUICK_DTYPES",
+    "BadTarget",
+    "Target",
+    "device_is_there",
+    "operators_without_samples",
+    "targets_of",
+]
+
+# What the quick tier tests: one dtype of each kind, and the one in which rounding shows.
+QUICK_DTYPES = (torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool)
+# Packed formats have half as many elements as numbers, and no arithmetic.
+FULL_DTYPES = tuple(
+    getattr(torch, d.name) for d in all_dtypes if hasattr(torch, d.name) and not d.name.startswith("float4")
+)
+
+
+class BadTarget(ValueError):
+    """What was asked to be tested cannot be; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """An executor under test.
+
+    devices and dtypes are those of this run; `every_dtype` are all those that the profile has, which known failures may
+    name. `opinfos` are the operators of thunder and, after them, the plugin's own.
+    """
+
+    executor: Executor
+    profile: ConformanceProfile
+    devices: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...]
+    every_dtype: tuple[torch.dtype, ...]
+    full: bool
+    opinfos: tuple[OpInfo, ...]
+    own_operators: frozenset[str]
+    known_failures: tuple[KnownFailure, ...]
+
+    @property
+    def name(self) -> str:
+        """The executor's name."""
+        return self.executor.name
+
+    @property
+    def executors(self) -> tuple[Executor, ...]:
+        """The list to compile with."""
+        return (self.executor,)
+
+    @property
+    def takes_everything(self) -> bool:
+        """Whether it is torch's executor, which every operation can go to."""
+        return self.name == "torch"
+
+    def tolerance(self, info: OpInfo, dtype: torch.dtype) -> Tolerance:
+        """How close results of a dtype have to be."""
+        name = str(dtype).removeprefix("torch.")
+        return self.profile.tolerance(info.name, name) or default_tolerance(dtype)
+
+
+def executors_named(name: str) -> list[Executor]:
+    """The executor of that name, or those that the plugin of that name brings; imports no other plugin."""
+    try:
+        return [get_executor(name)]
+    except ValueError:
+        brought = [get_executor(info.name) for info in load_named(name).executors]
+        if not brought:
+            raise
+        return brought
+
+
+def targets_of(
+    names: Iterable[str], *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False
+) -> list[Target]:
+    """What the options of a run say is to be tested."""
+    return [
+        target_of(executor, devices=devices, dtypes=dtypes, full=full)
+        for name in names
+        for executor in executors_named(name)
+    ]
+
+
+def target_of(
+    executor: Executor, *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False
+) -> Target:
+    """An executor under test, as its plugin's profile and the options of a run say."""
+    profile = conformance_profile(executor.name) or ConformanceProfile()
+    own = tuple(profile.opinfos()) if profile.opinfos is not None else ()
+    every = _dtypes_named(profile.dtypes) if profile.dtypes is not None else FULL_DTYPES
+    chosen = _dtypes_named(dtypes) if dtypes else FULL_DTYPES if full else QUICK_DTYPES
+    there = _devices(executor, profile, devices)
+    return Target(
+        executor=executor,
+        profile=profile,
+        devices=there,
+        dtypes=tuple(d for d in chosen if d in every),
+        every_dtype=every,
+        full=full,
+        opinfos=(*(info for info in all_opinfos() if info not in own), *own),
+        own_operators=frozenset(info.name for info in own),
+        known_failures=known_failures_of(profile.known_failures, there),
+    )
+
+
+def operators_without_samples(target: Target) -> list[str]:
+    """The operators that the executor brings and that no OpInfo tests.
+
+    An operator that runs one of thunder's with the same arguments is tested by the samples of that one.
+    """
+    if target.name in ("torch", "python"):
+        return []
+    tested = {id(info.symbol) for info in target.opinfos}
+    tested |= {id(found.op) for found in target.executor.implmap.values() if found.op is not None}
+    return [name for name, sym in target.executor.opmap.items() if id(sym) not in tested]
+
+
+def _dtypes_named(names: Iterable[str]) -> tuple[torch.dtype, ...]:
+    known = {str(d).removeprefix("torch."): d for d in FULL_DTYPES}
+    out = []
+    for name in names:
+        found = known.get(name.strip().removeprefix("torch.")) if isinstance(name, str) else to_torch_dtype(name)
+        if found is None:
+            raise BadTarget(f"there is no dtype {name!r} to test; known: {', '.join(known)}")
+        out.append(found)
+    return tuple(out)
+
+
+@functools.cache
+def device_is_there(device: str) -> bool:
+    """Whether this machine has that device."""
+    kind = device.partition(":")[0]
+    if kind in ("cpu", "meta"):
+        return True
+    module = getattr(torch, kind, None)
+    return module is not None and bool(module.is_available())
+
+
+def _devices(executor: Executor, profile: ConformanceProfile, wanted: Sequence[str]) -> tuple[str, ...]:
+    if wanted:
+        missing = [d for d in wanted if not device_is_there(d)]
+        if missing:
+            raise BadTarget(f"this machine has no device {', '.join(missing)}")
+        return tuple(wanted)
+    there = tuple(d for d in profile.devices if device_is_there(d))
+    if not there:
+        raise BadTarget(
+            f"the executor {executor.name!r} is tested on {', '.join(profile.devices)}, and this machine has none; "
+            "--thunder-device names another"
+        )
+    return there

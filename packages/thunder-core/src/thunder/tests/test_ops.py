@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every operator on the executors under test: results, gradients, metadata, errors, text, and who really ran it.
+
+pytest --pyargs thunder.tests --executor NAME -k unfold
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.samples import SampleInput
+from thunder.core.symbol import OpTags
+from thunder.core.trace import Trace
+from thunder.tests import gradients, running
+from thunder.tests.cases import (
+    PROPERTY,
+    Case,
+    ConformanceFailure,
+    conformance,
+    each_differentiable_dtype,
+    first_dtype,
+    generate,
+    no_dtype,
+    unmatched,
+)
+from thunder.tests.comparison import Mismatch, compare, widened
+from thunder.tests.opinfo import OpInfo
+from thunder.tests.target import Target, operators_without_samples
+
+# Their values are whatever was in memory.
+_WITHOUT_VALUES = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes the cases of each test from the options of the run."""
+    from thunder.tests.options import targets_of_run
+
+    targets = targets_of_run(metafunc.config)
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", generate(metafunc.function.__name__, targets))
+    elif "target" in metafunc.fixturenames:
+        metafunc.parametrize("target", targets, ids=[target.name for target in targets])
+
+
+@pytest.fixture(autouse=True)
+def _counted(request: pytest.FixtureRequest) -> None:
+    """Hands on what the final table counts, which the test fills in."""
+    callspec = getattr(request.node, "callspec", None)
+    case = callspec.params.get("case") if callspec is not None else None
+    if case is not None:
+        request.node.user_properties.append((PROPERTY, case.counted))
+
+
+def has_values(info: OpInfo) -> bool:
+    """Whether what it gives is determined by its arguments, or by the random state."""
+    return info.name.removeprefix("prims.") not in _WITHOUT_VALUES
+
+
+def is_composite(info: OpInfo) -> bool:
+    """Whether it decomposes."""
+    return not info.symbol.is_prim
+
+
+def is_elementwise(info: OpInfo) -> bool:
+    """Whether its edge cases are those of single numbers."""
+    return OpTags.ELEMENTWISE_OP in info.tags and OpTags.RANDOM_OP not in info.tags
+
+
+def _truth(info: OpInfo, sample: SampleInput) -> Any:
+    """torch's result from the same values in double precision."""
+    with running.same_random_numbers():
+        return running.reference(info, running.map_tensors(sample, _doubled))
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return widened(x) if x.is_floating_point() or x.is_complex() else x
+
+
+def _expected(case: Case, sample: SampleInput) -> Any:
+    with running.same_random_numbers():
+        return running.reference(case.info, sample)
+
+
+def _compare_with_torch(case: Case, sample: SampleInput, actual: Any, expected: Any, *, values: bool = True) -> None:
+    compare(
+        actual,
+        expected,
+        tolerance=case.tolerance,
+        truth=lambda: _truth(case.info, sample),
+        values=values and has_values(case.info),
+    )
+
+
+# -- the executor ------------------------------------------------------------------------------------------------------
+def test_claims_something(target: Target) -> None:
+    """An executor that runs none of the operators was not tested by this suite: torch was."""
+    for info in target.opinfos:
+        for device in target.devices:
+            for dtype in target.every_dtype:
+                if info.exists_for(device, dtype) and any(
+                    _is_claimed(info, sample, target) for sample in info.sample_inputs(device, dtype)
+                ):
+                    return
+    pytest.fail(
+        f"the executor {target.name!r} claims none of the {len(target.opinfos)} operators on "
+        f"{', '.join(target.devices)}: does it register implementations, and do their checkers ever say yes?",
+        pytrace=False,
+    )
+
+
+def _is_claimed(info: OpInfo, sample: SampleInput, target: Target) -> bool:
+    if not running.runs_in_torch(info, sample):
+        return False
+    trace = running.trace_sample(info, sample)
+    if not running.could_claim(trace, target.executors):
+        return False
+    return running.claimed_by(running.execution_trace(trace, target.executors), target.executors)
+
+
+def test_own_operators_have_samples(target: Target) -> None:
+    """What an executor brings itself is tested too."""
+    without = operators_without_samples(target)
+    if without:
+        pytest.fail(
+            f"the executor {target.name!r} brings {', '.join(without)} without samples: give each an OpInfo in the "
+            "plugin's conformance profile (ConformanceProfile(opinfos=…))",
+            pytrace=False,
+        )
+
+
+def test_known_failures_match(target: Target) -> None:
+    """A known failure that no test answers to is out of date or misspelt."""
+    found = unmatched(target)
+    if found:
+        listed = "".join(f"\n  {failure}" for failure in found)
+        pytest.fail(
+            f"known failures of {target.name!r} that match no test; remove or correct them:{listed}", pytrace=False
+        )
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+@conformance()
+def test_core_vs_torch_consistency(case: Case) -> None:
+    """What `thunder.jit` gives is what torch gives; arguments are left as they were."""
+    for i, sample in case.samples():
+        with case.sample(i, sample):
+            given = running.copied(sample)
+            theirs = running.copied(sample)
+            expected = _expected(case, theirs if running.writes(case.info) else sample)
+            with running.same_random_numbers():
+                actual, jitted = running.run_jitted(case.info, given, case.target.executors)
+            trace = thunder.last_traces(jitted)[-1]
+            case.claimed(running.claimed_by(trace, case.target.executors))
+            random = running.draws_random_numbers(trace)
+            _compare_with_torch(case, sample, actual, expected, values=case.target.takes_everything or not random)
+            _check_arguments(given, theirs if running.writes(case.info) else sample)
+            if random:
+                with running.same_random_numbers():
+                    again = jitted(given.args, given.kwargs)
+                if has_values(case.info):
+                    compare(again, actual)
+
+
+def _check_arguments(given: SampleInput, before: SampleInput) -> None:
+    try:
+        compare(given.args, before.args)
+        compare(given.kwargs, before.kwargs)
+    except Mismatch as error:
+        raise Mismatch(f"an argument was changed: {error}") from None
+
+
+@conformance(first_dtype, where=is_elementwise)
+def test_special_values(case: Case) -> None:
+    """NaN, infinities, signed zeros and the ends of the range give what torch gives, through the primitives too."""
+    sample = next((s for _, s in case.samples()), None)
+    assert sample is not None and case.dtype is not None
+    special = _with_special_values(sample, case.dtype)
+    if special is None or not running.runs_in_torch(case.info, special):
+        return
+    with case.sample(0, special):
+        expected = _expected(case, special)
+        trace = running.trace_sample(case.info, special)
+        ways = [running.execution_trace(trace, case.target.executors)]
+        case.claimed(running.claimed_by(ways[0], case.target.executors))
+        if is_composite(case.info):
+            ways.append(running.execution_trace(running.to_primitives(trace), ()))
+        for way in ways:
+            actual = running.run_trace(way, special)
+            compare(actual, expected, tolerance=case.tolerance, truth=lambda: _truth(case.info, special))
+
+
+_SPECIAL = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1.5,
+    -1.5,
+    2.5,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    1e-40,
+    3e38,
+    -3e38,
+)
+
+
+def _with_special_values(sample: SampleInput, dtype: torch.dtype) -> SampleInput | None:
+    """The sample with special values in its tensors of that dtype: every pair of them for the first two."""
+    tensors = {id(x) for x in running.tensors_in(sample) if x.dtype is dtype}
+    if not tensors or not dtype.is_floating_point:
+        return None
+    n, place = len(_SPECIAL), [0]
+    numbers = torch.tensor(_SPECIAL, dtype=torch.float64)
+
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        if id(x) not in tensors:
+            return x.new_zeros(n * n) if x.dtype is not torch.bool else torch.arange(n * n, device=x.device) % 2 == 0
+        place[0] += 1
+        values = numbers.repeat(n) if place[0] % 2 else numbers.repeat_interleave(n)
+        return values.to(dtype).to(x.device)
+
+    return running.map_tensors(sample, fill)
+
+
+@conformance(where=is_composite)
+def test_decomposition(case: Case) -> None:
+    """What an operation decomposes into, run primitive by primitive by torch, gives the same: fusers rely on it."""
+    for i, sample in case.samples():
+        with case.sample(i, sample):
+            expected = _expected(case, sample)
+            trace = running.to_primitives(running.trace_sample(case.info, sample))
+            random = running.draws_random_numbers(trace)
+            with running.same_random_numbers():
+                actual = running.run_trace(running.execution_trace(trace, ()), sample)
+            _compare_with_torch(case, sample, actual, expected, values=not random)
+    case.claimed(True)
+
+
+# -- metadata and text -------------------------------------------------------------------------------------------------
+@conformance()
+def test_meta_vs_torch(case: Case) -> None:
+    """What the trace says of shapes, dtypes and devices is what the executor's results have."""
+    for i, sample in case.samples():
+        with case.sample(i, sample):
+            trace = running.trace_sample(case.info, sample)
+            execution = running.execution_trace(trace, case.target.executors)
+            case.claimed(running.claimed_by(execution, case.target.executors))
+            with running.same_random_numbers():
+                actual = running.run_trace(execution, running.copied(sample) if running.writes(case.info) else sample)
+            _compare_metadata(trace.output, actual)
+
+
+def _compare_metadata(said: Any, actual: Any) -> None:
+    if isinstance(said, TensorProxy):
+        found = f"a {type(actual).__name__}"
+        if isinstance(actual, torch.Tensor):
+            found = TensorProxy("x", shape=actual.shape, device=actual.device, dtype=actual.dtype).type_string()
+        if found != said.type_string():
+            raise Mismatch(f"the meta function says {said.type_string()}, but the executor gave {found}")
+    elif isinstance(said, NumberProxy):
+        if type(actual) is not said.python_type:
+            raise Mismatch(f"the meta function says {said.type_string()}, but the executor gave {actual!r}")
+    elif isinstance(said, (tuple, list)):
+        if not isinstance(actual, (tuple, list)) or len(said) != len(actual):
+            raise Mismatch(f"the meta function says {len(said)} results, but the executor gave {type(actual).__name__}")
+        for s, a in zip(said, actual):
+            _compare_metadata(s, a)
+
+
+@conformance(first_dtype)
+def test_trace_reexecutes(case: Case) -> None:
+    """The text of a trace is a program that gives the same: before executors claimed its operations, and after."""
+    for i, sample in case.samples():
+        with case.sample(i, sample):
+            trace = running.trace_sample(case.info, sample)
+            execution = running.execution_trace(trace, case.target.executors)
+            case.claimed(running.claimed_by(execution, case.target.executors))
+            fresh = (lambda s=sample: running.copied(s)) if running.writes(case.info) else (lambda s=sample: s)
+            with running.same_random_numbers():
+                expected = running.run_trace(execution, fresh())
+            for each in (trace, execution):
+                with running.same_random_numbers():
+                    actual = _reexecuted(each, fresh())
+                compare(actual, expected, tolerance=case.tolerance, values=has_values(case.info))
+
+
+def _reexecuted(trace: Trace, sample: SampleInput) -> Any:
+    text = str(trace)
+    namespace = trace.python_ctx()
+    try:
+        exec(compile(text, "<the text of the trace>", "exec"), namespace)
+        unique = {id(x): x for x in running.tensors_in(sample)}
+        return namespace[trace.name](*unique.values())
+    except Exception as error:
+        raise ConformanceFailure(f"this text does not run ({type(error).__name__}: {error}):\n{text}") from error
+
+
+@conformance(no_dtype, every_operator=True)
+def test_claimed(case: Case) -> None:
+    """The executor really runs (a part of) the operators for which it registered an implementation."""
+    target, info = case.target, case.info
+    case.claimed(False)
+    registered = False
+    for dtype in target.every_dtype:
+        if not info.exists_for(case.device, dtype):
+            continue
+        for i, sample in enumerate(info.sample_inputs(case.device, dtype)):
+            if not running.runs_in_torch(info, sample):
+                continue
+            with case.sample(i, sample):
+                trace = running.trace_sample(info, sample)
+                registered |= _registers(trace, info, target)
+                if not running.could_claim(trace, target.executors):
+                    if not registered:
+                        break  # the executor has nothing for it, whatever the sample
+                    continue
+                if running.claimed_by(running.execution_trace(trace, target.executors), target.executors):
+                    case.claimed(True)
+                    return
+        if not registered:
+            return
+    raise ConformanceFailure(
+        f"the executor {target.name!r} has an implementation of {info.name}, but took none of its samples on "
+        f"{case.device} (dtypes: {', '.join(str(d).removeprefix('torch.') for d in target.every_dtype)}): its checker "
+        "never says yes, or another executor is asked first"
+    )
+
+
+def _registers(trace: Trace, info: OpInfo, target: Target) -> bool:
+    return any(
+        bsym.sym is info.symbol and running.has_implementation(bsym, executor)
+        for bsym in trace.bound_symbols
+        for executor in target.executors
+    )
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+@conformance(each_differentiable_dtype, where=has_values)
+def test_grad_vs_torch(case: Case) -> None:
+    """`backward` through what `thunder.jit` gives puts the gradients that torch's autograd puts."""
+    for i, sample in enumerate(case.info.sample_inputs(case.device, case.dtype, requires_grad=True)):
+        if not running.runs_in_torch(case.info, sample):
+            continue
+        with case.sample(i, sample):
+            case.counted["samples"] += 1
+            trace = gradients.compare_with_autograd(case, sample)
+            if trace is not None:
+                case.claimed(running.claimed_by(trace, case.target.executors))
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+@conformance(no_dtype, where=lambda info: info.error_input_generator is not None)
+def test_errors(case: Case) -> None:
+    """Wrong arguments are refused while tracing, with the right type of exception and a message that says why."""
+    for i, (sample, kind, pattern) in enumerate(case.info.error_inputs(case.device)):
+        with case.sample(i, sample):
+            case.counted["samples"] += 1
+            _check_raises(lambda s=sample: running.trace_sample(case.info, s), kind, pattern, "while it is traced")
+            _check_raises(
+                lambda s=sample: running.run_jitted(case.info, s, case.target.executors),
+                kind,
+                pattern,
+                "in thunder.jit",
+            )
+    case.claimed(True)
+
+
+def _check_raises(call: Callable[[], Any], kind: type[Exception], pattern: str, where: str) -> None:
+    wanted = f"{kind.__name__} with {pattern!r} {where}"
+    try:
+        call()
+    except kind as error:
+        if re.search(pattern, str(error)) is None:
+            raise ConformanceFailure(f"the message is {str(error)!r}; expected {wanted}") from error
+        return
+    except Exception as error:
+        raise ConformanceFailure(f"{type(error).__name__}: {error}; expected {wanted}") from error
+    raise ConformanceFailure(f"no error was raised; expected {wanted}")

@@ -52,6 +52,10 @@ class TracingMode(TorchFunctionMode):
     """Catches every torch function that user code calls while it is traced."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if state.frontend is None:
+            # A symbol that user code called directly is being evaluated: what it asks torch (a device, a dtype) is no
+            # operation of the program.
+            return func(*args, **(kwargs or {}))
         return call_torch_function(func, args, kwargs or {})
 
 

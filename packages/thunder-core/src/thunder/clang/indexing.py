@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`a[key]`, and the same as a write: what torch's indexing means, over primitives.
+
+A key is read into a plan in two parts. The basic part (integers, slices, None, …) shows a part of the tensor in another
+shape: one slice, one squeeze, one broadcast. The advanced part (tensors and lists of positions) then picks elements of
+that with one index primitive. A write goes through the same steps and puts each result back, the last one first.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from thunder.clang.base import clangop, compute_broadcast_shape, expand, maybe_convert_to_dtype
+from thunder.clang.shape import reshape, stack
+from thunder.core import dtypes, prims
+from thunder.core.errors import TracingError, check
+from thunder.core.prims.indexing import indexed_shape
+from thunder.core.prims.metas import canonicalize_dim, is_number
+from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
+
+_MASKS = (dtypes.bool8, dtypes.uint8)
+
+
+def is_basic_index(key: Any) -> bool:
+    """Whether `a[key]` is a view of `a`: the key has only integers, slices, None and Ellipsis."""
+    if isinstance(key, tuple):
+        return all(is_basic_index(k) for k in key)
+    if key is None or key is Ellipsis or isinstance(key, (int, slice, NumberProxy)):
+        return not isinstance(key, bool)
+    return not isinstance(key, TensorProxy) and hasattr(type(key), "__index__")
+
+
+class _Plan:
+    """What a key asks of a tensor: see the module's text. Dimensions of the tensor are named by their number."""
+
+    def __init__(self, a: TensorProxy):
+        self.starts = [0] * a.ndim
+        self.ends = list(a.shape)
+        self.steps = [1] * a.ndim
+        self.dropped: list[int] = []  # dimensions of which an integer takes one element
+        self.selected: dict[int, TensorProxy] = {}  # dimensions of which a 0-d tensor takes one element
+        self.layout: list[int | None] = []  # the basic part's dimensions: the tensor's, or None for a new one
+        self.picked: dict[int, TensorProxy] = {}  # tensors of positions, by where they stand in the layout
+        self.mask: tuple[int, TensorProxy] | None = None  # a boolean tensor, and where in the layout it begins
+
+    @property
+    def slices(self) -> bool:
+        return self._sliced
+
+    def finish(self, a: TensorProxy) -> _Plan:
+        self._sliced = any(
+            s != 0 or e != n or t != 1 for s, e, t, n in zip(self.starts, self.ends, self.steps, a.shape)
+        )
+        return self
+
+
+# -- reading a key ----------------------------------------------------------------------------------------------------
+def _as_tuple(key: Any) -> tuple[Any, ...]:
+    if isinstance(key, tuple):
+        return key
+    # torch takes a short sequence that holds more than numbers for a tuple.
+    nested = (TensorProxy, list, tuple, range, slice)
+    if isinstance(key, list) and len(key) < 32 and any(k is None or k is ... or isinstance(k, nested) for k in key):
+        return tuple(key)
+    return (key,)
+
+
+def _consumes(k: Any) -> int:
+    """How many dimensions of the tensor an item of the key stands for."""
+    if k is None or k is Ellipsis or isinstance(k, bool):
+        return 0
+    if isinstance(k, TensorProxy) and k.dtype in _MASKS:
+        return k.ndim
+    if isinstance(k, (list, tuple)) and _is_mask_list(k):
+        return len(_list_shape(k))
+    return 1
+
+
+def _plan(a: TensorProxy, key: Any, *, write: bool = False) -> _Plan:
+    items = _as_tuple(key)
+    if any(type(k).__module__ == "numpy" for k in items):
+        items = tuple([k.tolist() if hasattr(k, "tolist") else k for k in items])
+    consumed = sum([_consumes(k) for k in items])
+    if consumed > a.ndim:
+        _refuse_too_many(a, items)
+    plan = _Plan(a)
+    dim = 0
+    for at, k in enumerate(items):
+        if k is None:
+            plan.layout.append(None)
+        elif k is Ellipsis:
+            after = min(dim + a.ndim - consumed, a.ndim)
+            plan.layout += range(dim, after)
+            dim = after
+        elif isinstance(k, bool):
+            plan.picked[len(plan.layout)] = _positions([0] if k else [], a)
+            plan.layout.append(None)
+        else:
+            check(dim < a.ndim, lambda: f"too many indices for tensor of dimension {a.ndim}", IndexError)
+            dim += _take_in(plan, a, dim, k, at, write)
+    plan.layout += range(dim, a.ndim)
+    return plan.finish(a)
+
+
+def _refuse_too_many(a: TensorProxy, items: tuple[Any, ...]) -> NoReturn:
+    if a.ndim == 0 and len(items) == 1 and isinstance(items[0], slice):
+        raise IndexError("slice() cannot be applied to a 0-dim tensor.")
+    if a.ndim == 0 and len(items) == 1 and is_basic_index(items[0]):
+        raise IndexError("invalid index of a 0-dim tensor: it has no dimensions. Use the tensor itself, or tensor[...]")
+    raise IndexError(f"too many indices for tensor of dimension {a.ndim}")
+
+
+def _take_in(plan: _Plan, a: TensorProxy, dim: int, k: Any, at: int, write: bool) -> int:
+    """Adds an item of the key that stands for dimensions from `dim` on to the plan; returns for how many."""
+    if isinstance(k, slice):
+        plan.starts[dim], plan.ends[dim], plan.steps[dim] = _bounds(k, a.shape[dim])
+        plan.layout.append(dim)
+    elif isinstance(k, TensorProxy):
+        return _take_tensor(plan, a, dim, k, at, write)
+    elif isinstance(k, (list, tuple, range)):
+        return _take_list(plan, a, dim, list(k), at)
+    elif hasattr(type(k), "__index__"):
+        i = operator.index(k)
+        n = a.shape[dim]
+        check(-n <= i < n, lambda: f"index {i} is out of bounds for dimension {dim} with size {n}", IndexError)
+        plan.starts[dim] = i % n
+        plan.ends[dim] = plan.starts[dim] + 1
+        plan.dropped.append(dim)
+    else:
+        kind = type(k).__name__
+        raise IndexError(
+            "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices "
+            f"(got {kind})"
+        )
+    return 1
+
+
+def _bounds(k: slice, n: int) -> tuple[int, int, int]:
+    for x in (k.start, k.stop, k.step):
+        if isinstance(x, TensorProxy):
+            raise TracingError(
+                f"a slice with the tensor {x.name} as a bound has a size that is not known while tracing. Pass the "
+                "bound as a Python number, or pick elements by a tensor of positions (a[start + torch.arange(length)])"
+            )
+        if x is not None and not hasattr(type(x), "__index__"):
+            raise TypeError("slice indices must be integers or None or have an __index__ method")
+    step = 1 if k.step is None else operator.index(k.step)
+    check(step != 0, lambda: "slice step cannot be zero", ValueError)
+    check(step > 0, lambda: "step must be greater than zero", ValueError)
+    start = None if k.start is None else operator.index(k.start)
+    stop = None if k.stop is None else operator.index(k.stop)
+    start, stop, _ = slice(start, stop).indices(n)
+    return start, max(start, stop), step
+
+
+def _take_tensor(plan: _Plan, a: TensorProxy, dim: int, k: TensorProxy, at: int, write: bool) -> int:
+    if k.dtype in _MASKS:
+        _check_mask_shape(k.shape, a, dim, at)
+        if not write:
+            _refuse_mask(k)
+        if plan.mask is not None:
+            raise TracingError(
+                "a write at two boolean masks at once has a number of elements that is not known while tracing: "
+                "combine the masks into one (mask1[:, None] & mask2), or use torch.where"
+            )
+        plan.mask = (len(plan.layout), k)
+        plan.layout += range(dim, dim + k.ndim)
+        return k.ndim
+    check(
+        dtypes.is_exact_dtype(k.dtype),
+        lambda: "tensors used as indices must be long, int, byte or bool tensors",
+        IndexError,
+    )
+    k = _on_device(k, a)
+    if k.ndim == 0:
+        # torch reads it as a number: the dimension goes, and others are not moved on its account.
+        plan.selected[dim] = maybe_convert_to_dtype(k, dtypes.int64)
+    else:
+        plan.picked[len(plan.layout)] = k
+        plan.layout.append(dim)
+    return 1
+
+
+def _refuse_mask(mask: TensorProxy) -> NoReturn:
+    raise TracingError(
+        f"indexing with the boolean mask {mask.name} gives as many elements as the mask has true ones, which is not "
+        "known while tracing. Keep the shape instead: torch.where(mask, a, other), a.masked_fill(~mask, value), or "
+        "(a * mask).sum() for a reduction; or leave this part out of the traced function"
+    )
+
+
+def _check_mask_shape(mask: Sequence[int], a: TensorProxy, dim: int, at: int) -> None:
+    for i, n in enumerate(mask):
+        if n != a.shape[dim + i]:
+            raise IndexError(
+                f"The shape of the mask {list(mask)} at index {i} does not match the shape of the indexed tensor "
+                f"{list(a.shape)} at index {dim + i}"
+            )
+
+
+def _on_device(index: TensorProxy, a: TensorProxy) -> TensorProxy:
+    # torch moves positions that are on the CPU to where the tensor is.
+    return index if index.device is a.device or index.device.type != "cpu" else prims.device_put(index, a.device)
+
+
+# -- lists in a key ---------------------------------------------------------------------------------------------------
+def _positions(values: Any, a: TensorProxy) -> TensorProxy:
+    return prims.tensor_from_sequence(values, device=a.device, dtype=dtypes.int64)
+
+
+def _list_shape(k: Any) -> tuple[int, ...]:
+    return (len(k), *_list_shape(k[0])) if isinstance(k, (list, tuple)) and k else (0,) if k in ([], ()) else ()
+
+
+def _leaves(k: Any) -> list[Any]:
+    return [x for i in k for x in _leaves(i)] if isinstance(k, (list, tuple, range)) else [k]
+
+
+def _is_mask_list(k: Any) -> bool:
+    leaves = _leaves(k)
+    return bool(leaves) and all(isinstance(x, bool) for x in leaves)
+
+
+def _take_list(plan: _Plan, a: TensorProxy, dim: int, k: list[Any], at: int) -> int:
+    leaves = _leaves(k)
+    if any(isinstance(x, TensorProxy) for x in leaves):
+        return _take_tensor(plan, a, dim, _stacked(k, a), at, False)
+    if _is_mask_list(k):
+        shape = _list_shape(k)
+        _check_mask_shape(shape, a, dim, at)
+        found = [_unravel(i, shape) for i, x in enumerate(leaves) if x]
+        for d in range(len(shape)):
+            plan.picked[len(plan.layout)] = _positions([where[d] for where in found], a)
+            plan.layout.append(dim + d)
+        return len(shape)
+    for x in leaves:
+        if not is_number(x):
+            raise IndexError(f"a list used as an index must hold integers or booleans, but it holds {type(x).__name__}")
+        n = a.shape[dim]
+        check(
+            -n <= int(x) < n,
+            lambda x=x, n=n: f"index {int(x)} is out of bounds for dimension {dim} with size {n}",  # type: ignore[misc]
+            IndexError,
+        )
+    plan.picked[len(plan.layout)] = _positions(_integers(k), a)
+    plan.layout.append(dim)
+    return 1
+
+
+def _unravel(i: int, shape: Sequence[int]) -> tuple[int, ...]:
+    out: list[int] = []
+    for n in reversed(shape):
+        out.append(i % n)
+        i //= n
+    return tuple(reversed(out))
+
+
+def _integers(k: Any) -> Any:
+    return [_integers(i) for i in k] if isinstance(k, (list, tuple, range)) else int(number_value(k))
+
+
+def _stacked(k: Any, a: TensorProxy) -> TensorProxy:
+    """A list with tensors in it as one tensor of positions."""
+    if isinstance(k, (list, tuple, range)):
+        return stack([_stacked(i, a) for i in k])
+    return maybe_convert_to_dtype(k, dtypes.int64) if isinstance(k, TensorProxy) else _positions(_integers(k), a)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+def _per_dimension(tensors: dict[int, TensorProxy]) -> tuple[TensorProxy | None, ...]:
+    return tuple([tensors.get(d) for d in range(max(tensors) + 1)])
+
+
+def _basic_steps(a: TensorProxy, plan: _Plan) -> list[TensorProxy]:
+    """The values on the way from `a` to the basic part: `a`, after the slice, after selecting, in the layout."""
+    steps = [a]
+    x = a
+    if plan.slices:
+        strides = None if all(t == 1 for t in plan.steps) else tuple(plan.steps)
+        x = prims.slice(a, tuple(plan.starts), tuple(plan.ends), strides)
+    steps.append(x)
+    if plan.selected:
+        x = prims.index(x, _per_dimension(plan.selected))
+    steps.append(x)
+    if plan.dropped:
+        left = [d for d in range(a.ndim) if d not in plan.selected]
+        x = prims.squeeze(x, tuple([left.index(d) for d in plan.dropped]))
+    if None in plan.layout:
+        shape = iter(x.shape)
+        sizes = [1 if d is None else next(shape) for d in plan.layout]
+        x = prims.broadcast_in_dim(x, sizes, [i for i, d in enumerate(plan.layout) if d is not None])
+    steps.append(x)
+    return steps
+
+
+@clangop(method_name="getitem")
+def getitem(a: TensorProxy, key: Any) -> TensorProxy:
+    """`a[key]`, as torch reads it."""
+    plan = _plan(a, key)
+    x = _basic_steps(a, plan)[-1]
+    return prims.index(x, _per_dimension(plan.picked)) if plan.picked else x
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+@clangop()
+def setitem(a: TensorProxy, key: Any, value: Any, accumulate: bool = False) -> TensorProxy:
+    """`a` after `a[key] = value`, or with `accumulate` after adding `value` there, once for each time it is named."""
+    plan = _plan(a, key, write=True)
+    base, sliced, selected, x = _basic_steps(a, plan)
+    if plan.mask is not None:
+        new = _write_masked(x, plan, value, accumulate)
+    elif plan.picked:
+        indices = _per_dimension(plan.picked)
+        shape, _, _ = indexed_shape(x, indices)
+        new = prims.index_put(x, indices, _value(value, a, shape), accumulate)
+    else:
+        new = _value(value, a, x.shape)
+        new = x + new if accumulate else new
+    if plan.selected:
+        new = reshape(new, selected.shape)
+        new = prims.index_put(sliced, _per_dimension(plan.selected), new, False)
+    new = reshape(new, sliced.shape)
+    if not plan.slices:
+        return new
+    strides = None if all(t == 1 for t in plan.steps) else tuple(plan.steps)
+    return prims.slice_scatter(base, new, tuple(plan.starts), tuple(plan.ends), strides)
+
+
+def _value(value: Any, a: TensorProxy, shape: tuple[int, ...]) -> TensorProxy:
+    """`value` as a tensor of `shape` with the dtype of `a`."""
+    if not isinstance(value, TensorProxy):
+        if not is_number(value):
+            raise TypeError(f"can't assign a {type(value).__name__} to a tensor of {a.dtype}")
+        return prims.full(shape, _number(value, a.dtype), device=a.device, dtype=a.dtype)
+    value = maybe_convert_to_dtype(value, a.dtype)
+    if value.device is not a.device and value.ndim == 0:
+        value = prims.device_put(value, a.device)
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
+        value = reshape(value, value.shape[extra:])
+    if value.shape == shape:
+        return value
+    fits = value.ndim <= len(shape) and all(n in (1, m) for n, m in zip(reversed(value.shape), reversed(shape)))
+    check(
+        fits,
+        lambda: (
+            f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of "
+            f"shape {list(shape)}"
+        ),
+    )
+    return expand(value, shape)
+
+
+def _number(value: Any, dtype: dtypes.dtype) -> Any:
+    check(
+        dtypes.category(number_type(value)) < dtypes.COMPLEX or dtype.category == dtypes.COMPLEX,
+        lambda: f"value cannot be converted to type {dtype} without overflow",
+    )
+    return dtypes.dtype_to_numbertype(dtype)(number_value(value))
+
+
+def _write_masked(x: TensorProxy, plan: _Plan, value: Any, accumulate: bool) -> TensorProxy:
+    """`x` with `value` where the mask is true. Only as many elements as the mask has dimensions for are written."""
+    assert plan.mask is not None
+    if plan.picked:
+        raise TracingError(
+            "a write at a boolean mask together with positions has a number of elements that is not known while "
+            "tracing: use torch.where with a mask of the whole shape"
+        )
+    at, mask = plan.mask
+    after = x.shape[at + mask.ndim :]
+    where = mask if mask.dtype is dtypes.bool8 else maybe_convert_to_dtype(mask, dtypes.bool8)
+    where = prims.broadcast_in_dim(where, list(x.shape), tuple(range(at, at + mask.ndim)))
+    if not isinstance(value, TensorProxy):
+        value = _number(value, x.dtype)
+    else:
+        value = maybe_convert_to_dtype(value, x.dtype)
+        value = _spread_over_mask(x, mask, at, after, value)
+    return prims.where(where, x + value if accumulate else value, x)
+
+
+def _spread_over_mask(
+    x: TensorProxy, mask: TensorProxy, at: int, after: tuple[int, ...], value: TensorProxy
+) -> TensorProxy:
+    """What a write of `value` to `x[mask]` writes, as a tensor of `x`'s shape."""
+    # In x[mask] one dimension stands for those of the mask: `line` is where that is in `value`.
+    extra = value.ndim - (at + 1 + len(after))
+    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
+        value = reshape(value, value.shape[extra:])
+    line = value.ndim - len(after) - 1
+    if line >= 0 and value.shape[line] != 1:
+        value = _one_for_each(mask, value, line)
+    elif line >= 0:
+        value = reshape(value, (*value.shape[:line], *(1,) * mask.ndim, *value.shape[line + 1 :]))
+    shape = compute_broadcast_shape(value.shape, x.shape)
+    check(
+        shape == x.shape,
+        lambda: f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result",
+    )
+    return expand(value, x.shape)
+
+
+def _one_for_each(mask: TensorProxy, value: TensorProxy, line: int) -> TensorProxy:
+    """`value` with the elements of dimension `line` dealt out to the true places of the mask in order."""
+    n = value.shape[line]
+    flat = reshape(maybe_convert_to_dtype(mask, dtypes.bool8), (-1,))
+    order = prims.cumsum(maybe_convert_to_dtype(flat, dtypes.int64), 0) - 1
+    order = maybe_convert_to_dtype(flat, dtypes.int64) * order  # any place will do where the mask is false
+    if n == 0:
+        return prims.full(
+            (*value.shape[:line], *mask.shape, *value.shape[line + 1 :]), 0, device=value.device, dtype=value.dtype
+        )
+    dealt = prims.take(value, line, order)
+    return reshape(dealt, (*value.shape[:line], *mask.shape, *value.shape[line + 1 :]))
+
+
+# -- by one dimension -------------------------------------------------------------------------------------------------
+@clangop()
+def take(a: TensorProxy, indices: TensorProxy, dim: int = 0) -> TensorProxy:
+    """The slices of `a` along `dim` that the vector `indices` names."""
+    return prims.take(a, dim, indices)
+
+
+@clangop()
+def take_along_axis(a: TensorProxy, indices: TensorProxy, dim: int) -> TensorProxy:
+    """For each position of `indices` the element of `a` there with its value along `dim`; the others broadcast."""
+    dim = canonicalize_dim(a.ndim, dim)
+    check(
+        a.ndim == indices.ndim,
+        lambda: (
+            "torch.take_along_dim(): input and indices should have the same number of dimensions, but got "
+            f"{a.ndim} dimensions for input, and {indices.ndim} dimensions for indices"
+        ),
+    )
+    if a.ndim:
+        ours = compute_broadcast_shape((*a.shape[:dim], 1, *a.shape[dim + 1 :]), indices.shape)
+        theirs = compute_broadcast_shape((*indices.shape[:dim], 1, *indices.shape[dim + 1 :]), a.shape)
+        indices = expand(indices, (*ours[:dim], indices.shape[dim], *ours[dim + 1 :]))
+        a = expand(a, (*theirs[:dim], a.shape[dim], *theirs[dim + 1 :]))
+    return prims.gather(a, dim, indices)

@@ -27,6 +27,7 @@ _MODULES: dict[str, tuple[str, str]] = {
     "thunder.numpy": ("lnp", "import thunder.numpy as lnp"),
     "thunder.clang": ("clang", "import thunder.clang as clang"),
     "thunder.core.prims": ("prims", "import thunder.core.prims as prims"),
+    "thunder.executors.torchex": ("torchex", "import thunder.executors.torchex as torchex"),
     "torch.Tensor": ("Tensor", "from torch import Tensor"),
 }
 
@@ -167,7 +168,7 @@ def bound_symbol_lines(
         lines = [call_line(bsym, context)]
     if depth is None or depth > 0:
         below = None if depth is None else depth - 1
-        # What only stands in comments needs no name in the namespace of the text.
+        # What only stands in comments needs no import; objects have one name everywhere.
         aside = PrintContext()
         aside._names, aside._counts, aside.objects = context._names, context._counts, context.objects
         for sub in bsym.subsymbols:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thunder.clang import maybe_convert_to_dtype
+from thunder.clang import expand, maybe_convert_to_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.frontend.handle import Handle, View
 from thunder.frontend.layout import is_view
@@ -67,8 +67,6 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
 
 
 def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
-    from thunder.torch import expand
-
     if new.dtype is not old.dtype:
         if new.dtype.category > old.dtype.category:
             raise RuntimeError(

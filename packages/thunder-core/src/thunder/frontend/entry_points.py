@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from thunder.core.errors import TracingError
+from thunder.frontend.custom_function import apply_traced
+
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
 
@@ -22,9 +25,9 @@ __all__ = ["replaced_entry_points"]
 class _CompilingHere:
     """Stands for `torch.compiler`'s flag: true on the thread that traces."""
 
-    def __init__(self, before: Any):
+    def __init__(self, thread: int, before: Any):
         self.before = before
-        self.thread = threading.get_ident()
+        self.thread = thread
 
     def __bool__(self) -> bool:
         return threading.get_ident() == self.thread or bool(self.before)
@@ -32,13 +35,42 @@ class _CompilingHere:
 
 @contextmanager
 def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
-    """Within it, programs on this thread see themselves as being compiled."""
-    import torch.compiler
+    """Within it, what torch's overrides do not reach goes to `tracer`, on this thread."""
+    thread = threading.get_ident()
+    function = torch.autograd.Function
+    apply = function.__dict__.get("apply", torch.autograd.function.Function.apply.__func__)
+    original = apply.__func__ if isinstance(apply, classmethod) else apply
 
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = _CompilingHere(before)  # type: ignore[assignment]
+    def traced_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return original(cls, *args, **kwargs)
+        return apply_traced(tracer, cls, args, kwargs)
+
+    def refused(name: str, fn: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return fn(*args, **kwargs)
+            raise TracingError(
+                f"{name} inside a traced function is not traced: call it outside, on the jitted function or around it"
+            )
+
+        return call
+
+    flag = torch.compiler._is_compiling_flag
+    owners: list[tuple[Any, str, Any]] = [
+        (function, "apply", classmethod(traced_apply)),
+        (torch.compiler, "_is_compiling_flag", _CompilingHere(thread, flag)),
+    ]
+    for name in ("grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize"):
+        fn = getattr(torch.func, name, None)
+        if fn is not None:
+            owners.append((torch.func, name, refused(f"torch.func.{name}", fn)))
+    owners.append((torch, "vmap", refused("torch.vmap", torch.vmap)))
+    before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in owners]
     try:
+        for owner, name, replacement in owners:
+            setattr(owner, name, replacement)
         yield
     finally:
-        torch.compiler._is_compiling_flag = before
-
+        for owner, name, value in before:
+            setattr(owner, name, value)

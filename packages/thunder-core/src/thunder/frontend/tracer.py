@@ -98,6 +98,7 @@ class Tracer:
         self.inputs: list[Lifted] = []
         self.meta_tensors: dict[str, torch.Tensor] = {}
         self.wrote_input = False
+        self.detaching = True  # whether what runs under no_grad is cut off from gradients
         self._known: dict[int, Lifted] = {}
         self._lift = lift
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
@@ -192,6 +193,26 @@ class Tracer:
         finally:
             state.frontend, state.source = before
 
+    @contextmanager
+    def proxies(self) -> Iterator[None]:
+        """Within it, proxies may be made for this trace."""
+        before = state.trace, state.frontend
+        state.trace, state.frontend = self.trace, None
+        try:
+            yield
+        finally:
+            state.trace, state.frontend = before
+
+    @contextmanager
+    def without_gradients(self) -> Iterator[None]:
+        """Within it, user code runs whose gradients are said elsewhere: grad mode is off and nothing is detached for it."""
+        before, self.detaching = self.detaching, False
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.detaching = before
+
     def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls an operation for user code."""
         with self.recording():
@@ -201,7 +222,7 @@ class Tracer:
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
             out = sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
-            if grad and not torch.is_grad_enabled() and sym.differentiable:
+            if grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable:
                 out = self._detached(out, args, kwargs)
             grad = grad and torch.is_grad_enabled() and sym.differentiable
             if base is None:

@@ -56,6 +56,18 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule
     return rule
 
 
+def _refuse_write(bsym: BoundSymbol) -> None:
+    target = bsym.args[1].name
+    raise ThunderError(
+        f"the program writes a value that requires grad into its input {target}, through which no gradient can flow back: write "
+        f"under torch.no_grad() or a detached value, or return the value instead of writing it{_at(bsym)}"
+    )
+
+
+def _at(bsym: BoundSymbol) -> str:
+    return f"\n  at {bsym.source}" if bsym.source else ""
+
+
 class _Block:
     """What one rule recorded: its forward and its backward operations."""
 
@@ -92,6 +104,8 @@ class JointTrace:
             self.output = bsym.args[0]
             return
         if OpTags.UNPACK_OP in sym.tags or not self._depends(bsym) or not sym.differentiable:
+            if OpTags.IN_PLACE_OP in sym.tags and self._depends(bsym):
+                _refuse_write(bsym)
             self.trace.record(bsym)
             return
         rule = grad_rule(bsym, self.executors)
@@ -100,10 +114,9 @@ class JointTrace:
         elif bsym.subsymbols:
             self._through_decomposition(bsym)
         elif bsym.out_names:
-            where = f"\n  at {bsym.source}" if bsym.source else ""
             raise ThunderError(
                 f"{sym.name} has no gradient rule: give it one with thunder.core.transforms.register_grad, or keep what it "
-                f"is applied to out of the gradient with .detach(){where}"
+                f"is applied to out of the gradient with .detach(){_at(bsym)}"
             )
 
     def _through_decomposition(self, bsym: BoundSymbol) -> None:

@@ -12,7 +12,7 @@ from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.symbol import Symbol
 from thunder.executors.torchex import shape  # noqa: F401
-from thunder.executors.torchex.base import ex, no_autocast, torch_impl, torch_operator
+from thunder.executors.torchex.base import ex, implementations, no_autocast, torch_impl, torch_operator
 
 __all__ = [
     "_always_executable",
@@ -24,6 +24,14 @@ __all__ = [
     "to_torch_dtype",
     "torch_impl",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Traces write an operator that is implemented in a family file as `torchex.name`.
+    try:
+        return implementations[name]
+    except KeyError:
+        raise AttributeError(f"the torch executor implements no operation called {name!r}") from None
 
 
 def _always_executable(*args: Any, **kwargs: Any) -> bool:

@@ -151,6 +151,10 @@ def _resolve(names: tuple[str, ...]) -> Any:
 ex = TorchExecutor("torch", version=torch.__version__)
 
 
+# The functions of the family files by name, as traces call them.
+implementations: dict[str, Callable[..., Any]] = {}
+
+
 def torch_impl(sym: Symbol, *, checker: Callable[..., bool | str] | None = None) -> Callable[[F], F]:
     """Decorator: the function on real tensors that runs `sym`; it takes the symbol's own arguments."""
 
@@ -158,10 +162,8 @@ def torch_impl(sym: Symbol, *, checker: Callable[..., bool | str] | None = None)
         def meta(*args: Any, **kwargs: Any) -> Any:
             return sym(*args, **kwargs)
 
-        op = Symbol(
-            fn.__name__, meta, id=("torchex", sym.id), module=fn.__module__, executor=ex, fn=fn, tags=tuple(sym.tags)
-        )
-        ex.opmap[fn.__name__] = op
+        op = Symbol(fn.__name__, meta, id=("torchex", sym.id), module=MODULE, executor=ex, fn=fn, tags=tuple(sym.tags))
+        implementations[fn.__name__] = fn
         ex.register_implementation(sym, op, checker=checker)
         return fn
 

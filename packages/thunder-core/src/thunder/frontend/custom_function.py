@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.autograd.Function` inside a traced program.
+
+Its forward becomes one composite operation; its backward is traced right after it, with proxies for the incoming gradients,
+and becomes that operation's gradient rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import TracingError
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import state
+from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
+from thunder.frontend.handle import Handle
+
+if TYPE_CHECKING:
+    from thunder.frontend.tracer import Tracer
+
+__all__ = ["apply_traced"]
+
+
+class TracedContext:
+    """The `ctx` of a traced function."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]):
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+        self._non_differentiable: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keeps tensors for backward."""
+        self.saved_tensors = tensors
+
+    save_for_forward = save_for_backward
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Says that no gradient flows into these outputs."""
+        self._non_differentiable = tensors
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """In-place writes are seen as they happen, so there is nothing to note."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Incoming gradients that are missing are zeros, whatever is asked for here."""
+
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """The old name of `saved_tensors`."""
+        return self.saved_tensors
+
+
+def _needs(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x._needs_grad if isinstance(x, Handle) else x.requires_grad)
+
+
+def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `cls.apply(*args)` gives in a traced program."""
+    if kwargs:
+        raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
+    trace = tracer.trace
+    handles = tuple(tracer.handle_of(a) if isinstance(a, torch.Tensor) else a for a in args)
+    inputs = tracer.unwrap(handles)
+    ctx = TracedContext(tuple(_needs(a) for a in handles))
+    # A forward sees inputs that are not views of anything: what it returns unchanged is a tensor of its own.
+    with trace.scope() as forward, tracer.without_gradients():
+        out = _forward(cls, ctx, handles)
+        output = tracer.unwrap(out)
+    flat = {p.name: p for p in proxies_in(output)}
+    given = {p.name for p in proxies_in(inputs)}
+    if any(name in given for name in flat):
+        raise TracingError(
+            f"{cls.__name__}.forward returns one of its inputs unchanged, which cannot be traced: return input.view_as(input)"
+        )
+    backward = _trace_backward(tracer, cls, ctx, output)
+    sym = _symbol(cls, inputs, output, forward, backward)
+    trace.record(BoundSymbol(sym, inputs, {}, output, forward, state.source))
+    grad = any(ctx.needs_input_grad) and torch.is_grad_enabled()
+    stopped = {id(t) for t in ctx._non_differentiable}
+    return _wrapped(tracer, out, output, grad, stopped)
+
+
+def _forward(cls: Any, ctx: TracedContext, args: tuple[Any, ...]) -> Any:
+    if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
+        out = cls.forward(*args)
+        cls.setup_context(ctx, args, out)
+        return out
+    return cls.forward(ctx, *args)
+
+
+def _wrapped(tracer: Tracer, out: Any, output: Any, grad: bool, stopped: set[int]) -> Any:
+    if isinstance(output, (tuple, list)):
+        return tuple(_wrapped(tracer, a, b, grad, stopped) for a, b in zip(out, output))
+    return tracer.wrap(output, requires_grad=grad and id(out) not in stopped)
+
+
+class _Backward:
+    """A traced backward: its incoming gradients, its operations, the gradients it returns, or the error it raised."""
+
+    def __init__(self) -> None:
+        self.cotangents: list[TensorProxy | None] = []
+        self.operations: list[BoundSymbol] = []
+        self.gradients: tuple[Any, ...] = ()
+        self.error: Exception | None = None
+
+
+def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -> _Backward:
+    result = _Backward()
+    try:
+        outs = output if isinstance(output, tuple) else (output,)
+        with tracer.trace.scope() as operations, tracer.without_gradients():
+            with tracer.proxies():
+                result.cotangents = [
+                    TensorProxy(like=p) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) else None for p in outs
+                ]
+            grads = cls.backward(ctx, *[None if p is None else tracer.wrap(p) for p in result.cotangents])
+            result.gradients = tracer.unwrap(grads if isinstance(grads, tuple) else (grads,))
+        result.operations = operations
+    except Exception as error:  # only a program that is differentiated has to have a backward that can be traced
+        result.error = error
+    return result
+
+
+def _symbol(cls: Any, inputs: Any, output: Any, forward: list[BoundSymbol], backward: _Backward) -> Symbol:
+    def meta(*args: Any) -> Any:
+        names = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
+        trace = state.trace
+        assert trace is not None
+        for op in forward:
+            trace.record(op.substitute(names))
+        return map_proxies(output, lambda p: names.get(p.name, p))
+
+    sym = Symbol(cls.__name__, meta, id=("autograd.Function", cls), executor=None)
+
+    def rule(*args: Any) -> Any:
+        if backward.error is not None:
+            raise backward.error
+        out = meta(*args)
+        trace = state.trace
+        assert trace is not None
+        names: dict[str, Any] = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
+        outs = out if isinstance(out, tuple) else (out,)
+        for p, cotangent in zip(outs, backward.cotangents):
+            if cotangent is not None:
+                names[cotangent.name] = get_grad(p)
+        for op in backward.operations:
+            trace.record(op.substitute(names))
+        for a, g in zip(args, backward.gradients):
+            if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
+                put_grad(a, names.get(g.name, g))
+        return out
+
+    sym.grad(rule)
+    return sym

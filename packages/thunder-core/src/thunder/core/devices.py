@@ -59,7 +59,7 @@ class Device:
     def __new__(cls, name: str | DeviceType, index: int | None = None) -> Device:
         if isinstance(name, DeviceType):
             name = name.name
-        base, _, number = name.partition(":")
+        base, _, number = name.lower().partition(":")
         if number:
             if index is not None:
                 raise ValueError(f"device {name!r} names its index and so does the argument index={index}: give one")
@@ -111,13 +111,12 @@ def to_device(x: Any) -> Device | None:
     """The Device of a Device, a torch.device, a string or an index (torch reads an index as that accelerator)."""
     if x is None or isinstance(x, Device):
         return x
-    known = _FROM_TORCH.get(x)
-    if known is not None:
-        return known
     if isinstance(x, str):
         return _checked(x)
     import torch
 
+    if isinstance(x, torch.device) and (known := _FROM_TORCH.get(x)) is not None:
+        return known
     if isinstance(x, int) and not isinstance(x, bool):
         return to_device(torch.device(x))
     if isinstance(x, torch.device):

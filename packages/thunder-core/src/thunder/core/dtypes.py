@@ -9,7 +9,7 @@ it takes part in promotion by its category only.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 __all__ = ["dtype", "to_dtype", "to_torch_dtype"]
@@ -204,7 +204,7 @@ def corresponding_complex_dtype(d: dtype) -> dtype:
     return d if d.category == COMPLEX else _COMPLEX_OF_REAL[d]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _torch_maps() -> tuple[dict[Any, dtype], dict[dtype, Any]]:
     import torch
 
@@ -228,6 +228,8 @@ def to_dtype(x: Any) -> dtype | None:
         return weak_dtypes[type(x)]
     if hasattr(x, "dtype"):
         return to_dtype(x.dtype)
+    if type(x).__module__ == "torch" and type(x).__name__ == "dtype":
+        raise ValueError(f"{x} is a type of storage that has no operations: thunder computes in {', '.join(_BY_NAME)}")
     raise ValueError(f"{x!r} is not a dtype: use a torch.dtype, a thunder.dtypes type or bool, int, float, complex")
 
 
@@ -240,7 +242,7 @@ def to_torch_dtype(x: Any) -> Any:
     """The torch dtype of a dtype of either kind; None stays None."""
     if x is None:
         return None
-    from_torch, to_torch = _torch_maps()
+    _, to_torch = _torch_maps()
     if isinstance(x, dtype):
         try:
             return to_torch[x]
@@ -248,4 +250,4 @@ def to_torch_dtype(x: Any) -> Any:
             if x.is_weak:
                 return to_torch[_BY_NAME[x.name]]
             raise ValueError(f"this torch has no dtype {x.name}; a newer torch may") from None
-    return x if x in from_torch else to_torch[to_dtype(x)]
+    return to_torch_dtype(to_dtype(x))

@@ -21,7 +21,7 @@ from thunder.core.symbol import OpTags
 from thunder.tests.comparison import Mismatch, describe
 from thunder.tests.known_failures import KnownFailure
 from thunder.tests.opinfo import OpInfo
-from thunder.tests.running import could_claim, runs_in_torch, trace_sample, writes
+from thunder.tests.running import could_claim, exists, trace_sample, writes
 from thunder.tests.target import QUICK_DTYPES, Target
 
 __all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate"]
@@ -147,7 +147,7 @@ class Case:
         """The samples that torch takes too, with their numbers."""
         assert self.dtype is not None
         for i, sample in enumerate(self.info.sample_inputs(self.device, self.dtype, requires_grad=requires_grad)):
-            if runs_in_torch(self.info, sample):
+            if exists(self.info, sample):
                 self.counted["samples"] += 1
                 yield i, sample
         if not self.counted["samples"]:

@@ -159,13 +159,13 @@ class OpInfo:
 
     @functools.cache  # noqa: B019  an OpInfo lives as long as the process
     def _probe(self, device: str, dtype: torch.dtype) -> bool:
-        from thunder.tests.running import runs_in_torch
+        from thunder.tests.running import exists
 
         try:
             samples = self.sample_inputs(device, dtype)
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             return False  # a sample cannot even be made of this dtype (`make(3) > 0` of complex numbers)
-        return any(runs_in_torch(self, sample) for sample in samples)
+        return any(exists(self, sample) for sample in samples)
 
     def marks(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> list[Any]:
         """The pytest marks that its directives put on a test."""

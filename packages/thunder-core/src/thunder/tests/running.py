@@ -32,12 +32,12 @@ __all__ = [
     "could_claim",
     "draws_random_numbers",
     "execution_trace",
+    "exists",
     "has_implementation",
     "map_tensors",
     "reference",
     "run_jitted",
     "run_trace",
-    "runs_in_torch",
     "same_random_numbers",
     "tensors_in",
     "to_primitives",
@@ -102,20 +102,29 @@ def torch_implementation(sym: Symbol) -> Callable[..., Any] | None:
 
 
 def reference(info: OpInfo, sample: SampleInput) -> Any:
-    """What torch gives for a sample."""
-    assert info.torch_reference is not None, f"{info.name} has no torch_reference"
+    """What torch gives for a sample; without a function of torch, what the operator decomposes into gives."""
+    if info.torch_reference is None:
+        trace = trace_sample(info, sample)
+        return run_trace(execution_trace(to_primitives(trace), ()), sample)
     return info.torch_reference(*to_torch(sample.args), **to_torch(sample.kwargs))
 
 
-def runs_in_torch(info: OpInfo, sample: SampleInput) -> bool:
-    """Whether torch takes a sample; what it refuses does not exist."""
-    if info.torch_reference is None:
-        return True
-    try:
-        with same_random_numbers():
-            reference(info, copied(sample) if writes(info) else sample)
-    except Exception:  # whatever torch says is a no
-        return False
+def exists(info: OpInfo, sample: SampleInput) -> bool:
+    """Whether a sample is a call that has a result: torch takes it, and a primitive's meta function does.
+
+    A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts.
+    """
+    if info.torch_reference is not None:
+        try:
+            with same_random_numbers():
+                reference(info, copied(sample) if writes(info) else sample)
+        except Exception:  # whatever torch says is a no
+            return False
+    if info.symbol.is_prim:
+        try:
+            trace_sample(info, sample)
+        except (RuntimeError, TypeError, ValueError, IndexError):  # other types are faults, for a test to show
+            return False
     return True
 
 

@@ -116,7 +116,7 @@ def test_claims_something(target: Target) -> None:
 
 
 def _is_claimed(info: OpInfo, sample: SampleInput, target: Target) -> bool:
-    if not running.runs_in_torch(info, sample):
+    if not running.exists(info, sample):
         return False
     trace = running.trace_sample(info, sample)
     if not running.could_claim(trace, target.executors):
@@ -182,7 +182,7 @@ def test_special_values(case: Case) -> None:
     sample = next((s for _, s in case.samples()), None)
     assert sample is not None and case.dtype is not None
     special = _with_special_values(sample, case.dtype)
-    if special is None or not running.runs_in_torch(case.info, special):
+    if special is None or not running.exists(case.info, special):
         return
     with case.sample(0, special):
         expected = _expected(case, special)
@@ -311,30 +311,31 @@ def test_claimed(case: Case) -> None:
     """The executor really runs (a part of) the operators for which it registered an implementation."""
     target, info = case.target, case.info
     case.claimed(False)
-    registered = False
-    for dtype in target.every_dtype:
-        if not info.exists_for(case.device, dtype):
+    registered = existing = False
+    order = sorted(target.every_dtype, key=lambda d: d not in target.dtypes)
+    for dtype in order:
+        if not info.exists_for(case.device, dtype) or not (registered or dtype in target.dtypes):
             continue
         for i, sample in enumerate(info.sample_inputs(case.device, dtype)):
-            if not running.runs_in_torch(info, sample):
+            if not running.exists(info, sample):
                 continue
+            existing = True
             with case.sample(i, sample):
                 trace = running.trace_sample(info, sample)
                 registered |= _registers(trace, info, target)
                 if not running.could_claim(trace, target.executors):
-                    if not registered:
-                        break  # the executor has nothing for it, whatever the sample
-                    continue
+                    break
                 if running.claimed_by(running.execution_trace(trace, target.executors), target.executors):
                     case.claimed(True)
                     return
-        if not registered:
-            return
-    raise ConformanceFailure(
-        f"the executor {target.name!r} has an implementation of {info.name}, but took none of its samples on "
-        f"{case.device} (dtypes: {', '.join(str(d).removeprefix('torch.') for d in target.every_dtype)}): its checker "
-        "never says yes, or another executor is asked first"
-    )
+    if registered:
+        names = ", ".join(str(d).removeprefix("torch.") for d in order)
+        raise ConformanceFailure(
+            f"the executor {target.name!r} has an implementation of {info.name}, but took none of its samples on "
+            f"{case.device} (dtypes: {names}): its checker never says yes, or another executor is asked first"
+        )
+    if not existing and target.takes_everything:
+        raise ConformanceFailure(f"{info.name} exists for no dtype on {case.device}: each of its samples is refused")
 
 
 def _registers(trace: Trace, info: OpInfo, target: Target) -> bool:
@@ -350,7 +351,7 @@ def _registers(trace: Trace, info: OpInfo, target: Target) -> bool:
 def test_grad_vs_torch(case: Case) -> None:
     """`backward` through what `thunder.jit` gives puts the gradients that torch's autograd puts."""
     for i, sample in enumerate(case.info.sample_inputs(case.device, case.dtype, requires_grad=True)):
-        if not running.runs_in_torch(case.info, sample):
+        if not running.exists(case.info, sample):
             continue
         with case.sample(i, sample):
             case.counted["samples"] += 1

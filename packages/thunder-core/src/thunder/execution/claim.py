@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claiming: each operation goes to the first executor, in order, that says it can take it.
 
-The walk is top down: an operation that nobody takes whole is replaced by what it decomposes into, and an operation that
-does not decompose and that nobody takes is an error. What a fusion executor can take stays as it is until that executor's
+The walk is top down: an executor takes an operation whole, or all the parts that it decomposes into, before the next is
+asked. An operation that nobody takes so is replaced by its parts, each claimed by itself, and one that does not decompose
+and that nobody takes is an error. What a fusion executor can take stays as it is until that executor's
 pass over the whole trace has run; what it leaves is claimed by the others afterwards.
 """
 
@@ -46,6 +47,7 @@ def claim(trace: Trace, executors: Sequence[Executor], name: str = "Transform fo
     with construct(trace, name) as out:
         claimer = _Claimer(out, executors)
         for bsym in trace.bound_symbols:
+            claimer.whole = bsym
             claimer.take(bsym)
     return out
 
@@ -57,6 +59,7 @@ class _Claimer:
         self.out = out
         self.executors = executors
         self.replaced: dict[str, Any] = {}
+        self.whole: BoundSymbol | None = None  # the operation of the trace that is being claimed, for errors
 
     def take(self, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]] = frozenset()) -> None:
         """Writes what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is being run already."""
@@ -73,29 +76,44 @@ class _Claimer:
             if isinstance(executor, FusionExecutor) and executor.can_fuse(bsym):
                 self.out.record(bsym)
                 return
-            implementation = executor.implementation(bsym)
-            if implementation is None or not implementation.executable or not executor.can_execute(bsym):
-                continue
-            self.execute(bsym, executor, implementation, excluded)
-            return
-        check(
-            bool(bsym.subsymbols) or not bsym.out_names,
-            lambda: f"Could not find executor for bound symbol {bsym}" + (f"\n  in {bsym.source}" if bsym.source else ""),
-        )
+            implementation = _can_run(executor, bsym)
+            if implementation is not None:
+                self.execute(bsym, executor, implementation, excluded)
+                return
+            if _can_run_parts(executor, bsym, excluded):
+                break
+        check(bool(bsym.subsymbols) or not bsym.out_names, lambda: self.unclaimed(bsym))
         for sub in bsym.subsymbols:
             self.take(sub, excluded)
+
+    def unclaimed(self, bsym: BoundSymbol) -> str:
+        """What the error says when no executor takes `bsym`: first the operation of the program that it is a part of."""
+        whole = self.whole or bsym
+        text = f"Could not find executor for bound symbol {whole}"
+        if bsym.sym is not whole.sym:
+            text += f"\nbecause no executor takes its part\n  {str(bsym).splitlines()[0]}"
+        asked = ", ".join(ex.name for ex in self.executors) or "none"
+        return f"{text}\n  executors asked: {asked}" + (f"\n  at {bsym.source}" if bsym.source else "")
 
     def ordered(self, bsym: BoundSymbol) -> Sequence[Executor]:
         """The executors in the order in which they are asked for this operation."""
         id = bsym.sym.id
-        own = {i: impl.priority for i, ex in enumerate(self.executors) if (impl := ex.implmap.get(id)) and impl.priority is not None}
+        own = {
+            i: impl.priority
+            for i, ex in enumerate(self.executors)
+            if (impl := ex.implmap.get(id)) and impl.priority is not None
+        }
         if not own:
             return self.executors
         ranked = sorted(enumerate(self.executors), key=lambda pair: -(own.get(pair[0], pair[1].priority)))
         return [ex for _, ex in ranked]
 
     def execute(
-        self, bsym: BoundSymbol, executor: Executor, implementation: Implementation, excluded: frozenset[tuple[str, Any]]
+        self,
+        bsym: BoundSymbol,
+        executor: Executor,
+        implementation: Implementation,
+        excluded: frozenset[tuple[str, Any]],
     ) -> None:
         """Writes `bsym` as the executor runs it."""
         if implementation.op is bsym.sym:
@@ -115,14 +133,18 @@ class _Claimer:
             op.source = op.source or bsym.source
             self.take(op, inner)
 
-    def match(self, bsym: BoundSymbol, executor: Executor, result: Any, operations: list[BoundSymbol]) -> dict[str, Any]:
+    def match(
+        self, bsym: BoundSymbol, executor: Executor, result: Any, operations: list[BoundSymbol]
+    ) -> dict[str, Any]:
         """How the transform's values have to be renamed so that its result has the names of `bsym`'s output."""
         old, new = proxies_in(bsym.output), _flat(result)
         wanted = _flat(bsym.output)
         check(
             len(wanted) == len(new),
-            lambda: f"the execution_transform of {executor.name} for {bsym.sym.name} returned {len(new)} values instead of "
-            f"{len(wanted)}:\n{bsym}",
+            lambda: (
+                f"the execution_transform of {executor.name} for {bsym.sym.name} returned {len(new)} values instead "
+                f"of {len(wanted)}:\n{bsym}"
+            ),
         )
         made = {name for op in operations for name in op.out_names}
         names: dict[str, Any] = {}
@@ -141,6 +163,25 @@ class _Claimer:
         return names
 
 
+def _can_run(executor: Executor, bsym: BoundSymbol) -> Implementation | None:
+    """How the executor runs the operation itself; None when it does not."""
+    found = executor.implementation(bsym)
+    return found if found is not None and found.executable and executor.can_execute(bsym) else None
+
+
+def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]]) -> bool:
+    """Whether the executor runs all that the operation decomposes into, at one level or another."""
+
+    def takes(part: BoundSymbol) -> bool:
+        if not part.out_names and not part.sym.must_stay and not part.subsymbols:
+            return True  # it hands on its inputs
+        if (executor.name, part.sym.id) not in excluded and _can_run(executor, part) is not None:
+            return True
+        return _can_run_parts(executor, part, excluded)
+
+    return bool(bsym.subsymbols) and all(takes(part) for part in bsym.subsymbols)
+
+
 def _flat(x: Any) -> list[Any]:
     if isinstance(x, (tuple, list)):
         return [y for item in x for y in _flat(item)]
@@ -151,6 +192,8 @@ def _check_metadata(bsym: BoundSymbol, executor: Executor, want: Proxy, got: Pro
     if isinstance(want, TensorProxy) and isinstance(got, TensorProxy):
         check(
             want.shape == got.shape and want.dtype is got.dtype and want.device is got.device,
-            lambda: f"the execution_transform of {executor.name} for {bsym.sym.name} returned a {got.type_string()} where "
-            f"the operation gives a {want.type_string()}:\n{bsym}",
+            lambda: (
+                f"the execution_transform of {executor.name} for {bsym.sym.name} returned a {got.type_string()} "
+                f"where the operation gives a {want.type_string()}:\n{bsym}"
+            ),
         )

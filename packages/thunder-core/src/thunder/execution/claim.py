@@ -2,9 +2,9 @@
 """Claiming: each operation goes to the first executor, in order, that says it can take it.
 
 The walk is top down: an executor takes an operation whole, or all the parts that it decomposes into, before the next is
-asked. An operation that nobody takes so is replaced by its parts, each claimed by itself, and one that does not decompose
-and that nobody takes is an error. What a fusion executor can take stays as it is until that executor's
-pass over the whole trace has run; what it leaves is claimed by the others afterwards.
+asked. An operation that nobody takes so is replaced by its parts, each claimed by itself; one that does not decompose
+and that nobody takes is an error. What a fusion executor can take stays as it is until that executor's pass over the
+whole trace has run; what it leaves is claimed by the others afterwards.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Claimer:
             self.take(sub, excluded)
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
-        """What the error says when no executor takes `bsym`: first the operation of the program that it is a part of."""
+        """The error where no executor takes `bsym`: it names the operation of the program that it is a part of first."""
         whole = self.whole or bsym
         text = f"Could not find executor for bound symbol {whole}"
         if bsym.sym is not whole.sym:

@@ -58,6 +58,11 @@ class Executor:
         self.opmap: dict[str, Symbol] = {}
         self._lookasides: dict[Callable[..., Any], Symbol] = {}
 
+    def __reduce__(self) -> Any:
+        from thunder.extend.registry import get_executor
+
+        return (get_executor, (self.name,))
+
     def __repr__(self) -> str:
         return f"thunder.extend.{type(self).__name__}('{self.name}')"
 

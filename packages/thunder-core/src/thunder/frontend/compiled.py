@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
@@ -126,16 +125,14 @@ def _specialization(
 
 def _finish(acquired: Acquired) -> Callable[[Any], Any] | None:
     """What is done with the program's output: effects are made, and the user's result is put together."""
-    rebuild, replay = acquired.rebuild, acquired.effects.replay()
-    if rebuild is None and replay is None:
+    output, replay = acquired.output, acquired.effects.replay()
+    if output.structure is None and replay is None:
         return None
-    count = len(proxies_in(acquired.computation.output))
 
     def finish(values: Any) -> Any:
-        result = values if rebuild is None else rebuild(values)
+        result, extra = output.rebuild(values)
         if replay is not None:
-            replay(list(values)[count - effects :] if effects else [])
+            replay(extra)
         return result
 
-    effects = 0 if replay is None else acquired.effects.tensor_count
     return finish

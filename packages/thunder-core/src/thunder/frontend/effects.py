@@ -8,117 +8,101 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from thunder.core import pytree
 
-if TYPE_CHECKING:
-    from thunder.frontend.tracer import Tracer
-
 __all__ = ["ModuleState"]
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _ABSENT = object()
+_PLAIN = (bool, int, float, complex, str, type(None))
 
 
 class Assignment:
-    """One attribute, or one entry of a module's table, that has a new value."""
+    """One attribute, or one entry of a module's table, that has a new value: constants with tensors at some places."""
 
-    __slots__ = ("key", "leaves", "owner", "structure", "table")
+    __slots__ = ("constants", "key", "owner", "places", "structure", "table")
 
-    def __init__(self, owner: torch.nn.Module, table: str | None, key: str, value: Any):
+    def __init__(self, owner: torch.nn.Module, table: str | None, key: str, leaves: list[Any], structure: Any):
         self.owner = owner
         self.table = table
         self.key = key
-        self.leaves, self.structure = ([], None) if value is _ABSENT else pytree.tree_flatten(value)
+        self.structure = structure  # None: the entry was deleted
+        self.places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        self.constants = [None if isinstance(x, torch.Tensor) else x for x in leaves]
 
-    def target(self) -> dict[str, Any]:
-        """The dictionary that it is an entry of."""
+    def make(self, tensors: Iterator[Any]) -> None:
+        """Makes the assignment with the tensors of a call."""
         d = self.owner.__dict__
-        return d if self.table is None else d[self.table]  # type: ignore[no-any-return]
+        target = d if self.table is None else d[self.table]
+        if self.structure is None:
+            target.pop(self.key, None)
+            return
+        leaves = list(self.constants)
+        for i in self.places:
+            leaves[i] = next(tensors)
+        target[self.key] = pytree.tree_unflatten(leaves, self.structure)
 
 
 class ModuleState:
     """The attributes of modules as they were, and what a program changed of them."""
 
     def __init__(self, modules: Iterable[torch.nn.Module]):
-        self.before = [
+        self._before = [
             (m, {k: v for k, v in m.__dict__.items() if k not in _TABLES}, {t: dict(m.__dict__[t]) for t in _TABLES})
             for m in modules
         ]
         self.assignments: list[Assignment] = []
-        self._tensor_count = 0
+        self._tensors: list[torch.Tensor] = []
 
     @contextmanager
-    def restored(self, tracer: Tracer) -> Iterator[None]:
+    def restored(self) -> Iterator[None]:
         """Runs a program within it; afterwards every module is as it was, and `assignments` says what had changed."""
         try:
             yield
-        except BaseException:
-            self._collect()
-            self.assignments = []
-            raise
-        self._collect()
+        finally:
+            for module, plain, tables in self._before:
+                for table, old in tables.items():
+                    self._undo(module, table, old, module.__dict__[table])
+                self._undo(module, None, plain, module.__dict__)
 
-    def _collect(self) -> None:
-        for module, plain, tables in self.before:
-            d = module.__dict__
-            for table, old in (*tables.items(), (None, plain)):
-                now = d if table is None else d[table]
-                if table is None:
-                    changed = [k for k in {*old, *now} if k not in _TABLES and now.get(k, _ABSENT) is not old.get(k, _ABSENT)]
-                else:
-                    changed = [k for k in {*old, *now} if now.get(k, _ABSENT) is not old.get(k, _ABSENT)]
-                for key in sorted(changed):
-                    self.assignments.append(Assignment(module, table, key, now.get(key, _ABSENT)))
-                    if key in old:
-                        now[key] = old[key]
-                    else:
-                        del now[key]
+    def _undo(self, module: torch.nn.Module, table: str | None, old: dict[str, Any], now: dict[str, Any]) -> None:
+        for key in sorted({*old, *now}, key=str):
+            value = now.get(key, _ABSENT)
+            if value is old.get(key, _ABSENT) or (table is None and key in _TABLES):
+                continue
+            leaves, structure = ([], None) if value is _ABSENT else pytree.tree_flatten(value)
+            self._tensors += [x for x in leaves if isinstance(x, torch.Tensor)]
+            self.assignments.append(Assignment(module, table, key, leaves, structure))
+            if key in old:
+                now[key] = old[key]
+            else:
+                del now[key]
 
-    def handles(self) -> tuple[torch.Tensor, ...]:
+    def take_tensors(self) -> list[torch.Tensor]:
         """The tensors among the values assigned, in order: they become outputs of the trace."""
-        found = tuple(x for a in self.assignments for x in a.leaves if isinstance(x, torch.Tensor))
-        self._tensor_count = len(found)
+        found, self._tensors = self._tensors, []
         return found
-
-    @property
-    def tensor_count(self) -> int:
-        """How many outputs of the trace belong to effects."""
-        return self._tensor_count
 
     def unguardable(self) -> str | None:
         """Why effects make a trace good for one call only."""
         for a in self.assignments:
-            if a.structure is not None and any(
-                not isinstance(x, (torch.Tensor, bool, int, float, complex, str, type(None))) for x in a.leaves
-            ):
+            if any(not isinstance(x, _PLAIN) for x in a.constants):
                 return f"the program assigns an object to the attribute {a.key} of a {type(a.owner).__name__}"
         return None
 
-    def replay(self) -> Callable[[list[Any]], None] | None:
+    def replay(self) -> Callable[[Iterable[Any]], None] | None:
         """The function that makes the assignments again, given the tensors; None where there are none."""
-        if not self.assignments:
+        assignments = self.assignments
+        if not assignments:
             return None
-        steps = [
-            (a, [None if isinstance(x, torch.Tensor) else x for x in a.leaves],
-             [i for i, x in enumerate(a.leaves) if isinstance(x, torch.Tensor)])
-            for a in self.assignments
-        ]  # fmt: skip
-        for a in self.assignments:
-            a.leaves = []
 
-        def run(tensors: list[Any]) -> None:
+        def run(tensors: Iterable[Any]) -> None:
             values = iter(tensors)
-            for a, constants, positions in steps:
-                if a.structure is None:
-                    a.target().pop(a.key, None)
-                    continue
-                leaves = list(constants)
-                for i in positions:
-                    leaves[i] = next(values)
-                a.target()[a.key] = pytree.tree_unflatten(leaves, a.structure)
+            for a in assignments:
+                a.make(values)
 
         return run

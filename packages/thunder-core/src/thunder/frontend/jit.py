@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from thunder.core.errors import TracingError
 from thunder.core.trace import Trace
 from thunder.extend import Executor, get_executor, implementations_epoch, resolve_executors
 from thunder.frontend.acquire import acquire, trace_function
@@ -21,6 +23,10 @@ __all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "s
 
 # What a prologue raises when a call is not for its specialization: a guard's answer, or a path that is not there any more.
 _NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError)
+
+
+# The oldest program is forgotten when there would be more.
+MAX_SPECIALIZATIONS = 16
 
 
 class CompileStats:
@@ -104,12 +110,25 @@ class JitFunction:
             specialization = compile_trace(acquired, executors, self._transforms, autograd=self._autograd)
             self._stats.last = specialization
             self._stats.uncacheable = acquired.uncacheable
-            epoch = implementations_epoch()
-            self._specializations = [s for s in self._specializations if s.epoch == epoch]
-            if specialization.prologue is not None and self._options.cache != "no caching":
-                self._specializations.insert(0, specialization)
+            self._keep(specialization)
             inputs = [x.tensor for x in acquired.inputs]
         return specialization.call(inputs)
+
+    def _keep(self, specialization: Specialization) -> None:
+        reason = self._stats.uncacheable
+        if reason is not None and self._options.sharp_edges != "allow":
+            message = f"{self!r} is traced anew at every call: {reason}"
+            if self._options.sharp_edges == "error":
+                raise TracingError(message)
+            warnings.warn(message, stacklevel=4)
+        epoch = implementations_epoch()
+        kept = [s for s in self._specializations if s.epoch == epoch]
+        if specialization.prologue is not None and self._options.cache != "no caching":
+            kept.insert(0, specialization)
+        self._specializations = kept[:MAX_SPECIALIZATIONS]
+
+    def __reduce__(self) -> Any:
+        return (_rebuild, (self._fn, self._options, self._transforms, self._autograd))
 
     def reset(self) -> None:
         """Forgets what has been compiled."""
@@ -121,6 +140,10 @@ class JitFunction:
 
     def __repr__(self) -> str:
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
+
+
+def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool) -> JitFunction:
+    return JitFunction(fn, options, transforms=transforms, autograd=autograd)
 
 
 def jit_function(fn: Callable[..., Any], options: Options, transforms: Sequence[TraceTransform] = ()) -> JitFunction:

@@ -11,7 +11,10 @@ from thunder.frontend.jit import CompileStats, JitFunction
 
 __all__ = ["ThunderModule"]
 
-_OWN = frozenset({"_model", "_jitted", "_stats"})
+
+
+def _rebuild(model: torch.nn.Module, options: Any, transforms: Any) -> ThunderModule:
+    return ThunderModule(model, JitFunction(model, options, transforms=transforms))
 
 
 class ThunderModule(torch.nn.Module):
@@ -23,9 +26,14 @@ class ThunderModule(torch.nn.Module):
         d["_model"] = model
         d["_jitted"] = jitted
         d["_stats"] = jitted._stats
-        # The tables of tensors and children are the model's: whatever walks this module walks the model.
-        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            d[table] = model.__dict__[table]
+        # The tables of tensors, children and hooks are the model's: whatever walks this module walks the model.
+        for table, value in model.__dict__.items():
+            if table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set") or table.endswith("_hooks"):
+                d[table] = value
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        d = self.__dict__
+        return (_rebuild, (d["_model"], d["_jitted"]._options, d["_jitted"]._transforms))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["_jitted"](*args, **kwargs)

@@ -28,6 +28,7 @@ from thunder.core.symbol import OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend import aliasing
+from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 try:
     from thunder.torch.shape import MAYBE_VIEW
@@ -220,6 +221,8 @@ class Tracer:
             base = self.handle_of(given) if given is not None and OpTags.VIEW_OP in sym.tags else None
             tensors = _tensors_in(args, kwargs)
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
+            if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+                args, kwargs = autocast_arguments(sym, args, kwargs)
             out = sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
             if grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable:

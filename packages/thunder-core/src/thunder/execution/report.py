@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs each operation of a program, and why the others do not: the same questions that claiming asks, written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from thunder.core.state import SourceLine
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.trace import Trace
+from thunder.execution.claim import is_structural
+from thunder.extend import Executor, FusionExecutor
+
+__all__ = ["OperationReport", "report"]
+
+
+class OperationReport:
+    """One operation: its name, whether thunder has a symbol of its own for it, who runs it and who does not."""
+
+    __slots__ = ("depth", "executor", "name", "opaque", "rejections", "source")
+
+    def __init__(
+        self, name: str, opaque: bool, executor: str | None, rejections: dict[str, str], source: SourceLine | None, depth: int
+    ):
+        self.name = name
+        self.opaque = opaque
+        self.executor = executor  # None: nobody takes it whole; its parts follow
+        self.rejections = rejections
+        self.source = source
+        self.depth = depth
+
+    def __str__(self) -> str:
+        kind = "opaque" if self.opaque else "own symbol"
+        who = self.executor or "by its parts"
+        line = f"{'  ' * self.depth}{self.name:<{max(1, 40 - 2 * self.depth)}} {kind:<11} {who}"
+        why = "; ".join(f"{name}: {reason}" for name, reason in self.rejections.items())
+        return f"{line:<70}{'  not ' + why if why else ''}"
+
+
+def report(trace: Trace, executors: Sequence[Executor]) -> list[OperationReport]:
+    """A row for each operation of a program that has not been claimed yet; parts of one that nobody takes come below it."""
+    return [row for bsym in trace.bound_symbols for row in _rows(bsym, executors, 0)]
+
+
+def _rows(bsym: BoundSymbol, executors: Sequence[Executor], depth: int) -> Iterator[OperationReport]:
+    if is_structural(bsym) or (not bsym.out_names and not bsym.sym.must_stay and not bsym.subsymbols):
+        return
+    rejections: dict[str, str] = {}
+    chosen: str | None = None
+    for executor in executors:
+        reason = executor.rejection(bsym)
+        if reason is not None and isinstance(executor, FusionExecutor):
+            reason = executor.fuse_rejection(bsym)
+        if reason is None:
+            chosen = executor.name
+            break
+        rejections[executor.name] = reason
+    name = f"{bsym.sym.module or ''}.{bsym.sym.name}".lstrip(".").replace("thunder.torch.", "ltorch.")
+    name = name.replace("thunder.core.prims.", "prims.")
+    yield OperationReport(name, OpTags.OPAQUE_OP in bsym.sym.tags, chosen, rejections, bsym.source, depth)
+    if chosen is None:
+        for sub in bsym.subsymbols:
+            yield from _rows(sub, executors, depth + 1)

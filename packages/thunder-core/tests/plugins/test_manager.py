@@ -185,6 +185,22 @@ def test_broken_torch_is_not_the_plugins_fault(plugin, manager_of, broken_env, h
     assert host.registered == {}
 
 
+def test_without_torch_the_registry_of_executors_is_left_alone(plugin, manager_of, broken_env) -> None:
+    """thunder.extend cannot be imported without torch, so nothing may ask it for executors."""
+
+    class Untouchable:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was asked for")
+
+    record = plugin("acme", REGISTER)
+    manager = manager_of(record, env=broken_env, host=Untouchable())
+    with pytest.raises(PluginLoadError, match="torch cannot be imported"):
+        manager.load_named("acme")
+    with pytest.raises(PluginLoadError, match="there is no executor 'other'"):
+        manager.load_named("other")
+    manager.reset()
+
+
 def test_naming_one_imports_no_other(plugin, manager_of, host) -> None:
     """Neither what comes before it nor what comes after it; the rest when all are wanted."""
     before, wanted, after = plugin("aaa"), plugin("acme"), plugin("zzz")

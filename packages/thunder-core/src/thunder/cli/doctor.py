@@ -172,7 +172,7 @@ def _source(plugin: dict[str, Any]) -> str:
 def _executor(executor: dict[str, Any]) -> str:
     notes = ["default"] if executor["default"] else []
     notes += [f"priority {executor['priority']}"] if executor["priority"] else []
-    return executor["name"] + (f" ({', '.join(notes)})" if notes else "")
+    return f"{executor['name']} ({', '.join(notes)})" if notes else str(executor["name"])
 
 
 def _details(plugin: dict[str, Any]) -> Iterator[str]:

@@ -178,7 +178,9 @@ class PluginManager:
         else:
             self._hooks.pop(record.name, None)
             # a plugin that bypassed its registry and called thunder.extend itself
-            withdraw(self.host, [executor for executor in self._in_use() if all(executor is not old for old in before)])
+            leaked = [executor for executor in self._in_use() if all(executor is not old for old in before)]
+            if leaked:
+                withdraw(self.host, leaked)
 
     def _run(self, record: PluginRecord, registry: PluginRegistry) -> None:
         """All stages of one plugin. Ends in READY or UNAVAILABLE, or raises with `record.stage` telling where."""
@@ -213,7 +215,7 @@ class PluginManager:
 
     def _in_use(self) -> Sequence[Any]:
         """The executors in use; none where torch cannot be imported, and thunder.extend with it."""
-        if self._host is None and self.env.torch_error is not None:
+        if self.env.torch_error is not None:
             return ()
         return tuple(self.host.get_all_executors())
 

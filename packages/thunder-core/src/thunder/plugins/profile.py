@@ -15,13 +15,13 @@ __all__ = ["ConformanceProfile"]
 class ConformanceProfile:
     """How to test one executor.
 
-    devices: the device types on which it claims operations, such as `("cuda",)`.
-    dtypes: the names of the dtypes to test (`"float32"`), or None for every dtype of each operator.
-    tolerances: `(rtol, atol)` by dtype name, or by `"operator:dtype"` for a single operator; others take the suite's.
-    known_failures: a TOML file that ships in the plugin's wheel, or its entries; an entry that matches nothing, or that
-        passes, is an error of the suite.
-    opinfos: a function that returns the OpInfos of the plugin's own operators. It is a function so that the profile
-        can be read without the suite.
+    - devices: the device types on which it claims operations, such as `("cuda",)`.
+    - dtypes: the names of the dtypes to test (`"float32"`), or None for every dtype of each operator.
+    - tolerances: `(rtol, atol)` by dtype name, or by `"operator:dtype"` for one operator; others take the suite's.
+    - known_failures: a TOML file that ships in the plugin's wheel, or its entries; an entry that matches nothing, or
+      that passes, is an error of the suite.
+    - opinfos: a function that returns the OpInfos of the plugin's own operators. It is a function so that the profile
+      can be read without the suite.
     """
 
     devices: Sequence[str] = ("cpu",)

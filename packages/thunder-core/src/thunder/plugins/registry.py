@@ -91,7 +91,7 @@ class PluginRegistry:
         if name in self._operators:
             raise ValueError(f"plugin {self.plugin!r} registers two operators named {name!r}")
         # The executor is the plugin's own and not in use yet, so the symbol can be made now: implementations need it.
-        symbol = target.register_operator(name, **definition)
+        symbol: Symbol = target.register_operator(name, **definition)
         self._operators[name] = symbol
         return symbol
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import get_grad, put_grads
 
-from thunder.core.proxies import TensorProxy
-
-DTYPES = ("float32", "float64", "int32", "int64", "complex64", "complex128")
+DTYPES = ("float32", "float64", "int32", "int64")
 
 
 def takes(a: Any, b: Any) -> bool | str:

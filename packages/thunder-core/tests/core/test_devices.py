@@ -81,7 +81,7 @@ def test_none_stays_none() -> None:
 @pytest.mark.parametrize("wrong", ["nonsense", "cuda:x", "cuda:-1", "", "cpu:cpu"])
 def test_a_bad_string_gets_torchs_error(wrong: str) -> None:
     """torch knows its devices' names best."""
-    with pytest.raises(RuntimeError, match="[Dd]evice"):
+    with pytest.raises(RuntimeError, match=r"[Dd]evice"):
         to_device(wrong)
 
 
@@ -111,10 +111,10 @@ def test_any_backend_any_number(kind: str, index: int) -> None:
 
 def test_the_usual_types() -> None:
     """As attributes, printing as such."""
-    assert (DeviceType.CPU, DeviceType.CUDA, DeviceType.META) == (
+    assert (
         cpu.devicetype,
         Device("cuda:0").devicetype,
         meta.devicetype,
-    )
+    ) == (DeviceType.CPU, DeviceType.CUDA, DeviceType.META)
     assert repr(DeviceType.CUDA) == "DeviceType.CUDA"
     assert str(DeviceType("xpu")) == "xpu"

@@ -120,7 +120,7 @@ def test_a_dtype_of_torch_that_nothing_computes_in() -> None:
 
 def test_a_name_that_is_no_type() -> None:
     """The error lists what there is."""
-    with pytest.raises(AttributeError, match="no type named 'float7'.*bfloat16"):
+    with pytest.raises(AttributeError, match=r"no type named 'float7'.*bfloat16"):
         dtypes.float7  # noqa: B018
 
 

@@ -8,7 +8,7 @@ thunder's own namespace, so that no other library's view of them changes.
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,11 +21,15 @@ NAMESPACE = "thunder"
 _insertion_order = optree.dict_insertion_ordered(True, namespace=NAMESPACE)
 _insertion_order.__enter__()
 
-_seen: set[type] = {tuple, list, dict, OrderedDict, int, float, str, bool, type(None)}
+_registering = threading.Lock()
+_leaf_types: set[type] = {int, float, str, bool, type(None)}
+_containers: set[type] = set()
 
 
 def _flatten_dataclass(x: Any) -> tuple[tuple[Any, ...], tuple[type, tuple[str, ...]], tuple[str, ...]]:
-    names = tuple(f.name for f in dataclasses.fields(x) if hasattr(x, f.name))
+    # What else was set on the object comes along after its fields.
+    names = tuple(dict.fromkeys((*(f.name for f in dataclasses.fields(x)), *getattr(x, "__dict__", ()))))
+    names = tuple(n for n in names if hasattr(x, n))
     return tuple(getattr(x, n) for n in names), (type(x), names), names
 
 
@@ -48,6 +52,11 @@ def _unflatten_model_output(aux: tuple[type, tuple[str, ...]], values: Iterable[
     return cls(**dict(zip(names, values)))
 
 
+def _is_torchs(cls: type) -> bool:
+    # Modules and tensors are objects with an identity, even where their class is a dataclass. torch is not imported.
+    return any(c.__module__ in ("torch.nn.modules.module", "torch") for c in cls.__mro__)
+
+
 def _register(cls: type) -> None:
     if issubclass(cls, dict) and dataclasses.is_dataclass(cls):  # Transformers' ModelOutput
         optree.register_pytree_node(cls, _flatten_model_output, _unflatten_model_output, namespace=NAMESPACE)
@@ -55,28 +64,25 @@ def _register(cls: type) -> None:
         optree.register_pytree_node(cls, _flatten_dataclass, _unflatten_dataclass, namespace=NAMESPACE)
 
 
-def _see(x: Any) -> None:
-    cls = type(x)
-    if cls not in _seen:
-        _seen.add(cls)
-        if dataclasses.is_dataclass(cls):
+def _see(cls: type) -> None:
+    with _registering:
+        if cls in _leaf_types or cls in _containers:
+            return
+        if dataclasses.is_dataclass(cls) and not _is_torchs(cls):
             _register(cls)
-
-
-def _register_new_types(tree: Any) -> None:
-    # Registering while flattening is not possible: leaves are looked at until no new container type turns up.
-    before = -1
-    while before != len(_seen):
-        before = len(_seen)
-        for leaf in optree.tree_leaves(tree, none_is_leaf=True, namespace=NAMESPACE):
-            _see(leaf)
+            _containers.add(cls)
+        else:
+            _leaf_types.add(cls)
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     """The leaves of nested containers and the structure that `tree_unflatten` rebuilds them with."""
     leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
-    if any(type(x) not in _seen for x in leaves):
-        _register_new_types(tree)
+    # A container of a new type turns up as a leaf, also when another thread registered its class just now: it is never
+    # counted as a leaf type, and the tree is flattened once more.
+    while new := {type(x) for x in leaves} - _leaf_types:
+        for cls in new:
+            _see(cls)
         leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
     return leaves, spec
 

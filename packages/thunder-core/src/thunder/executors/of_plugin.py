@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What modules need that are only an old import path of an executor that a plugin brings."""
+
+from __future__ import annotations
+
+import re
+
+from thunder import plugins
+from thunder.core.errors import PluginLoadError
+from thunder.extend import Executor, get_executor
+
+__all__ = ["executor_of_plugin"]
+
+
+def executor_of_plugin(executor: str, distribution: str, path: str) -> Executor:
+    """The executor that an installed plugin brings; an ImportError at `path` says what is missing where it cannot."""
+    try:
+        return get_executor(executor)
+    except (PluginLoadError, ValueError) as error:
+        raise ImportError(
+            f"{path} hands on the executor {executor!r}: {_reason(distribution, error)}", name=path
+        ) from None
+
+
+def _reason(distribution: str, error: Exception) -> str:
+    installed = [record for record in plugins.records() if _normal(record.distribution) == distribution]
+    if not installed:
+        return f"the plugin that brings it is not installed: pip install {distribution}"
+    unused = [record for record in installed if not record.ready]
+    return str(unused[0].load_error() if unused else error)
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["Binder"]
 
 # Spellings that torch accepts for any of its functions: NumPy's names, and `input`/`self` for the first argument.
-_SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "dim": "axis"}
+_SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "dim": "axis", "keepdim": "keepdims"}
 _FIRST = ("input", "self", "tensor")
 _SECOND = ("other",)
 _EMPTY = inspect.Parameter.empty
@@ -54,6 +54,20 @@ class Binder:
         values = self._fill(args, kwargs)
         return self._write(values, kwargs)
 
+    def accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the signature has room for such a call; what it says may still be wrong."""
+        if self.variadic:
+            return True
+        if len(args) > len(self.names):
+            return False
+        return all(
+            key in self.known
+            or _SPELLINGS.get(key) in self.known
+            or (key in _FIRST and not args)
+            or (key in _SECOND and len(self.names) > 1)
+            for key in kwargs
+        )
+
     def _respell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         # Names of the signature first, so that nothing is renamed that needs no renaming.
         out = {}
@@ -68,6 +82,8 @@ class Binder:
                     key = self.names[1]
                 else:
                     raise TypeError(f"{self.name}() got an unexpected keyword argument {key!r}")
+            if key in out:
+                raise TypeError(f"{self.name}() got multiple values for argument {key!r}")
             out[key] = value
         return out
 

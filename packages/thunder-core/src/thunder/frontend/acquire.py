@@ -73,7 +73,8 @@ def acquire(
         acquired = Acquired(tracer.trace, tracer.inputs, output, effects)
         given = {id(leaf) for leaf in arguments.leaves}
         acquired.uncacheable = (
-            arguments.unguardable()
+            tracer.uncacheable
+            or arguments.unguardable()
             or environment.unreachable(x.tensor for x in tracer.inputs if id(x.tensor) not in given)
             or effects.unguardable()
         )

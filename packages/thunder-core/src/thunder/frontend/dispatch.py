@@ -161,6 +161,12 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
             value = kwargs.pop(option)
             if value not in (None, False, torch.strided):
                 raise TracingError(f"{sym.name}: {option}={value} is not supported in traced programs: create it outside")
+    if not sym.bind.accepts(args, {k: v for k, v in kwargs.items() if k != "requires_grad"}) and sym.reference is not None:
+        from thunder.frontend.opaque import call_opaque
+
+        # An option of torch's that the operation does not know (a generator, say): torch runs the call as it is.
+        given = kwargs if out is None else {**kwargs, "out": out}
+        return call_opaque(tracer, sym.reference, args, given)
     requires_grad = bool(kwargs.pop("requires_grad", False)) if "requires_grad" not in sym.bind.known else False
     inplace = _inplace(sym, args, kwargs)
     result = tracer.call_symbol(sym, args, kwargs)

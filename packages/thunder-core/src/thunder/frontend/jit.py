@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from thunder.core.errors import TracingError
+from thunder.core.state import state
 from thunder.core.trace import Trace
 from thunder.extend import Executor, get_executor, implementations_epoch, resolve_executors
 from thunder.frontend.acquire import acquire, trace_function
@@ -85,6 +86,8 @@ class JitFunction:
             functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if state.frontend is not None:
+            return self._fn(*args, **kwargs)  # called by a program that is being traced: a part of it
         for specialization in self._specializations:
             prologue = specialization.prologue
             if prologue is None or specialization.epoch != implementations_epoch():

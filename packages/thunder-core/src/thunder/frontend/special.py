@@ -152,6 +152,48 @@ def _reversed(tracer: Tracer, x: Any) -> Any:
     return x if x.dim() == 0 else x.flip(0)
 
 
+# -- tensors from Python data -----------------------------------------------------------------------------------------
+@_special(torch.tensor, torch.as_tensor, torch.asarray)
+def _tensor(
+    tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
+) -> Any:
+    from thunder.frontend.dispatch import set_requires_grad
+    from thunder.frontend.opaque import call_opaque
+
+    if isinstance(data, torch.Tensor):
+        out = data.to(device=device or data.device, dtype=dtype or data.dtype)
+        out = out.detach().clone() if out is data else out
+    elif _has_tensor(data):
+        out = _stacked(data)
+        out = out.to(device=device or out.device, dtype=dtype or out.dtype).detach()
+    else:
+        if not _is_python_data(data):
+            tracer.uncacheable = f"a tensor was made of a {type(data).__name__}, whose contents no guard watches"
+        out = call_opaque(tracer, torch.tensor, (data,), {"dtype": dtype, "device": device or torch.get_default_device()})
+    if requires_grad:
+        set_requires_grad(out, True)
+    return out
+
+
+def _has_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) or (isinstance(x, (tuple, list)) and any(_has_tensor(i) for i in x))
+
+
+def _stacked(x: Any) -> Any:
+    if isinstance(x, (tuple, list)):
+        parts = [_stacked(i) for i in x]
+        found = [p for p in parts if isinstance(p, torch.Tensor)]
+        like = found[0]
+        return torch.stack([p if isinstance(p, torch.Tensor) else torch.full_like(like, p) for p in parts])
+    return x
+
+
+def _is_python_data(x: Any) -> bool:
+    if isinstance(x, (tuple, list)):
+        return all(_is_python_data(i) for i in x)
+    return isinstance(x, (bool, int, float, complex))
+
+
 # -- normalization with running statistics ----------------------------------------------------------------------------
 def _running_statistics(
     tracer: Tracer, sym: Any, input: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float

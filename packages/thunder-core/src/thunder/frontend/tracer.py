@@ -99,6 +99,7 @@ class Tracer:
         self.inputs: list[Lifted] = []
         self.meta_tensors: dict[str, torch.Tensor] = {}
         self.wrote_input = False
+        self.uncacheable: str | None = None  # why this trace is good for one call only
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
         self._known: dict[int, Lifted] = {}
         self._lift = lift

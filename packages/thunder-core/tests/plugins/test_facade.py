@@ -16,7 +16,11 @@ def process_manager(monkeypatch, manager_of, plugin):
         def thunder_register_executors(registry):
             registry.register_executor(Executor("acme"))
             registry.register_option("acme_level", type=int, default=1)
-            registry.register_transform("fold", abs, phase="after_execution")
+            registry.register_transform("fold", lambda trace, context: trace, phase="after_execution")
+            registry.register_transform("again", twice, phase="after_execution", after="fold")
+
+        def twice(trace, context):
+            return [*trace, context.phase, context.options, *context.executors]
 
         @hookimpl
         def thunder_conformance_profile(executor):
@@ -35,7 +39,7 @@ def test_functions_use_the_manager(process_manager, host) -> None:
     assert plugins.load_named("acme").ready
     plugins.load_all()
     assert list(plugins.known_options()) == ["acme_level"]
-    assert [spec.name for spec in plugins.registered_transforms("after_execution")] == ["fold"]
+    assert [spec.name for spec in plugins.registered_transforms("after_execution")] == ["fold", "again"]
     assert plugins.conformance_profile("acme").dtypes == ("float32",)
     plugins.reset()
     assert host.registered == {}
@@ -52,6 +56,14 @@ def test_options_of_plugins_that_are_not_loaded(process_manager) -> None:
         plugins.check_options({"acme_level": "two"})
     with pytest.raises(TypeError, match="unknown compile option 'acme_levels', did you mean 'acme_level'"):
         plugins.check_options({"acme_levels": 2}, others=("cache", "transforms"))
+
+
+def test_passes(process_manager) -> None:
+    """Each pass gets the trace of the one before it; one that changes nothing makes no trace."""
+    plugins.load_all()
+    traces = list(plugins.transformed([1], "after_execution", options={"acme_level": 2}, executors=["acme"]))
+    assert traces == [[1, "after_execution", {"acme_level": 2}, "acme"]]
+    assert list(plugins.transformed([1], "before_grad")) == []
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,17 @@ def test_ops(good_site: Path) -> None:
     assert implementation["checker"] and implementation["gradient"]
 
 
+def test_conformance(good_site: Path) -> None:
+    """The suite takes the plugin's profile, tests its own operator too, and sees that the executor claimed both."""
+    name = " or ".join(f"test_core_vs_torch_consistency[{op}-multimul-cpu-float32]" for op in ("mul", "multimul"))
+    done = python(good_site, "-m", "thunder", "conformance", "multimul", "-q", "-k", name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "conformance of multimul" in done.stdout
+    total = next(line.split() for line in done.stdout.splitlines() if line.startswith("all "))
+    claimed, passed = int(total[1]), int(total[2])
+    assert claimed == passed == 2, done.stdout
+
+
 def test_doctor(site: Path) -> None:
     """Every plugin with its end and its reason; the status says that some are broken."""
     done = python(site, "-m", "thunder", "doctor", "--json")

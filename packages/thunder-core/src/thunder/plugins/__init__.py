@@ -7,7 +7,7 @@ folder to a wheel. Importing this package imports no plugin and no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from thunder.core.errors import PluginLoadError
@@ -50,6 +50,7 @@ __all__ = [
     "records",
     "registered_transforms",
     "reset",
+    "transformed",
 ]
 
 _manager = PluginManager()
@@ -112,6 +113,21 @@ def check_options(values: Mapping[str, Any], others: Iterable[str] = ()) -> dict
 def registered_transforms(phase: str) -> tuple[TransformSpec, ...]:
     """The passes that loaded plugins brought for a phase of compilation (see `PHASES`), in running order."""
     return _manager.catalog.transforms(phase)
+
+
+def transformed(
+    trace: Any, phase: str, *, options: Mapping[str, Any] | None = None, executors: Iterable[Any] = ()
+) -> Iterator[Any]:
+    """The traces that the passes of `phase` make of `trace`, one after the other; none where a pass changed nothing.
+
+    `options` are those that the user gave, and `executors` those that will be asked: passes find them in their context.
+    """
+    context = PassContext(phase, dict(options or {}), tuple(executors))
+    for spec in registered_transforms(phase):
+        result = spec.apply(trace, context)
+        if result is not trace:
+            trace = result
+            yield trace
 
 
 def reset() -> None:

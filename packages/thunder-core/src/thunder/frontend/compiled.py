@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from thunder.execution.memory import delete_last_used
 from thunder.extend import Executor, implementations_epoch
 from thunder.frontend.acquire import Acquired
 from thunder.frontend.autograd import Differentiable
+from thunder.plugins import transformed
 from thunder.transforms.autodiff import split_forward_backward
 from thunder.transforms.cse import cse
 from thunder.transforms.dce import dce
@@ -61,21 +62,42 @@ def clean(trace: Trace) -> list[Trace]:
     return traces
 
 
-def execution_traces(trace: Trace, executors: Sequence[Executor]) -> list[Trace]:
-    """The traces that lead from a program to the one that runs."""
-    traces = clean(trace)
-    for claimed in transform_for_execution(traces[-1], executors):
-        traces.append(verify_if_asked(claimed))
-    traces.append(verify_if_asked(dce(traces[-1])))
-    traces.append(verify_if_asked(delete_last_used(traces[-1])))
-    return traces
+class Passes:
+    """What compiling one program goes by: the executors to ask and the user's options for plugins' passes."""
+
+    def __init__(self, executors: Sequence[Executor], options: Mapping[str, Any]):
+        self.executors = executors
+        self.options = options
+
+    def of_plugins(self, traces: list[Trace], phase: str) -> None:
+        """Appends what the passes that plugins registered for `phase` make of the last trace."""
+        for trace in transformed(traces[-1], phase, options=self.options, executors=self.executors):
+            traces.append(verify_if_asked(trace))
+
+    def to_execution(self, trace: Trace) -> list[Trace]:
+        """The traces that lead from a program to the one that runs."""
+        traces = clean(trace)
+        self.of_plugins(traces, "before_execution")
+        for claimed in transform_for_execution(traces[-1], self.executors):
+            traces.append(verify_if_asked(claimed))
+        self.of_plugins(traces, "after_execution")
+        traces.append(verify_if_asked(dce(traces[-1])))
+        traces.append(verify_if_asked(delete_last_used(traces[-1])))
+        return traces
 
 
 def compile_trace(
-    acquired: Acquired, executors: Sequence[Executor], transforms: Sequence[TraceTransform], *, autograd: bool = True
+    acquired: Acquired,
+    executors: Sequence[Executor],
+    transforms: Sequence[TraceTransform],
+    *,
+    autograd: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> Specialization:
     """Compiles what was acquired."""
+    passes = Passes(executors, options or {})
     traces = [verify_if_asked(acquired.computation)]
+    passes.of_plugins(traces, "before_grad")
     for transform in transforms:
         traces += clean(traces[-1])
         traces.append(verify_if_asked(transform(traces[-1], executors)))
@@ -85,13 +107,13 @@ def compile_trace(
         traces += clean(traces[-1])
         forward, backward, outputs, saved = split_forward_backward(traces[-1], executors, wrt)
         if outputs:
-            traces += [forward, *execution_traces(forward, executors)]
-            backward_traces = [backward, *execution_traces(backward, executors)]
+            traces += [forward, *passes.to_execution(forward)]
+            backward_traces = [backward, *passes.to_execution(backward)]
             differentiable = Differentiable(
                 forward=traces[-1], backward=backward_traces[-1], outputs=outputs, saved=saved, wrt=wrt
             )
             return _specialization(acquired, differentiable, traces, backward_traces)
-    traces += execution_traces(traces[-1], executors)
+    traces += passes.to_execution(traces[-1])
     return _specialization(acquired, _without_gradient(traces[-1]), traces, backward_traces)
 
 

@@ -110,7 +110,9 @@ class JitFunction:
             self._stats.cache_misses += 1
             executors = self._options.resolved_executors()
             acquired = acquire(self._fn, args, kwargs, name=self._options.name_for(self._fn), executors=executors)
-            specialization = compile_trace(acquired, executors, self._transforms, autograd=self._autograd)
+            specialization = compile_trace(
+                acquired, executors, self._transforms, autograd=self._autograd, options=self._options.extra
+            )
             self._stats.last = specialization
             self._stats.uncacheable = acquired.uncacheable
             self._keep(specialization)

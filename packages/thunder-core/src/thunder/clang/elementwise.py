@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise operations of the core language: broadcasting and promotion over the primitives."""
+"""Arithmetic of two operands in the core language: broadcasting and promotion over the primitives."""
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
-from thunder.clang.base import clangop, elementwise_binary, elementwise_unary, maybe_broadcast, maybe_convert_to_dtype
+from thunder.clang.base import clangop, elementwise_binary, maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import prims
+from thunder.core.dtypes import COMPLEX, FLOAT, float32, low_precision_dtypes
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from thunder.core.promotion import elementwise_type_promotion
-
-
-@clangop(method_name="neg")
-def neg(a: Any) -> Any:
-    """Minus each element."""
-    return elementwise_unary(a, prim=prims.neg, number_fn=operator.neg)
-
-
-@clangop()
-def exp(a: Any) -> Any:
-    """e to the power of each element."""
-    return elementwise_unary(a, prim=prims.exp, type_promotion_kind=KIND.INT_TO_FLOAT)
+from thunder.core.proxies import TensorProxy, number_value
 
 
 @clangop(method_name="add")
@@ -42,15 +33,168 @@ def mul(a: Any, b: Any) -> Any:
     return elementwise_binary(a, b, prim=prims.mul, number_fn=operator.mul)
 
 
-@clangop(method_name="eq")
-def eq(a: Any, b: Any) -> Any:
-    """Where `a` equals `b`."""
-    return elementwise_binary(a, b, prim=prims.eq, number_fn=operator.eq, type_promotion_kind=KIND.ALWAYS_BOOL)
+@clangop(method_name="true_divide")
+def true_divide(a: Any, b: Any) -> Any:
+    """`a` divided by `b`; integers divide as floating point numbers."""
+    return elementwise_binary(a, b, prim=prims.div, number_fn=operator.truediv, type_promotion_kind=KIND.INT_TO_FLOAT)
+
+
+def _trunc_divide_numbers(a: Any, b: Any) -> Any:
+    if isinstance(a, float) or isinstance(b, float):
+        return float(math.trunc(a / b))
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+@clangop()
+def trunc_divide(a: Any, b: Any) -> Any:
+    """`a` divided by `b`, rounded towards zero."""
+    return elementwise_binary(a, b, prim=_trunc_divide, number_fn=_trunc_divide_numbers)
+
+
+def _trunc_divide(a: Any, b: Any) -> Any:
+    kind = (a if isinstance(a, TensorProxy) else b).dtype
+    quotient = _in_float32(prims.div, a, b) if kind in low_precision_dtypes else prims.div(a, b)
+    if kind.category == FLOAT:
+        return maybe_convert_to_dtype(prims.trunc(quotient), kind)
+    return quotient
+
+
+@clangop(method_name="floor_divide")
+def floor_divide(a: Any, b: Any) -> Any:
+    """`a` divided by `b`, rounded down."""
+    return elementwise_binary(a, b, prim=_floor_divide, number_fn=operator.floordiv)
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    kind = (a if isinstance(a, TensorProxy) else b).dtype
+    if kind.category == COMPLEX:
+        raise NotImplementedError(f'"floor_divide" not implemented for {kind}: complex numbers have no order')
+    if kind in low_precision_dtypes:
+        return maybe_convert_to_dtype(_in_float32(_floor_divide_floats, a, b), kind)
+    return _floor_divide_floats(a, b) if kind.category == FLOAT else _floor_divide_integers(a, b)
+
+
+def _in_float32(fn: Any, a: Any, b: Any) -> Any:
+    # torch's kernels compute 16-bit numbers in 32 bits and round the result once.
+    return fn(maybe_convert_to_dtype(a, float32), maybe_convert_to_dtype(b, float32))
+
+
+def _floor_divide_integers(a: Any, b: Any) -> Any:
+    quotient = prims.div(a, b)
+    kind = quotient.dtype
+    if not kind.is_signed:
+        return quotient
+    rest = sub(a, mul(quotient, b))
+    other_sign = _has_sign(rest) ^ _has_sign(b) if isinstance(b, TensorProxy) or b < 0 else _has_sign(rest)
+    down = prims.bitwise_and(prims.ne(rest, 0), other_sign)
+    return prims.sub(quotient, prims.convert_element_type(down, kind))
+
+
+def _has_sign(x: Any) -> Any:
+    return prims.lt(x, 0) if isinstance(x, TensorProxy) else x < 0
+
+
+def _floor_divide_floats(a: Any, b: Any) -> Any:
+    # As Python does: the exact remainder first, so that a quotient next to a whole number falls on the right side.
+    quotient = prims.div(a, b)
+    rest = prims.fmod(a, b)
+    exact = prims.div(sub(a, rest), b)
+    other_sign = prims.ne(prims.lt(rest, 0.0), _has_sign(b))
+    exact = prims.where(prims.bitwise_and(prims.ne(rest, 0.0), other_sign), prims.sub(exact, 1.0), exact)
+    whole = prims.floor(exact)
+    whole = prims.where(prims.gt(prims.sub(exact, whole), 0.5), prims.add(whole, 1.0), whole)
+    whole = prims.where(prims.ne(exact, 0.0), whole, prims.copysign(exact, quotient))
+    if isinstance(b, TensorProxy):
+        return prims.where(prims.eq(b, 0.0), quotient, whole)
+    return quotient if b == 0 else whole
+
+
+@clangop()
+def fmod(a: Any, b: Any) -> Any:
+    """What is left of `a` after dividing by `b`, with the sign of `a`."""
+    return elementwise_binary(a, b, prim=prims.fmod, number_fn=math.fmod)
+
+
+@clangop(method_name="remainder")
+def remainder(a: Any, b: Any) -> Any:
+    """What is left of `a` after dividing by `b`, with the sign of `b`."""
+    return elementwise_binary(a, b, prim=prims.remainder, number_fn=operator.mod)
+
+
+@clangop(method_name="pow")
+def pow(a: Any, b: Any) -> Any:
+    """`a` to the power of `b`."""
+    return elementwise_binary(a, b, prim=_pow, number_fn=operator.pow)
+
+
+def _pow(a: Any, b: Any) -> Any:
+    # Exponents that are cheaper as something else, which is also what torch's kernel does for them.
+    if isinstance(b, TensorProxy) or a.dtype.category == COMPLEX:
+        return prims.pow(a, b)
+    if b == 2:
+        return prims.mul(a, a)
+    if a.dtype.category == FLOAT and a.dtype not in low_precision_dtypes:
+        if b == 0.5:
+            return prims.sqrt(a)
+        if b == -0.5:
+            return prims.rsqrt(a)
+        if b == -1:
+            return prims.reciprocal(a)
+        if b == 3:
+            return prims.mul(prims.mul(a, a), a)
+    return prims.pow(a, b)
+
+
+@clangop()
+def atan2(a: Any, b: Any) -> Any:
+    """The angle of the point (b, a)."""
+    return elementwise_binary(a, b, prim=prims.atan2, number_fn=math.atan2, type_promotion_kind=KIND.INT_TO_FLOAT)
+
+
+@clangop()
+def hypot(a: Any, b: Any) -> Any:
+    """The length of (a, b)."""
+    return elementwise_binary(a, b, prim=prims.hypot, number_fn=math.hypot)
+
+
+@clangop()
+def copysign(a: Any, b: Any) -> Any:
+    """The absolute value of `a` with the sign of `b`."""
+    return elementwise_binary(a, b, prim=prims.copysign, number_fn=math.copysign, type_promotion_kind=KIND.INT_TO_FLOAT)
+
+
+@clangop()
+def nextafter(a: Any, b: Any) -> Any:
+    """The number next to `a` in the direction of `b`."""
+    return elementwise_binary(a, b, prim=prims.nextafter)
+
+
+@clangop()
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of `a` and `b`, NaN where one of them is."""
+    return elementwise_binary(a, b, prim=prims.maximum, number_fn=max)
+
+
+@clangop()
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of `a` and `b`, NaN where one of them is."""
+    return elementwise_binary(a, b, prim=prims.minimum, number_fn=min)
+
+
+@clangop()
+def gcd(a: Any, b: Any) -> Any:
+    """The greatest common divisor of `a` and `b`."""
+    return elementwise_binary(a, b, prim=prims.gcd, number_fn=math.gcd)
 
 
 @clangop()
 def where(pred: Any, a: Any, b: Any) -> Any:
-    """`a` where `pred` is true, else `b`."""
+    """`a` where `pred` is true, else `b`; of two numbers a tensor too."""
+    if not isinstance(pred, TensorProxy):
+        return a if number_value(pred) else b
     dtype, _ = elementwise_type_promotion(a, b)
+    if not isinstance(a, TensorProxy) and not isinstance(b, TensorProxy):
+        a = prims.full(pred.shape, maybe_convert_to_dtype(a, dtype), device=pred.device, dtype=dtype)
     pred, a, b = maybe_broadcast(pred, a, b)
     return prims.where(pred, maybe_convert_to_dtype(a, dtype), maybe_convert_to_dtype(b, dtype))

@@ -4,5 +4,13 @@
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.torch.base import all_torchsymbols, language, torch_function_map, torchctx, torchsymbol
+from thunder.torch.activations import *  # noqa: F403
+from thunder.torch.activations_smooth import *  # noqa: F403
 from thunder.torch.creation import *  # noqa: F403
 from thunder.torch.elementwise import *  # noqa: F403
+from thunder.torch.elementwise_comparison import *  # noqa: F403
+from thunder.torch.elementwise_complex import *  # noqa: F403
+from thunder.torch.elementwise_conditional import *  # noqa: F403
+from thunder.torch.elementwise_math import *  # noqa: F403
+from thunder.torch.elementwise_rounding import *  # noqa: F403
+from thunder.torch.elementwise_special import *  # noqa: F403

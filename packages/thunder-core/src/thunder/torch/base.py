@@ -47,14 +47,14 @@ def _default_id(fn: Callable[..., Any], name: str) -> str:
     return f"torch.{name}"
 
 
-def _aliases(name: str, fns: Sequence[Any], is_method: bool) -> list[Any]:
-    # What torch calls by another object: the method of the same name, and the C function behind a Python one.
-    out = list(fns)
-    if is_method:
-        method = getattr(torch.Tensor, name, None)
-        if method is not None:
-            out.append(method)
-    return out
+def _spellings(name: str, fns: Sequence[Any]) -> list[str]:
+    """The names that the method has: that of the operation, and those of the functions that mean the same (`multiply`)."""
+    names = [name]
+    for fn in fns:
+        other = getattr(fn, "__name__", name)
+        if other not in names and getattr(torch, other, None) is fn and hasattr(torch.Tensor, other):
+            names.append(other)
+    return names
 
 
 def torchsymbol(
@@ -88,12 +88,16 @@ def torchsymbol(
         )
         sym.reference = torch_functions[0] if torch_functions and executed_by_torch else None
         _symbols[sym.id] = sym
-        for target in _aliases(method, torch_functions, as_method):
+        for target in torch_functions:
             _function_map[target] = sym
         if is_property:
             language.add_property(method, sym)
-        elif as_method:
-            language.add_method(method, sym)
+        if as_method:
+            for spelling in _spellings(method, torch_functions):
+                if hasattr(torch.Tensor, spelling):
+                    _function_map[getattr(torch.Tensor, spelling)] = sym
+                if not is_property:
+                    language.add_method(spelling, sym)
         return sym
 
     return declare

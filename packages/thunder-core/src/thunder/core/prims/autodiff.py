@@ -12,6 +12,7 @@ from typing import Any
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.creation import full
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import OpTags, Symbol
 
@@ -91,4 +92,9 @@ def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
 
 def zero_vjp(g: Any, out: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     """The `vjp` of a piecewise constant operation: zeros for every tensor."""
-    return tuple(a * 0 if isinstance(a, TensorProxy) and is_inexact_dtype(a.dtype) else None for a in args)
+    return tuple(zeros_of(a) if isinstance(a, TensorProxy) and is_inexact_dtype(a.dtype) else None for a in args)
+
+
+def zeros_of(a: TensorProxy) -> TensorProxy:
+    """Zeros of the shape and type of `a`; not `a * 0`, which is NaN where `a` is infinite."""
+    return full(a.shape, 0, device=a.device, dtype=a.dtype)  # type: ignore[no-any-return]

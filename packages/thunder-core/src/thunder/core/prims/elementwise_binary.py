@@ -10,6 +10,7 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.dtypes import BOOL, COMPLEX, int64, is_inexact_dtype
 from thunder.core.errors import check
+from thunder.core.prims.autodiff import zeros_of
 from thunder.core.prims.base import prim
 from thunder.core.prims.elementwise_base import (
     COMPARISON,
@@ -145,7 +146,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 def _pow_by_base(g: Any, a: Any, b: Any) -> Any:
     if not isinstance(b, TensorProxy):
-        return g * 0 if b == 0 else g * conjugated(b * a ** (b - 1))
+        return zeros_of(a) if b == 0 else g * conjugated(b * a ** (b - 1))
     # Not 0 * a**-1, which is NaN at a == 0.
     return where(b == 0, 0, g * conjugated(b * a ** (b - 1)))
 
@@ -222,8 +223,8 @@ def copysign(a: Any, b: Any, /) -> TensorProxy:
 @copysign.vjp
 def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     if not differentiable(a):
-        return None, g * 0
-    return g * where(a == 0, 0.0, out / a), (g * 0 if differentiable(b) else None)
+        return None, zeros_of(b)
+    return g * where(a == 0, 0.0, out / a), (zeros_of(b) if differentiable(b) else None)
 
 
 copysign.samples(binary_samples())
@@ -237,7 +238,7 @@ def nextafter(a: Any, b: Any, /) -> TensorProxy:
 
 @nextafter.vjp
 def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return g, (g * 0 if differentiable(b) else None)
+    return g, (zeros_of(b) if differentiable(b) else None)
 
 
 nextafter.samples(binary_samples())

@@ -18,6 +18,7 @@ from thunder.core.dtypes import (
     is_complex_dtype,
 )
 from thunder.core.errors import check
+from thunder.core.prims.autodiff import zeros_of
 from thunder.core.prims.base import prim
 from thunder.core.prims.elementwise_base import ELEMENTWISE, unary_samples
 from thunder.core.prims.elementwise_conditional import where
@@ -48,7 +49,7 @@ def real(a: TensorProxy, /) -> TensorProxy:
 
 @real.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
-    return complex(g, g * 0) if is_complex_dtype(a.dtype) else g
+    return complex(g, zeros_of(g)) if is_complex_dtype(a.dtype) else g
 
 
 @prim(torch="torch.imag", tags=_VIEW)
@@ -63,7 +64,7 @@ def imag(a: TensorProxy, /) -> TensorProxy:
 
 @imag.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
-    return complex(g * 0, g)
+    return complex(zeros_of(g), g)
 
 
 @prim(torch="torch.angle", tags=ELEMENTWISE)
@@ -75,7 +76,7 @@ def angle(a: TensorProxy, /) -> TensorProxy:
 @angle.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
     if not is_complex_dtype(a.dtype):
-        return g * 0
+        return zeros_of(a)
     size = a.abs()
     scaled = where(size == 0, 0.0, g / (size * size))
     return complex(scaled * -imag(a), scaled * real(a))

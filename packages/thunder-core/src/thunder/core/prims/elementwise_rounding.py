@@ -7,7 +7,7 @@ from typing import Any
 
 from thunder.core.dtypes import BOOL, COMPLEX, bool8, complex64, corresponding_real_dtype, int32, is_complex_dtype
 from thunder.core.errors import check
-from thunder.core.prims.autodiff import zero_vjp
+from thunder.core.prims.autodiff import zero_vjp, zeros_of
 from thunder.core.prims.base import prim
 from thunder.core.prims.data import convert_element_type
 from thunder.core.prims.elementwise_base import COMPARISON, ELEMENTWISE, float_meta, ordered_meta, unary_samples
@@ -85,7 +85,7 @@ def sgn(a: TensorProxy, /) -> TensorProxy:
 @sgn.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
     if not is_complex_dtype(a.dtype):
-        return g * 0
+        return zeros_of(a)
     # What is left of the incoming gradient across the direction of `a`, shrunk with the distance from zero.
     size = abs(a)
     across = (g - out * out * g.conj()) / (2 * size)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making tensors in the core language."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.clang.base import clangop, maybe_convert_to_dtype
+from thunder.core import devices, dtypes, prims
+from thunder.core.proxies import TensorProxy, number_type, number_value
+
+
+@clangop()
+def full(shape: Sequence[int], fill_value: Any, *, device: Any, dtype: Any) -> Any:
+    """A tensor of `shape` with every element `fill_value`."""
+    kind = dtypes.to_dtype(dtype)
+    value = number_value(fill_value)
+    if dtypes.category(number_type(fill_value)) > kind.category:
+        # What a tensor of that dtype can hold of it; a complex number for a real tensor is the primitive's error.
+        value = bool(value) if kind.category == dtypes.BOOL else value
+    return prims.full(tuple(shape), maybe_convert_to_dtype(value, kind), device=devices.to_device(device), dtype=kind)
+
+
+@clangop()
+def full_like(a: TensorProxy, fill_value: Any, *, device: Any = None, dtype: Any = None) -> Any:
+    """A tensor of the shape (and, where not said otherwise, the device and dtype) of `a` filled with `fill_value`."""
+    return full(a.shape, fill_value, device=device or a.device, dtype=dtype or a.dtype)
+
+
+@clangop()
+def iota(length: int, *, start: int = 0, step: int = 1, device: Any, dtype: Any = dtypes.int64) -> Any:
+    """The integers start, start + step … as a tensor of `length` elements."""
+    return prims.iota(length, start=start, step=step, device=devices.to_device(device), dtype=dtypes.to_dtype(dtype))

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons, and operations on bits and truth values, in the torch language."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from thunder import clang
+from thunder.core.dtypes import bool8, complex64, float32, int64
+from thunder.core.errors import check
+from thunder.core.prims.elementwise_base import unary_samples
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary
+from thunder.torch.base import torchsymbol
+from thunder.torch.elementwise_base import COMPARISON, to_inexact
+
+
+@torchsymbol(torch.eq, tags=COMPARISON)
+def eq(input: Any, other: Any) -> Any:
+    """Where input equals other."""
+    return clang.eq(input, other)
+
+
+@torchsymbol(torch.ne, torch.not_equal, tags=COMPARISON)
+def ne(input: Any, other: Any) -> Any:
+    """Where input differs from other."""
+    return clang.ne(input, other)
+
+
+@torchsymbol(torch.lt, torch.less, tags=COMPARISON)
+def lt(input: Any, other: Any) -> Any:
+    """Where input is less than other."""
+    return clang.lt(input, other)
+
+
+@torchsymbol(torch.le, torch.less_equal, tags=COMPARISON)
+def le(input: Any, other: Any) -> Any:
+    """Where input is at most other."""
+    return clang.le(input, other)
+
+
+@torchsymbol(torch.gt, torch.greater, tags=COMPARISON)
+def gt(input: Any, other: Any) -> Any:
+    """Where input is greater than other."""
+    return clang.gt(input, other)
+
+
+@torchsymbol(torch.ge, torch.greater_equal, tags=COMPARISON)
+def ge(input: Any, other: Any) -> Any:
+    """Where input is at least other."""
+    return clang.ge(input, other)
+
+
+def _comparison_samples(make: MakeTensor) -> Any:
+    # Few values, so that some are equal.
+    yield from elementwise_binary(make, low=-2, high=2)
+    yield SampleInput(make((4, 4), low=-2, high=2), 0)
+
+
+def _order_errors(make: MakeTensor) -> Any:
+    a = make((2, 3), dtype=complex64)
+    yield SampleInput(a, a), NotImplementedError, "not implemented for"
+
+
+for _comparison in (eq, ne, lt, le, gt, ge):
+    _comparison.samples(_comparison_samples)
+for _order in (lt, le, gt, ge):
+    _order.errors(_order_errors)
+
+
+@torchsymbol(torch.bitwise_not, tags=COMPARISON)
+def bitwise_not(input: Any) -> Any:
+    """Each bit turned over; of truth values the opposite."""
+    return clang.bitwise_not(input)
+
+
+@torchsymbol(torch.bitwise_and, tags=COMPARISON)
+def bitwise_and(input: Any, other: Any) -> Any:
+    """The bits that both have."""
+    return clang.bitwise_and(input, other)
+
+
+@torchsymbol(torch.bitwise_or, tags=COMPARISON)
+def bitwise_or(input: Any, other: Any) -> Any:
+    """The bits that one of them has."""
+    return clang.bitwise_or(input, other)
+
+
+@torchsymbol(torch.bitwise_xor, tags=COMPARISON)
+def bitwise_xor(input: Any, other: Any) -> Any:
+    """The bits that just one of them has."""
+    return clang.bitwise_xor(input, other)
+
+
+@torchsymbol(torch.bitwise_left_shift, tags=COMPARISON)
+def bitwise_left_shift(input: Any, other: Any) -> Any:
+    """input moved to the left by other bits."""
+    return clang.bitwise_left_shift(input, other)
+
+
+@torchsymbol(torch.bitwise_right_shift, tags=COMPARISON)
+def bitwise_right_shift(input: Any, other: Any) -> Any:
+    """input moved to the right by other bits."""
+    return clang.bitwise_right_shift(input, other)
+
+
+def _bit_samples(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make)
+    yield SampleInput(5, make((2, 3)))
+
+
+def _shift_samples(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, low=0, high=6)
+    yield SampleInput(5, make((2, 3), low=0, high=6))
+
+
+def _bit_errors(make: MakeTensor) -> Any:
+    a = make((2, 3), dtype=float32)
+    yield SampleInput(a, a), NotImplementedError, "not implemented for float32"
+
+
+bitwise_not.samples(unary_samples())
+for _bits in (bitwise_and, bitwise_or, bitwise_xor):
+    _bits.samples(_bit_samples)
+    _bits.errors(_bit_errors)
+for _shift in (bitwise_left_shift, bitwise_right_shift):
+    _shift.samples(_shift_samples)
+    _shift.errors(_bit_errors)
+
+
+@bitwise_not.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3), dtype=float32)), NotImplementedError, "not implemented for float32"
+
+
+@torchsymbol(torch.logical_not, tags=COMPARISON)
+def logical_not(input: Any) -> Any:
+    """Where input is zero."""
+    return clang.logical_not(input)
+
+
+@torchsymbol(torch.logical_and, tags=COMPARISON)
+def logical_and(input: Any, other: Any) -> Any:
+    """Where neither is zero."""
+    return clang.logical_and(input, other)
+
+
+@torchsymbol(torch.logical_or, tags=COMPARISON)
+def logical_or(input: Any, other: Any) -> Any:
+    """Where one of them is not zero."""
+    return clang.logical_or(input, other)
+
+
+@torchsymbol(torch.logical_xor, tags=COMPARISON)
+def logical_xor(input: Any, other: Any) -> Any:
+    """Where just one of them is not zero."""
+    return clang.logical_xor(input, other)
+
+
+def _truth_samples(make: MakeTensor) -> Any:
+    # Whole numbers, so that some are zero.
+    for s in elementwise_binary(make, numbers=False, low=-2, high=2):
+        a, b = s.args
+        yield SampleInput(a, b) if a.is_complex() else SampleInput(a.round() if a.is_floating_point() else a, b)
+    yield SampleInput(make((4, 4)), make((4, 4), dtype=bool8))
+
+
+logical_not.samples(unary_samples(low=-2, high=2))
+for _logical in (logical_and, logical_or, logical_xor):
+    _logical.samples(_truth_samples)
+
+
+@torchsymbol(torch.isnan, tags=COMPARISON)
+def isnan(input: Any) -> Any:
+    """Where input is not a number."""
+    return clang.isnan(input)
+
+
+@torchsymbol(torch.isinf, tags=COMPARISON)
+def isinf(input: Any) -> Any:
+    """Where input, or a part of it, is infinite."""
+    return clang.isinf(input)
+
+
+@torchsymbol(torch.isfinite, tags=COMPARISON)
+def isfinite(input: Any) -> Any:
+    """Where input is neither infinite nor NaN."""
+    return clang.isfinite(input)
+
+
+def _is_infinity(name: str, input: Any, infinity: float) -> Any:
+    check(not input.dtype.is_complex, lambda: f"{name} does not support complex inputs.")
+    return clang.eq(input, infinity) if input.dtype.is_floating_point else clang.isinf(input)
+
+
+@torchsymbol(torch.isposinf, tags=COMPARISON)
+def isposinf(input: Any) -> Any:
+    """Where input is positive infinity."""
+    return _is_infinity("isposinf", input, math.inf)
+
+
+@torchsymbol(torch.isneginf, tags=COMPARISON)
+def isneginf(input: Any) -> Any:
+    """Where input is negative infinity."""
+    return _is_infinity("isneginf", input, -math.inf)
+
+
+@torchsymbol(torch.isreal, tags=COMPARISON)
+def isreal(input: Any) -> Any:
+    """Where the imaginary part of input is zero."""
+    if input.dtype.is_complex:
+        return clang.eq(clang.imag(input), 0)
+    return clang.full_like(input, True, dtype=bool8)
+
+
+def _special_value_samples(make: MakeTensor) -> Any:
+    yield from unary_samples()(make)
+    for value in (math.inf, -math.inf, math.nan):
+        x = make((3, 4), low=1)
+        if x.is_floating_point() or x.is_complex():
+            yield SampleInput(x * value)
+
+
+def _infinity_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=complex64)), RuntimeError, "does not support complex inputs"
+
+
+for _question in (isnan, isinf, isfinite, isposinf, isneginf, isreal):
+    _question.samples(_special_value_samples)
+for _question in (isposinf, isneginf):
+    _question.errors(_infinity_errors)
+
+
+@torchsymbol(torch.isclose, tags=COMPARISON)
+def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """Where |input - other| <= atol + rtol * |other|, or they are equal."""
+    check(input.dtype is other.dtype, lambda: f"{input.dtype} did not match {other.dtype}")
+    check(rtol >= 0, lambda: f"rtol must be greater than or equal to zero, but got {rtol}")
+    check(atol >= 0, lambda: f"atol must be greater than or equal to zero, but got {atol}")
+    close = clang.eq(input, other)
+    if equal_nan and (input.dtype.is_floating_point or input.dtype.is_complex):
+        close = clang.logical_or(close, clang.logical_and(clang.isnan(input), clang.isnan(other)))
+    if rtol == 0 and atol == 0:
+        return close
+    a, b = (input, to_inexact(other)) if isinstance(other, TensorProxy) else (input, other)
+    allowed = clang.add(atol, clang.abs(clang.mul(rtol, b)))
+    actual = clang.abs(clang.sub(a, b))
+    return clang.logical_or(close, clang.logical_and(clang.isfinite(actual), clang.le(actual, allowed)))
+
+
+@isclose.samples
+def _(make: MakeTensor) -> Any:
+    for s in elementwise_binary(make, numbers=False):
+        yield s
+        yield SampleInput(*s.args, rtol=0.5)
+    a = make((4, 4))
+    yield SampleInput(a, a.clone())
+    yield SampleInput(a, a.clone(), 0.0, 0.0, True)
+    if a.is_floating_point():
+        yield SampleInput(a * math.nan, a * math.nan, equal_nan=True)
+        yield SampleInput(a * math.inf, a * math.inf)
+
+
+@isclose.errors
+def _(make: MakeTensor) -> Any:
+    a, b = make((2, 3), dtype=float32), make((2, 3), dtype=int64)
+    yield SampleInput(a, b), RuntimeError, "did not match"
+    yield SampleInput(a, a, rtol=-1), RuntimeError, "rtol must be greater than or equal to zero"
+    yield SampleInput(a, a, atol=-1), RuntimeError, "atol must be greater than or equal to zero"

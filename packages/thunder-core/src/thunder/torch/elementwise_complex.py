@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Complex numbers and their parts in the torch language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from thunder import clang
+from thunder.core import prims
+from thunder.core.dtypes import bfloat16, complex64, complex128, float32, float64, is_complex_dtype
+from thunder.core.prims.elementwise_base import unary_samples
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
+from thunder.torch.base import torchsymbol
+from thunder.torch.elementwise_base import ELEMENTWISE
+
+_VIEW = (*ELEMENTWISE, OpTags.VIEW_OP)
+
+
+@torchsymbol(torch.real, is_property=True, tags=_VIEW)
+def real(input: Any) -> Any:
+    """The real part of input: input itself where it is real."""
+    return clang.real(input)
+
+
+@real.view_scatter
+def _(base: Any, new: Any) -> Any:
+    return prims.complex(new, prims.imag(base)) if is_complex_dtype(base.dtype) else new
+
+
+@torchsymbol(torch.imag, is_property=True, tags=_VIEW)
+def imag(input: Any) -> Any:
+    """The imaginary part of a complex input."""
+    return prims.imag(input)
+
+
+@imag.view_scatter
+def _(base: Any, new: Any) -> Any:
+    return prims.complex(prims.real(base), new)
+
+
+@torchsymbol(torch.conj, tags=_VIEW)
+def conj(input: Any) -> Any:
+    """The complex conjugate of input: input itself where it is real."""
+    return clang.conj(input)
+
+
+@conj.view_scatter
+def _(base: Any, new: Any) -> Any:
+    return clang.conj(new)
+
+
+@torchsymbol(torch.conj_physical, tags=ELEMENTWISE)
+def conj_physical(input: Any) -> Any:
+    """The complex conjugate of input in memory of its own."""
+    return clang.conj(input)
+
+
+@torchsymbol(torch.resolve_conj, tags=_VIEW)
+def resolve_conj(input: Any) -> Any:
+    """input, with a conjugation that torch has put off done."""
+    return input
+
+
+@torchsymbol(torch.resolve_neg, tags=_VIEW)
+def resolve_neg(input: Any) -> Any:
+    """input, with a negation that torch has put off done."""
+    return input
+
+
+@resolve_conj.view_scatter
+def _(base: Any, new: Any) -> Any:
+    return new
+
+
+@resolve_neg.view_scatter
+def _(base: Any, new: Any) -> Any:
+    return new
+
+
+@torchsymbol(torch.angle, tags=ELEMENTWISE)
+def angle(input: Any) -> Any:
+    """The angle of input in the complex plane: 0 or pi for a real one."""
+    return clang.angle(input)
+
+
+for _op in (real, conj, conj_physical, resolve_conj, resolve_neg, angle):
+    _op.samples(unary_samples())
+
+
+@imag.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((4, 4), (), (0, 3)):
+        yield SampleInput(make(shape, dtype=complex64))
+    yield SampleInput(make((5, 3), dtype=complex128).mT)
+
+
+@imag.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=float32)), RuntimeError, "not implemented for tensors with non-complex dtypes"
+
+
+@torchsymbol(torch.complex, tags=ELEMENTWISE)
+def complex(real: Any, imag: Any) -> Any:
+    """The complex numbers with these real and imaginary parts."""
+    return prims.complex(*clang.maybe_broadcast(real, imag))
+
+
+@torchsymbol(torch.polar, tags=ELEMENTWISE)
+def polar(abs: Any, angle: Any) -> Any:
+    """The complex numbers with these absolute values and angles."""
+    return prims.polar(*clang.maybe_broadcast(abs, angle))
+
+
+def _parts_samples(make: MakeTensor) -> Any:
+    for dtype in (float32, float64):
+        yield SampleInput(make((4, 4), dtype=dtype), make((4, 4), dtype=dtype))
+    for a, b in (((), ()), ((0, 3), (3,)), ((4, 1), (3,)), ((2, 3), ())):
+        yield SampleInput(make(a, dtype=float32), make(b, dtype=float32))
+    yield SampleInput(make((5, 3), dtype=float32).mT, make((3, 5), dtype=float32))
+
+
+def _parts_errors(make: MakeTensor) -> Any:
+    a, b, c = make((3,), dtype=float32), make((3,), dtype=float64), make((3,), dtype=bfloat16)
+    yield SampleInput(a, b), RuntimeError, "Expected object of scalar type"
+    yield SampleInput(c, c), RuntimeError, "Expected both inputs to be Half, Float or Double tensors"
+
+
+for _op in (complex, polar):
+    _op.samples(_parts_samples)
+    _op.errors(_parts_errors)

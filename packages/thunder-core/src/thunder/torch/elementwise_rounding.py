@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signs, absolute values, rounding, division with remainder and the like in the torch language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from thunder import clang
+from thunder.core import prims
+from thunder.core.dtypes import COMPLEX, INTEGER, bool8, complex64, complex128, float64, int32, is_complex_dtype
+from thunder.core.errors import check
+from thunder.core.prims.autodiff import zero_vjp
+from thunder.core.prims.elementwise_base import unary_samples
+from thunder.core.promotion import result_type
+from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
+from thunder.torch.base import torchsymbol
+from thunder.torch.elementwise_base import COMPARISON, ELEMENTWISE, in_float32
+
+
+@torchsymbol(torch.neg, torch.negative, tags=ELEMENTWISE)
+def neg(input: Any) -> Any:
+    """-input."""
+    return clang.neg(input)
+
+
+@torchsymbol(torch.positive, tags=ELEMENTWISE)
+def positive(input: Any) -> Any:
+    """input itself."""
+    check(input.dtype is not bool8, lambda: "The `+` operator, on a bool tensor is not supported.")
+    return input
+
+
+def _bool_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=bool8)), RuntimeError, "operator, on a bool tensor is not supported"
+
+
+neg.samples(unary_samples())
+neg.errors(_bool_errors)
+positive.samples(unary_samples())
+positive.errors(_bool_errors)
+
+
+@torchsymbol(torch.abs, torch.absolute, tags=ELEMENTWISE)
+def abs(input: Any) -> Any:
+    """The absolute value of input."""
+    return clang.abs(input)
+
+
+@torchsymbol(torch.sign, tags=ELEMENTWISE)
+def sign(input: Any) -> Any:
+    """-1, 0 or 1, as input is below, at or above zero."""
+    return clang.sign(input)
+
+
+@torchsymbol(torch.sgn, tags=ELEMENTWISE)
+def sgn(input: Any) -> Any:
+    """input / |input|, and 0 at 0."""
+    return clang.sgn(input)
+
+
+@torchsymbol(torch.signbit, tags=COMPARISON)
+def signbit(input: Any) -> Any:
+    """Where the sign of input is minus, -0.0 included."""
+    return clang.signbit(input)
+
+
+@torchsymbol(torch.floor, tags=ELEMENTWISE)
+def floor(input: Any) -> Any:
+    """The largest integer not above input."""
+    return clang.floor(input)
+
+
+@torchsymbol(torch.ceil, tags=ELEMENTWISE)
+def ceil(input: Any) -> Any:
+    """The smallest integer not below input."""
+    return clang.ceil(input)
+
+
+@torchsymbol(torch.trunc, torch.fix, tags=ELEMENTWISE)
+def trunc(input: Any) -> Any:
+    """input without its fraction."""
+    return clang.trunc(input)
+
+
+for _op in (abs, sign, sgn, signbit, floor, ceil, trunc):
+    _op.samples(unary_samples())
+
+
+def _complex_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=complex64)), NotImplementedError, "complex"
+
+
+for _op in (sign, signbit, floor, ceil, trunc):
+    _op.errors(_complex_errors)
+
+
+@torchsymbol(torch.round, torch.special.round, tags=ELEMENTWISE)
+def round(input: Any, *, decimals: int = 0) -> Any:
+    """The number of `decimals` digits after the point next to input; of two that are as near, the even one."""
+    if decimals == 0:
+        return clang.round(input)
+    if not input.dtype.is_floating_point:
+        raise NotImplementedError(f'"round" with decimals not implemented for {input.dtype}: it takes floats')
+    return in_float32(_round)(input, decimals)
+
+
+def _round(x: Any, decimals: int) -> Any:
+    # Multiplying with a power of ten and dividing by it: its inverse would not be exact.
+    power = 10.0 ** (decimals if decimals > 0 else -decimals)
+    if decimals > 0:
+        return prims.div(prims.round(prims.mul(x, power)), power)
+    return prims.mul(prims.round(prims.div(x, power)), power)
+
+
+@round.vjp
+def _(g: Any, out: Any, input: Any, *, decimals: int = 0) -> Any:
+    return zero_vjp(g, out, input)
+
+
+@round.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_unary(make)
+    for decimals in (1, 2, -1):
+        x = make((4, 4))
+        if x.is_floating_point():
+            yield SampleInput(x, decimals=decimals)
+
+
+@round.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=int32), decimals=1), NotImplementedError, "not implemented for"
+
+
+@torchsymbol(torch.frac, tags=ELEMENTWISE)
+def frac(input: Any) -> Any:
+    """The fraction of input, with its sign."""
+    if input.dtype.category <= INTEGER:
+        raise NotImplementedError(f'"frac" not implemented for {input.dtype}: it takes floating point tensors')
+    return clang.sub(input, clang.trunc(input))
+
+
+@frac.vjp
+def _(g: Any, out: Any, input: Any) -> Any:
+    return g
+
+
+frac.samples(unary_samples())
+
+
+@frac.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=int32)), NotImplementedError, "not implemented for int32"
+
+
+@torchsymbol(torch.fmod, tags=ELEMENTWISE)
+def fmod(input: Any, other: Any) -> Any:
+    """What is left of input after dividing by other, with the sign of input."""
+    return clang.fmod(input, other)
+
+
+@torchsymbol(torch.remainder, tags=ELEMENTWISE)
+def remainder(input: Any, other: Any) -> Any:
+    """What is left of input after dividing by other, with the sign of other."""
+    return clang.remainder(input, other)
+
+
+@fmod.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, exclude_zero=True)
+    yield SampleInput(make((2, 3)), -3)
+
+
+@remainder.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, exclude_zero=True)
+    yield SampleInput(make((2, 3)), -3)
+    yield SampleInput(7, make((2, 3), exclude_zero=True))
+
+
+def _no_remainder(make: MakeTensor) -> Any:
+    a = make((2, 3), dtype=complex64)
+    yield SampleInput(a, a), NotImplementedError, "not implemented for"
+
+
+fmod.errors(_no_remainder)
+remainder.errors(_no_remainder)
+
+
+@torchsymbol(torch.frexp, tags=ELEMENTWISE)
+def frexp(input: Any) -> Any:
+    """Fractions in [0.5, 1) and the powers of two that make input of them."""
+    return prims.frexp(input)
+
+
+frexp.samples(unary_samples())
+
+
+@frexp.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=int32)), RuntimeError, "only supports floating-point dtypes"
+
+
+@torchsymbol(torch.ldexp, tags=ELEMENTWISE)
+def ldexp(input: Any, other: Any) -> Any:
+    """input * 2**other."""
+    return clang.mul(input, clang.pow(2.0, other))
+
+
+@ldexp.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, numbers=False)
+    yield SampleInput(make((4, 4)), make((4, 4), dtype=int32))
+
+
+@torchsymbol(torch.gcd, tags=COMPARISON)
+def gcd(input: Any, other: Any) -> Any:
+    """The greatest common divisor of input and other."""
+    return clang.gcd(input, other)
+
+
+@torchsymbol(torch.lcm, tags=COMPARISON)
+def lcm(input: Any, other: Any) -> Any:
+    """The least common multiple of input and other; 0 where one of them is."""
+    divisor = clang.gcd(input, other)
+    kind = divisor.dtype
+    safe = clang.where(clang.eq(divisor, 0), 1, divisor)
+    quotient = clang.trunc_divide(clang.maybe_convert_to_dtype(input, kind), safe)
+    return clang.abs(clang.mul(quotient, other))
+
+
+def _no_floats(make: MakeTensor) -> Any:
+    a = make((2, 3), dtype=float64)
+    yield SampleInput(a, a), NotImplementedError, '"gcd" not implemented for float64'
+
+
+for _op in (gcd, lcm):
+    _op.samples(lambda make: elementwise_binary(make, numbers=False))
+    _op.errors(_no_floats)
+
+
+@torchsymbol(torch.copysign, tags=ELEMENTWISE)
+def copysign(input: Any, other: Any) -> Any:
+    """|input| with the sign of other."""
+    return clang.copysign(input, other)
+
+
+@copysign.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make)
+    yield SampleInput(make((2, 3)), -2)
+
+
+@torchsymbol(torch.nextafter, tags=ELEMENTWISE)
+def nextafter(input: Any, other: Any) -> Any:
+    """The number next to input in the direction of other."""
+    return clang.nextafter(input, other)
+
+
+@torchsymbol(torch.hypot, tags=ELEMENTWISE)
+def hypot(input: Any, other: Any) -> Any:
+    """The length of (input, other)."""
+    return clang.hypot(input, other)
+
+
+@torchsymbol(torch.atan2, torch.arctan2, tags=ELEMENTWISE)
+def atan2(input: Any, other: Any) -> Any:
+    """The angle of the point (other, input)."""
+    return clang.atan2(input, other)
+
+
+for _op in (nextafter, hypot, atan2):
+    _op.samples(lambda make: elementwise_binary(make, numbers=False))
+
+
+def _no_integers(make: MakeTensor) -> Any:
+    a = make((2, 3), dtype=int32)
+    yield SampleInput(a, a), NotImplementedError, "not implemented for int32"
+
+
+nextafter.errors(_no_integers)
+hypot.errors(_no_integers)
+
+
+@torchsymbol(torch.heaviside, tags=COMPARISON)
+def heaviside(input: Any, values: Any) -> Any:
+    """0 below zero, `values` at zero, 1 above."""
+    check(
+        not is_complex_dtype(input.dtype) and not is_complex_dtype(values.dtype),
+        lambda: "heaviside is not yet implemented for complex tensors.",
+    )
+    check(
+        input.dtype is values.dtype,
+        lambda: f"heaviside is not yet implemented for tensors with different dtypes: {input.dtype}, {values.dtype}",
+    )
+    step = clang.maybe_convert_to_dtype(clang.gt(input, 0), input.dtype)
+    return clang.where(clang.eq(input, 0), values, step)
+
+
+@heaviside.samples
+def _(make: MakeTensor) -> Any:
+    for s in elementwise_binary(make, numbers=False, low=-2, high=2):
+        a, b = s.args
+        yield SampleInput(a.round() if a.is_floating_point() else a, b)
+
+
+@heaviside.errors
+def _(make: MakeTensor) -> Any:
+    a, b = make((3,), dtype=float64), make((3,), dtype=complex64)
+    yield SampleInput(a, make((3,), dtype=int32)), RuntimeError, "not yet implemented for tensors with different dtypes"
+    yield SampleInput(b, b), RuntimeError, "not yet implemented for complex tensors"
+
+
+@torchsymbol(torch.pow, tags=ELEMENTWISE)
+def pow(input: Any, exponent: Any) -> Any:
+    """input to the power of exponent."""
+    return clang.pow(input, exponent)
+
+
+@pow.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, low=0.5, high=3)
+    for exponent in (0, 1, 3, 4, 0.5, -0.5, -1, -2, 2.5):
+        if exponent >= 0 or make.dtype.is_floating_point or make.dtype.is_complex:
+            yield SampleInput(make((3, 4), low=0.5), exponent)
+    yield SampleInput(make((3, 4)), 2)
+    yield SampleInput(2, make((3, 4), low=0, high=3))
+    yield SampleInput(2.5, make((3, 4), low=0, high=3))
+
+
+@pow.errors
+def _(make: MakeTensor) -> Any:
+    a = make((3,), dtype=bool8)
+    yield SampleInput(make((3,), dtype=int32), -1), RuntimeError, "Integers to negative integer powers"
+    yield SampleInput(a, a), NotImplementedError, '"pow" not implemented for'
+
+
+@torchsymbol(torch.float_power, tags=ELEMENTWISE)
+def float_power(input: Any, exponent: Any) -> Any:
+    """input to the power of exponent in double precision."""
+    wide = complex128 if result_type(input, exponent).category == COMPLEX else float64
+    return clang.pow(clang.maybe_convert_to_dtype(input, wide), clang.maybe_convert_to_dtype(exponent, wide))
+
+
+@float_power.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, low=0.5, high=3)
+    yield SampleInput(2, make((3, 4), low=0, high=3))
+    yield SampleInput(make((3, 4), low=0.5), -1.5)

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Special functions in the torch language."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from thunder import clang
+from thunder.core import prims
+from thunder.core.dtypes import int32
+from thunder.core.errors import check
+from thunder.core.prims.elementwise_base import unary_samples
+from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
+from thunder.torch.base import language, torchsymbol
+from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_float32, sum_to, to_inexact
+
+
+def _binary(a: Any, b: Any, prim: Any) -> Any:
+    return clang.elementwise_binary(a, b, prim=prim, type_promotion_kind=KIND.INT_TO_FLOAT)
+
+
+@torchsymbol(torch.erf, torch.special.erf, tags=ELEMENTWISE)
+def erf(input: Any) -> Any:
+    """The error function of input."""
+    return clang.erf(input)
+
+
+erf.samples(unary_samples())
+
+
+@torchsymbol(torch.erfc, torch.special.erfc, tags=ELEMENTWISE)
+def erfc(input: Any) -> Any:
+    """1 - erf(input), exact for large elements too."""
+    return clang.erfc(input)
+
+
+erfc.samples(unary_samples())
+
+
+@torchsymbol(torch.erfinv, torch.special.erfinv, tags=ELEMENTWISE)
+def erfinv(input: Any) -> Any:
+    """The number whose error function input is."""
+    return clang.erfinv(input)
+
+
+erfinv.samples(unary_samples(low=-0.95, high=0.95))
+
+
+@torchsymbol(torch.lgamma, torch.special.gammaln, tags=ELEMENTWISE)
+def lgamma(input: Any) -> Any:
+    """The logarithm of the absolute value of the gamma function of input."""
+    return clang.lgamma(input)
+
+
+lgamma.samples(unary_samples(low=0.1))
+
+
+@torchsymbol(torch.digamma, torch.special.digamma, torch.special.psi, tags=ELEMENTWISE)
+def digamma(input: Any) -> Any:
+    """The derivative of lgamma at input."""
+    return clang.digamma(input)
+
+
+digamma.samples(unary_samples(low=0.1))
+
+
+@torchsymbol(torch.special.erfcx, id="torch.special.erfcx", tags=ELEMENTWISE)
+def erfcx(input: Any) -> Any:
+    """exp(input**2) * erfc(input), without overflow."""
+    return clang.erfcx(input)
+
+
+erfcx.samples(unary_samples(low=-3, high=9))
+
+
+@torchsymbol(torch.special.ndtri, id="torch.special.ndtri", tags=ELEMENTWISE)
+def ndtri(input: Any) -> Any:
+    """The number below which the normal distribution has input's share."""
+    return clang.ndtri(input)
+
+
+ndtri.samples(unary_samples(low=0.05, high=0.95))
+
+
+@torchsymbol(torch.special.log_ndtr, id="torch.special.log_ndtr", tags=ELEMENTWISE)
+def log_ndtr(input: Any) -> Any:
+    """The logarithm of the normal distribution's share below input."""
+    return clang.log_ndtr(input)
+
+
+log_ndtr.samples(unary_samples())
+
+
+@torchsymbol(torch.i0, torch.special.i0, tags=ELEMENTWISE)
+def i0(input: Any) -> Any:
+    """The modified Bessel function of the first kind of order 0."""
+    return clang.i0(input)
+
+
+i0.samples(unary_samples())
+
+
+@torchsymbol(torch.special.i0e, id="torch.special.i0e", tags=ELEMENTWISE)
+def i0e(input: Any) -> Any:
+    """exp(-|input|) * i0(input)."""
+    return clang.i0e(input)
+
+
+i0e.samples(unary_samples())
+
+
+@torchsymbol(torch.special.i1, id="torch.special.i1", tags=ELEMENTWISE)
+def i1(input: Any) -> Any:
+    """The modified Bessel function of the first kind of order 1."""
+    return clang.i1(input)
+
+
+i1.samples(unary_samples())
+
+
+@torchsymbol(torch.special.i1e, id="torch.special.i1e", tags=ELEMENTWISE)
+def i1e(input: Any) -> Any:
+    """exp(-|input|) * i1(input)."""
+    return clang.i1e(input)
+
+
+i1e.samples(unary_samples())
+
+
+@torchsymbol(torch.special.ndtr, id="torch.special.ndtr", tags=ELEMENTWISE)
+@in_float32
+def ndtr(input: Any) -> Any:
+    """The normal distribution's share below input."""
+    x = to_inexact(input) * math.sqrt(0.5)
+    # Below -1 through erfc, which keeps its precision there.
+    return clang.where(x < -1, 0.5 * clang.erfc(clang.abs(x)), 0.5 * (1 + clang.erf(x)))
+
+
+@ndtr.vjp
+@rule_in_float32
+def _(g: Any, out: Any, input: Any) -> Any:
+    return g * clang.exp(input * input * -0.5) / math.sqrt(2 * math.pi)
+
+
+ndtr.samples(unary_samples())
+
+
+@torchsymbol(torch.special.entr, id="torch.special.entr", tags=ELEMENTWISE)
+@in_float32
+def entr(input: Any) -> Any:
+    """-input * log(input): 0 at 0, -inf below."""
+    input = to_inexact(input)
+    positive = -input * clang.log(input)
+    rest = clang.where(clang.eq(input, 0), 0.0, -math.inf)
+    # NaN is not positive, nor is it anything else.
+    return clang.where(input > 0, positive, clang.where(clang.isnan(input), input, rest))
+
+
+@entr.vjp
+@rule_in_float32
+def _(g: Any, out: Any, input: Any) -> Any:
+    return g * (-(1 + clang.log(input)))
+
+
+entr.samples(unary_samples(low=0))
+
+
+@torchsymbol(torch.polygamma, torch.special.polygamma, is_method=False, tags=ELEMENTWISE)
+def polygamma(n: int, input: Any) -> Any:
+    """The `n`-th derivative of digamma at input."""
+    check(n >= 0, lambda: f"polygamma(n, x) does not support negative n, but n is {n}")
+    return prims.polygamma(n, to_inexact(input))
+
+
+@polygamma.samples
+def _(make: MakeTensor) -> Any:
+    for n in (1, 0, 2, 3):
+        for s in elementwise_unary(make, low=0.5):
+            yield SampleInput(n, *s.args)
+
+
+@polygamma.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(-1, make((3,))), RuntimeError, "does not support negative n"
+
+
+def _polygamma_method(input: Any, n: int) -> Any:
+    return polygamma(n, input)
+
+
+language.add_method("polygamma", _polygamma_method)
+
+
+@torchsymbol(torch.mvlgamma, torch.special.multigammaln, tags=ELEMENTWISE)
+def mvlgamma(input: Any, p: int) -> Any:
+    """The logarithm of the multivariate gamma function with dimension `p`."""
+    check(p >= 1, lambda: f"p has to be greater than or equal to 1, but it is {p}")
+    input = to_inexact(input)
+    out = clang.lgamma(input)
+    for i in range(1, p):
+        out = out + clang.lgamma(input - i * 0.5)
+    return out + p * (p - 1) * math.log(math.pi) / 4
+
+
+@mvlgamma.samples
+def _(make: MakeTensor) -> Any:
+    for p in (1, 2, 5):
+        for s in elementwise_unary(make, low=3):
+            yield SampleInput(*s.args, p)
+
+
+@mvlgamma.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)), 0), RuntimeError, "p has to be greater than or equal to 1"
+
+
+@torchsymbol(torch.igamma, torch.special.gammainc, tags=ELEMENTWISE)
+def igamma(input: Any, other: Any) -> Any:
+    """The regularized lower incomplete gamma function."""
+    return clang.elementwise_binary(input, other, prim=prims.igamma)
+
+
+@torchsymbol(torch.igammac, torch.special.gammaincc, tags=ELEMENTWISE)
+def igammac(input: Any, other: Any) -> Any:
+    """The regularized upper incomplete gamma function."""
+    return clang.elementwise_binary(input, other, prim=prims.igammac)
+
+
+@torchsymbol(torch.special.zeta, id="torch.special.zeta", tags=ELEMENTWISE)
+def zeta(input: Any, other: Any) -> Any:
+    """The Hurwitz zeta function."""
+    return _binary(input, other, prims.zeta)
+
+
+def _without_number(**domain: Any) -> Any:
+    def generate(make: MakeTensor) -> Any:
+        yield from elementwise_binary(make, numbers=False, **domain)
+
+    return generate
+
+
+igamma.samples(_without_number(low=0.1, high=5))
+igammac.samples(_without_number(low=0.1, high=5))
+zeta.samples(_without_number(low=1.5, high=5))
+
+
+@torchsymbol(torch.xlogy, torch.special.xlogy, tags=ELEMENTWISE)
+def xlogy(input: Any, other: Any) -> Any:
+    """input * log(other): 0 where input is 0, NaN where other is."""
+    return _binary(input, other, in_float32(_xlogy))
+
+
+def _xlogy(a: Any, b: Any) -> Any:
+    return _zero_unless_nan(a, b, a * clang.log(b))
+
+
+@torchsymbol(torch.special.xlog1py, id="torch.special.xlog1py", tags=ELEMENTWISE)
+def xlog1py(input: Any, other: Any) -> Any:
+    """input * log1p(other): 0 where input is 0, NaN where other is."""
+    return _binary(input, other, in_float32(_xlog1py))
+
+
+def _xlog1py(a: Any, b: Any) -> Any:
+    return _zero_unless_nan(a, b, a * clang.log1p(b))
+
+
+def _zero_unless_nan(a: Any, b: Any, product: Any) -> Any:
+    out = clang.where(clang.eq(a, 0), 0.0, product)
+    return clang.where(clang.isnan(b), math.nan, out)
+
+
+@xlogy.vjp
+@rule_in_float32
+def _(g: Any, out: Any, input: Any, other: Any) -> Any:
+    outside = clang.logical_and(clang.eq(input, 0), clang.le(other, 0))
+    by_input = clang.where(outside, 0.0, xlogy(g, other))
+    return sum_to(by_input, input), sum_to(g * input / other, other)
+
+
+@xlog1py.vjp
+@rule_in_float32
+def _(g: Any, out: Any, input: Any, other: Any) -> Any:
+    outside = clang.logical_and(clang.eq(input, 0), clang.le(other, -1))
+    by_input = clang.where(outside, 0.0, xlog1py(g, other))
+    return sum_to(by_input, input), sum_to(g * input / (other + 1), other)
+
+
+@xlogy.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, low=0.1)
+    yield SampleInput(2, make((2, 3), low=0.1))
+
+
+@xlog1py.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, low=-0.9)
+    yield SampleInput(2, make((2, 3), low=-0.9))
+
+
+@torchsymbol(torch.logit, torch.special.logit, tags=ELEMENTWISE)
+@in_float32
+def logit(input: Any, eps: float | None = None) -> Any:
+    """log(input / (1 - input)); with `eps` of input clamped to [eps, 1 - eps]."""
+    input = to_inexact(input)
+    if eps is not None:
+        input = clang.where(input < eps, eps, clang.where(input > 1 - eps, 1 - eps, input))
+    return clang.log(input / (1 - input))
+
+
+@logit.vjp
+@rule_in_float32
+def _(g: Any, out: Any, input: Any, eps: float | None = None) -> Any:
+    low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
+    inside = clang.logical_and(input >= low, input <= high)
+    return clang.where(inside, g / (input * (1 - input)), math.nan if eps is None else 0.0)
+
+
+@logit.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_unary(make, low=0.05, high=0.95)
+    yield SampleInput(make((4, 4), low=-0.5, high=1.5), 0.1)
+
+
+@torchsymbol(torch.logaddexp, tags=ELEMENTWISE)
+def logaddexp(input: Any, other: Any) -> Any:
+    """log(exp(input) + exp(other)), without overflow."""
+    return clang.elementwise_binary(input, other, prim=in_float32(_logaddexp))
+
+
+@torchsymbol(torch.logaddexp2, tags=ELEMENTWISE)
+def logaddexp2(input: Any, other: Any) -> Any:
+    """log2(2**input + 2**other), without overflow."""
+    return clang.elementwise_binary(input, other, prim=in_float32(_logaddexp2))
+
+
+def _check_floats(name: str, a: Any, complex_too: bool) -> None:
+    if not (a.dtype.is_floating_point or (complex_too and a.dtype.is_complex)):
+        raise NotImplementedError(f'"{name}" not implemented for {a.dtype}: it takes floating point tensors')
+
+
+def _logaddexp(a: Any, b: Any) -> Any:
+    _check_floats("logaddexp", a, True)
+    if a.dtype.is_complex:
+        # Out of the number with the larger real part; infinite parts are nobody's.
+        a_larger = clang.ge(prims.real(a), prims.real(b))
+        high, low = clang.where(a_larger, a, b), clang.where(a_larger, b, a)
+        return high + clang.log1p(clang.exp(low - high))
+    same = clang.logical_and(clang.isinf(a), clang.eq(a, b))
+    return clang.where(same, a, clang.maximum(a, b) + clang.log1p(clang.exp(-clang.abs(a - b))))
+
+
+def _logaddexp2(a: Any, b: Any) -> Any:
+    _check_floats("logaddexp2", a, False)
+    same = clang.logical_and(clang.isinf(a), clang.eq(a, b))
+    grown = clang.log1p(clang.exp2(-clang.abs(a - b))) * (1 / math.log(2))
+    return clang.where(same, a, clang.maximum(a, b) + grown)
+
+
+@logaddexp.vjp
+@rule_in_float32
+def _(g: Any, out: Any, input: Any, other: Any) -> Any:
+    return sum_to(g / (1 + clang.exp(other - input)), input), sum_to(g / (1 + clang.exp(input - other)), other)
+
+
+@logaddexp2.vjp
+@rule_in_float32
+def _(g: Any, out: Any, input: Any, other: Any) -> Any:
+    return sum_to(g / (1 + clang.exp2(other - input)), input), sum_to(g / (1 + clang.exp2(input - other)), other)
+
+
+def _integer_error(make: MakeTensor) -> Any:
+    a = make((2, 3), dtype=int32)
+    yield SampleInput(a, a), NotImplementedError, "not implemented for int32"
+
+
+for _sum in (logaddexp, logaddexp2):
+    _sum.samples(_without_number())
+    _sum.errors(_integer_error)

@@ -15,7 +15,7 @@ from thunder.core.devices import Device
 from thunder.core.dtypes import dtype
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
-from thunder.core.trace import Trace
+from thunder.core.trace import RESERVED_NAMES, Trace
 
 __all__ = ["PrintContext", "bound_symbol_lines", "printable", "trace_text"]
 
@@ -38,6 +38,7 @@ class PrintContext:
     def __init__(self) -> None:
         self.imports: set[str] = set()
         self.objects: dict[str, Any] = {}
+        self.taken: set[str] = set()  # names of values, which no object may have
         self._names: dict[int, str] = {}
         self._counts: dict[str, int] = {}
 
@@ -52,8 +53,10 @@ class PrintContext:
         name = self._names.get(id(x))
         if name is None:
             n = self._counts.get(base, 0)
+            while (name := f"_{base}_{n}") in self.taken:
+                n += 1
             self._counts[base] = n + 1
-            name = self._names[id(x)] = f"_{base}_{n}"
+            self._names[id(x)] = name
             self.objects[name] = x
         return name
 
@@ -62,8 +65,7 @@ class PrintContext:
         if sym.module is not None:
             return f"{self.module(sym.module)}.{sym.name}"
         target = sym.fn if sym.fn is not None else sym
-        known = self.objects.setdefault(sym.name, target)
-        if known is target:
+        if sym.name not in self.taken and self.objects.setdefault(sym.name, target) is target:
             return sym.name
         return self.name_of(target, sym.name)
 
@@ -171,6 +173,7 @@ def bound_symbol_lines(
         # What only stands in comments needs no import; objects have one name everywhere.
         aside = PrintContext()
         aside._names, aside._counts, aside.objects = context._names, context._counts, context.objects
+        aside.taken = context.taken
         for sub in bsym.subsymbols:
             for line in bound_symbol_lines(sub, depth=below, context=aside):
                 indent = len(line) - len(line.lstrip())
@@ -195,6 +198,7 @@ def trace_text(
 ) -> str:
     """The text of a whole trace."""
     context = context or PrintContext()
+    context.taken |= {trace.name, *trace.names, *RESERVED_NAMES}
     body: list[str] = []
     for bsym in trace.bound_symbols:
         body += bound_symbol_lines(bsym, depth=depth, context=context)

@@ -8,6 +8,7 @@ has a stack of scopes: the innermost list receives what is recorded, which is ho
 from __future__ import annotations
 
 import itertools
+import keyword
 import linecache
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ from thunder.core.symbol import BoundSymbol
 __all__ = ["Provenance", "Trace", "construct"]
 
 _counter = itertools.count()
+# Names that the text of traces uses for something else: a value that had one of them would hide it.
+RESERVED_NAMES = frozenset({
+    "torch", "thunder", "ltorch", "lnp", "clang", "prims", "dtypes", "devices", "Tensor", "operator", "no_autocast",
+    "bool", "int", "float", "complex", "str", "slice", "set", "__debug__",
+})  # fmt: skip
 
 
 class Provenance:
@@ -77,8 +83,11 @@ class Trace:
         return name
 
     def add_name(self, name: str) -> str:
-        """Takes `name` if it is free, else one derived from it."""
-        candidate, n = name, 0
+        """Takes `name` if it is free and can name a value in the trace's text, else one derived from it."""
+        if not name.isidentifier():
+            name = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
+            name = name if name.isidentifier() else f"_{name}"
+        candidate, n = f"{name}_" if keyword.iskeyword(name) or name in RESERVED_NAMES else name, 0
         while candidate in self.names:
             candidate, n = f"{name}_{n}", n + 1
         self.names.add(candidate)

@@ -59,17 +59,29 @@ def trace_name(fn: Any) -> str:
 
 
 def acquire(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str, executors: Sequence[Executor]
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    name: str,
+    executors: Sequence[Executor],
+    independent: bool = False,
 ) -> Acquired:
-    """Runs `fn` once on handles and returns what was recorded. The user's objects are left as they were."""
+    """Runs `fn` once on handles and returns what was recorded. The user's objects are left as they were.
+
+    With `independent` each argument is an input of its own, though the same tensor may be given for several of them: what
+    gradients are taken for.
+    """
     with tracing_lock:
         environment = Environment(fn)
         arguments = Arguments(args, kwargs, parameter_names(fn))
         tracer = Tracer(name, executors)
         tracer.name_lifted(environment.name_of)
         effects = ModuleState(m for _, m, _ in environment.modules)
-        output = _run(fn, tracer, arguments, effects)
+        output = _run(fn, tracer, arguments, effects, independent)
         _refuse_leftovers(tracer)
+        if independent:
+            _refuse_shared_writes(tracer)
         acquired = Acquired(tracer.trace, tracer.inputs, output, effects)
         given = {id(leaf) for leaf in arguments.leaves}
         acquired.uncacheable = (
@@ -84,10 +96,12 @@ def acquire(
     return acquired
 
 
-def _run(fn: Callable[..., Any], tracer: Tracer, arguments: Arguments, effects: ModuleState) -> _Output:
+def _run(
+    fn: Callable[..., Any], tracer: Tracer, arguments: Arguments, effects: ModuleState, independent: bool
+) -> _Output:
     """The native run. No handle of it outlives this function but those of the inputs."""
     leaves = [
-        tracer.add_input(leaf, name) if isinstance(leaf, torch.Tensor) else leaf
+        tracer.add_input(leaf, name, independent=independent) if isinstance(leaf, torch.Tensor) else leaf
         for leaf, name in zip(arguments.leaves, arguments.names)
     ]
     call_args, call_kwargs = pytree.tree_unflatten(leaves, arguments.structure)
@@ -136,6 +150,17 @@ def _is_plain(x: Any) -> bool:
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
     return isinstance(x, torch.Tensor) or kind in (bool, int, float, str, type(None))
+
+
+def _refuse_shared_writes(tracer: Tracer) -> None:
+    """A write to one argument would have to reach the others that are the same tensor."""
+    for x in tracer.inputs:
+        shared = [y.proxy.name for y in tracer.inputs if y.tensor is x.tensor]
+        if len(shared) > 1 and x.handle._storage.written:
+            raise TracingError(
+                f"gradients are taken for the arguments {', '.join(shared)}, which are one tensor, and the function writes to "
+                f"{x.proxy.name}: give each a tensor of its own"
+            )
 
 
 def _refuse_leftovers(tracer: Tracer) -> None:

@@ -109,7 +109,8 @@ class JitFunction:
         with tracing_lock:
             self._stats.cache_misses += 1
             executors = self._options.resolved_executors()
-            acquired = acquire(self._fn, args, kwargs, name=self._options.name_for(self._fn), executors=executors)
+            name, independent = self._options.name_for(self._fn), not self._autograd
+            acquired = acquire(self._fn, args, kwargs, name=name, executors=executors, independent=independent)
             specialization = compile_trace(
                 acquired, executors, self._transforms, autograd=self._autograd, options=self._options.extra
             )
@@ -140,7 +141,10 @@ class JitFunction:
         self._specializations.clear()
 
     def with_transform(self, transform: TraceTransform) -> JitFunction:
-        """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself."""
+        """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself.
+
+        Each of its arguments is an input of its own, though the same tensor may be given for several.
+        """
         return JitFunction(self._fn, self._options, transforms=(*self._transforms, transform), autograd=False)
 
     def __repr__(self) -> str:

@@ -106,10 +106,13 @@ class Tracer:
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
 
     # -- inputs -------------------------------------------------------------------------------------------------------
-    def add_input(self, tensor: torch.Tensor, name: str | None) -> Handle:
-        """Makes a real tensor an input of the program; the same tensor is one input however often it is given."""
+    def add_input(self, tensor: torch.Tensor, name: str | None, *, independent: bool = False) -> Handle:
+        """Makes a real tensor an input of the program.
+
+        The same tensor is one input however often it is given, unless `independent` says that this is another variable.
+        """
         known = self._known.get(id(tensor))
-        if known is not None:
+        if known is not None and not independent:
             return known.handle
         _check_kind(tensor)
         trace = self.trace

@@ -73,7 +73,7 @@ def mul(a: Any, b: Any, /) -> TensorProxy:
 
 @mul.vjp
 def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return (g * conjugated(b) if differentiable(a) else None), (g * conjugated(a) if differentiable(b) else None)
+    return (conjugated(b) * g if differentiable(a) else None), (conjugated(a) * g if differentiable(b) else None)
 
 
 mul.samples(binary_samples(numbers=True))

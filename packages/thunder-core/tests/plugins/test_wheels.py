@@ -281,7 +281,14 @@ def test_a_plugin_that_crashes(deadly_site: Path) -> None:
     ],
 )
 def test_without_torch(good_site: Path, tmp_path: Path, module: str | None, words: str) -> None:
-    """Torch broken, deadly or absent: doctor says which, and `plugins` works as ever."""
+    """Torch broken, deadly or absent: doctor says which, and `plugins` works as ever.
+
+    Another distribution that installs a module called `thunder` is there too, and doctor warns of it.
+    """
+    info = tmp_path / "lightning_thunder-0.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lightning-thunder\nVersion: 0.2\n", encoding="utf-8")
+    (info / "RECORD").write_text("thunder/__init__.py,sha256=x,1\n", encoding="utf-8")
     if module is None:  # a finder that knows no torch stands in for an environment that has none
         block = "import sys\n\nclass NoTorch:\n    @staticmethod\n    def find_spec(name, path=None, target=None):\n"
         block += "        if name == 'torch':\n"
@@ -293,6 +300,7 @@ def test_without_torch(good_site: Path, tmp_path: Path, module: str | None, word
     done = python(good_site, "-m", "thunder", "doctor", PYTHONPATH=path)
     assert done.returncode == 1, done.stderr
     assert words in done.stdout
+    assert "warning: lightning-thunder 0.2 also installs a module named 'thunder'" in done.stdout
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("multimul"))
     if module is not None and "abort" in module:
         assert "crashed: killed by SIGABRT" in line

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces: straight-line programs that print as Python and run.
 
-A trace has a name, inputs, a list of bound symbols and where it came from (provenance). While it is being written it also
-has a stack of scopes: the innermost list receives what is recorded, which is how decompositions nest.
+A trace has a name, inputs, a list of bound symbols and where it came from (provenance). While it is being written it
+also has a stack of scopes: the innermost list receives what is recorded, which is how decompositions nest.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Provenance:
 class Trace:
     """A program of the IR.
 
-    `args` are its inputs in order; `signature` is the text between the parentheses of its `def` where that is not simply
-    their names. `output` is what its last line returns. `siginfo` of the user's function is kept in `fn_name`.
+    `args` are its inputs in order; `signature` is the text between the parentheses of its `def` where that is not
+    simply their names. `output` is what its last line returns.
     """
 
     def __init__(

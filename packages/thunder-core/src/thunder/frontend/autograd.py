@@ -3,96 +3,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import map_proxies, proxies_in
+from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 
 __all__ = ["Differentiable"]
 
 
 class Differentiable:
-    """A forward and a backward program as one function that torch's autograd can differentiate."""
+    """A forward and a backward program as one function that torch's autograd can differentiate.
+
+    The forward returns `(output, saved)`. What goes through autograd is a flat tuple: each tensor of the output once, without
+    those that are inputs themselves, which the caller gets back as they are.
+    """
 
     def __init__(
-        self, *, forward: Trace, backward: Trace, outputs: Sequence[TensorProxy], saved: Sequence[Proxy],
-        wrt: Sequence[TensorProxy],
+        self, *, forward: Trace, backward: Trace, outputs: Sequence[TensorProxy], wrt: Sequence[TensorProxy]
     ):  # fmt: skip
-        self.forward = forward.python_callable()
-        self.backward = backward.python_callable()
         output = forward.output[0]
-        inputs = [p.name for p in forward.args]
-        self.inputs = {name: i for i, name in enumerate(inputs)}
-        # The tensors that go through autograd: each output once, without those that are inputs themselves.
-        names = dict.fromkeys(p.name for p in proxies_in(output) if p.name not in self.inputs)
-        self.position = {name: i for i, name in enumerate(names)}
-        self.output = output
-        self.taking = {p.name for p in outputs}
-        self.cotangents = [p for p in outputs]
-        self.saved_names = [p.name for p in saved]
-        wanted = {p.name for p in wrt}
-        self.wanted = [name in wanted for name in inputs]
-        self.wrt_order = {p.name: i for i, p in enumerate(wrt)}
-        self.gradient_of = [self.wrt_order.get(name) for name in inputs]
-        self.function = _function_of(self)
+        inputs = {p.name: i for i, p in enumerate(forward.args)}
+        names = dict.fromkeys(p.name for p in proxies_in(output) if p.name not in inputs)
+        position = {name: i for i, name in enumerate(names)}
+        taking = {p.name for p in outputs}
+        order = {p.name: i for i, p in enumerate(wrt)}
+        self.function = _function_of(
+            forward.python_callable(),
+            backward.python_callable(),
+            flatten=_flattener(output, position),
+            not_taking=[i for name, i in position.items() if name not in taking],
+            cotangents=[position.get(p.name) for p in outputs],
+            gradient_of=[order.get(name) for name in inputs],
+        )
+        self.build = _builder(output, position, inputs)
 
     def __call__(self, *inputs: Any) -> Any:
-        flat = self.function.apply(*inputs)
-        position, given = self.position, self.inputs
-
-        def value(p: Proxy) -> Any:
-            i = position.get(p.name)
-            return inputs[given[p.name]] if i is None else flat[i]
-
-        return map_proxies(self.output, value)
-
-    def flatten(self, output: Any) -> tuple[Any, ...]:
-        """The real tensors of an output, in the order of `position`."""
-        found: dict[str, Any] = {}
-        _match(self.output, output, found)
-        return tuple(found[name] for name in self.position)
+        return self.build(self.function.apply(*inputs), inputs)
 
 
-def _match(pattern: Any, value: Any, found: dict[str, Any]) -> None:
-    if isinstance(pattern, Proxy):
-        found[pattern.name] = value
-    elif isinstance(pattern, (tuple, list)):
-        for p, v in zip(pattern, value):
-            _match(p, v, found)
-    elif isinstance(pattern, dict):
-        for key, p in pattern.items():
-            _match(p, value[key], found)
+def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]) -> str:
+    """Python that puts an output together, where `write` says how each of its values is read."""
+    if isinstance(output, Proxy):
+        return write(output)
+    if isinstance(output, (tuple, list)):
+        items = "".join(f"{_expression(x, write, constants)}, " for x in output)
+        return f"({items})" if isinstance(output, tuple) else f"[{items}]"
+    if isinstance(output, dict):
+        items = ", ".join(f"{key!r}: {_expression(x, write, constants)}" for key, x in output.items())
+        return f"{{{items}}}"
+    constants.append(output)
+    return f"c[{len(constants) - 1}]"
 
 
-def _function_of(program: Differentiable) -> Any:
-    taken = [name in program.taking for name in program.position]
-    gradient_of = program.gradient_of
-    order = [program.position.get(p.name) for p in program.cotangents]
+def _builder(output: Any, position: dict[str, int], inputs: dict[str, int]) -> Callable[[Any, Any], Any]:
+    """The function of the flat tensors and the inputs that gives the user's output."""
+    constants: list[Any] = []
 
+    def write(p: Proxy) -> str:
+        i = position.get(p.name)
+        return f"x[{inputs[p.name]}]" if i is None else f"t[{i}]"
+
+    return eval(f"lambda t, x: {_expression(output, write, constants)}", {"c": constants})  # type: ignore[no-any-return]
+
+
+def _flattener(output: Any, position: dict[str, int]) -> Callable[[Any], tuple[Any, ...]]:
+    """The function of the forward's output that gives its tensors in the order of `position`."""
+    paths: dict[str, str] = {}
+
+    def walk(x: Any, path: str) -> None:
+        if isinstance(x, Proxy):
+            paths.setdefault(x.name, path)
+        elif isinstance(x, (tuple, list)):
+            for i, item in enumerate(x):
+                walk(item, f"{path}[{i}]")
+        elif isinstance(x, dict):
+            for key, item in x.items():
+                walk(item, f"{path}[{key!r}]")
+
+    walk(output, "o")
+    return eval(f"lambda o: ({''.join(f'{paths[name]}, ' for name in position)})")  # type: ignore[no-any-return]
+
+
+def _function_of(
+    forward_program: Callable[..., Any],
+    backward_program: Callable[..., Any],
+    *,
+    flatten: Callable[[Any], tuple[Any, ...]],
+    not_taking: list[int],
+    cotangents: list[int | None],
+    gradient_of: list[int | None],
+) -> Any:
     class ThunderFunction(torch.autograd.Function):
         """One differentiated program."""
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            output, saved = program.forward(*inputs)
-            flat = program.flatten(output)
+            output, saved = forward_program(*inputs)
+            flat = flatten(output)
             ctx.save_for_backward(*saved)
-            rest = [t for t, takes in zip(flat, taken) if not takes and isinstance(t, torch.Tensor)]
-            if rest:
-                ctx.mark_non_differentiable(*rest)
-            ctx.set_materialize_grads(True)
+            if not_taking:
+                ctx.mark_non_differentiable(*[flat[i] for i in not_taking])
             return flat
 
         @staticmethod
         @once_differentiable
         def backward(ctx: Any, *grads: Any) -> Any:
-            cotangents = [grads[i] for i in order if i is not None]
-            found = program.backward(*ctx.saved_tensors, *cotangents)
-            return tuple(None if i is None else found[i] for i in gradient_of)
+            found = backward_program(*ctx.saved_tensors, *[grads[i] for i in cotangents if i is not None])
+            return tuple([None if i is None else found[i] for i in gradient_of])
 
     return ThunderFunction

@@ -105,12 +105,12 @@ def compile_trace(
     wrt = _differentiated(traces[-1]) if autograd and torch.is_grad_enabled() else []
     if wrt and not transforms:
         traces += clean(traces[-1])
-        forward, backward, outputs, saved = split_forward_backward(traces[-1], executors, wrt)
+        forward, backward, outputs, _ = split_forward_backward(traces[-1], executors, wrt)
         if outputs:
             traces += [forward, *passes.to_execution(forward)]
             backward_traces = [backward, *passes.to_execution(backward)]
             differentiable = Differentiable(
-                forward=traces[-1], backward=backward_traces[-1], outputs=outputs, saved=saved, wrt=wrt
+                forward=traces[-1], backward=backward_traces[-1], outputs=outputs, wrt=wrt
             )
             return _specialization(acquired, differentiable, traces, backward_traces)
     traces += passes.to_execution(traces[-1])

@@ -317,7 +317,9 @@ def split_forward_backward(
     """
     with construct(trace, "Forward") as forward:
         joint = JointTrace(trace, wrt, executors)
-        outputs = differentiable_outputs(joint.output, joint.tracked)
+        # An input that is handed back is the caller's own tensor: its gradient does not come through here.
+        given = {p.name for p in trace.args}
+        outputs = [p for p in differentiable_outputs(joint.output, joint.tracked) if p.name not in given]
         backward = Trace("backward")
         backward.names, backward._counters = joint.trace.names, joint.trace._counters
         cotangents: dict[str, TensorProxy] = {}

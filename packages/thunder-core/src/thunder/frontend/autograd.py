@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
+from thunder.executors.torchex.base import no_autocast
 
 __all__ = ["Differentiable"]
 
@@ -25,7 +26,7 @@ class Differentiable:
 
     def __init__(
         self, *, forward: Trace, backward: Trace, outputs: Sequence[TensorProxy], wrt: Sequence[TensorProxy]
-    ):  # fmt: skip
+    ):
         output = forward.output[0]
         inputs = {p.name: i for i, p in enumerate(forward.args)}
         names = dict.fromkeys(p.name for p in proxies_in(output) if p.name not in inputs)
@@ -33,8 +34,9 @@ class Differentiable:
         taking = {p.name for p in outputs}
         order = {p.name: i for i, p in enumerate(wrt)}
         self.function = _function_of(
-            forward.python_callable(),
-            backward.python_callable(),
+            # torch runs both with grad mode off.
+            no_autocast(forward.python_callable(decorators=False)),
+            no_autocast(backward.python_callable(decorators=False)),
             flatten=_flattener(output, position),
             not_taking=[i for name, i in position.items() if name not in taking],
             cotangents=[position.get(p.name) for p in outputs],

@@ -71,6 +71,7 @@ def build_prologue(
 ) -> Trace:
     """The prologue of a trace with these arguments and inputs."""
     trace = Trace("prologue", signature="*args, **kwargs")
+    trace.decorated = False
     call = TupleProxy((), name="args"), DictProxy({}, name="kwargs")
     trace.names |= {"args", "kwargs"}
     with tracectx(trace):

@@ -14,7 +14,7 @@ from typing import Any
 from thunder.core.devices import Device
 from thunder.core.dtypes import dtype
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.trace import RESERVED_NAMES, Trace
 
 __all__ = ["PrintContext", "bound_symbol_lines", "printable", "trace_text"]
@@ -75,8 +75,14 @@ def _identifier(cls: type) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
+def _reads_back(x: complex) -> bool:
+    """Whether repr() says it all: it is a sum, which is no literal for what is not finite, and loses signs of zeros."""
+    signs = [math.copysign(1, part) for part in (x.real, x.imag) if part == 0]
+    return math.isfinite(x.real) and math.isfinite(x.imag) and -1 not in signs and not (x.real == 0 and x.imag < 0)
+
+
 def _number(x: Any) -> str:
-    if isinstance(x, complex) and not (math.isfinite(x.real) and math.isfinite(x.imag)):
+    if isinstance(x, complex) and not _reads_back(x):
         return f"complex({_number(x.real)}, {_number(x.imag)})"
     if isinstance(x, float) and not math.isfinite(x):
         return f'float("{x}")'
@@ -124,6 +130,9 @@ def _special(x: Any, kind: type, context: PrintContext) -> str:
         return x.__name__  # type: ignore[no-any-return]
     if isinstance(x, Symbol):
         return context.function(x)
+    if isinstance(x, tuple) and proxies_in(x):
+        # A named tuple that holds values of the trace.
+        return f"{context.name_of(kind, kind.__name__)}({', '.join([printable(i, context) for i in x])})"
     return context.name_of(x, getattr(x, "__name__", "").strip("<>_") or _identifier(kind))
 
 
@@ -205,7 +214,7 @@ def trace_text(
     signature = trace.signature if trace.signature is not None else ", ".join([p.name for p in trace.args])
     if not any(line and not line.lstrip().startswith("#") for line in body):
         body.append("pass")
-    lines = _header(trace, context, decorators)
+    lines = _header(trace, context, decorators and trace.decorated)
     lines.append(f"def {trace.name}({signature}):")
     lines += [INDENT + line for line in body]
     return "\n".join(lines)
@@ -216,6 +225,6 @@ def lines_around(bound_symbols: Sequence[BoundSymbol], index: int, *, reach: int
     first, last = max(0, index - reach), min(len(bound_symbols), index + reach + 1)
     lines = []
     for i in range(first, last):
-        for line in bound_symbol_lines(bound_symbols[i], depth=0):
-            lines.append(f"{'> ' if i == index else '  '}{line}")
+        mark = "> " if i == index else "  "
+        lines += [mark + line for line in bound_symbol_lines(bound_symbols[i], depth=0)]
     return "\n".join(lines)

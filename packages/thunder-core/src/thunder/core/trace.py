@@ -61,6 +61,7 @@ class Trace:
         self.args: list[Proxy] = list(args)
         self.signature = signature
         self.output: Any = None
+        self.decorated = True  # whether it runs without gradients and autocast; a prologue looks at whether they are on
         self.bound_symbols: list[BoundSymbol] = []
         self.scopes: list[list[BoundSymbol]] = [self.bound_symbols]
         self.provenance = provenance
@@ -114,6 +115,7 @@ class Trace:
         out.names = set(self.names)
         out._counters = dict(self._counters)
         out.output = self.output
+        out.decorated = self.decorated
         out.info = dict(self.info)
         out.provenance = Provenance(provenance) if provenance else None
         return out

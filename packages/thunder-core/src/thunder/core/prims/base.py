@@ -44,7 +44,11 @@ class PrimID:
     __str__ = __repr__
 
     def __reduce__(self) -> Any:
-        return (getattr, (PrimIDs, self.name))
+        return (_id_by_name, (self.name,))
+
+
+def _id_by_name(name: str) -> PrimID:
+    return getattr(PrimIDs, name)  # type: ignore[no-any-return]
 
 
 class _PrimIDs:

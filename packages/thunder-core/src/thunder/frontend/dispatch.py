@@ -140,7 +140,12 @@ def _functional_form(func: Any, name: str) -> Symbol | None:
     base = name[:-1]
     for owner in (torch.Tensor, torch, torch.nn.functional):
         if getattr(owner, name, None) is func:
-            found = torch_function_map().get(getattr(owner, base, None)) or language.methods.get(base)
+            # By the in-place name first: what `bernoulli_` puts into a tensor is not `bernoulli` of it.
+            found = (
+                language.methods.get(name)
+                or torch_function_map().get(getattr(owner, base, None))
+                or language.methods.get(base)
+            )
             if isinstance(found, Symbol):
                 return found
     return None

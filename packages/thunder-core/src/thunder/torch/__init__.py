@@ -14,3 +14,4 @@ from thunder.torch.elementwise_conditional import *  # noqa: F403
 from thunder.torch.elementwise_math import *  # noqa: F403
 from thunder.torch.elementwise_rounding import *  # noqa: F403
 from thunder.torch.elementwise_special import *  # noqa: F403
+from thunder.torch.random import *  # noqa: F403

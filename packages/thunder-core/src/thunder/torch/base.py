@@ -48,7 +48,7 @@ def _default_id(fn: Callable[..., Any], name: str) -> str:
 
 
 def _spellings(name: str, fns: Sequence[Any]) -> list[str]:
-    """The names that the method has: that of the operation, and those of the functions that mean the same (`multiply`)."""
+    """The names that the method has: the operation's, and those of functions that mean the same (`multiply`)."""
     names = [name]
     for fn in fns:
         other = getattr(fn, "__name__", name)

@@ -1,22 +1,479 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that make tensors."""
+"""Operations of the torch language that make tensors.
+
+Where no dtype or device is given they are torch's defaults, which the prologue guards. `layout=`, `pin_memory=`,
+`requires_grad=` and `out=` are the frontend's.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from thunder import clang
 from thunder.core import devices, dtypes, prims
-from thunder.core.promotion import default_dtype
+from thunder.core.dtypes import BOOL, COMPLEX, FLOAT, INTEGER, bool8, float32, float64, int64
+from thunder.core.errors import check
+from thunder.core.promotion import default_dtype, result_type
+from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
+from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
 from thunder.torch.base import torchsymbol
 
+_TAGS = (NON_DIFFERENTIABLE,)
+_SHAPES = ((2, 3), (), (0, 3), (4, 1, 2))
 
-@torchsymbol(torch.full, tags=(NON_DIFFERENTIABLE,))
-def full(size: Sequence[int], fill_value: Any, *, device: Any = None, dtype: Any = None) -> Any:
+
+def device_or_default(device: Any) -> devices.Device:
+    """The device that is named, or torch's default one."""
+    return devices.to_device(torch.get_default_device() if device is None else device)  # type: ignore[return-value]
+
+
+def dtype_or_default(dtype: Any) -> dtypes.dtype:
+    """The dtype that is named, or torch's default floating point one."""
+    return default_dtype() if dtype is None else dtypes.to_dtype(dtype)  # type: ignore[return-value]
+
+
+def size_of(name: str, sizes: tuple[Any, ...], size: Any = None) -> tuple[int, ...]:
+    """The shape that `f(2, 3)`, `f((2, 3))` or `f(size=(2, 3))` asks for."""
+    if size is None:
+        size = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    elif sizes:
+        raise TypeError(f"{name}() got its size twice: {sizes} and size={size}")
+    size = (size,) if isinstance(size, (int, NumberProxy)) else size
+    for n in size:
+        if isinstance(n, bool) or not isinstance(n, (int, NumberProxy)):
+            raise TypeError(f"{name}(): the size must be ints, but found {type(n).__name__}: {n!r}")
+    found = tuple(int(n) for n in size)
+    check(
+        all(n >= 0 for n in found),
+        lambda: f"Trying to create tensor with negative dimension {min(found)}: {list(found)}",
+    )
+    return found
+
+
+# -- one value --------------------------------------------------------------------------------------------------------
+@torchsymbol(torch.full, tags=_TAGS)
+def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     """A tensor of `size` filled with `fill_value`."""
-    kind = dtypes.to_dtype(dtype) or (default_dtype() if isinstance(fill_value, float) else dtypes.to_dtype(type(fill_value)))
-    where = devices.to_device(device if device is not None else torch.get_default_device())
-    return prims.full(tuple(size), fill_value, device=where, dtype=kind)
+    shape = size_of("full", (), size)
+    if isinstance(fill_value, TensorProxy):
+        check(fill_value.ndim == 0, lambda: "full: a tensor to fill with must have no dimensions")
+        kind = fill_value.dtype if dtype is None else dtypes.to_dtype(dtype)
+        value = prims.device_put(clang.maybe_convert_to_dtype(fill_value, kind), device_or_default(device))
+        return prims.broadcast_in_dim(value, list(shape), ())
+    kind = result_type(fill_value) if dtype is None else dtypes.to_dtype(dtype)
+    return clang.full(shape, fill_value, device=device_or_default(device), dtype=kind)
+
+
+@full.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(shape, 3, device=make.device, dtype=make.dtype)
+    for value in (True, 7, 2.5, 1j):
+        yield SampleInput((2, 2), value, device=make.device)
+    yield SampleInput((2,), 2.5, device=make.device, dtype=int64)
+
+
+@full.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput((2, -1), 1.0), RuntimeError, "Trying to create tensor with negative dimension -1"
+    yield SampleInput((2,), 1j, dtype=float32), RuntimeError, "cannot be converted to"
+    yield SampleInput((2.0,), 1), TypeError, "the size must be ints"
+
+
+@torchsymbol(torch.full_like, tags=_TAGS)
+def full_like(
+    input: TensorProxy, fill_value: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None
+) -> Any:
+    """A tensor like input filled with `fill_value`."""
+    return _like(input, fill_value, dtype, device)
+
+
+def _like(input: TensorProxy, value: Any, dtype: Any, device: Any) -> Any:
+    kind, where = dtypes.to_dtype(dtype) or input.dtype, devices.to_device(device) or input.device
+    if isinstance(value, TensorProxy):
+        return full(input.shape, value, dtype=kind, device=where)
+    return clang.full(input.shape, value, device=where, dtype=kind)
+
+
+@torchsymbol(torch.fill, tags=_TAGS)
+def fill(input: TensorProxy, value: Any) -> Any:
+    """A tensor like input filled with `value`."""
+    return _like(input, value, None, None)
+
+
+@torchsymbol(torch.zeros_like, tags=_TAGS)
+def zeros_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
+    """Zeros in a tensor like input."""
+    return _like(input, 0, dtype, device)
+
+
+@torchsymbol(torch.ones_like, tags=_TAGS)
+def ones_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
+    """Ones in a tensor like input."""
+    return _like(input, 1, dtype, device)
+
+
+@torchsymbol(torch.empty_like, tags=_TAGS)
+def empty_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
+    """A tensor like input whose elements may be anything."""
+    kind, where = dtypes.to_dtype(dtype) or input.dtype, devices.to_device(device) or input.device
+    return prims.empty(input.shape, device=where, dtype=kind)
+
+
+@torchsymbol(torch.zeros, tags=_TAGS)
+def zeros(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor of that size filled with zeros."""
+    return clang.full(size_of("zeros", sizes, size), 0, device=device_or_default(device), dtype=dtype_or_default(dtype))
+
+
+@torchsymbol(torch.ones, tags=_TAGS)
+def ones(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor of that size filled with ones."""
+    return clang.full(size_of("ones", sizes, size), 1, device=device_or_default(device), dtype=dtype_or_default(dtype))
+
+
+@torchsymbol(torch.empty, tags=_TAGS)
+def empty(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
+    """A tensor of that size whose elements may be anything."""
+    return prims.empty(size_of("empty", sizes, size), device=device_or_default(device), dtype=dtype_or_default(dtype))
+
+
+@fill.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape), 1)
+    yield SampleInput(make((2, 3)), make(()))
+
+
+@full_like.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape), 1)
+    yield SampleInput(make((2, 3)), 7, dtype=float64)
+    yield SampleInput(make((2, 3)), True, dtype=bool8)
+    yield SampleInput(make((3, 2)).mT, 0)
+
+
+def _like_samples(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape))
+    yield SampleInput(make((2, 3)), dtype=float64)
+    yield SampleInput(make((2, 3)), dtype=bool8, device=make.device)
+
+
+def _size_samples(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(shape, device=make.device, dtype=make.dtype)
+    yield SampleInput(2, 3, device=make.device)
+    yield SampleInput(3, dtype=make.dtype)
+    yield SampleInput(size=(2, 2), dtype=make.dtype)
+
+
+def _size_errors(make: MakeTensor) -> Any:
+    yield SampleInput(2, -1), RuntimeError, "Trying to create tensor with negative dimension -1"
+    yield SampleInput(2.5), TypeError, "the size must be ints"
+
+
+for _op in (zeros_like, ones_like):
+    _op.samples(_like_samples)
+for _op in (zeros, ones):
+    _op.samples(_size_samples)
+    _op.errors(_size_errors)
+empty.errors(_size_errors)
+
+
+@empty.samples
+def _(make: MakeTensor) -> Any:
+    # Without elements: there is nothing to compare in the others.
+    for shape in ((0,), (0, 3), (2, 0, 2)):
+        yield SampleInput(shape, device=make.device, dtype=make.dtype)
+        yield SampleInput(*shape)
+
+
+@empty_like.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((0,), (0, 3), (2, 0, 2)):
+        yield SampleInput(make(shape))
+        yield SampleInput(make(shape), dtype=float64)
+
+
+# -- methods: the dtype and device are the tensor's -------------------------------------------------------------------
+@torchsymbol(torch.Tensor.new_full, tags=_TAGS)
+def new_full(input: TensorProxy, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor of `size`, with the dtype and device of input, filled with `fill_value`."""
+    kind, where = dtypes.to_dtype(dtype) or input.dtype, devices.to_device(device) or input.device
+    return clang.full(size_of("new_full", (), size), fill_value, device=where, dtype=kind)
+
+
+def _new(name: str, input: TensorProxy, sizes: Any, size: Any, dtype: Any, device: Any) -> dict[str, Any]:
+    where = devices.to_device(device) or input.device
+    return {"shape": size_of(name, sizes, size), "dtype": dtypes.to_dtype(dtype) or input.dtype, "device": where}
+
+
+@torchsymbol(torch.Tensor.new_zeros, tags=_TAGS)
+def new_zeros(input: TensorProxy, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
+    """Zeros, with the dtype and device of input."""
+    return clang.full(fill_value=0, **_new("new_zeros", input, sizes, size, dtype, device))
+
+
+@torchsymbol(torch.Tensor.new_ones, tags=_TAGS)
+def new_ones(input: TensorProxy, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
+    """Ones, with the dtype and device of input."""
+    return clang.full(fill_value=1, **_new("new_ones", input, sizes, size, dtype, device))
+
+
+@torchsymbol(torch.Tensor.new_empty, tags=_TAGS)
+def new_empty(input: TensorProxy, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor whose elements may be anything, with the dtype and device of input."""
+    new = _new("new_empty", input, sizes, size, dtype, device)
+    return prims.empty(new["shape"], dtype=new["dtype"], device=new["device"])
+
+
+@new_full.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make((2, 2)), shape, 1)
+    yield SampleInput(make(()), (2, 3), 7, dtype=float64)
+
+
+def _new_samples(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make((2, 2)), shape)
+    yield SampleInput(make(()), 2, 3)
+    yield SampleInput(make(()), 4, dtype=float64)
+    yield SampleInput(make(()), size=(2, 2), device=make.device)
+
+
+for _op in (new_zeros, new_ones):
+    _op.samples(_new_samples)
+
+
+@new_empty.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2)), (0, 3))
+    yield SampleInput(make(()), 0, dtype=float64)
+
+
+@new_full.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2,)), (2, -1), 1.0), RuntimeError, "Trying to create tensor with negative dimension -1"
+
+
+# -- sequences --------------------------------------------------------------------------------------------------------
+@torchsymbol(torch.arange, tags=_TAGS)
+def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Any:
+    """start, start + step, … up to but without end. With one number it is the end."""
+    if end is None:
+        start, end = 0, start
+    elif start is None:
+        start = 0
+    start, end, step = (_known_number("arange", x) for x in (start, end, step))
+    kind = dtypes.to_dtype(dtype) or (int64 if all(isinstance(x, int) for x in (start, end, step)) else default_dtype())
+    check(step != 0, lambda: "step must be nonzero")
+    check(all(map(math.isfinite, (start, end))), lambda: f"unsupported range: {start} -> {end}")
+    check(
+        start == end or (start < end) == (step > 0),
+        lambda: f"upper bound and lower bound inconsistent with step sign: {start} -> {end} by {step}",
+    )
+    if kind.category == BOOL:
+        raise NotImplementedError('"arange" not implemented for bool: convert its result')
+    return _arange(start, end, step, kind, device_or_default(device))
+
+
+def _known_number(name: str, x: Any) -> Any:
+    if isinstance(x, (bool, int, float, NumberProxy)):
+        value = number_value(x)
+        return int(value) if isinstance(value, bool) else value
+    if isinstance(x, TensorProxy):
+        raise TypeError(f"{name}: the bounds say how long the result is, so they must be numbers, not tensors")
+    raise TypeError(f"{name}: the bounds must be real numbers, but found {type(x).__name__}: {x!r}")
+
+
+def _arange(start: Any, end: Any, step: Any, kind: dtypes.dtype, device: devices.Device) -> Any:
+    if kind.category == INTEGER:
+        start, end, step = int(start), int(end), int(step)
+        check(step != 0, lambda: "step must be nonzero")
+        length = -((start - end) // step)
+        return prims.iota(length, start=start, step=step, device=device, dtype=kind)
+    length = max(0, math.ceil((end - start) / step))
+    whole = all(float(x).is_integer() and abs(x) < 2**53 for x in (start, step))
+    if whole:
+        numbers = prims.iota(length, start=int(start), step=int(step), device=device, dtype=int64)
+        return prims.convert_element_type(numbers, kind)
+    # In double precision, as torch's kernels on the CPU.
+    position = prims.convert_element_type(prims.iota(length, start=0, step=1, device=device, dtype=int64), float64)
+    return clang.maybe_convert_to_dtype(clang.add(clang.mul(position, float(step)), float(start)), kind)
+
+
+@arange.samples
+def _(make: MakeTensor) -> Any:
+    for args in ((5,), (0,), (2, 7), (0, 10, 3), (10, 0, -3), (1, 2.5, 0.3), (0.5, 4), (3, 3), (-2, 3)):
+        yield SampleInput(*args, device=make.device, dtype=make.dtype)
+        yield SampleInput(*args)
+    yield SampleInput(end=4)
+    yield SampleInput(0, end=9, step=4)
+
+
+@arange.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(0, 5, 0), RuntimeError, "step must be nonzero"
+    yield SampleInput(0, 5, -1), RuntimeError, "upper bound and lower bound inconsistent with step sign"
+    yield SampleInput(0, math.inf), RuntimeError, "unsupported range"
+
+
+@torchsymbol(torch.linspace, tags=_TAGS)
+def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None) -> Any:
+    """`steps` numbers from start to end, both included, at equal distances."""
+    check(steps >= 0, lambda: "number of steps must be non-negative")
+    kind = _type_of_ends("linspace", start, end, dtype)
+    return clang.maybe_convert_to_dtype(_linspace(start, end, int(steps), kind, device_or_default(device)), kind)
+
+
+def _type_of_ends(name: str, start: Any, end: Any, dtype: Any) -> dtypes.dtype:
+    found = result_type(start, end)
+    if dtype is not None:
+        kind = dtypes.to_dtype(dtype)
+        check(
+            found.category < COMPLEX or kind.category == COMPLEX,
+            lambda: f"{name}: inferred dtype {found} can't be safely cast to passed dtype {kind}",
+        )
+        return kind  # type: ignore[return-value]
+    if found.category == COMPLEX:
+        return dtypes.corresponding_complex_dtype(default_dtype())
+    return default_dtype()
+
+
+def _linspace(start: Any, end: Any, steps: int, kind: dtypes.dtype, device: devices.Device) -> Any:
+    wide = dtypes.complex128 if kind.category == COMPLEX else float64
+    if kind.category == INTEGER:
+        start, end = (int(number_value(x)) if not isinstance(x, TensorProxy) else x for x in (start, end))
+    position = prims.convert_element_type(prims.iota(steps, start=0, step=1, device=device, dtype=int64), float64)
+    if steps < 2:
+        return clang.add(clang.maybe_convert_to_dtype(position, wide), start)
+    step = clang.true_divide(clang.sub(end, start), steps - 1)
+    # From the nearer end, so that both are met exactly.
+    up = clang.add(clang.mul(position, step), start)
+    down = clang.sub(end, clang.mul(clang.sub(steps - 1, position), step))
+    out = clang.where(clang.lt(position, steps // 2), up, down)
+    return clang.trunc(out) if kind.category == INTEGER else out
+
+
+@torchsymbol(torch.logspace, tags=_TAGS)
+def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Any:
+    """`base` to the powers of `linspace(start, end, steps)`."""
+    check(steps >= 0, lambda: "number of steps must be non-negative")
+    kind = _type_of_ends("logspace", start, end, dtype)
+    exponents = _linspace(
+        start, end, int(steps), dtypes.float64 if kind.category == INTEGER else kind, device_or_default(device)
+    )
+    return clang.maybe_convert_to_dtype(clang.pow(base, exponents), kind)
+
+
+@linspace.samples
+def _(make: MakeTensor) -> Any:
+    for args in ((0, 1, 5), (-3, 8, 4), (2, 2, 3), (5, -5, 7), (0, 9, 1), (0, 1, 0)):
+        yield SampleInput(*args, device=make.device, dtype=make.dtype)
+        yield SampleInput(*args)
+    yield SampleInput(0.25, 3.5, 6)
+
+
+@logspace.samples
+def _(make: MakeTensor) -> Any:
+    for args in ((0, 1, 5), (-1, 2, 4), (0, 2, 1), (0, 1, 0), (0, 3, 4, 2.0)):
+        yield SampleInput(*args, device=make.device, dtype=make.dtype)
+        yield SampleInput(*args)
+
+
+def _steps_errors(make: MakeTensor) -> Any:
+    yield SampleInput(0, 1, -1), RuntimeError, "number of steps must be non-negative"
+    yield SampleInput(0, 1j, 3, dtype=float32), RuntimeError, "can't be safely cast to passed dtype"
+
+
+for _op in (linspace, logspace):
+    _op.errors(_steps_errors)
+
+
+@torchsymbol(torch.eye, tags=_TAGS)
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Any:
+    """Ones on the diagonal, zeros elsewhere."""
+    columns = n if m is None else m
+    check(n >= 0, lambda: f"n must be greater or equal to 0, got {n}")
+    check(columns >= 0, lambda: f"m must be greater or equal to 0, got {columns}")
+    where = device_or_default(device)
+    row = prims.iota(n, start=0, step=1, device=where, dtype=int64)
+    column = prims.iota(columns, start=0, step=1, device=where, dtype=int64)
+    row = prims.broadcast_in_dim(row, [n, columns], (0,))
+    column = prims.broadcast_in_dim(column, [n, columns], (1,))
+    return clang.maybe_convert_to_dtype(prims.eq(row, column), dtype_or_default(dtype))
+
+
+@eye.samples
+def _(make: MakeTensor) -> Any:
+    for args in ((3,), (2, 4), (4, 2), (0,), (3, 0)):
+        yield SampleInput(*args, device=make.device, dtype=make.dtype)
+        yield SampleInput(*args)
+
+
+@eye.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(-1), RuntimeError, "n must be greater or equal to 0"
+    yield SampleInput(1, -1), RuntimeError, "m must be greater or equal to 0"
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+@torchsymbol(torch.scalar_tensor, tags=_TAGS)
+def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """The number `s` as a tensor without dimensions."""
+    return clang.full((), s, device=device_or_default(device), dtype=dtype_or_default(dtype))
+
+
+@scalar_tensor.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(3, device=make.device, dtype=make.dtype)
+    yield SampleInput(2.5)
+    yield SampleInput(True)
+
+
+@torchsymbol(torch.tensor, is_method=False, tags=_TAGS)
+def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """The tensor of a number, or of nested sequences of numbers."""
+    kind = dtypes.to_dtype(dtype) or _type_of_numbers(data)
+    return prims.tensor_from_sequence(data, dtype=kind, device=device_or_default(device))
+
+
+def _type_of_numbers(data: Any) -> dtypes.dtype:
+    found: list[type] = []
+
+    def collect(x: Any) -> None:
+        if isinstance(x, (tuple, list)):
+            for item in x:
+                collect(item)
+        else:
+            found.append(number_type(x))
+
+    collect(data)
+    if not found:
+        return default_dtype()
+    highest = max(found, key=dtypes.category)
+    kinds = {BOOL: bool8, INTEGER: int64, FLOAT: default_dtype()}
+    return kinds.get(dtypes.category(highest)) or dtypes.corresponding_complex_dtype(default_dtype())
+
+
+@tensor.samples
+def _(make: MakeTensor) -> Any:
+    for data in ([1, 2, 3], 4, [], [[1, 0], [0, 1], [1, 1]], (2, 3)):
+        yield SampleInput(data, device=make.device, dtype=make.dtype)
+        yield SampleInput(data)
+    yield SampleInput([1, 2.5])
+    yield SampleInput([True, False])
+    yield SampleInput([1, 2j])
+
+
+@tensor.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput([[1, 2], [3]]), ValueError, "must have one shape"

@@ -96,17 +96,17 @@ def _(make: MakeTensor) -> Any:
 @prim(tags=_TAGS)
 def randint(
     shape: Sequence[int],
-    low: int,
-    high: int,
+    low: int | None,
+    high: int | None,
     /,
     *,
     device: devices.Device,
     dtype: dtypes.dtype,
     generator: Any = None,
 ) -> TensorProxy:
-    """Whole numbers drawn evenly from [low, high)."""
+    """Whole numbers drawn evenly from [low, high); with no bounds from all that the dtype has, zero up."""
     check(
-        low < high,
+        (low is None and high is None) or (low is not None and (high is None or low < high)),
         lambda: f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}",
     )
     return _drawn("randint", shape, device, dtype, lowest=BOOL)

@@ -68,9 +68,3 @@ def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 def copy_(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Writes `value` into `target`'s memory."""
     return target.copy_(value)
-
-
-@torch_impl(prims.full)
-def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor filled with one value."""
-    return torch.full(tuple(shape), fill_value, device=device, dtype=dtype)

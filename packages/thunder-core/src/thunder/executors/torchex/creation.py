@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's implementations of the primitives that make tensors from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.executors.torchex.base import torch_impl
+
+
+@torch_impl(prims.full)
+def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor filled with one value."""
+    return torch.full(tuple(shape), fill_value, device=device, dtype=dtype)
+
+
+@torch_impl(prims.empty)
+def empty(shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor that is filled with nothing."""
+    return torch.empty(tuple(shape), device=device, dtype=dtype)
+
+
+@torch_impl(prims.iota)
+def iota(length: int, *, start: int, step: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Whole numbers in equal steps."""
+    if step == 0:
+        return torch.full((length,), start, device=device, dtype=dtype)
+    return torch.arange(start, start + length * step, step, device=device, dtype=torch.int64).to(dtype)
+
+
+@torch_impl(prims.tensor_from_sequence)
+def tensor_from_sequence(values: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor of nested numbers."""
+    return torch.tensor(values, device=device, dtype=dtype)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's implementations of elementwise primitives whose torch functions take other arguments.
+
+Mostly that is numbers: a primitive takes them for either operand, most of torch's two-operand functions take none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.core.symbol import Symbol
+from thunder.executors.torchex.base import torch_impl
+
+
+def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both operands as tensors: a number becomes one without dimensions beside the other operand."""
+    if not isinstance(a, torch.Tensor):
+        return torch.full((), a, dtype=b.dtype, device=b.device), b
+    if not isinstance(b, torch.Tensor):
+        return a, torch.full((), b, dtype=a.dtype, device=a.device)
+    return a, b
+
+
+@torch_impl(prims.div)
+def div(a: Any, b: Any) -> torch.Tensor:
+    """The quotient, of integers rounded towards zero."""
+    kind = (a if isinstance(a, torch.Tensor) else b).dtype
+    if kind.is_floating_point or kind.is_complex:
+        return torch.div(a, b)
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+@torch_impl(prims.maximum)
+def maximum(a: Any, b: Any) -> torch.Tensor:
+    """The larger of two."""
+    return _extreme(a, b, torch.maximum, torch.clamp_min)
+
+
+@torch_impl(prims.minimum)
+def minimum(a: Any, b: Any) -> torch.Tensor:
+    """The smaller of two."""
+    return _extreme(a, b, torch.minimum, torch.clamp_max)
+
+
+def _extreme(a: Any, b: Any, of_tensors: Callable[..., Any], of_number: Callable[..., Any]) -> torch.Tensor:
+    if not isinstance(a, torch.Tensor):
+        a, b = b, a
+    if isinstance(b, torch.Tensor) or a.dtype is torch.bool:
+        return of_tensors(*_tensors(a, b))  # type: ignore[no-any-return]
+    return of_number(a, b)  # type: ignore[no-any-return]
+
+
+def _implement(sym: Symbol, fn: Callable[..., Any]) -> None:
+    def implementation(a: Any, b: Any) -> torch.Tensor:
+        return fn(*_tensors(a, b))  # type: ignore[no-any-return]
+
+    implementation.__name__ = sym.name
+    implementation.__doc__ = f"`{fn.__name__}` of tensors and numbers."
+    torch_impl(sym)(implementation)
+
+
+for _sym, _fn in (
+    (prims.atan2, torch.atan2),
+    (prims.hypot, torch.hypot),
+    (prims.copysign, torch.copysign),
+    (prims.nextafter, torch.nextafter),
+    (prims.fmod, torch.fmod),
+    (prims.gcd, torch.gcd),
+    (prims.igamma, torch.special.gammainc),
+    (prims.igammac, torch.special.gammaincc),
+):
+    _implement(_sym, _fn)
+
+
+@torch_impl(prims.missing_gradient)
+def missing_gradient(a: torch.Tensor, of: str) -> torch.Tensor:
+    """Says that nobody has written this gradient, where it is needed."""
+    raise NotImplementedError(f"the derivative for '{of}' is not implemented.")

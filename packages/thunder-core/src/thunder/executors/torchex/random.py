@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's implementations of the primitives that draw random numbers: each is the draw that eager makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.executors.torchex.base import torch_impl
+
+
+def _empty(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(tuple(shape), device=device, dtype=dtype)
+
+
+@torch_impl(prims.uniform)
+def uniform(
+    shape: Sequence[int], low: float, high: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
+) -> torch.Tensor:
+    """Numbers drawn evenly."""
+    return _empty(shape, device, dtype).uniform_(low, high, generator=generator)
+
+
+@torch_impl(prims.normal)
+def normal(
+    shape: Sequence[int], mean: float, std: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
+) -> torch.Tensor:
+    """Numbers of the normal distribution."""
+    return _empty(shape, device, dtype).normal_(mean, std, generator=generator)
+
+
+@torch_impl(prims.randint)
+def randint(
+    shape: Sequence[int],
+    low: int | None,
+    high: int | None,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    generator: Any = None,
+) -> torch.Tensor:
+    """Whole numbers drawn evenly."""
+    out = _empty(shape, device, dtype)
+    return out.random_(generator=generator) if low is None else out.random_(low, high, generator=generator)
+
+
+@torch_impl(prims.bernoulli)
+def bernoulli(
+    shape: Sequence[int], p: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
+) -> torch.Tensor:
+    """Ones with one probability."""
+    return _empty(shape, device, dtype).bernoulli_(p, generator=generator)
+
+
+@torch_impl(prims.bernoulli_tensor)
+def bernoulli_tensor(p: torch.Tensor, *, dtype: torch.dtype, generator: Any = None) -> torch.Tensor:
+    """Ones with a probability each."""
+    return torch.empty_like(p, dtype=dtype).bernoulli_(p, generator=generator)
+
+
+@torch_impl(prims.randperm)
+def randperm(n: int, *, device: torch.device, dtype: torch.dtype = torch.int64, generator: Any = None) -> torch.Tensor:
+    """Whole numbers in a random order."""
+    return torch.randperm(n, device=device, dtype=dtype, generator=generator)
+
+
+@torch_impl(prims.multinomial)
+def multinomial(weights: torch.Tensor, num_samples: int, replacement: bool, *, generator: Any = None) -> torch.Tensor:
+    """Indices drawn by weight."""
+    return torch.multinomial(weights, num_samples, replacement, generator=generator)
+
+
+@torch_impl(prims.exponential)
+def exponential(
+    shape: Sequence[int], rate: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
+) -> torch.Tensor:
+    """Numbers of the exponential distribution."""
+    return _empty(shape, device, dtype).exponential_(rate, generator=generator)

@@ -8,6 +8,7 @@ current one. Torch's is the default.
 from __future__ import annotations
 
 import functools
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ class _Current(threading.local):
     language: LanguageContext | None = None
 
 
+_OWN = ("torch", "numpy", "clang")
 _languages: dict[str, LanguageContext] = {}
 _current = _Current()
 
@@ -54,14 +56,13 @@ def resolve_language(language: str | LanguageContext) -> LanguageContext:
     """The language of that name."""
     if isinstance(language, LanguageContext):
         return language
+    if language not in _languages and language in _OWN:
+        importlib.import_module(f"thunder.{language}")  # registers it
     try:
         return _languages[language]
     except KeyError:
-        known = ", ".join(sorted(_languages)) or "none"
-        raise ValueError(
-            f"there is no language {language!r}; the registered ones: {known} (importing thunder.torch or "
-            f"thunder.numpy registers theirs)"
-        ) from None
+        known = ", ".join(sorted({*_languages, *_OWN}))
+        raise ValueError(f"there is no language {language!r}; the known ones: {known}") from None
 
 
 def get_langctx() -> LanguageContext:

@@ -69,7 +69,11 @@ def _verify_reads(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Pr
         if known is None:
             raise _fault(trace, i, f"{p.name} is used before it is made")
         if not _same_type(known, p):
-            raise _fault(trace, i, f"{p.name} is a {known.type_string()}, but is used as a {p.type_string()}")
+            raise _fault(trace, i, _clash(known, p))
+
+
+def _clash(known: Proxy, used: Proxy) -> str:
+    return f"{known.name} is a {known.type_string()}, but is used as a {used.type_string()}"
 
 
 def _verify_output(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Proxy]) -> None:
@@ -87,11 +91,24 @@ def _same_type(a: Proxy, b: Proxy) -> bool:
 def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
     if not bsym.subsymbols:
         return
-    made = {name for sub in bsym.subsymbols for name in sub.out_names}
-    known = made | set(bsym.arg_names)
-    for name in bsym.out_names:
-        if name not in known:
-            raise _fault(trace, i, f"the decomposition of {bsym.sym.name} does not make {name}")
+    inside = {p.name: p for p in bsym.flat_args}
+    for sub in bsym.subsymbols:
+        for p in sub.flat_args:
+            known = inside.get(p.name)
+            if known is None:
+                raise _fault(trace, i, f"the decomposition of {bsym.sym.name} uses {p.name}, which it has not: {sub}")
+            if not _same_type(known, p):
+                raise _fault(trace, i, f"in the decomposition of {bsym.sym.name}, {_clash(known, p)}: {sub}")
+        for p in sub.flat_outs:
+            inside.setdefault(p.name, p)
+        _verify_decomposition(trace, i, sub)
+        _verify_metadata(trace, i, sub)
+    for p in bsym.flat_outs:
+        known = inside.get(p.name)
+        if known is None:
+            raise _fault(trace, i, f"the decomposition of {bsym.sym.name} does not make {p.name}")
+        if not _same_type(known, p):
+            raise _fault(trace, i, f"the decomposition of {bsym.sym.name} makes something else: {_clash(known, p)}")
 
 
 def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:

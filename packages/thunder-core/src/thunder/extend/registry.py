@@ -105,7 +105,7 @@ def get_default_executors() -> tuple[Executor, ...]:
     _load_built_in()
     order = importlib.import_module("thunder.plugins").executor_order()
     if order is not None:  # no plugin is imported but those it names
-        return tuple(get_executor(name) for name in order if name not in _always)
+        return tuple(get_executor(name) for name in order)
     _load_plugins()
     return tuple(_executors[name] for name in _defaults)
 

@@ -8,6 +8,7 @@ needs thunder is imported when a conformance test has run. (Options in the suite
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 from collections.abc import Generator
@@ -59,8 +60,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Generator[None, None, None]:
     """Adds `--executor` once the project's own conftests have added their options, unless one of them has it too."""
     yield
-    # A ValueError says that the project has an option of that name; then ours is --thunder-executor alone.
-    with contextlib.suppress(ValueError):
+    # Refused: the project has an option of that name; then ours is --thunder-executor alone.
+    with contextlib.suppress(ValueError, argparse.ArgumentError):
         parser.getgroup(_GROUP).addoption(
             "--executor", dest="thunder_executor", metavar="NAME", help="the same as --thunder-executor"
         )

@@ -24,7 +24,7 @@ from thunder.tests.opinfo import OpInfo
 from thunder.tests.running import could_claim, exists, trace_sample, writes
 from thunder.tests.target import QUICK_DTYPES, Target
 
-__all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate"]
+__all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate", "is_candidate"]
 
 # The user property of a test's report that holds what the final table counts.
 PROPERTY = "thunder_conformance"
@@ -204,10 +204,12 @@ def is_candidate(info: OpInfo, target: Target) -> bool:
     if target.takes_everything or info.name in target.own_operators:
         return True
     for device in target.devices:
-        for dtype in target.every_dtype:
+        for dtype in (*target.dtypes, *target.every_dtype):
             if not info.exists_for(device, dtype):
                 continue
             for sample in info.sample_inputs(device, dtype):
+                if not exists(info, sample):
+                    continue
                 try:
                     if could_claim(trace_sample(info, sample), target.executors):
                         return True

@@ -28,12 +28,12 @@ _TOLERANCES: dict[str, Tolerance] = {
     "complex128": (1e-7, 1e-7),
     "complex64": (1.3e-6, 1e-5),
     "complex32": (1e-3, 1e-3),
-    # One step of the mantissa.
+    # One step of the mantissa; a power of two alone has none.
     "float8_e4m3fn": (0.125, 2**-9),
     "float8_e4m3fnuz": (0.125, 2**-10),
     "float8_e5m2": (0.25, 2**-16),
     "float8_e5m2fnuz": (0.25, 2**-17),
-    "float8_e8m0fnu": (1.0, 0.0),
+    "float8_e8m0fnu": (0.0, 0.0),
 }
 
 

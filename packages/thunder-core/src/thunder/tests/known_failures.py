@@ -117,7 +117,7 @@ def _check(entry: Mapping[str, Any], where: str) -> None:
         raise BadKnownFailures(f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(_KEYS))}")
     for key in ("operator", "reason"):
         if not isinstance(entry.get(key), str) or not entry[key].strip():
-            raise BadKnownFailures(f"{where} needs a {key}, a text")
+            raise BadKnownFailures(f"{where} lacks `{key}`, a text")
     dtypes = entry.get("dtypes")
     if dtypes is not None and (isinstance(dtypes, str) or not dtypes):
         raise BadKnownFailures(f"{where}: dtypes is a list of names, such as ['float16'], not {dtypes!r}")

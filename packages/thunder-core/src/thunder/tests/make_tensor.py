@@ -8,6 +8,8 @@ functions are neither saturated nor constant; operators with a domain of their o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ import torch
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 
-__all__ = ["TensorMaker", "make_tensor"]
+__all__ = ["TensorMaker", "make_tensor", "seeded"]
 
 # The default range: [LOW, HIGH] for integers, [LOW, HIGH) for everything else.
 LOW, HIGH = -9, 9
@@ -104,6 +106,28 @@ def _integers(
     if exclude_zero:
         out = torch.where(out == 0, torch.ones_like(out), out)
     return out.to(dtype)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within it, torch's random numbers follow from `seed`; the generators' states come back afterwards.
+
+    `torch.manual_seed` would also note the call for every kind of accelerator that is not there, stack trace included.
+    """
+    modules = [
+        m for m in (getattr(torch, name, None) for name in ("cuda", "xpu")) if m is not None and m.is_initialized()
+    ]
+    before = torch.default_generator.get_state()
+    others = [module.get_rng_state_all() for module in modules]
+    torch.default_generator.manual_seed(seed)
+    for module in modules:
+        module.manual_seed_all(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+        for module, states in zip(modules, others):
+            module.set_rng_state_all(states)
 
 
 class TensorMaker:

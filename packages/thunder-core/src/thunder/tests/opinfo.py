@@ -14,6 +14,7 @@ from thunder.core.devices import DeviceType
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.samples import ErrorSample, SampleInput
 from thunder.core.symbol import OpTags, Symbol
+from thunder.tests.make_tensor import seeded
 
 __all__ = ["DecorateInfo", "Domain", "OpInfo", "samples_under_seed"]
 
@@ -180,9 +181,5 @@ def _first(generator: Iterator[Any]) -> Iterator[Any]:
 
 def samples_under_seed(name: str, generator: Callable[..., Iterator[Any]], **kwargs: Any) -> list[Any]:
     """What `generator` yields with torch's random state set by `name`, and put back afterwards."""
-    state = torch.random.get_rng_state()
-    torch.manual_seed(zlib.crc32(name.encode()))
-    try:
+    with seeded(zlib.crc32(name.encode())):
         return list(generator(**kwargs))
-    finally:
-        torch.random.set_rng_state(state)

@@ -203,7 +203,7 @@ def _refresh() -> None:
 
 
 def all_opinfos() -> list[OpInfo]:
-    """Every OpInfo there is: of what is declared by now, and of what was appended to the lists; each has its own name."""
+    """Every OpInfo there is: of what is declared by now, and of what was appended to the lists; each name once."""
     _refresh()
     found: dict[str, OpInfo] = {}
     seen: set[OpInfo] = set()

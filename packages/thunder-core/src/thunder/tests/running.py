@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
 from thunder.executors import TORCH
 from thunder.extend import Executor, FusionExecutor
+from thunder.tests.make_tensor import seeded
 from thunder.tests.opinfo import OpInfo
 
 __all__ = [
@@ -133,12 +134,9 @@ def writes(info: OpInfo) -> bool:
     return OpTags.IN_PLACE_OP in info.tags
 
 
-@contextmanager
-def same_random_numbers() -> Iterator[None]:
+def same_random_numbers() -> AbstractContextManager[None]:
     """Within it, random numbers are the same each time; the generators' states come back afterwards."""
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED)
-        yield
+    return seeded(SEED)
 
 
 # -- traces ------------------------------------------------------------------------------------------------------------

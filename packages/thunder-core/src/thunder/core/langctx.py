@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Language contexts: what `a + b`, `a.size` or `a.shape` mean on a proxy.
 
-A `LanguageContext` is a table of methods by name. `thunder.torch` and `thunder.numpy` each register one; proxies ask the
-current one. Torch's is the default.
+A `LanguageContext` is a table of methods by name. `thunder.torch` and `thunder.numpy` each register one; proxies ask
+the current one. Torch's is the default.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """The verifier: whether a trace is a legal program. `THUNDER_VERIFY=1` checks every trace between passes.
 
 Checked are: each value is made once, before it is used, and not used after its `del`; a primitive's result has the
-shape, dtype and device that its meta function gives; what an operation decomposes into is a legal program that makes what
-the operation makes.
+shape, dtype and device that its meta function gives; what an operation decomposes into is a legal program that makes
+what the operation makes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ operation's own, the rules of what it decomposes into.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import thunder.torch as ltorch
 from thunder.core import prims
@@ -26,7 +26,9 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder.extend import Executor
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
 
 __all__ = ["GradRule", "JointTrace", "differentiate", "register_grad"]
 

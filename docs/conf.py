@@ -21,7 +21,6 @@ release = version = importlib.metadata.version("thunder-core")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
-suppress_warnings = ["toc.empty_glob"]  # a fresh branch may have no tutorial yet
 nitpicky = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]

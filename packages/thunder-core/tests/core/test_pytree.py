@@ -207,7 +207,9 @@ def test_a_module_that_is_a_dataclass_is_a_leaf() -> None:
 
 
 @pytest.mark.parametrize(
-    "leaf", [Plain, torch.Size([2]), torch.float32, slice(1, 2), {1, 2}, object(), type("D", (dict,), {})()], ids=repr
+    "leaf",
+    [Plain, torch.Size([2]), torch.float32, slice(1, 2), {1, 2}, object(), type("D", (dict,), {})()],
+    ids=["class", "size", "dtype", "slice", "set", "object", "dict of a class"],
 )
 def test_what_is_no_container(leaf: Any) -> None:
     """Classes, shapes, sets, unknown objects and subclasses with manners of their own stay whole."""

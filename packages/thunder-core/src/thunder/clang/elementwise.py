@@ -54,60 +54,17 @@ def trunc_divide(a: Any, b: Any) -> Any:
 
 def _trunc_divide(a: Any, b: Any) -> Any:
     kind = (a if isinstance(a, TensorProxy) else b).dtype
-    quotient = _in_float32(prims.div, a, b) if kind in low_precision_dtypes else prims.div(a, b)
-    if kind.category == FLOAT:
-        return maybe_convert_to_dtype(prims.trunc(quotient), kind)
-    return quotient
+    if kind in low_precision_dtypes:
+        # torch's kernels compute 16-bit numbers in 32 bits and round the result once.
+        a, b = maybe_convert_to_dtype(a, float32), maybe_convert_to_dtype(b, float32)
+    quotient = prims.div(a, b)
+    return maybe_convert_to_dtype(prims.trunc(quotient), kind) if kind.category == FLOAT else quotient
 
 
 @clangop(method_name="floor_divide")
 def floor_divide(a: Any, b: Any) -> Any:
     """`a` divided by `b`, rounded down."""
-    return elementwise_binary(a, b, prim=_floor_divide, number_fn=operator.floordiv)
-
-
-def _floor_divide(a: Any, b: Any) -> Any:
-    kind = (a if isinstance(a, TensorProxy) else b).dtype
-    if kind.category == COMPLEX:
-        raise NotImplementedError(f'"floor_divide" not implemented for {kind}: complex numbers have no order')
-    if kind in low_precision_dtypes:
-        return maybe_convert_to_dtype(_in_float32(_floor_divide_floats, a, b), kind)
-    return _floor_divide_floats(a, b) if kind.category == FLOAT else _floor_divide_integers(a, b)
-
-
-def _in_float32(fn: Any, a: Any, b: Any) -> Any:
-    # torch's kernels compute 16-bit numbers in 32 bits and round the result once.
-    return fn(maybe_convert_to_dtype(a, float32), maybe_convert_to_dtype(b, float32))
-
-
-def _floor_divide_integers(a: Any, b: Any) -> Any:
-    quotient = prims.div(a, b)
-    kind = quotient.dtype
-    if not kind.is_signed:
-        return quotient
-    rest = sub(a, mul(quotient, b))
-    other_sign = _has_sign(rest) ^ _has_sign(b) if isinstance(b, TensorProxy) or b < 0 else _has_sign(rest)
-    down = prims.bitwise_and(prims.ne(rest, 0), other_sign)
-    return prims.sub(quotient, prims.convert_element_type(down, kind))
-
-
-def _has_sign(x: Any) -> Any:
-    return prims.lt(x, 0) if isinstance(x, TensorProxy) else x < 0
-
-
-def _floor_divide_floats(a: Any, b: Any) -> Any:
-    # As Python does: the exact remainder first, so that a quotient next to a whole number falls on the right side.
-    quotient = prims.div(a, b)
-    rest = prims.fmod(a, b)
-    exact = prims.div(sub(a, rest), b)
-    other_sign = prims.ne(prims.lt(rest, 0.0), _has_sign(b))
-    exact = prims.where(prims.bitwise_and(prims.ne(rest, 0.0), other_sign), prims.sub(exact, 1.0), exact)
-    whole = prims.floor(exact)
-    whole = prims.where(prims.gt(prims.sub(exact, whole), 0.5), prims.add(whole, 1.0), whole)
-    whole = prims.where(prims.ne(exact, 0.0), whole, prims.copysign(exact, quotient))
-    if isinstance(b, TensorProxy):
-        return prims.where(prims.eq(b, 0.0), quotient, whole)
-    return quotient if b == 0 else whole
+    return elementwise_binary(a, b, prim=prims.floor_divide, number_fn=operator.floordiv)
 
 
 @clangop()

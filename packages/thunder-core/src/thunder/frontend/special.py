@@ -202,7 +202,7 @@ def _running_statistics(
     with torch.no_grad():
         for target, value in ((mean, new_mean), (var, new_var)):
             if target is not None and value is not None:
-                _write(tracer, target, value, "batch_norm")
+                _write(tracer, target, value.detach(), "batch_norm")
     return out
 
 

@@ -6,7 +6,12 @@ from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.torch.base import all_torchsymbols, language, torch_function_map, torchctx, torchsymbol
 from thunder.torch.activations import *  # noqa: F403
 from thunder.torch.activations_smooth import *  # noqa: F403
+from thunder.torch.batch_norms import *  # noqa: F403
+from thunder.torch.casting import *  # noqa: F403
 from thunder.torch.creation import *  # noqa: F403
+from thunder.torch.data_dependent import *  # noqa: F403
+from thunder.torch.diagonals import *  # noqa: F403
+from thunder.torch.einsum import *  # noqa: F403
 from thunder.torch.elementwise import *  # noqa: F403
 from thunder.torch.elementwise_comparison import *  # noqa: F403
 from thunder.torch.elementwise_complex import *  # noqa: F403
@@ -14,4 +19,21 @@ from thunder.torch.elementwise_conditional import *  # noqa: F403
 from thunder.torch.elementwise_math import *  # noqa: F403
 from thunder.torch.elementwise_rounding import *  # noqa: F403
 from thunder.torch.elementwise_special import *  # noqa: F403
+from thunder.torch.extremes import *  # noqa: F403
+from thunder.torch.indexing import *  # noqa: F403
+from thunder.torch.joining import *  # noqa: F403
+from thunder.torch.matmul import *  # noqa: F403
+from thunder.torch.matmul_add import *  # noqa: F403
+from thunder.torch.norms import *  # noqa: F403
+from thunder.torch.padding import *  # noqa: F403
+from thunder.torch.properties import *  # noqa: F403
 from thunder.torch.random import *  # noqa: F403
+from thunder.torch.reductions import *  # noqa: F403
+from thunder.torch.scans import *  # noqa: F403
+from thunder.torch.scattering import *  # noqa: F403
+from thunder.torch.shape import *  # noqa: F403
+from thunder.torch.softmax import *  # noqa: F403
+from thunder.torch.sorting import *  # noqa: F403
+from thunder.torch.splitting import *  # noqa: F403
+from thunder.torch.transposes import *  # noqa: F403
+from thunder.torch.vector_norms import *  # noqa: F403

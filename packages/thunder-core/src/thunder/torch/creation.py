@@ -17,11 +17,13 @@ from thunder import clang
 from thunder.core import devices, dtypes, prims
 from thunder.core.dtypes import BOOL, COMPLEX, FLOAT, INTEGER, bool8, float32, float64, int64
 from thunder.core.errors import check
+from thunder.core.prims.autodiff import zeros_of
 from thunder.core.promotion import default_dtype, result_type
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
 from thunder.torch.base import torchsymbol
+from thunder.torch.elementwise_base import sum_to
 
 _TAGS = (NON_DIFFERENTIABLE,)
 _SHAPES = ((2, 3), (), (0, 3), (4, 1, 2))
@@ -100,10 +102,15 @@ def _like(input: TensorProxy, value: Any, dtype: Any, device: Any) -> Any:
     return clang.full(input.shape, value, device=where, dtype=kind)
 
 
-@torchsymbol(torch.fill, tags=_TAGS)
+@torchsymbol(torch.fill)
 def fill(input: TensorProxy, value: Any) -> Any:
     """A tensor like input filled with `value`."""
     return _like(input, value, None, None)
+
+
+@fill.vjp
+def _(g: Any, out: Any, input: TensorProxy, value: Any) -> Any:
+    return zeros_of(input), sum_to(g, value)
 
 
 @torchsymbol(torch.zeros_like, tags=_TAGS)

@@ -106,13 +106,18 @@ def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
 add.samples(_alpha_samples)
 add.errors(_alpha_errors)
 sub.samples(_alpha_samples)
-rsub.errors(_alpha_errors)
 
 
 @rsub.samples
 def _(make: MakeTensor) -> Any:
     yield from elementwise_binary(make)
     yield SampleInput(make((2, 3)), make((3,)), alpha=2)
+
+
+@rsub.errors
+def _(make: MakeTensor) -> Any:
+    a = make((2, 3), dtype=dtypes.bool8)
+    yield SampleInput(a, a), RuntimeError, "with two bool tensors is not supported"
 
 
 @sub.errors

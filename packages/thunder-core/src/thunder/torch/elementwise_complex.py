@@ -58,13 +58,13 @@ def conj_physical(input: Any) -> Any:
     return clang.conj(input)
 
 
-@torchsymbol(torch.resolve_conj, tags=_VIEW)
+@torchsymbol(torch.resolve_conj, tags=_VIEW, executed_by_torch=False)
 def resolve_conj(input: Any) -> Any:
     """input, with a conjugation that torch has put off done."""
     return input
 
 
-@torchsymbol(torch.resolve_neg, tags=_VIEW)
+@torchsymbol(torch.resolve_neg, tags=_VIEW, executed_by_torch=False)
 def resolve_neg(input: Any) -> Any:
     """input, with a negation that torch has put off done."""
     return input

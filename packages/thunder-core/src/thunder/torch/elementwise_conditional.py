@@ -73,7 +73,8 @@ def _(make: MakeTensor) -> Any:
 # -- clamp ------------------------------------------------------------------------------------------------------------
 def _bounded(name: str, input: Any, low: Any, high: Any) -> Any:
     kind = result_type(input, low, high)
-    if kind.category in (BOOL, COMPLEX):
+    of_tensors = isinstance(low, TensorProxy) or isinstance(high, TensorProxy)
+    if kind.category == COMPLEX or (kind.category == BOOL and not of_tensors):
         what = "bool" if kind.category == BOOL else "complex types"
         raise NotImplementedError(f"{name} is not supported for {what}")
     input, low, high = (clang.maybe_convert_to_dtype(x, kind) for x in clang.maybe_broadcast(input, low, high))
@@ -384,6 +385,9 @@ def _add_quotient(input: Any, a: Any, b: Any, value: Any) -> Any:
 
 
 def _fused_samples(make: MakeTensor) -> Any:
+    if make.dtype.is_floating_point:
+        # With a factor that keeps the product within range: torch's kernel adds it before it is rounded.
+        yield SampleInput(make((4, 4)), make((4, 4)), make((4, 4), exclude_zero=True), value=0.5)
     for shapes in (((4, 4),) * 3, ((), (), ()), ((4, 1), (3,), (2, 1, 1)), ((0, 3), (3,), (1, 3)), ((2, 2), (), ())):
         yield SampleInput(*(make(shape, exclude_zero=True) for shape in shapes))
     yield SampleInput(make((4, 4)), make((4, 4)), make((4, 4), exclude_zero=True), value=2)

@@ -9,7 +9,7 @@ import torch
 
 from thunder import clang
 from thunder.core import prims
-from thunder.core.dtypes import COMPLEX, INTEGER, bool8, complex64, complex128, float64, int32, is_complex_dtype
+from thunder.core.dtypes import COMPLEX, INTEGER, bool8, complex64, complex128, float64, int32, int64, is_complex_dtype
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp
 from thunder.core.prims.elementwise_base import unary_samples
@@ -25,7 +25,7 @@ def neg(input: Any) -> Any:
     return clang.neg(input)
 
 
-@torchsymbol(torch.positive, tags=ELEMENTWISE)
+@torchsymbol(torch.positive, tags=ELEMENTWISE, executed_by_torch=False)
 def positive(input: Any) -> Any:
     """input itself."""
     check(input.dtype is not bool8, lambda: "The `+` operator, on a bool tensor is not supported.")
@@ -205,7 +205,15 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.ldexp, tags=ELEMENTWISE)
 def ldexp(input: Any, other: Any) -> Any:
     """input * 2**other."""
-    return clang.mul(input, clang.pow(2.0, other))
+    if not (input.dtype.is_floating_point and other.dtype.category == INTEGER):
+        return clang.mul(input, clang.pow(2.0, other))
+    # Exact, in the type of input: the power in two halves, which do not overflow where the product does not.
+    exponent = clang.minimum(clang.maximum(clang.maybe_convert_to_dtype(other, int64), -2046), 2046)
+    half = clang.bitwise_right_shift(exponent, 1)
+    out = clang.maybe_convert_to_dtype(input, float64)
+    for part in (half, clang.sub(exponent, half)):
+        out = clang.mul(out, clang.exp2(clang.maybe_convert_to_dtype(part, float64)))
+    return clang.maybe_convert_to_dtype(out, input.dtype)
 
 
 @ldexp.samples

@@ -12,7 +12,7 @@ from thunder import clang
 from thunder.core import prims
 from thunder.core.dtypes import int32
 from thunder.core.errors import check
-from thunder.core.prims.elementwise_base import unary_samples
+from thunder.core.prims.elementwise_base import conjugated, unary_samples
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
 from thunder.torch.base import language, torchsymbol
@@ -363,7 +363,8 @@ def _logaddexp2(a: Any, b: Any) -> Any:
 @logaddexp.vjp
 @rule_in_float32
 def _(g: Any, out: Any, input: Any, other: Any) -> Any:
-    return sum_to(g / (1 + clang.exp(other - input)), input), sum_to(g / (1 + clang.exp(input - other)), other)
+    by_input = g / conjugated(1 + clang.exp(other - input))
+    return sum_to(by_input, input), sum_to(g / conjugated(1 + clang.exp(input - other)), other)
 
 
 @logaddexp2.vjp

@@ -44,9 +44,9 @@ def _of_kinds(name: str, args: tuple[Any, ...], kinds: tuple[int, ...], out_dtyp
     return elementwise_meta(name, *args, out_dtype=out_dtype)
 
 
-def inexact_meta(name: str, *args: Any) -> TensorProxy:
+def inexact_meta(name: str, *args: Any, out_dtype: Any = None) -> TensorProxy:
     """The result of a function of real or complex numbers."""
-    return _of_kinds(name, args, (FLOAT, COMPLEX))
+    return _of_kinds(name, args, (FLOAT, COMPLEX), out_dtype)
 
 
 def float_meta(name: str, *args: Any) -> TensorProxy:

@@ -10,7 +10,7 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.dtypes import BOOL, COMPLEX, int64, is_inexact_dtype
 from thunder.core.errors import check
-from thunder.core.prims.autodiff import zeros_of
+from thunder.core.prims.autodiff import zero_vjp, zeros_of
 from thunder.core.prims.base import prim
 from thunder.core.prims.elementwise_base import (
     COMPARISON,
@@ -96,6 +96,16 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 
 div.samples(binary_samples(low=0.5, numbers=True))
+
+
+@prim(torch="torch.floor_divide", tags=ELEMENTWISE)
+def floor_divide(a: Any, b: Any, /) -> TensorProxy:
+    """`a` divided by `b`, rounded down."""
+    return ordered_meta("floor_divide", a, b, bools=False)
+
+
+floor_divide.vjp(zero_vjp)
+floor_divide.samples(binary_samples(exclude_zero=True, numbers=True))
 
 
 @prim(torch="torch.fmod", tags=ELEMENTWISE)

@@ -20,7 +20,7 @@ from thunder.core.dtypes import (
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.prims.base import prim
-from thunder.core.prims.elementwise_base import ELEMENTWISE, unary_samples
+from thunder.core.prims.elementwise_base import ELEMENTWISE, inexact_meta, unary_samples
 from thunder.core.prims.elementwise_conditional import where
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
@@ -70,7 +70,7 @@ def _(g: Any, out: Any, a: Any) -> Any:
 @prim(torch="torch.angle", tags=ELEMENTWISE)
 def angle(a: TensorProxy, /) -> TensorProxy:
     """The angle of each element in the complex plane: 0 or pi for a real one."""
-    return elementwise_meta("angle", a, out_dtype=corresponding_real_dtype(a.dtype))
+    return inexact_meta("angle", a, out_dtype=corresponding_real_dtype(a.dtype))
 
 
 @angle.vjp
@@ -134,8 +134,7 @@ def polar(a: TensorProxy, b: TensorProxy, /) -> TensorProxy:
 @polar.vjp
 def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     back = g.conj()
-    turned = out * 1j
-    return real(back * polar(a * 0 + 1, b)), real(back * turned)
+    return real(back * out.sgn()), real(back * (out * 1j))
 
 
 def _float_pairs(make: MakeTensor) -> Any:

@@ -28,7 +28,7 @@ def _drawn(name: str, shape: Sequence[int], device: devices.Device, dtype: dtype
         all(size >= 0 for size in shape),
         lambda: f"{name}: trying to create a tensor with the negative dimension {min(shape)}: {list(shape)}",
     )
-    if dtype.category < lowest:
+    if dtype.category < lowest and 0 not in shape:
         raise NotImplementedError(f'"{name}" not implemented for {dtype}: ask for a floating point type')
     return TensorProxy(shape=tuple(shape), device=device, dtype=dtype)
 
@@ -150,7 +150,7 @@ def _(make: MakeTensor) -> Any:
 @prim(tags=(OpTags.RANDOM_OP,))
 def bernoulli_tensor(p: TensorProxy, /, *, dtype: dtypes.dtype, generator: Any = None) -> TensorProxy:
     """Ones drawn with the probabilities in `p`, and zeros, as `dtype`."""
-    if not p.dtype.is_floating_point:
+    if not p.dtype.is_floating_point and 0 not in p.shape:
         raise NotImplementedError(f'"bernoulli" not implemented for probabilities of {p.dtype}: they are floats')
     return TensorProxy(like=p, dtype=dtype)
 

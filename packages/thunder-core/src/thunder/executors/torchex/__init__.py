@@ -11,7 +11,7 @@ import torch
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.symbol import Symbol
-from thunder.executors.torchex import creation, elementwise, random, shape  # noqa: F401
+from thunder.executors.torchex import creation, elementwise, indexing, random, reductions, shape, sorting  # noqa: F401
 from thunder.executors.torchex.base import ex, implementations, no_autocast, torch_impl, torch_operator
 
 __all__ = [

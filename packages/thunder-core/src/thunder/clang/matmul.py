@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products of the core language."""
+
+from __future__ import annotations
+
+from thunder.clang.base import clangop
+from thunder.core import prims
+from thunder.core.proxies import TensorProxy
+
+
+@clangop(method_name="matmul")
+def matmul(a: TensorProxy, b: TensorProxy) -> TensorProxy:
+    """The matrix product `a @ b`."""
+    return prims.matmul(a, b)  # type: ignore[no-any-return]
+
+
+@clangop()
+def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None) -> TensorProxy:
+    """`a @ w.mT + bias`."""
+    return prims.linear(a, w, bias)  # type: ignore[no-any-return]

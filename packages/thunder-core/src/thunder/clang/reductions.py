@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions of the core language: dimensions counted from either end, `keepdim`, and result types as torch's.
+
+`dim` is None or empty for all dimensions, a number, or several numbers.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder import clang
+from thunder.clang.base import clangop, maybe_convert_to_dtype
+from thunder.core import dtypes, prims
+from thunder.core.errors import check
+from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
+from thunder.core.promotion import default_dtype
+from thunder.core.proxies import TensorProxy
+
+
+def reduction_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
+    """The dimensions that `dim` means, from the front; none of a 0-d tensor."""
+    if dim is None or (isinstance(dim, Sequence) and not dim):
+        return tuple(range(a.ndim))
+    dims = canonicalize_dims(a.ndim, dim if isinstance(dim, int) else tuple(dim))
+    return dims if a.ndim else ()
+
+
+def kept(a: TensorProxy, reduced: Any, dims: Sequence[int], keepdim: bool) -> Any:
+    """`reduced`, which is `a` without `dims`, with those put back at length one where `keepdim`."""
+    if not keepdim or not dims:
+        return reduced
+    shape = [1 if d in dims else n for d, n in enumerate(a.shape)]
+    return prims.broadcast_in_dim(reduced, shape, tuple(d for d in range(a.ndim) if d not in dims))
+
+
+def compute_dtype(dtype: dtypes.dtype) -> dtypes.dtype:
+    """The type in which a kernel of torch computes on `dtype`: float32 for the 16-bit floats."""
+    return dtypes.float32 if dtypes.is_low_precision_dtype(dtype) else dtype
+
+
+def _reduce(prim: Callable[..., Any], a: TensorProxy, dim: Any, keepdim: bool) -> Any:
+    dims = reduction_dims(a, dim)
+    return kept(a, prim(a, dims), dims, keepdim)
+
+
+def _number_of(a: TensorProxy, dims: Sequence[int]) -> int:
+    return math.prod(a.shape[d] for d in dims)
+
+
+# -- sums and products --------------------------------------------------------------------------------------------------
+@clangop()
+def sum(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
+    """The sum over `dim`; of integers and truth values as int64."""
+    result = dtypes.to_dtype(dtype) or (dtypes.int64 if dtypes.is_exact_dtype(a.dtype) else a.dtype)
+    if dtypes.is_boolean_dtype(result):
+        return any(a, None if dim is None else reduction_dims(a, dim), keepdim)
+    return _reduce(prims.sum, maybe_convert_to_dtype(a, result), dim, keepdim)
+
+
+@clangop()
+def prod(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
+    """The product over `dim`; of integers and truth values as int64."""
+    result = dtypes.to_dtype(dtype) or (dtypes.int64 if dtypes.is_exact_dtype(a.dtype) else a.dtype)
+    if dtypes.is_boolean_dtype(result):
+        return all(a, None if dim is None else reduction_dims(a, dim), keepdim)
+    return _reduce(prims.prod, maybe_convert_to_dtype(a, result), dim, keepdim)
+
+
+@clangop()
+def mean(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
+    """The mean over `dim`, which is for floating point and complex numbers."""
+    given = dtypes.to_dtype(dtype)
+    kind = given or a.dtype
+    what = "Optional dtype" if given is not None else "Input dtype"
+    check(
+        dtypes.is_inexact_dtype(kind),
+        lambda: (
+            f"mean(): could not infer output dtype. {what} must be either a floating point or complex dtype. Got: {kind}"
+        ),
+    )
+    dims = reduction_dims(a, dim)
+    total = _reduce(prims.sum, maybe_convert_to_dtype(a, compute_dtype(kind)), dims, keepdim) if dims else a
+    quotient = clang.true_divide(maybe_convert_to_dtype(total, compute_dtype(kind)), _number_of(a, dims))
+    return maybe_convert_to_dtype(quotient, kind)
+
+
+# -- extremes -----------------------------------------------------------------------------------------------------------
+def _check_extremum_of_all(name: str, a: TensorProxy, dim: Any) -> None:
+    check(
+        builtins.all(a.shape) or not (dim is None or (isinstance(dim, Sequence) and not dim)),
+        lambda: (
+            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
+            "'dim' argument."
+        ),
+    )
+
+
+@clangop()
+def amax(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
+    """The largest element over `dim`; NaN where there is one."""
+    _check_extremum_of_all("amax", a, dim)
+    return _reduce(prims.amax, a, dim, keepdim)
+
+
+@clangop()
+def amin(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
+    """The smallest element over `dim`; NaN where there is one."""
+    _check_extremum_of_all("amin", a, dim)
+    return _reduce(prims.amin, a, dim, keepdim)
+
+
+def _arg(name: str, prim: Callable[..., Any], a: TensorProxy, dim: int | None, keepdim: bool) -> TensorProxy:
+    check(not dtypes.is_boolean_dtype(a.dtype), lambda: f"{name}(): does not support bool input")
+    if dim is None:
+        check(
+            builtins.all(a.shape),
+            lambda: f"{name}(): Expected reduction dim to be specified for input.numel() == 0.",
+            IndexError,
+        )
+        flat = a if a.ndim == 1 else prims.reshape(a, (math.prod(a.shape),))
+        return kept(a, prim(flat, 0), tuple(range(a.ndim)), keepdim)
+    dim = canonicalize_dim(a.ndim, dim)
+    return kept(a, prim(a, dim), (dim,) if a.ndim else (), keepdim)
+
+
+@clangop()
+def argmax(a: TensorProxy, dim: int | None = None, keepdim: bool = False) -> TensorProxy:
+    """The index along `dim`, or in the flattened tensor, of the largest element."""
+    return _arg("argmax", prims.argmax, a, dim, keepdim)
+
+
+@clangop()
+def argmin(a: TensorProxy, dim: int | None = None, keepdim: bool = False) -> TensorProxy:
+    """The index along `dim`, or in the flattened tensor, of the smallest element."""
+    return _arg("argmin", prims.argmin, a, dim, keepdim)
+
+
+# -- moments ------------------------------------------------------------------------------------------------------------
+def _check_moments(a: TensorProxy) -> None:
+    check(
+        dtypes.is_inexact_dtype(a.dtype),
+        lambda: f"std and var only support floating point and complex dtypes, but got {a.dtype}",
+    )
+
+
+@clangop()
+def var(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, correction: float = 1) -> TensorProxy:
+    """The variance over `dim`, with `correction` taken off the number of elements that it is divided by."""
+    _check_moments(a)
+    dims = reduction_dims(a, dim)
+    return kept(a, prims.var(a, dims, correction=correction), dims, keepdim)
+
+
+@clangop()
+def var_mean(
+    a: TensorProxy, dim: Any = None, keepdim: bool = False, *, correction: float = 1
+) -> tuple[TensorProxy, TensorProxy]:
+    """The variance and the mean over `dim`."""
+    _check_moments(a)
+    dims = reduction_dims(a, dim)
+    variance, average = prims.var_mean(a, dims, correction=correction)
+    return kept(a, variance, dims, keepdim), kept(a, average, dims, keepdim)
+
+
+# -- truth --------------------------------------------------------------------------------------------------------------
+def _truth_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
+    # Unlike the others these take an empty tuple as no dimension at all.
+    return () if isinstance(dim, Sequence) and not dim else reduction_dims(a, dim)
+
+
+def _counted(a: TensorProxy, dims: tuple[int, ...], keepdim: bool, *, zeros: bool) -> TensorProxy:
+    """Whether there is a zero (`zeros`), or anything else, over `dims`."""
+    found = clang.eq(a, 0) if zeros else (a if dtypes.is_boolean_dtype(a.dtype) else clang.ne(a, 0))
+    if not dims:
+        return found
+    count = prims.sum(maybe_convert_to_dtype(found, dtypes.int64), dims)
+    return kept(a, clang.ne(count, 0), dims, keepdim)
+
+
+@clangop()
+def any(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
+    """Whether anything over `dim` is true, as a bool; an empty `dim` reduces nothing."""
+    return _counted(a, _truth_dims(a, dim), keepdim, zeros=False)
+
+
+@clangop()
+def all(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
+    """Whether everything over `dim` is true, as a bool; an empty `dim` reduces nothing."""
+    return clang.logical_not(_counted(a, _truth_dims(a, dim), keepdim, zeros=True))

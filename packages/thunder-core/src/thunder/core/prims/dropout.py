@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The random part of dropout: which elements are kept.
+
+The masks are drawn as torch draws them, so that a differentiated program drops what eager drops under the same seed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+
+
+def check_probability(p: float) -> None:
+    """A dropout probability is between 0 and 1."""
+    check(0 <= p <= 1, lambda: f"dropout probability has to be between 0 and 1, but got {p}")
+
+
+@prim(tags=(OpTags.RANDOM_OP, NON_DIFFERENTIABLE))
+def dropout_noise(a: TensorProxy, p: float, feature: bool, /) -> TensorProxy:
+    """Ones, with probability `1 - p`, and zeros, in the type and memory order of `a`.
+
+    `feature` draws one number for each channel: the result is `(batch, channels, 1, …)`. Of `a` no value is read.
+    """
+    check_probability(p)
+    shape = (*a.shape[:2], *([1] * (a.ndim - 2))) if feature else a.shape
+    return TensorProxy(like=a, shape=shape)
+
+
+@dropout_noise.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 4)), 0.3, False)
+    yield SampleInput(make((2, 3, 4)), 0.3, True)
+
+
+@dropout_noise.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 4)), 1.5, False), RuntimeError, "dropout probability has to be between 0 and 1"
+
+
+@prim(tags=(OpTags.RANDOM_OP,))
+def native_dropout(a: TensorProxy, p: float, /) -> tuple[TensorProxy, TensorProxy]:
+    """`a` with elements dropped and the rest scaled up by 1 / (1 - p), and the mask of those kept: torch's fused kernel."""
+    check_probability(p)
+    return TensorProxy(like=a), TensorProxy(like=a, dtype=dtypes.bool8)
+
+
+@native_dropout.vjp
+def _(g: Any, out: Any, a: Any, p: Any) -> Any:
+    return g[0] * out[1] * (0.0 if p == 1 else 1.0 / (1.0 - p))
+
+
+@native_dropout.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 4)), 0.3)
+    yield SampleInput(make((2, 3, 4)), 0.5)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a table by their numbers, and the table's gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.prims.metas import check_same_device
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+
+
+def _check_indices(indices: TensorProxy) -> None:
+    check(
+        indices.dtype in (dtypes.int64, dtypes.int32),
+        lambda: "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got a tensor "
+        f"of {indices.dtype} instead (while checking arguments for embedding)",
+    )
+
+
+@prim(torch="torch.embedding")
+def embedding(
+    weight: TensorProxy,
+    indices: TensorProxy,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+    /,
+) -> TensorProxy:
+    """The row of `weight` for each of `indices`; the row `padding_idx` gets no gradient."""
+    check(weight.ndim == 2, lambda: "'weight' must be 2-D")
+    _check_indices(indices)
+    check_same_device("embedding", weight, indices)
+    return TensorProxy(like=weight, shape=(*indices.shape, weight.shape[1]))
+
+
+@embedding.vjp
+def _(g: Any, out: Any, weight: Any, indices: Any, padding_idx: Any = -1, scale: Any = False, sparse: Any = False) -> Any:
+    return embedding_backward(g, indices, weight.shape[0], padding_idx, scale)
+
+
+@prim(torch="torch.ops.aten.embedding_dense_backward")
+def embedding_backward(
+    g: TensorProxy, indices: TensorProxy, num_weights: int, padding_idx: int, scale_grad_by_freq: bool, /
+) -> TensorProxy:
+    """The gradient of an embedding's table: the rows of `g` added up by their index.
+
+    `scale_grad_by_freq` divides each row's sum by how often its index occurs.
+    """
+    _check_indices(indices)
+    return TensorProxy(like=g, shape=(num_weights, g.shape[-1]))
+
+
+@embedding_backward.vjp
+def _(v: Any, out: Any, g: Any, indices: Any, num_weights: Any, padding_idx: Any, scale_grad_by_freq: Any) -> Any:
+    rows = embedding(v, indices)
+    if padding_idx >= 0:
+        rows = rows * (indices != padding_idx).unsqueeze(-1)
+    if scale_grad_by_freq:
+        ones = v.new_zeros((num_weights,)).index_add(0, indices.reshape((-1,)), (rows[..., 0] * 0 + 1).reshape((-1,)))
+        rows = rows / ones[indices].unsqueeze(-1)
+    return rows
+
+
+def _indices(make: MakeTensor, *shape: int, high: int) -> Any:
+    return make(shape, low=0, high=high, dtype=dtypes.int64)
+
+
+@embedding.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((5, 3)), _indices(make, 2, 4, high=5))
+    yield SampleInput(make((5, 3)), _indices(make, 6, high=5), 2)
+    yield SampleInput(make((5, 3)), _indices(make, 6, high=5), -1, True)
+    yield SampleInput(make((5, 3)), _indices(make, high=5))
+    yield SampleInput(make((5, 3)), _indices(make, 0, high=5))
+    yield SampleInput(make((5, 0)), _indices(make, 2, high=5))
+
+
+@embedding.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((5,)), _indices(make, 2, high=5)), RuntimeError, "'weight' must be 2-D"
+    yield SampleInput(make((5, 3)), make((2,))), RuntimeError, "to have one of the following scalar types: Long, Int"
+
+
+@embedding_backward.samples
+def _(make: MakeTensor) -> Any:
+    for padding_idx, scale in ((-1, False), (2, False), (2, True)):
+        yield SampleInput(make((2, 4, 3)), _indices(make, 2, 4, high=5), 5, padding_idx, scale)
+    yield SampleInput(make((3,)), _indices(make, high=5), 5, -1, False)

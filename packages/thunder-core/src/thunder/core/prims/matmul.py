@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Primitives that multiply matrices. They take every shape that torch's functions take, 1-D and batched ones included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.prims.metas import check_same_device
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
+
+_TAGS = (OpTags.MATMUL_OP,)
+
+
+def check_factors(name: str, *factors: Any) -> None:
+    """The tensors that are multiplied must have one dtype, which is not bool, and be on one device."""
+    for x in factors:
+        check(isinstance(x, TensorProxy), lambda: f"{name} takes tensors, not {type(x).__name__}: {x!r}", TypeError)
+    first, *others = factors
+    for x in others:
+        check(
+            x.dtype is first.dtype,
+            lambda: f"expected m1 and m2 to have the same dtype, but got: {first.dtype} != {x.dtype} (in {name})",
+        )
+    if dtypes.is_boolean_dtype(first.dtype):
+        raise NotImplementedError(f'"{name}" not implemented for bool: convert the tensors first')
+    # A 0-d CPU tensor does not go along here, as it does in elementwise operations.
+    check_same_device(name, *factors)
+
+
+def matmul_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the product of tensors of these shapes; torch's errors where there is none."""
+    check(
+        len(a) > 0 and len(b) > 0,
+        lambda: f"both arguments to matmul need to be at least 1D, but they are {len(a)}D and {len(b)}D",
+    )
+    inner = b[-2] if len(b) > 1 else b[0]
+    check(a[-1] == inner, lambda: _mismatch(tuple(a), tuple(b)))
+    batch = _broadcast(tuple(a[:-2]), tuple(b[:-2]))
+    rows = (a[-2],) if len(a) > 1 else ()
+    columns = (b[-1],) if len(b) > 1 else ()
+    return (*batch, *rows, *columns)
+
+
+def _mismatch(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    if len(a) == len(b) == 1:
+        return (
+            f"inconsistent tensor size, expected tensor [{a[0]}] and src [{b[0]}] to have the same number of elements, but "
+            f"got {a[0]} and {b[0]} elements respectively"
+        )
+    if len(b) == 1:
+        rows = math.prod(a[:-1])
+        return f"size mismatch, got input ({rows}), mat ({rows}x{a[-1]}), vec ({b[0]})"
+    if len(a) > 2 and len(b) > 2:
+        return (
+            f"Expected size for first two dimensions of batch2 tensor to be: [{math.prod(a[:-2])}, {a[-1]}] but got: "
+            f"[{math.prod(b[:-2])}, {b[-2]}]."
+        )
+    rows = math.prod(a[:-1])
+    return f"mat1 and mat2 shapes cannot be multiplied ({rows}x{a[-1]} and {b[-2]}x{b[-1]})"
+
+
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    rank = max(len(a), len(b))
+    padded = [(1,) * (rank - len(s)) + s for s in (a, b)]
+    out = []
+    for i, (m, n) in enumerate(zip(*padded)):
+        check(
+            m == n or m == 1 or n == 1,
+            lambda: f"The size of tensor a ({m}) must match the size of tensor b ({n}) at non-singleton dimension {i}",
+        )
+        out.append(n if m == 1 else m)
+    return tuple(out)
+
+
+def _adjoint(x: Any) -> Any:
+    return x.mT.conj() if dtypes.is_complex_dtype(x.dtype) else x.mT
+
+
+def _conj(x: Any) -> Any:
+    return x.conj() if dtypes.is_complex_dtype(x.dtype) else x
+
+
+def _summed_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` summed over the dimensions along which a tensor of `shape` was broadcast."""
+    extra = x.ndim - len(shape)
+    dims = tuple(range(extra)) + tuple(
+        d + extra for d, n in enumerate(shape) if n == 1 and x.shape[d + extra] != 1
+    )
+    return x.sum(dims).reshape(shape) if dims else x
+
+
+def matmul_grads(g: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """The gradients of both factors of `a @ b`."""
+    if a.ndim == 1 and b.ndim == 1:
+        return g * _conj(b), g * _conj(a)
+    if a.ndim == 1:
+        ga, gb = matmul_grads(g.unsqueeze(-2), a.unsqueeze(0), b)
+        return ga.squeeze(0), gb
+    if b.ndim == 1:
+        ga, gb = matmul_grads(g.unsqueeze(-1), a, b.unsqueeze(-1))
+        return ga, gb.squeeze(-1)
+    return _grad_of_left(g, a, b), _grad_of_right(g, a, b)
+
+
+def _grad_of_left(g: Any, a: Any, b: Any) -> Any:
+    if a.ndim == 2 and b.ndim > 2:
+        # One product over batch and columns at once, instead of one a batch and a sum.
+        order = (g.ndim - 2, *range(g.ndim - 2), g.ndim - 1)
+        return g.permute(order).reshape((a.shape[0], -1)) @ _conj(b.mT).reshape((-1, a.shape[1]))
+    return _summed_to(g @ _adjoint(b), a.shape)
+
+
+def _grad_of_right(g: Any, a: Any, b: Any) -> Any:
+    if b.ndim == 2 and a.ndim > 2:
+        return _adjoint(a.reshape((-1, a.shape[-1]))) @ g.reshape((-1, g.shape[-1]))
+    return _summed_to(_adjoint(a) @ g, b.shape)
+
+
+@prim(torch="torch.matmul", tags=_TAGS)
+def matmul(a: TensorProxy, b: TensorProxy, /) -> TensorProxy:
+    """The matrix product, as `torch.matmul` defines it for every number of dimensions."""
+    check_factors("matmul", a, b)
+    return TensorProxy(like=a, shape=matmul_shape(a.shape, b.shape))
+
+
+@matmul.vjp
+def _(g: Any, out: Any, a: Any, b: Any) -> Any:
+    return matmul_grads(g, a, b)
+
+
+# Pairs of shapes, the plainest first.
+MATMUL_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((3, 4), (4, 5)),
+    ((4,), (4,)),
+    ((3, 4), (4,)),
+    ((4,), (4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((2, 3, 4), (4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((2, 3, 4), (4,)),
+    ((4,), (2, 4, 5)),
+    ((2, 1, 3, 4), (5, 4, 2)),
+    ((0, 4), (4, 5)),
+    ((3, 0), (0, 5)),
+    ((2, 0, 4), (2, 4, 3)),
+)
+
+
+@matmul.samples
+def _(make: MakeTensor) -> Any:
+    for a, b in MATMUL_SHAPES:
+        yield SampleInput(make(a), make(b))
+    yield SampleInput(make((4, 3)).mT, make((5, 4)).mT)
+    yield SampleInput(make((1, 3, 4)).expand(2, 3, 4), make((2, 4, 5)))
+
+
+@matmul.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), make((2, 3))), RuntimeError, r"shapes cannot be multiplied \(2x3 and 2x3\)"
+    yield SampleInput(make((2, 3)), make((2,))), RuntimeError, "size mismatch"
+    yield SampleInput(make(()), make((2,))), RuntimeError, "need to be at least 1D, but they are 0D and 1D"
+    yield SampleInput(make((2, 3)), make((3, 2), dtype=dtypes.float64)), RuntimeError, "to have the same dtype"
+    yield SampleInput(make((2, 3, 4)), make((3, 4, 5))), RuntimeError, "at non-singleton dimension 0"
+
+
+def linear_grads(g: Any, a: Any, w: Any, bias: Any) -> tuple[Any, Any, Any]:
+    """The gradients of input, weight and bias of a linear layer."""
+    if w.ndim == 1:
+        return (*matmul_grads(g, a, w), None)
+    gw = g.reshape((-1, g.shape[-1])).mT @ _conj(a.reshape((-1, a.shape[-1])))
+    return g @ _conj(w), gw, None if bias is None else _summed_to(g, bias.shape)
+
+
+@prim(torch="torch.nn.functional.linear", tags=_TAGS)
+def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None, /) -> TensorProxy:
+    """`a @ w.mT + bias`."""
+    factors = (a, w) if bias is None else (a, w, bias)
+    check_factors("linear", *factors)
+    check(
+        a.ndim > 0 and w.ndim > 0,
+        lambda: f"both arguments to linear need to be at least 1D, but they are {a.ndim}D and {w.ndim}D",
+    )
+    check(w.ndim <= 2, lambda: f"t() expects a tensor with <= 2 dimensions, but self is {w.ndim}D")
+    shape = matmul_shape(a.shape, w.shape[::-1])
+    if bias is not None:
+        check(w.ndim == 2, lambda: f"mat2 must be a matrix, got {w.ndim}-D tensor")
+        # torch folds the input's leading dimensions into rows, and it is those that a bias may be broadcast over.
+        rows = (math.prod(shape[:-1]), shape[-1])
+        target = shape if bias.ndim > 1 and len(shape) != 2 else rows
+        check(
+            bias.ndim <= len(target) and all(m in (1, n) for m, n in zip(bias.shape[::-1], target[::-1])),
+            lambda: f"The expanded size of the tensor ({shape[-1]}) must match the existing size "
+            f"({bias.shape[-1] if bias.ndim else 1}) at non-singleton dimension 1.  Target sizes: {list(rows)}.  Tensor "
+            f"sizes: {list(bias.shape)}",
+        )
+    return TensorProxy(like=a, shape=shape)
+
+
+@linear.vjp
+def _(g: Any, out: Any, a: Any, w: Any, bias: Any = None) -> Any:
+    return linear_grads(g, a, w, bias)
+
+
+def linear_samples(make: MakeTensor) -> Any:
+    """Samples of a linear layer, shared with the torch language."""
+    for rows in ((3,), (), (2, 3), (0,), (2, 0)):
+        yield SampleInput(make((*rows, 4)), make((5, 4)), make((5,)))
+        yield SampleInput(make((*rows, 4)), make((5, 4)))
+    yield SampleInput(make((3, 4)), make((4,)))
+    yield SampleInput(make((3, 4)), make((5, 4)), make((1,)))
+    yield SampleInput(make((3, 4)), make((5, 4)), make((3, 5)))
+    yield SampleInput(make((4, 3)).mT, make((4, 5)).mT, make((5,)))
+
+
+linear.samples(linear_samples)
+
+
+@linear.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), make((4, 4))), RuntimeError, r"shapes cannot be multiplied \(2x3 and 4x4\)"
+    yield SampleInput(make((2, 3)), make((4, 3)), make((3,))), RuntimeError, r"The expanded size of the tensor \(4\)"
+    yield SampleInput(make((2, 3)), make((4, 3), dtype=dtypes.float64)), RuntimeError, "to have the same dtype"
+    yield SampleInput(make(()), make((4, 3))), RuntimeError, "both arguments to linear need to be at least 1D"

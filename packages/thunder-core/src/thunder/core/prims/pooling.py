@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooling over windows, and its gradients, which are primitives of their own.
+
+The last `len(kernel_size)` dimensions of `a` are pooled, one to three; before them stand channels, and a batch or none.
+Window arguments have a number for each pooled dimension. Indices count within the pooled dimensions, flattened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+
+
+def _check_input(a: TensorProxy, spatial: int) -> None:
+    names = {1: "2D or 3D", 2: "3D or 4D", 3: "4D or 5D"}
+    check(
+        a.ndim in (spatial + 1, spatial + 2),
+        lambda: f"non-empty {names[spatial]} (batch mode) tensor expected for input, but got: {list(a.shape)}",
+    )
+    checked = a.shape[-spatial - 1 :]
+    check(
+        all(checked),
+        lambda: f"Expected {names[spatial]} (batch mode) tensor with optional 0 dim batch size for input, but "
+        f"got:{list(a.shape)}",
+    )
+
+
+def _out_length(n: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+    span = n + 2 * padding - dilation * (kernel - 1) - 1
+    out = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
+    # The last window must start inside the input or its padding on the left.
+    return out - 1 if ceil_mode and (out - 1) * stride >= n + padding else out
+
+
+def _pooled(
+    a: TensorProxy,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> tuple[int, ...]:
+    spatial = len(kernel_size)
+    _check_input(a, spatial)
+    check(min(kernel_size) > 0, lambda: f"kernel size should be greater than zero, but got kernel size: {kernel_size}")
+    check(min(stride) > 0, lambda: "stride should not be zero")
+    check(min(dilation) > 0, lambda: f"dilation should be greater than zero, but got dilation: {dilation}")
+    check(min(padding) >= 0, lambda: f"pad must be non-negative, but got pad: {min(padding)}")
+    for p, k, d in zip(padding, kernel_size, dilation):
+        check(
+            p <= ((k - 1) * d + 1) // 2,
+            lambda: f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={d}",
+        )
+    sizes = a.shape[-spatial:]
+    out = tuple(
+        _out_length(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(sizes, kernel_size, stride, padding, dilation)
+    )
+    given, computed = (("x".join(map(str, (a.shape[-spatial - 1], *x)))) for x in (sizes, (max(n, 0) for n in out)))
+    check(
+        min(out) > 0,
+        lambda: f"Given input size: ({given}). Calculated output size: ({computed}). Output size is too small",
+    )
+    return (*a.shape[:-spatial], *out)
+
+
+def _flat(x: Any, spatial: int) -> Any:
+    return x.reshape((*x.shape[:-spatial], math.prod(x.shape[-spatial:])))
+
+
+# -- maximum ------------------------------------------------------------------------------------------------------------
+@prim()
+def max_pool(
+    a: TensorProxy,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    /,
+) -> tuple[TensorProxy, TensorProxy]:
+    """The largest element of each window and where it is."""
+    out = TensorProxy(like=a, shape=_pooled(a, kernel_size, stride, padding, dilation, ceil_mode))
+    return out, TensorProxy(like=out, dtype=dtypes.int64)
+
+
+@max_pool.vjp
+def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
+    return max_pool_backward(g[0], a, out[1], *how)
+
+
+@prim()
+def max_pool_backward(
+    g: TensorProxy,
+    a: TensorProxy,
+    indices: TensorProxy,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    /,
+) -> TensorProxy:
+    """The gradient of `max_pool`: each element of `g` added where its maximum was. Of `a` only shape and layout are read."""
+    return TensorProxy(like=a)
+
+
+@max_pool_backward.vjp
+def _(v: Any, out: Any, g: Any, a: Any, indices: Any, kernel_size: Any, *how: Any) -> Any:
+    spatial = len(kernel_size)
+    return _flat(v, spatial).gather(-1, _flat(indices, spatial)).reshape(g.shape), None
+
+
+# (shape, kernel_size, stride, padding, dilation, ceil_mode)
+_WINDOWS: tuple[Any, ...] = (
+    ((2, 3, 6, 5), (2, 2), (2, 2), (0, 0), (1, 1), False),
+    ((2, 3, 7), (3,), (2,), (1,), (1,), True),
+    ((3, 5, 5), (3, 2), (1, 2), (1, 0), (1, 2), False),
+    ((1, 2, 4, 4, 4), (2, 2, 2), (2, 1, 2), (1, 0, 0), (1, 1, 1), True),
+    ((0, 3, 4, 4), (2, 2), (2, 2), (0, 0), (1, 1), False),
+)
+
+
+def _all_different(make: MakeTensor, shape: tuple[int, ...]) -> Any:
+    """Without equal elements, whose order decides which one gets the gradient."""
+    x = make((math.prod(shape),), dtype=dtypes.float32, requires_grad=False).argsort().reshape(shape)
+    like = make(())
+    return (x.to(like.dtype) / 7 if like.dtype.is_floating_point else x.to(like.dtype)).requires_grad_(like.requires_grad)
+
+
+@max_pool.samples
+def _(make: MakeTensor) -> Any:
+    for shape, *how in _WINDOWS:
+        yield SampleInput(_all_different(make, shape), *how)
+
+
+@max_pool.errors
+def _(make: MakeTensor) -> Any:
+    how = ((1, 1), (0, 0), (1, 1), False)
+    yield SampleInput(make((3, 4, 4)), (5, 5), *how), RuntimeError, r"Given input size: \(3x4x4\)\. Calculated output size"
+    yield SampleInput(make((4, 4)), (2, 2), *how), RuntimeError, "tensor expected for input"
+    yield SampleInput(make((3, 4, 4)), (2, 2), (1, 1), (2, 2), (1, 1), False), RuntimeError, "at most half of effective"
+
+
+@max_pool_backward.samples
+def _(make: MakeTensor) -> Any:
+    a = _all_different(make, (2, 3, 4, 4))
+    indices = make((2, 3, 2, 2), low=0, high=16, dtype=dtypes.int64)
+    yield SampleInput(make((2, 3, 2, 2)), a, indices, (2, 2), (2, 2), (0, 0), (1, 1), False)
+
+
+# -- mean ---------------------------------------------------------------------------------------------------------------
+@prim()
+def avg_pool(
+    a: TensorProxy,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    /,
+) -> TensorProxy:
+    """The mean of each window; `divisor_override` divides by that number instead of the window's size."""
+    check(divisor_override != 0, lambda: "divisor must be not zero")
+    return TensorProxy(like=a, shape=_pooled(a, kernel_size, stride, padding, (1,) * len(kernel_size), ceil_mode))
+
+
+@avg_pool.vjp
+def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
+    return avg_pool_backward(g, a, *how)
+
+
+@prim()
+def avg_pool_backward(
+    g: TensorProxy,
+    a: TensorProxy,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    /,
+) -> TensorProxy:
+    """The gradient of `avg_pool`. Of `a` only shape and layout are read."""
+    return TensorProxy(like=a)
+
+
+@avg_pool_backward.vjp
+def _(v: Any, out: Any, g: Any, a: Any, *how: Any) -> Any:
+    return avg_pool(v, *how), None
+
+
+@avg_pool.samples
+def _(make: MakeTensor) -> Any:
+    for shape, kernel, stride, padding, _, ceil_mode in _WINDOWS:
+        yield SampleInput(make(shape), kernel, stride, padding, ceil_mode, True, None)
+        yield SampleInput(make(shape), kernel, stride, padding, ceil_mode, False, None)
+    yield SampleInput(make((2, 3, 4, 4)), (2, 2), (2, 2), (0, 0), False, True, 3)
+
+
+@avg_pool.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 4, 4)), (5, 5), (1, 1), (0, 0), False, True, None), RuntimeError, "Output size is too small"
+    yield SampleInput(make((3, 4, 4)), (2, 2), (1, 1), (0, 0), False, True, 0), RuntimeError, "divisor must be not zero"
+
+
+@avg_pool_backward.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3, 2, 2)), make((2, 3, 4, 4)), (2, 2), (2, 2), (0, 0), False, True, None)
+    yield SampleInput(make((2, 3, 4)), make((2, 3, 7)), (3,), (2,), (1,), False, False, None)
+
+
+# -- adaptive -----------------------------------------------------------------------------------------------------------
+def _adaptive(name: str, a: TensorProxy, output_size: Sequence[int]) -> tuple[int, ...]:
+    spatial = len(output_size)
+    check(
+        a.ndim in (spatial + 1, spatial + 2),
+        lambda: f"{name}{spatial}d(): Expected {spatial + 1}D or {spatial + 2}D tensor, but got {list(a.shape)}",
+    )
+    for d in range(a.ndim - spatial, a.ndim):
+        check(
+            a.shape[d] > 0,
+            lambda: f"{name}{spatial}d(): Expected input to have non-zero size for non-batch dimensions, but input has sizes "
+            f"{list(a.shape)} with dimension {d} being empty",
+        )
+    check(
+        min(output_size) >= 0,
+        lambda: f"{name}{spatial}d: elements of output_size must be greater than or equal to 0 but received "
+        f"{{{', '.join(map(str, output_size))}}}",
+    )
+    return (*a.shape[:-spatial], *output_size)
+
+
+@prim()
+def adaptive_avg_pool(a: TensorProxy, output_size: Sequence[int], /) -> TensorProxy:
+    """The means of windows so chosen that there are `output_size` of them."""
+    return TensorProxy(like=a, shape=_adaptive("adaptive_avg_pool", a, output_size))
+
+
+@adaptive_avg_pool.vjp
+def _(g: Any, out: Any, a: Any, output_size: Any) -> Any:
+    return adaptive_avg_pool_backward(g, a, output_size)
+
+
+@prim()
+def adaptive_avg_pool_backward(g: TensorProxy, a: TensorProxy, output_size: Sequence[int], /) -> TensorProxy:
+    """The gradient of `adaptive_avg_pool`. Of `a` only shape and layout are read."""
+    return TensorProxy(like=a)
+
+
+@adaptive_avg_pool_backward.vjp
+def _(v: Any, out: Any, g: Any, a: Any, output_size: Any) -> Any:
+    return adaptive_avg_pool(v, output_size), None
+
+
+@prim()
+def adaptive_max_pool(a: TensorProxy, output_size: Sequence[int], /) -> tuple[TensorProxy, TensorProxy]:
+    """The largest elements of windows so chosen that there are `output_size` of them, and where they are."""
+    out = TensorProxy(like=a, shape=_adaptive("adaptive_max_pool", a, output_size))
+    return out, TensorProxy(like=out, dtype=dtypes.int64)
+
+
+@adaptive_max_pool.vjp
+def _(g: Any, out: Any, a: Any, output_size: Any) -> Any:
+    return adaptive_max_pool_backward(g[0], a, out[1], output_size)
+
+
+@prim()
+def adaptive_max_pool_backward(
+    g: TensorProxy, a: TensorProxy, indices: TensorProxy, output_size: Sequence[int], /
+) -> TensorProxy:
+    """The gradient of `adaptive_max_pool`. Of `a` only shape and layout are read."""
+    return TensorProxy(like=a)
+
+
+@adaptive_max_pool_backward.vjp
+def _(v: Any, out: Any, g: Any, a: Any, indices: Any, output_size: Any) -> Any:
+    spatial = len(output_size)
+    return _flat(v, spatial).gather(-1, _flat(indices, spatial)).reshape(g.shape), None
+
+
+_ADAPTIVE: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((2, 3, 6, 5), (3, 2)),
+    ((2, 3, 7), (3,)),
+    ((3, 4, 4), (1, 1)),
+    ((1, 2, 4, 5, 3), (2, 2, 3)),
+    ((2, 3, 3, 3), (5, 4)),
+)
+
+
+@adaptive_avg_pool.samples
+def _(make: MakeTensor) -> Any:
+    for shape, size in _ADAPTIVE:
+        yield SampleInput(make(shape), size)
+
+
+@adaptive_max_pool.samples
+def _(make: MakeTensor) -> Any:
+    for shape, size in _ADAPTIVE:
+        yield SampleInput(_all_different(make, shape), size)
+
+
+@adaptive_avg_pool_backward.samples
+def _(make: MakeTensor) -> Any:
+    for shape, size in _ADAPTIVE:
+        yield SampleInput(make((*shape[: -len(size)], *size)), make(shape), size)
+
+
+@adaptive_max_pool_backward.samples
+def _(make: MakeTensor) -> Any:
+    for shape, size in _ADAPTIVE:
+        out = (*shape[: -len(size)], *size)
+        high = math.prod(shape[-len(size) :])
+        yield SampleInput(make(out), make(shape), make(out, low=0, high=high, dtype=dtypes.int64), size)
+
+
+def _adaptive_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((5, 5)), (2, 2)), RuntimeError, r"Expected 3D or 4D tensor, but got \[5, 5\]"
+    yield SampleInput(make((2, 3, 0, 5)), (2, 2)), RuntimeError, "with dimension 2 being empty"
+
+
+adaptive_avg_pool.errors(_adaptive_errors)
+adaptive_max_pool.errors(_adaptive_errors)

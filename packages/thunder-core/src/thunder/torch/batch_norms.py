@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalization with statistics of the batch: batch and instance normalization.
+
+torch writes the running statistics in place. Here nothing is written: `batch_norm_train` and `instance_norm_train` give
+the new running statistics as further results, and whoever called torch's function for the user writes them back.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder import clang
+from thunder.core.errors import check
+from thunder.core.prims import get_grad, put_grads
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.torch.base import torchsymbol
+from thunder.torch.norms import _statistics, by_channel, check_floating, wide
+
+
+def _check_vectors(input: Any, **vectors: Any) -> None:
+    channels = input.shape[1] if input.ndim > 1 else 0
+    for name, x in vectors.items():
+        check(
+            x is None or tuple(x.shape) == (channels,),
+            lambda: f"{name} should contain {channels} elements not {math.prod(x.shape)}",
+        )
+    check_floating("batch_norm", input)
+
+
+def _check_batch(input: Any) -> None:
+    shape = tuple(input.shape)
+    check(
+        math.prod(shape[:1] + shape[2:]) != 1,
+        lambda: f"Expected more than 1 value per channel when training, got input size torch.Size({list(shape)})",
+        ValueError,
+    )
+
+
+def _affine(normal: Any, weight: Any, bias: Any) -> Any:
+    if weight is not None:
+        normal = normal * by_channel(wide(weight), normal.ndim)
+    if bias is not None:
+        normal = normal + by_channel(wide(bias), normal.ndim)
+    return normal
+
+
+def _running(old: Any, new: Any, momentum: float) -> Any:
+    if old is None:
+        return None
+    return clang.maybe_convert_to_dtype(wide(old) * (1 - momentum) + new * momentum, old.dtype)
+
+
+# -- batch normalization ------------------------------------------------------------------------------------------------
+@torchsymbol(id="torch.batch_norm_forward")
+def batch_norm_forward(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    """`batch_norm_train` with what its gradient needs: `(out, mean, invstd, reserve, new_running_mean, new_running_var)`.
+
+    `reserve` is memory that a kernel may want to see again in the backward pass; it is empty where none does.
+    """
+    _check_vectors(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
+    x = wide(input)
+    dims = tuple(d for d in range(input.ndim) if d != 1)
+    variance, mean = clang.var_mean(x, dims, correction=0)
+    invstd = ltorch.rsqrt(variance + eps)
+    normal = (x - by_channel(mean, x.ndim)) * by_channel(invstd, x.ndim)
+    out = clang.maybe_convert_to_dtype(_affine(normal, weight, bias), input.dtype)
+    count = math.prod(input.shape[d] for d in dims)
+    new_mean = _running(running_mean, mean, momentum)
+    unbiased = variance * (count / (count - 1) if count > 1 else math.nan)
+    reserve = ltorch.empty((0,), dtype=torch.uint8, device=input.device)
+    return out, mean, invstd, reserve, new_mean, _running(running_var, unbiased, momentum)
+
+
+@torchsymbol(id="torch.batch_norm_train")
+def batch_norm_train(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    """Batch normalization with the statistics of this batch: `(out, new_running_mean, new_running_var)`.
+
+    The latter two are None where none were given. `torch.batch_norm` in training mode writes them into its arguments;
+    what traces it calls this and writes them back.
+    """
+    _check_batch(input)
+    outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
+    return outs[0], outs[4], outs[5]
+
+
+@batch_norm_train.grad
+def _(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
+    out, mean, invstd, reserve, new_mean, new_var = outs
+    grads = batch_norm_backward(
+        get_grad(out), input, weight, running_mean, running_var, mean, invstd, True, eps, reserve
+    )
+    put_grads((input, weight, bias), grads)
+    return out, new_mean, new_var
+
+
+@torchsymbol(id="torch.batch_norm_backward")
+def batch_norm_backward(
+    grad: Any,
+    input: Any,
+    weight: Any,
+    running_mean: Any,
+    running_var: Any,
+    mean: Any,
+    invstd: Any,
+    train: bool,
+    eps: float,
+    reserve: Any,
+) -> Any:
+    """The gradients of batch normalization's input, weight and bias.
+
+    With `train` the statistics `mean` and `invstd` of the batch are differentiated too; without, they are None and the
+    running ones are constants.
+    """
+    g, x = wide(grad), wide(input)
+    dims = tuple(d for d in range(input.ndim) if d != 1)
+    if not train:
+        mean, invstd = wide(running_mean), ltorch.rsqrt(wide(running_var) + eps)
+    scale = by_channel(invstd, x.ndim)
+    normal = (x - by_channel(mean, x.ndim)) * scale
+    sum_g, sum_gn = clang.sum(g, dims), clang.sum(g * normal, dims)
+    of_input = g
+    if train:
+        count = max(math.prod(input.shape[d] for d in dims), 1)
+        of_input = g - by_channel(sum_g / count, x.ndim) - normal * by_channel(sum_gn / count, x.ndim)
+    if weight is not None:
+        scale = scale * by_channel(wide(weight), x.ndim)
+    kind = input.dtype if weight is None else weight.dtype
+    of_weight = None if weight is None else clang.maybe_convert_to_dtype(sum_gn, kind)
+    return clang.maybe_convert_to_dtype(of_input * scale, input.dtype), of_weight, clang.maybe_convert_to_dtype(sum_g, kind)
+
+
+@torchsymbol(torch.nn.functional.batch_norm, is_method=False)
+def batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """`input` normalized for each channel: with the running statistics, or in training with the batch's.
+
+    This operation writes nothing; in training with running statistics `batch_norm_train` gives the new ones.
+    """
+    _check_vectors(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
+    if training:
+        return batch_norm_train(input, weight, bias, running_mean, running_var, momentum, eps)[0]
+    for name, x in (("running_mean", running_mean), ("running_var", running_var)):
+        check(x is not None, lambda: f"{name} must be defined in evaluation mode")
+    invstd = by_channel(ltorch.rsqrt(wide(running_var) + eps), input.ndim)
+    normal = (wide(input) - by_channel(wide(running_mean), input.ndim)) * invstd
+    return clang.maybe_convert_to_dtype(_affine(normal, weight, bias), input.dtype)
+
+
+@batch_norm.grad
+def _(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    if training:
+        outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
+        out, mean, invstd, reserve = outs[:4]
+    else:
+        out = batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        mean = invstd = reserve = None
+    grads = batch_norm_backward(
+        get_grad(out), input, weight, running_mean, running_var, mean, invstd, training, eps, reserve
+    )
+    put_grads((input, weight, bias), grads)
+    return out
+
+
+def _batch_arguments(make: MakeTensor, shape: tuple[int, ...]) -> dict[str, Any]:
+    c = (shape[1],)
+    fixed: dict[str, Any] = {"requires_grad": False}
+    return {
+        "running_mean": make(c, **fixed),
+        "running_var": make(c, low=0.5, high=2, **fixed),
+        "weight": make(c),
+        "bias": make(c),
+    }
+
+
+@batch_norm.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((4, 3), (2, 3, 4), (2, 3, 4, 5), (1, 2, 3, 2, 2)):
+        yield SampleInput(make(shape), **_batch_arguments(make, shape))
+        given = _batch_arguments(make, shape)
+        yield SampleInput(make(shape), None, None, given["weight"], given["bias"], True)
+    given = _batch_arguments(make, (2, 3))
+    yield SampleInput(make((2, 3, 4)), given["running_mean"], given["running_var"], eps=0.1)
+    yield SampleInput(make((2, 3, 4)), None, None, training=True)
+
+
+@batch_norm.errors
+def _(make: MakeTensor) -> Any:
+    three, four = make((3,)), make((4,))
+    yield SampleInput(make((2, 3)), None, None), RuntimeError, "running_mean must be defined in evaluation mode"
+    yield SampleInput(make((2, 4)), three, three), RuntimeError, "running_mean should contain 4 elements not 3"
+    yield SampleInput(make((2, 3)), three, three, four), RuntimeError, "weight should contain 3 elements not 4"
+    yield SampleInput(make((1, 3)), None, None, training=True), ValueError, "Expected more than 1 value per channel"
+
+
+def _train_samples(make: MakeTensor) -> Any:
+    for shape in ((4, 3), (2, 3, 4, 5)):
+        given = _batch_arguments(make, shape)
+        yield SampleInput(
+            make(shape), given["weight"], given["bias"], given["running_mean"], given["running_var"], 0.1, 1e-5
+        )
+    yield SampleInput(make((4, 3)), None, None, None, None, 0.1, 1e-5)
+
+
+batch_norm_train.samples(_train_samples)
+batch_norm_forward.samples(_train_samples)
+
+
+@batch_norm_backward.samples
+def _(make: MakeTensor) -> Any:
+    given = _batch_arguments(make, (2, 3, 4))
+    stats = [given["running_mean"], given["running_var"]]
+    batch = [make((3,), dtype=_statistics(make)), make((3,), low=0.5, dtype=_statistics(make))]
+    x, g = make((2, 3, 4)), make((2, 3, 4))
+    empty = torch.empty((0,), dtype=torch.uint8, device=x.device)
+    yield SampleInput(g, x, given["weight"], *stats, *batch, True, 1e-5, empty)
+    yield SampleInput(g, x, given["weight"], *stats, None, None, False, 1e-5, None)
+
+
+# -- instance normalization ---------------------------------------------------------------------------------------------
+def _repeated(x: Any, times: int) -> Any:
+    return None if x is None else ltorch.repeat(x, (times,))
+
+
+def _check_instances(input: Any, **vectors: Any) -> None:
+    check(input.ndim >= 2, lambda: f"Expected at least 2D input for instance_norm, but got {list(input.shape)}")
+    _check_vectors(input, **vectors)
+
+
+@torchsymbol(id="torch.instance_norm_train")
+def instance_norm_train(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    """Instance normalization: `(out, new_running_mean, new_running_var)`, the latter None where none were given.
+
+    `torch.instance_norm` writes them into its arguments; what traces it calls this and writes them back.
+    """
+    _check_instances(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
+    n, c, *spatial = input.shape
+    check(
+        math.prod(spatial) != 1,
+        lambda: "Expected more than 1 spatial element when training, got input size torch.Size("
+        f"{list(input.shape)})",
+        ValueError,
+    )
+    affine = (_repeated(x, n) for x in (weight, bias, running_mean, running_var))
+    batched = ltorch.reshape(input, (1, n * c, *spatial))
+    out, mean, var = batch_norm_train(batched, *affine, momentum, eps)
+    mean, var = (None if x is None else clang.mean(ltorch.reshape(x, (n, c)), 0) for x in (mean, var))
+    return ltorch.reshape(out, input.shape), mean, var
+
+
+@torchsymbol(torch.nn.functional.instance_norm, is_method=False)
+def instance_norm(
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """`input` normalized for each sample and channel, or with the running statistics.
+
+    This operation writes nothing; with running statistics and `use_input_stats`, `instance_norm_train` gives the new ones.
+    """
+    if use_input_stats:
+        return instance_norm_train(input, weight, bias, running_mean, running_var, momentum, eps)[0]
+    check(
+        running_mean is not None and running_var is not None,
+        lambda: "Expected running_mean and running_var to be defined when use_input_stats is false",
+    )
+    _check_instances(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
+    return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+
+
+@instance_norm.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((2, 3, 4), (2, 3, 4, 5)):
+        given = _batch_arguments(make, shape)
+        yield SampleInput(make(shape))
+        yield SampleInput(make(shape), weight=given["weight"], bias=given["bias"], eps=0.1)
+        yield SampleInput(make(shape), **given, use_input_stats=False)
+
+
+@instance_norm.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3, 1))), ValueError, "Expected more than 1 spatial element when training"
+    yield SampleInput(make((2, 3, 4)), use_input_stats=False), RuntimeError, "Expected running_mean and running_var"
+
+
+@instance_norm_train.samples
+def _(make: MakeTensor) -> Any:
+    given = _batch_arguments(make, (2, 3, 4))
+    yield SampleInput(
+        make((2, 3, 4)), given["weight"], given["bias"], given["running_mean"], given["running_var"], 0.1, 1e-5
+    )
+    yield SampleInput(make((2, 3, 4)), None, None, None, None, 0.1, 1e-5)

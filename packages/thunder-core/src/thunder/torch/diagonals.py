@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of the torch language on diagonals and triangles of matrices: diagonal, diag_embed, tril, triu …"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from thunder import clang
+from thunder.clang.shape import diagonal_window, numel
+from thunder.core import devices, dtypes, prims
+from thunder.core.errors import check
+from thunder.core.prims.metas import canonicalize_dim
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+from thunder.torch.base import torchsymbol
+from thunder.torch.shape import VIEW
+
+_SHAPE = (OpTags.SHAPE_OP,)
+
+
+# -- diagonals --------------------------------------------------------------------------------------------------------
+@torchsymbol(torch.diagonal, tags=VIEW)
+def diagonal(input: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorProxy:
+    """The diagonal of the matrices in `dim1` and `dim2`, `offset` above the main one, as the last dimension."""
+    return clang.diagonal(input, offset, dim1, dim2)
+
+
+def _with_diagonal(a: TensorProxy, src: TensorProxy, offset: int, dim1: int, dim2: int) -> TensorProxy:
+    flat, window = diagonal_window(a, offset, dim1, dim2)
+    written = prims.slice_scatter(flat, src, *window)
+    first, second = canonicalize_dim(a.ndim, dim1), canonicalize_dim(a.ndim, dim2)
+    matrices = clang.reshape(written, (*flat.shape[:-1], a.shape[first], a.shape[second]))
+    return clang.movedim(matrices, (-2, -1), (first, second))
+
+
+@diagonal.view_scatter
+def _(base: Any, new: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    return _with_diagonal(base, new, offset, dim1, dim2)
+
+
+_DIAGONALS = (
+    ((4, 4), {}), ((3, 5), {"offset": 1}), ((5, 3), {"offset": -2}), ((2, 3, 4), {"dim1": -1, "dim2": 0}),
+    ((2, 4, 3, 5), {"offset": -1, "dim1": 1, "dim2": 3}), ((3, 3), {"offset": 7}), ((0, 3), {}),
+)  # fmt: skip
+
+
+@diagonal.samples
+def _(make: MakeTensor) -> Any:
+    for shape, options in _DIAGONALS:
+        yield SampleInput(make(shape), **options)
+
+
+def _diagonal_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 3)), 0, 1, 1), RuntimeError, "diagonal dimensions cannot be identical 1, 1"
+    yield SampleInput(make((3,))), IndexError, "Dimension out of range"
+
+
+diagonal.errors(_diagonal_errors)
+
+
+@torchsymbol(torch.linalg.diagonal, id="torch.linalg.diagonal", is_method=False, tags=VIEW)
+def linalg_diagonal(A: TensorProxy, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorProxy:
+    """The diagonal of the matrices in the last two dimensions."""
+    return clang.diagonal(A, offset, dim1, dim2)
+
+
+@linalg_diagonal.view_scatter
+def _(base: Any, new: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    return _with_diagonal(base, new, offset, dim1, dim2)
+
+
+linalg_diagonal.samples(diagonal.sample_generator)
+
+
+@torchsymbol(torch.diagonal_scatter, tags=_SHAPE)
+def diagonal_scatter(
+    input: TensorProxy, src: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> TensorProxy:
+    """`input` with `src` in the place of its diagonal."""
+    flat, window = diagonal_window(input, offset, dim1, dim2)
+    shape = prims.sliced_shape("diagonal_scatter", flat, *window)
+    check(
+        src.shape == shape,
+        lambda: (
+            f"expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
+            f"slice size = {list(shape)}"
+        ),
+    )
+    return _with_diagonal(input, clang.maybe_convert_to_dtype(src, input.dtype), offset, dim1, dim2)
+
+
+@diagonal_scatter.samples
+def _(make: MakeTensor) -> Any:
+    for shape, options in _DIAGONALS:
+        src = torch.empty(shape).diagonal(**options).shape
+        yield SampleInput(make(shape), make(tuple(src)), **options)
+
+
+@diagonal_scatter.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 3)), make((2,))), RuntimeError, "expected src to have a size equal to the slice"
+    yield SampleInput(make((3, 3)), make((3,)), 0, 1, 1), RuntimeError, "diagonal dimensions cannot be identical"
+
+
+@torchsymbol(torch.diag_embed, tags=_SHAPE)
+def diag_embed(input: TensorProxy, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorProxy:
+    """Matrices with the last dimension of `input` as their diagonal, zeros elsewhere."""
+    rank = input.ndim + 1
+    first, second = canonicalize_dim(rank, dim1), canonicalize_dim(rank, dim2)
+    check(first != second, lambda: f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    if first > second:
+        offset = -offset
+    length = input.shape[-1]
+    n = length + abs(offset)
+    # The diagonal of a square matrix of n rows is every (n + 1)-th element of its memory.
+    start = offset if offset >= 0 else -offset * n
+    reach = max(0, (length - 1) * (n + 1) + 1)
+    start = min(start, n * n - reach)
+    config = (*((0, 0, 0),) * (input.ndim - 1), (start, n * n - start - reach, n))
+    flat = prims.pad(input, dtypes.dtype_to_numbertype(input.dtype)(0), config)
+    matrices = clang.reshape(flat, (*input.shape[:-1], n, n))
+    return clang.movedim(matrices, (-2, -1), (min(first, second), max(first, second)))
+
+
+@diag_embed.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)))
+    yield SampleInput(make((2, 3)), 1)
+    yield SampleInput(make((2, 3)), -2)
+    yield SampleInput(make((2, 3)), 1, 0, 2)
+    yield SampleInput(make((2, 3)), 1, 2, 0)
+    yield SampleInput(make((2, 0)))
+    yield SampleInput(make((1,)), -1)
+    yield SampleInput(make((3, 2)).mT)
+
+
+@diag_embed.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)), 0, 1, 1), RuntimeError, "diagonal dimensions cannot be identical 1, 1"
+    yield SampleInput(make((3,)), 0, 0, 2), IndexError, "Dimension out of range"
+
+
+@torchsymbol(torch.diag, tags=_SHAPE)
+def diag(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
+    """The matrix with the vector `input` as its diagonal, or the diagonal of the matrix `input`."""
+    check(
+        input.ndim in (1, 2),
+        lambda: f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D",
+    )
+    if input.ndim == 1:
+        return diag_embed.meta(input, diagonal)
+    return prims.clone(clang.diagonal(input, diagonal))
+
+
+@diag.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)))
+    yield SampleInput(make((3,)), -1)
+    yield SampleInput(make((3, 4)))
+    yield SampleInput(make((3, 4)), 2)
+    yield SampleInput(make((0,)))
+
+
+@diag.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2, 2))), RuntimeError, "Supports 1D or 2D tensors. Got 3D"
+
+
+@torchsymbol(torch.diagflat, tags=_SHAPE)
+def diagflat(input: TensorProxy, offset: int = 0) -> TensorProxy:
+    """The matrix with the elements of `input` as its diagonal."""
+    return diag_embed.meta(clang.reshape(input, (numel(input.shape),)), offset)
+
+
+@diagflat.samples
+def _(make: MakeTensor) -> Any:
+    for shape, offset in (((3,), 0), ((2, 2), 1), ((), 0), ((0,), -1)):
+        yield SampleInput(make(shape), offset)
+
+
+# -- triangles --------------------------------------------------------------------------------------------------------
+def _below(rows: int, columns: int, diagonal: int, device: devices.Device) -> TensorProxy:
+    """Where column - row <= diagonal."""
+    i = prims.iota(rows, start=diagonal, step=1, device=device, dtype=dtypes.int64)
+    j = prims.iota(columns, start=0, step=1, device=device, dtype=dtypes.int64)
+    shape = (rows, columns)
+    return prims.le(prims.broadcast_in_dim(j, shape, (1,)), prims.broadcast_in_dim(i, shape, (0,)))
+
+
+def _triangle(name: str, a: TensorProxy, diagonal: int, lower: bool) -> TensorProxy:
+    check(a.ndim >= 2, lambda: f"{name}: input tensor must have at least 2 dimensions")
+    rows, columns = a.shape[-2:]
+    mask = _below(rows, columns, diagonal if lower else diagonal - 1, a.device)
+    mask = prims.broadcast_in_dim(mask, a.shape, (a.ndim - 2, a.ndim - 1)) if a.ndim > 2 else mask
+    zero = dtypes.dtype_to_numbertype(a.dtype)(0)
+    return prims.where(mask, a, zero) if lower else prims.where(mask, zero, a)
+
+
+@torchsymbol(torch.tril, tags=_SHAPE)
+def tril(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
+    """The matrices with zeros above `diagonal`."""
+    return _triangle("tril", input, diagonal, True)
+
+
+@torchsymbol(torch.triu, tags=_SHAPE)
+def triu(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
+    """The matrices with zeros below `diagonal`."""
+    return _triangle("triu", input, diagonal, False)
+
+
+def _triangle_samples(make: MakeTensor) -> Any:
+    for shape, diagonal in (((4, 4), 0), ((3, 5), 1), ((5, 3), -2), ((2, 3, 3), 0), ((0, 3), 0), ((3, 3), 9)):
+        yield SampleInput(make(shape), diagonal)
+    yield SampleInput(make((5, 3)).mT, -1)
+
+
+def _triangle_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,))), RuntimeError, "must have at least 2 dimensions"
+
+
+for _sym in (tril, triu):
+    _sym.samples(_triangle_samples)
+    _sym.errors(_triangle_errors)
+
+
+def _check_indices(name: str, row: int, col: int, dtype: dtypes.dtype) -> None:
+    check(row >= 0, lambda: f"row must be non-negative, got {row}")
+    check(col >= 0, lambda: f"col must be non-negative, got {col}")
+    check(
+        dtype in (dtypes.int32, dtypes.int64),
+        lambda: f'"{name}" not implemented for {dtype}',
+        NotImplementedError,
+    )
+
+
+def _rows_and_columns(lines: list[tuple[int, int]], device: Any, dtype: Any) -> TensorProxy:
+    """The positions (row, column) of all elements when row i has those from `lines[i][0]` to before `lines[i][1]`."""
+    device = devices.to_device(device if device is not None else torch.get_default_device())
+    counts = [end - start for start, end in lines]
+    total = sum(counts)
+
+    def constant(values: list[int]) -> TensorProxy:
+        return prims.tensor_from_sequence(values, device=device, dtype=dtypes.int64)
+
+    if total == 0:
+        return prims.full((2, 0), 0, device=device, dtype=dtype)
+    ends = list(itertools.accumulate(counts))
+    places = prims.iota(total, start=0, step=1, device=device, dtype=dtypes.int64)
+    row = prims.searchsorted(constant(ends), places, right=True)
+    first = constant([start - (end - count) for (start, _), end, count in zip(lines, ends, counts)])
+    column = prims.add(places, prims.take(first, 0, row))
+    return clang.maybe_convert_to_dtype(clang.stack([row, column]), dtype)
+
+
+@torchsymbol(torch.tril_indices, is_method=False, tags=(NON_DIFFERENTIABLE,))
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> TensorProxy:
+    """The positions of the lower triangle of a `row` by `col` matrix: rows above columns."""
+    kind = dtypes.to_dtype(dtype) or dtypes.int64
+    _check_indices("tril_indices", row, col, kind)
+    return _rows_and_columns([(0, min(max(i + offset + 1, 0), col)) for i in range(row)], device, kind)
+
+
+@torchsymbol(torch.triu_indices, is_method=False, tags=(NON_DIFFERENTIABLE,))
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> TensorProxy:
+    """The positions of the upper triangle of a `row` by `col` matrix: rows above columns."""
+    kind = dtypes.to_dtype(dtype) or dtypes.int64
+    _check_indices("triu_indices", row, col, kind)
+    return _rows_and_columns([(min(max(i + offset, 0), col), col) for i in range(row)], device, kind)
+
+
+def _index_samples(make: MakeTensor) -> Any:
+    device = make((0,)).device
+    for row, col, offset in ((3, 4, 0), (4, 3, -1), (3, 3, 2), (0, 3, 0), (3, 3, -5), (5, 2, 1)):
+        yield SampleInput(row, col, offset, device=device)
+    yield SampleInput(2, 2, dtype=torch.int32, device=device)
+
+
+def _index_errors(make: MakeTensor) -> Any:
+    yield SampleInput(-1, 2), RuntimeError, "row must be non-negative"
+
+
+for _sym in (tril_indices, triu_indices):
+    _sym.samples(_index_samples)
+    _sym.errors(_index_errors)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extremes of the torch language: the largest, smallest and middle elements over dimensions, and where they are.
+
+The overloads of `max` and `min` (of a tensor, along a dimension, of two tensors) are told apart by the type of the second
+argument, as torch does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder import clang
+from thunder.core import dtypes
+from thunder.core.errors import check
+from thunder.core.prims.metas import canonicalize_dim
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput, reduction
+from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+from thunder.torch.base import torchsymbol
+from thunder.torch.reductions import all_dims, along, unreduced, with_nans
+
+_TAGS = (OpTags.REDUCTION_OP,)
+_INDEX = (OpTags.REDUCTION_OP, NON_DIFFERENTIABLE)
+
+
+def _shared_by_equals(g: Any, mask: Any, dim: Any, keepdim: bool, like: Any) -> Any:
+    """A gradient spread over the elements of `mask`, in equal parts."""
+    count = mask.sum(all_dims(dim), True) if like.ndim else 1
+    return (unreduced(g, like, dim, keepdim) / count) * mask
+
+
+@torchsymbol(torch.amax, tags=_TAGS)
+def amax(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    """The largest element over `dim`; equal ones share its gradient."""
+    return clang.amax(input, dim, keepdim)
+
+
+@torchsymbol(torch.amin, tags=_TAGS)
+def amin(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    """The smallest element over `dim`; equal ones share its gradient."""
+    return clang.amin(input, dim, keepdim)
+
+
+def _amax_vjp(g: Any, out: Any, input: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    mask = input == unreduced(out, input, dim, keepdim)
+    return _shared_by_equals(g, mask, dim, keepdim, input)
+
+
+def _extremum_samples(make: MakeTensor) -> Any:
+    for s in reduction(make, empty=False):
+        yield s
+    yield SampleInput(make((0, 3)), 1)
+    yield SampleInput(make((3, 4), low=0, high=2), 1)
+    yield SampleInput(with_nans(make, 3, 5), 1)
+
+
+def _extremum_errors(name: str) -> Any:
+    def errors(make: MakeTensor) -> Any:
+        yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
+        yield SampleInput(make((0, 3))), RuntimeError, rf"{name}\(\): Expected reduction dim to be specified"
+        yield SampleInput(make((0, 3)), 0), IndexError, r"Expected reduction dim 0 to have non-zero size"
+
+    return errors
+
+
+for _sym in (amax, amin):
+    _sym.vjp(_amax_vjp)
+    _sym.samples(_extremum_samples)
+    _sym.errors(_extremum_errors(_sym.name))
+
+
+@torchsymbol(torch.aminmax, tags=_TAGS)
+def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The smallest and the largest element along `dim`, or of all."""
+    check(
+        dim is not None or 0 not in input.shape,
+        lambda: "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity.",
+    )
+    return torch.return_types.aminmax((clang.amin(input, dim, keepdim), clang.amax(input, dim, keepdim)))
+
+
+@aminmax.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((4, 4), (), (2, 3, 5)):
+        yield SampleInput(make(shape))
+    for shape, dim, keepdim in (((4, 4), 1, False), ((2, 3, 4), -2, True), ((), 0, False), ((0, 3), 1, False)):
+        yield SampleInput(make(shape), dim=dim, keepdim=keepdim)
+
+
+def _extremum(name: str, input: Any, dim: Any, keepdim: bool, ends: tuple[Any, Any], of_two: Any) -> Any:
+    """`max` and `min`: of all elements, of two tensors, or along a dimension together with where."""
+    reduce, where = ends
+    if dim is None:
+        check(
+            0 not in input.shape,
+            lambda: f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
+            "with the 'dim' argument.",
+        )
+        return reduce(input)
+    if isinstance(dim, TensorProxy):
+        return of_two(input, dim)
+    check(
+        isinstance(dim, int),
+        lambda: f"{name}() takes one dimension as an int or another tensor, but got {type(dim).__name__}: {dim} "
+        f"(a{name} takes several dimensions)",
+        TypeError,
+    )
+    counted = clang.maybe_convert_to_dtype(input, dtypes.uint8) if dtypes.is_boolean_dtype(input.dtype) else input
+    pair = (reduce(input, dim, keepdim), where(counted, dim, keepdim))
+    return getattr(torch.return_types, name)(pair)
+
+
+def _extremum_vjp(g: Any, out: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    if dim is None:
+        mask = (input == out) | (ltorch.isnan(input) & ltorch.isnan(out))
+        return _shared_by_equals(g, mask, None, False, input)
+    if isinstance(dim, TensorProxy):
+        return _of_two_vjp(g, out, input, dim)
+    return _selected(g[0], out[1], input, dim, keepdim)
+
+
+def _selected(g: Any, index: Any, input: Any, dim: int, keepdim: bool) -> Any:
+    """The gradient of the elements that `index` selects along `dim`."""
+    if input.ndim == 0:
+        return g
+    if not keepdim:
+        g, index = g.unsqueeze(dim), index.unsqueeze(dim)
+    return ltorch.scatter(ltorch.zeros_like(input), dim, index, g)
+
+
+def _of_two_vjp(g: Any, out: Any, input: Any, other: Any) -> Any:
+    half = ltorch.where(input == other, g / 2, g)
+    return tuple(
+        _reduced_to(ltorch.where(out == x, half, 0.0), x) if dtypes.is_inexact_dtype(x.dtype) else None
+        for x in (input, other)
+    )
+
+
+def _reduced_to(g: Any, like: Any) -> Any:
+    """The gradient of a tensor that was broadcast, in its own shape and type."""
+    return ltorch.sum_to_size(g, like.shape).to(like.dtype)
+
+
+@torchsymbol(torch.max, tags=_TAGS)
+def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The largest element; along `dim` also where it is; with a tensor as `dim` (torch's `other`) the larger of each pair."""
+    return _extremum("max", input, dim, keepdim, (clang.amax, clang.argmax), ltorch.maximum)
+
+
+@torchsymbol(torch.min, tags=_TAGS)
+def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """The smallest element; along `dim` also where it is; with a tensor as `dim` (torch's `other`) the smaller of each pair."""
+    return _extremum("min", input, dim, keepdim, (clang.amin, clang.argmin), ltorch.minimum)
+
+
+def _max_samples(make: MakeTensor) -> Any:
+    for shape in ((4, 4), (), (2, 3, 5)):
+        yield SampleInput(make(shape))
+    yield from along(make)
+    yield SampleInput(make((3, 4), low=0, high=2))
+    yield SampleInput(with_nans(make, 3, 5))
+    yield SampleInput(make((2, 3)), make((2, 3)))
+    yield SampleInput(make((2, 3)), make((3,)))
+    yield SampleInput(make((3,), low=0, high=2), make((2, 3), low=0, high=2))
+
+
+def _max_errors(name: str) -> Any:
+    def errors(make: MakeTensor) -> Any:
+        yield from _extremum_errors(name)(make)
+        yield SampleInput(make((2, 3)), (0, 1)), TypeError, rf"{name}\(\)"
+
+    return errors
+
+
+for _sym in (max, min):
+    _sym.vjp(_extremum_vjp)
+    _sym.samples(_max_samples)
+    _sym.errors(_max_errors(_sym.name))
+
+
+@torchsymbol(torch.argmax, tags=_INDEX)
+def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Where along `dim`, or in the flattened tensor, the largest element is."""
+    return clang.argmax(input, dim, keepdim)
+
+
+@torchsymbol(torch.argmin, tags=_INDEX)
+def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Where along `dim`, or in the flattened tensor, the smallest element is."""
+    return clang.argmin(input, dim, keepdim)
+
+
+def _arg_samples(make: MakeTensor) -> Any:
+    for shape in ((4, 4), (), (2, 3, 5)):
+        yield SampleInput(make(shape))
+    yield SampleInput(make((2, 3)), None, True)
+    yield from along(make)
+
+
+def _arg_errors(name: str) -> Any:
+    def errors(make: MakeTensor) -> Any:
+        yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
+        yield SampleInput(make((0, 3))), IndexError, rf"{name}\(\): Expected reduction dim to be specified"
+        yield SampleInput(make((0, 3)), 0), IndexError, "Expected reduction dim 0 to have non-zero size"
+        yield SampleInput(make((3,), dtype=torch.bool)), RuntimeError, "does not support bool input"
+
+    return errors
+
+
+for _sym in (argmax, argmin):
+    _sym.samples(_arg_samples)
+    _sym.errors(_arg_errors(_sym.name))
+
+
+@torchsymbol(torch.median, tags=_TAGS)
+def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower of the middle elements along `dim`, with its index, or of all elements; NaN where there is one."""
+    if dim is None:
+        flat = ltorch.reshape(input, (-1,))
+        if flat.shape[0] == 0:
+            return ltorch.full((), float("nan"), dtype=input.dtype, device=input.device)
+        return _median_along(flat, 0)[0]
+    dim = canonicalize_dim(input.ndim, dim)
+    if input.ndim == 0:
+        return torch.return_types.median((ltorch.clone(input), ltorch.zeros_like(input, dtype=torch.int64)))
+    check(
+        input.shape[dim] != 0, lambda: f"median(): Expected reduction dim {dim} to have non-zero size.", IndexError
+    )
+    values, indices = _median_along(input, dim)
+    if keepdim:
+        values, indices = values.unsqueeze(dim), indices.unsqueeze(dim)
+    return torch.return_types.median((values, indices))
+
+
+def _median_along(input: Any, dim: int) -> tuple[Any, Any]:
+    n = input.shape[dim]
+    values, indices = ltorch.sort(input, dim, stable=True)
+    value, index = (ltorch.select(x, dim, (n - 1) // 2) for x in (values, indices))
+    if not dtypes.is_float_dtype(input.dtype):
+        return value, index
+    # NaN is sorted to the end.
+    last = ltorch.select(values, dim, n - 1)
+    has_nan = ltorch.isnan(last)
+    first_nan = clang.argmax(clang.maybe_convert_to_dtype(ltorch.isnan(input), dtypes.uint8), dim)
+    return ltorch.where(has_nan, last, value), ltorch.where(has_nan, first_nan, index)
+
+
+@median.vjp
+def _(g: Any, out: Any, input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _extremum_vjp(g, out, input, dim, keepdim)
+
+
+@median.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((5, 5), (), (2, 3, 5)):
+        yield SampleInput(make(shape))
+    yield SampleInput(make((4, 5)), 1)
+    yield SampleInput(make((2, 3, 4)), -2, True)
+    yield SampleInput(make(()), 0)
+
+

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax and its logarithm, and what is scaled to unit length: normalize, cosine similarity, distances.
+
+The softmaxes save their result for the backward program, which is one operation (`softmax_backward`) that executors can
+take whole.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder import clang
+from thunder.core import dtypes
+from thunder.core.dtypes import to_dtype
+from thunder.core.errors import check
+from thunder.core.prims.metas import canonicalize_dim
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.torch.base import torchsymbol
+
+_TAGS = (OpTags.REDUCTION_OP,)
+
+
+# -- softmax ------------------------------------------------------------------------------------------------------------
+def _implicit_dim(name: str, ndim: int) -> int:
+    warnings.warn(
+        f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
+        stacklevel=6,
+    )
+    return 0 if ndim in (0, 1, 3) else 1
+
+
+def _arguments(name: str, input: Any, dim: Any, dtype: Any, _stacklevel: Any) -> tuple[int, Any]:
+    """`dim` and `dtype` of a call in torch's order `(input, dim, dtype)` or functional's `(input, dim, _stacklevel, dtype)`."""
+    if isinstance(dtype, int):
+        dtype = None if isinstance(_stacklevel, int) else _stacklevel
+    return (_implicit_dim(name, input.ndim) if dim is None else dim), dtype
+
+
+def _write_canonically(bsym: BoundSymbol) -> None:
+    names = ("input", "dim", "dtype", "_stacklevel")
+    given = {**dict(zip(names, bsym.args)), **bsym.kwargs}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dim, dtype = _arguments(bsym.sym.name, given["input"], given.get("dim"), given.get("dtype"), given.get("_stacklevel", 3))
+    bsym.args = (given["input"], dim)
+    bsym.kwargs = {} if dtype is None else {"dtype": dtype}
+
+
+def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
+    """The input in the type that is computed in, and the type of the result."""
+    kind = to_dtype(dtype) or input.dtype
+    if not dtypes.is_float_dtype(kind):
+        raise NotImplementedError(f'"{name}_lastdim_kernel_impl" not implemented for {kind}: give a floating point dtype=')
+    # torch rounds to the asked type first and computes on that.
+    return clang.maybe_convert_to_dtype(clang.maybe_convert_to_dtype(input, kind), clang.compute_dtype(kind)), kind
+
+
+@torchsymbol(torch.softmax, torch.special.softmax, torch.nn.functional.softmax, tags=_TAGS)
+def softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
+    """exp(input) divided by its sum over `dim`."""
+    dim, dtype = _arguments("softmax", input, dim, dtype, _stacklevel)
+    dim = canonicalize_dim(input.ndim, dim)
+    x, kind = _prepared("softmax", input, dtype)
+    if 0 in x.shape:
+        return ltorch.zeros_like(x, dtype=kind)
+    exponents = ltorch.exp(x - clang.amax(x, dim, True))
+    return clang.maybe_convert_to_dtype(exponents / clang.sum(exponents, dim, True), kind)
+
+
+softmax.bind_postprocess = _write_canonically
+
+
+@softmax.vjp
+def _(g: Any, out: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
+    return softmax_backward(g, out, dim).to(input.dtype)
+
+
+@torchsymbol(tags=_TAGS, id="torch.softmax_backward")
+def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
+    """The gradient of softmax's input, from its output."""
+    g, y = (clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in (grad, output))
+    product = g * y
+    return clang.maybe_convert_to_dtype(product - y * clang.sum(product, dim, True), output.dtype)
+
+
+@torchsymbol(torch.log_softmax, torch.special.log_softmax, torch.nn.functional.log_softmax, tags=_TAGS)
+def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
+    """The logarithm of softmax, computed so that nothing overflows."""
+    dim, dtype = _arguments("log_softmax", input, dim, dtype, _stacklevel)
+    dim = canonicalize_dim(input.ndim, dim)
+    x, kind = _prepared("log_softmax", input, dtype)
+    if 0 in x.shape:
+        return ltorch.zeros_like(x, dtype=kind)
+    shifted = x - clang.amax(x, dim, True)
+    return clang.maybe_convert_to_dtype(shifted - ltorch.log(clang.sum(ltorch.exp(shifted), dim, True)), kind)
+
+
+log_softmax.bind_postprocess = _write_canonically
+
+
+@log_softmax.vjp
+def _(g: Any, out: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
+    return log_softmax_backward(g, out, dim).to(input.dtype)
+
+
+@torchsymbol(tags=_TAGS, id="torch.log_softmax_backward")
+def log_softmax_backward(grad: Any, output: Any, dim: int) -> Any:
+    """The gradient of log_softmax's input, from its output."""
+    g, y = (clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in (grad, output))
+    return clang.maybe_convert_to_dtype(g - ltorch.exp(y) * clang.sum(g, dim, True), output.dtype)
+
+
+def _softmax_samples(make: MakeTensor) -> Any:
+    for shape, dim in (((4, 4), 1), ((2, 3, 5), 1), ((2, 3, 5), -1), ((), 0), ((0, 3), 1), ((3, 0), 1), ((4, 1), 1)):
+        yield SampleInput(make(shape), dim)
+    yield SampleInput(make((5, 3)).mT, 0)
+    yield SampleInput(make((3, 4)), 1, dtype=torch.float64)
+    yield SampleInput(make((3, 4), low=500, high=1000), -1)
+
+
+def _softmax_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)), 1), IndexError, "Dimension out of range"
+    yield SampleInput(make((3,), dtype=torch.int64), 0), NotImplementedError, "softmax_lastdim_kernel_impl"
+
+
+def _backward_samples(make: MakeTensor) -> Any:
+    for shape, dim in (((4, 4), 1), ((2, 3, 5), 1), ((), 0), ((0, 3), 1)):
+        out = make(shape).float().softmax(dim).to(make(()).dtype).detach()
+        yield SampleInput(make(shape), out.requires_grad_(make(()).requires_grad), dim)
+
+
+for _sym in (softmax, log_softmax):
+    _sym.samples(_softmax_samples)
+    _sym.errors(_softmax_errors)
+for _sym in (softmax_backward, log_softmax_backward):
+    _sym.samples(_backward_samples)
+
+
+@torchsymbol(torch.nn.functional.softmin, is_method=False, tags=_TAGS, executed_by_torch=False)
+def softmin(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Any:
+    """softmax(-input)."""
+    return softmax(-input, _implicit_dim("softmin", input.ndim) if dim is None else dim, dtype)
+
+
+softmin.samples(_softmax_samples)
+
+
+# -- unit length --------------------------------------------------------------------------------------------------------
+@torchsymbol(torch.nn.functional.normalize, is_method=False)
+def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
+    """`input` divided by its p-norm over `dim`, which is taken as `eps` where it is less."""
+    length = ltorch.clamp_min(ltorch.vector_norm(input, p, dim, True), eps)
+    return input / length
+
+
+@normalize.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 4)))
+    yield SampleInput(make((3, 4)), 1.0, 0)
+    yield SampleInput(make((2, 3, 4)), 3.0, -1, 1e-3)
+    yield SampleInput(make((2, 3)) * 0, 2.0, 1)
+    yield SampleInput(make((2, 3, 4)), dim=(1, 2))
+
+
+@normalize.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)), 2.0, 1), IndexError, "Dimension out of range"
+    yield SampleInput(make((3, 3), dtype=torch.int64)), RuntimeError, "Expected a floating point or complex tensor as input"
+
+
+def _at_least(length: Any, eps: float) -> Any:
+    """`length`, or `eps` where that is more; torch lets the gradient through either way."""
+    through = length - length.detach()
+    return ltorch.where(length < eps, through + eps, length)
+
+
+@torchsymbol(torch.nn.functional.cosine_similarity, is_method=False, tags=_TAGS)
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """The cosine of the angle between vectors along `dim`; lengths less than `eps` are taken as `eps`."""
+    kind = ltorch.result_type(x1, x2)
+    kind = to_dtype(kind)
+    check(
+        dtypes.is_inexact_dtype(kind),
+        lambda: f"expected common dtype to be floating point, yet common dtype is {kind}",
+    )
+    x1, x2 = (clang.maybe_convert_to_dtype(x, kind) if dtypes.is_exact_dtype(x.dtype) else x for x in (x1, x2))
+    a, b = clang.maybe_broadcast(x1, x2)
+    a, b = (x / _at_least(ltorch.vector_norm(x, 2, dim, True), eps) for x in (a, b))
+    return clang.sum(a * b, dim)
+
+
+@cosine_similarity.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 4)), make((3, 4)))
+    yield SampleInput(make((3, 4)), make((3, 4)), 0, 1e-3)
+    yield SampleInput(make((3, 4)), make((4,)), -1)
+    yield SampleInput(make((2, 3, 4)), make((2, 1, 4)), 2)
+
+
+@cosine_similarity.errors
+def _(make: MakeTensor) -> Any:
+    ints = make((3, 4), dtype=torch.int64)
+    yield SampleInput(ints, ints), RuntimeError, "expected common dtype to be floating point"
+
+
+@torchsymbol(torch.nn.functional.pairwise_distance, torch.pairwise_distance, is_method=False, tags=_TAGS)
+def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
+    """The p-norm of `x1 - x2 + eps` over the last dimension."""
+    return ltorch.vector_norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+@pairwise_distance.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 4)), make((3, 4)))
+    yield SampleInput(make((3, 4)), make((4,)), 1.0, keepdim=True)
+    yield SampleInput(make((2, 3, 4)), make((2, 3, 4)), 3.0, 1e-3)

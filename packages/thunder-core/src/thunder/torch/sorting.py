@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations of the torch language that order the elements of each line along a dimension."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from thunder import clang
+from thunder.core import dtypes, prims
+from thunder.core.errors import check
+from thunder.core.prims.metas import canonicalize_dim
+from thunder.core.prims.sorting import distinct_values
+from thunder.core.proxies import TensorProxy, number_value
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
+from thunder.torch.base import torchsymbol
+
+_SHAPE = (OpTags.SHAPE_OP,)
+
+
+def _sort_samples(make: MakeTensor) -> Any:
+    yield SampleInput(distinct_values(make, 4, 5))
+    yield SampleInput(distinct_values(make, 4, 5), 0, True)
+    yield SampleInput(distinct_values(make, 2, 3, 4), dim=1)
+    yield SampleInput(make((3, 6)), stable=True)
+    yield SampleInput(make(()))
+    yield SampleInput(make((0, 3)), 0)
+    yield SampleInput(distinct_values(make, 4, 5).mT, -1)
+
+
+def _sort_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
+    yield SampleInput(make((3,), dtype=dtypes.complex64)), RuntimeError, "[Ss]ort|order"
+
+
+@torchsymbol(torch.sort, tags=_SHAPE)
+def sort(input: TensorProxy, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Any:
+    """The elements in order along `dim`, and the position that each one had."""
+    return torch.return_types.sort(prims.sort(input, dim, bool(descending), bool(stable)))
+
+
+@torchsymbol(torch.argsort, tags=_SHAPE)
+def argsort(input: TensorProxy, dim: int = -1, descending: bool = False, *, stable: bool = False) -> TensorProxy:
+    """The positions of the elements in order along `dim`."""
+    return prims.sort(input, dim, bool(descending), bool(stable))[1]
+
+
+@torchsymbol(torch.msort, tags=_SHAPE)
+def msort(input: TensorProxy) -> TensorProxy:
+    """The elements in order along the first dimension."""
+    return prims.sort(input, 0)[0]
+
+
+for _sym in (sort, argsort):
+    _sym.samples(_sort_samples)
+    _sym.errors(_sort_errors)
+
+
+@msort.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((4, 3), (), (0, 2), (5,)):
+        yield SampleInput(make(shape))
+
+
+@torchsymbol(torch.topk, tags=_SHAPE)
+def topk(input: TensorProxy, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    """The `k` largest (or smallest) elements along `dim`, and their positions."""
+    k = operator.index(number_value(k))
+    return torch.return_types.topk(prims.topk(input, k, dim, bool(largest), bool(sorted)))
+
+
+@topk.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(distinct_values(make, 4, 6), 3)
+    yield SampleInput(distinct_values(make, 4, 6), 2, 0)
+    yield SampleInput(distinct_values(make, 4, 6), 4, -1, False)
+    yield SampleInput(distinct_values(make), 1)
+    yield SampleInput(distinct_values(make, 4, 6), 0, 1)
+    yield SampleInput(distinct_values(make, 6, 4).mT, 2, 1, sorted=True)
+
+
+@topk.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), 4), RuntimeError, "selected index k out of range"
+    yield SampleInput(make((2, 3)), 1, 2), IndexError, "Dimension out of range"
+
+
+@torchsymbol(torch.kthvalue, tags=_SHAPE)
+def kthvalue(input: TensorProxy, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    """The `k`-th smallest element along `dim`, counted from 1, and its position."""
+    dim = canonicalize_dim(input.ndim, dim)
+    length = input.shape[dim] if input.ndim else 1
+    k = operator.index(number_value(k))
+    check(
+        length > 0,
+        lambda: f"kthvalue(): Expected reduction dim {dim} to have non-zero size.",
+        IndexError,
+    )
+    check(0 < k <= length, lambda: f"kthvalue(): selected number k out of range for dimension {dim}")
+    pair = prims.sort(input, dim, False, True)
+    if input.ndim:
+        pair = tuple([clang.slice_in_dim(x, k - 1, k, dim=dim) for x in pair])
+        pair = pair if keepdim else tuple([prims.squeeze(x, (dim,)) for x in pair])
+    return torch.return_types.kthvalue(pair)
+
+
+@kthvalue.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(distinct_values(make, 4, 6), 3)
+    yield SampleInput(distinct_values(make, 4, 6), 2, 0, True)
+    yield SampleInput(make(()), 1)
+    yield SampleInput(make((0, 2)), 1, 1)
+    yield SampleInput(distinct_values(make, 6, 4).mT, 4, 0)
+
+
+@kthvalue.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), 4), RuntimeError, r"kthvalue\(\): selected number k out of range for dimension 1"
+    yield SampleInput(make((2, 0)), 1), IndexError, "to have non-zero size"

@@ -106,7 +106,7 @@ class JointTrace:
             self.output = bsym.args[0]
             return
         if OpTags.UNPACK_OP in sym.tags or not self._depends(bsym) or not sym.differentiable:
-            if OpTags.IN_PLACE_OP in sym.tags and self._depends(bsym):
+            if sym is prims.copy_ and bsym.args[0].name in self.tracked:
                 _refuse_write(bsym)
             self.trace.record(bsym)
             return
@@ -298,8 +298,14 @@ def differentiate(
                 raise ThunderError(
                     "grad: no output depends on a floating point input of the function, so there is nothing to differentiate"
                 )
+            # Writes to inputs come last: the backward operations read them as they were.
+            program = out.bound_symbols
+            first_write = next((i for i, op in enumerate(program) if _writes(op)), len(program))
+            writes = program[first_write:]
+            del program[first_write:]
             grads = joint.backward(cotangents, wrt)
             found = [g if g is not None else ltorch.zeros_like(p) for g, p in zip(grads, wrt)]
+            program += writes
             prims.python_return(found)
     out.output = found
     return out
@@ -332,6 +338,7 @@ def split_forward_backward(
             prims.python_return(grads)
         backward.output = grads
         saved = _inputs_of(backward, {p.name for p in cotangents.values()})
+        saved = _as_they_were(joint.trace, backward, saved)
         backward.args = [*saved, *cotangents.values()]
         backward.bound_symbols[:0] = [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in backward.args]
         forward.names = joint.trace.names
@@ -340,6 +347,32 @@ def split_forward_backward(
         with tracectx(forward):
             prims.python_return(forward.output)
     return forward, backward, outputs, saved
+
+
+def _writes(op: BoundSymbol) -> bool:
+    return OpTags.IN_PLACE_OP in op.sym.tags or any(_writes(sub) for sub in op.subsymbols)
+
+
+def _as_they_were(forward: Trace, backward: Trace, saved: list[Proxy]) -> list[Proxy]:
+    """What to save, where the forward program writes to its inputs at its end: copies, made before, of what is in that memory."""
+    program = forward.bound_symbols
+    first_write = next((i for i, op in enumerate(program) if _writes(op)), None)
+    if first_write is None:
+        return saved
+    memory = {name for op in program[first_write:] if _writes(op) for name in op.arg_names[1:]}
+    for op in program[:first_write]:
+        if OpTags.VIEW_OP in op.sym.tags and op.arg_names and op.arg_names[0] in memory:
+            memory.update(op.out_names)
+    copies: dict[str, Any] = {}
+    with tracectx(forward), forward.scope() as made:
+        for p in saved:
+            if p.name in memory:
+                copies[p.name] = prims.clone(p)
+    program[first_write:first_write] = made
+    if copies:
+        backward.bound_symbols[:] = [op.substitute(copies) for op in backward.bound_symbols]
+        backward.output = map_proxies(backward.output, lambda p: copies.get(p.name, p))
+    return [copies.get(p.name, p) for p in saved]
 
 
 def _inputs_of(trace: Trace, given: set[str]) -> list[Proxy]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the documents share: traces are verified, and what a document registers is taken back."""
+"""What the tests of the documents share: what a document registers or declares is taken back."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ _load(Path(__file__).with_name("compare.py"))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _verified() -> Iterator[None]:
-    """Every trace is checked between passes, and the documents' executors do not outlive their tests."""
+def _deregistered() -> Iterator[None]:
+    """The documents' executors do not outlive their tests."""
     from thunder.extend import deregister_executor, get_all_executors
 
     before = {executor.name for executor in get_all_executors()}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("THUNDER_VERIFY", "1")
-        yield
+    yield
     for executor in get_all_executors():
         if executor.name not in before:
             deregister_executor(executor)

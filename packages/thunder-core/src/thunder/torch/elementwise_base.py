@@ -8,6 +8,7 @@ itself; a composition of several of them has to say it, or it would round at eac
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -81,15 +82,19 @@ def in_float32(decomposition: F) -> F:
 def rule_in_float32(rule: F) -> F:
     """Decorator of a `vjp` rule: computes in float32 what comes in 16 bits, each gradient in its input's own dtype."""
 
+    names = list(inspect.signature(rule).parameters)[2:]
+
     @functools.wraps(rule)
     def widened(g: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
-        if _low_precision((g, *args), {}) is None:
+        if _low_precision((g, *args), kwargs) is None:
             return rule(g, out, *args, **kwargs)
-        grads = rule(to_float32(g), to_float32(out), *map(to_float32, args), **kwargs)
+        wide = {k: to_float32(v) for k, v in kwargs.items()}
+        grads = rule(to_float32(g), to_float32(out), *map(to_float32, args), **wide)
         grads = grads if isinstance(grads, tuple) else (grads,)
+        given = (*args, *(kwargs.get(name) for name in names[len(args) :]))
         return tuple(
             clang.maybe_convert_to_dtype(grad, a.dtype) if isinstance(grad, TensorProxy) else grad
-            for grad, a in zip(grads, args)
+            for grad, a in zip(grads, given)
         )
 
     return widened  # type: ignore[return-value]

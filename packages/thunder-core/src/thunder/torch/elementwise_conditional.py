@@ -385,9 +385,6 @@ def _add_quotient(input: Any, a: Any, b: Any, value: Any) -> Any:
 
 
 def _fused_samples(make: MakeTensor) -> Any:
-    if make.dtype.is_floating_point:
-        # With a factor that keeps the product within range: torch's kernel adds it before it is rounded.
-        yield SampleInput(make((4, 4)), make((4, 4)), make((4, 4), exclude_zero=True), value=0.5)
     for shapes in (((4, 4),) * 3, ((), (), ()), ((4, 1), (3,), (2, 1, 1)), ((0, 3), (3,), (1, 3)), ((2, 2), (), ())):
         yield SampleInput(*(make(shape, exclude_zero=True) for shape in shapes))
     yield SampleInput(make((4, 4)), make((4, 4)), make((4, 4), exclude_zero=True), value=2)
@@ -395,7 +392,14 @@ def _fused_samples(make: MakeTensor) -> Any:
         yield SampleInput(make((4, 4)), make((4, 4)), make((4, 4), exclude_zero=True), value=-0.3)
 
 
-addcmul.samples(_fused_samples)
+@addcmul.samples
+def _(make: MakeTensor) -> Any:
+    if make.dtype.is_floating_point:
+        # With a factor that keeps the product within range: torch's kernel adds it before it is rounded.
+        yield SampleInput(make((4, 4)), make((4, 4)), make((4, 4)), value=0.5)
+    yield from _fused_samples(make)
+
+
 addcdiv.samples(_fused_samples)
 
 

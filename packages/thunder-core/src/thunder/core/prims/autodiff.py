@@ -71,15 +71,18 @@ def _incoming(out: Any) -> Any:
 def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
     """The gradient rule that runs `sym` and puts what `vjp(g, out, *args, **kwargs)` returns.
 
-    With several outputs `g` is a tuple. `vjp` returns one gradient, or a tuple with one for each positional argument.
+    With several outputs `g` is a tuple. `vjp` returns one gradient, or a tuple with one for each positional parameter.
     """
+    names = sym.bind.names
 
     def rule(*args: Any, **kwargs: Any) -> Any:
         out = sym(*args, **kwargs)
         grads = vjp(_incoming(out), out, *args, **kwargs)
         if not isinstance(grads, tuple):
             grads = (grads,)
-        for a, g in zip(args, grads):
+        # A positional parameter may have been written as a keyword, after one that was left out.
+        given = (*args, *(kwargs.get(name) for name in names[len(args) :]))
+        for a, g in zip(given, grads):
             if isinstance(a, TensorProxy) and g is not None and is_inexact_dtype(a.dtype):
                 put_grad(a, g)
             elif isinstance(a, (tuple, list)) and g is not None:

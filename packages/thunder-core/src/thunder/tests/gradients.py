@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from thunder.tests.comparison import Mismatch, compare, widened
 if TYPE_CHECKING:
     from thunder.tests.cases import Case
 
-__all__ = ["compare_with_autograd", "gradients_of", "with_leaves"]
+__all__ = ["compare_with_autograd", "compare_with_differences", "gradients_of", "with_leaves"]
 
 
 def with_leaves(sample: SampleInput) -> tuple[SampleInput, list[torch.Tensor]]:
@@ -72,6 +73,41 @@ def compare_with_autograd(case: Case, sample: SampleInput) -> Trace | None:
     actual = gradients_of(ours, leaves)
     compare(actual, expected, tolerance=case.tolerance, truth=lambda: _true_gradients(case, sample, leaves))
     return traces[-1]
+
+
+# How far inputs are moved for a difference, and how close it comes to the derivative of a smooth function.
+STEP, DIFFERENCE = 1e-6, (1e-4, 1e-5)
+
+
+def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
+    """Compares the gradients of a sample, in one random direction, with a difference of results in double precision."""
+    sample, leaves = with_leaves(sample)
+    if not leaves or any(widened(x).dtype is not x.dtype for x in leaves):
+        return None
+    with running.same_random_numbers():
+        result, jitted = running.run_jitted(case.info, sample, case.target.executors)
+    trace = thunder.last_traces(jitted)[-1]
+    outputs = [i for i, x in enumerate(running.tensors_in(result)) if x.requires_grad]
+    if not outputs:
+        return None
+    directions = [_cotangent(x) - 1 for x in leaves]
+    derivative = sum(_inner(g, d) for g, d in zip(gradients_of(result, leaves), directions))
+
+    def moved(step: float) -> list[torch.Tensor]:
+        by_id = {id(x): x.detach() + step * d for x, d in zip(leaves, directions)}
+        there = running.map_tensors(sample, lambda x: by_id.get(id(x), x))
+        with running.same_random_numbers():
+            found = running.tensors_in(jitted(there.args, there.kwargs))
+        return [found[i] for i in outputs]
+
+    difference = sum(_inner(_cotangent(a), a - b) / (2 * STEP) for a, b in zip(moved(STEP), moved(-STEP)))
+    if not math.isclose(derivative, difference, rel_tol=DIFFERENCE[0], abs_tol=DIFFERENCE[1]):
+        raise Mismatch(f"the derivative in a random direction is {derivative}, but the difference says {difference}")
+    return trace
+
+
+def _inner(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.conj() * b).real.sum()) if a.is_complex() or b.is_complex() else float((a * b).sum())
 
 
 def _compare_flags(ours: Any, theirs: Any) -> None:

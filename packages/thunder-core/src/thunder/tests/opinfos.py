@@ -90,6 +90,16 @@ _LIST_OF_TAG = (
 _derived: dict[Any, OpInfo] = {}
 
 
+def _setitem(input: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
+    out = input.clone()
+    out[key] = value
+    return out
+
+
+# What torch has only as a statement.
+_REFERENCES: dict[str, Callable[..., Any]] = {"torch.setitem": _setitem}
+
+
 # -- generators that contributors use ----------------------------------------------------------------------------------
 def elementwise_unary_generator(
     op: OpInfo, device: Any, dtype: torch.dtype, requires_grad: bool = False, **kwargs: Any
@@ -159,7 +169,7 @@ def _torch_functions() -> dict[Symbol, Any]:
 def _reference_of(sym: Symbol, functions: dict[Symbol, Any]) -> Callable[..., Any] | None:
     from thunder.tests.running import torch_implementation
 
-    found = sym.reference or functions.get(sym)
+    found = sym.reference or functions.get(sym) or _REFERENCES.get(sym.id)
     if found is None:
         return torch_implementation(sym)
     # A property of tensors is an object to be asked, not a function to be called.

@@ -36,6 +36,7 @@ __all__ = [
     "exists",
     "has_implementation",
     "map_tensors",
+    "operations",
     "reference",
     "run_jitted",
     "run_trace",
@@ -110,23 +111,25 @@ def reference(info: OpInfo, sample: SampleInput) -> Any:
     return info.torch_reference(*to_torch(sample.args), **to_torch(sample.kwargs))
 
 
-def exists(info: OpInfo, sample: SampleInput) -> bool:
+def exists(info: OpInfo, sample: SampleInput, *, with_values: bool = False) -> bool:
     """Whether a sample is a call that has a result: torch takes it, and a primitive's meta function does.
 
-    A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts.
+    A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts. An operator
+    that torch does not have is what its decomposition takes. `with_values`: only what computes at least one element.
     """
+    result: Any = None
     if info.torch_reference is not None:
         try:
             with same_random_numbers():
-                reference(info, copied(sample) if writes(info) else sample)
+                result = reference(info, copied(sample) if writes(info) else sample)
         except Exception:  # whatever torch says is a no
             return False
-    if info.symbol.is_prim:
+    if info.symbol.is_prim or info.torch_reference is None:
         try:
-            trace_sample(info, sample)
+            result = trace_sample(info, sample).output
         except (RuntimeError, TypeError, ValueError, IndexError):  # other types are faults, for a test to show
             return False
-    return True
+    return not with_values or any(0 not in getattr(x, "shape", ()) for x in tree_leaves(result))
 
 
 def writes(info: OpInfo) -> bool:
@@ -209,6 +212,11 @@ def all_levels(bsyms: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
 def draws_random_numbers(trace: Trace) -> bool:
     """Whether any operation of the trace draws random numbers."""
     return any(OpTags.RANDOM_OP in bsym.sym.tags for bsym in all_levels(trace.bound_symbols))
+
+
+def operations(trace: Trace) -> list[BoundSymbol]:
+    """What a trace runs: none where the program only hands on its inputs."""
+    return [bsym for bsym in trace.bound_symbols if not is_structural(bsym)]
 
 
 def claimed_by(trace: Trace, executors: Sequence[Executor]) -> bool:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from thunder.clang import expand, maybe_convert_to_dtype
+from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.frontend.handle import Handle, View
 from thunder.frontend.layout import is_view
@@ -50,6 +53,7 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
     if handle._views and any(not view.certain for view in handle._views):
         _leaves_storage(handle)
     storage = handle._storage
+    before = storage.value
     if not handle._views:
         storage.value = new
     else:
@@ -60,10 +64,23 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
         for view, base in zip(reversed(handle._views), reversed(bases)):
             value = view.put_back(base, value)
         storage.value = value
-    storage.version += 1
     storage.written = True
+    storage.version += 1
+    hidden = _hidden_from_autograd(handle)
+    storage.visible |= not hidden
+    if hidden and storage.needs_grad:
+        storage.value = prims.assign_value(before, storage.value)
+        if handle._views:
+            return  # seen anew from there when it is next read
+        new = storage.value
     handle._value = new
     handle._version_seen = storage.version
+
+
+def _hidden_from_autograd(handle: Handle) -> bool:
+    """Whether a write to `handle` now leaves the gradient of what it shares memory with as it was."""
+    off = not torch.is_grad_enabled() and handle._tracer.detaching
+    return off or any(view.hides_writes for view in handle._views)
 
 
 def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:

@@ -210,12 +210,13 @@ def set_requires_grad(handle: Handle, value: bool) -> None:
     """Makes a handle require grad, or not."""
     if handle._needs_grad is not value:
         handle._needs_grad = value
+        handle._storage.needs_grad |= value
         with torch._C.DisableTorchFunction():
             handle.requires_grad_(value)
 
 
 def _check_leaf(tracer: Tracer, handle: Handle, result: Any, name: str) -> None:
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or any(view.hides_writes for view in handle._views):
         return
     for lifted in tracer.inputs:
         if lifted.handle._storage is handle._storage and lifted.tensor.requires_grad and lifted.tensor.is_leaf:

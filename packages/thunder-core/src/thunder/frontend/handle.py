@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.errors import TracingError
@@ -33,11 +34,18 @@ class View(NamedTuple):
     kwargs: dict[str, Any]
     index: int | None
     certain: bool  # False where torch answers a view or a copy, depending on strides
+    detached: bool = False  # made under no_grad of something that requires grad
 
     def apply(self, base: TensorProxy) -> TensorProxy:
         """The view of `base`."""
         out = self.sym(base, *self.args, **self.kwargs)
-        return out if self.index is None else out[self.index]
+        out = out if self.index is None else out[self.index]
+        return prims.detach(out) if self.detached else out
+
+    @property
+    def hides_writes(self) -> bool:
+        """Whether autograd does not see, on the base, what is written through it."""
+        return self.detached or not self.sym.differentiable
 
     def put_back(self, base: TensorProxy, new: TensorProxy) -> TensorProxy:
         """`base` with the view's elements replaced by `new`."""
@@ -54,13 +62,15 @@ class View(NamedTuple):
 class Storage:
     """The memory that a tensor and its views share: its present value, and how often it has been written."""
 
-    __slots__ = ("source", "value", "version", "written")
+    __slots__ = ("needs_grad", "source", "value", "version", "visible", "written")
 
     def __init__(self, value: TensorProxy, source: TensorProxy | None = None):
         self.value = value
         self.version = 0
         self.source = source  # the input of the program whose memory this is
         self.written = False
+        self.visible = False  # whether autograd saw a write to it
+        self.needs_grad = False  # whether anything that shares it has required grad
 
 
 class Handle(torch.Tensor):
@@ -92,6 +102,7 @@ class Handle(torch.Tensor):
         handle._version_seen = handle._storage.version
         handle._views = views
         handle._needs_grad = requires_grad
+        handle._storage.needs_grad |= requires_grad
         tracer.handles.add(handle)
         return handle
 

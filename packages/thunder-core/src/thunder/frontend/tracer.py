@@ -166,6 +166,8 @@ class Tracer:
             return slice(self.unwrap(x.start), self.unwrap(x.stop), self.unwrap(x.step))
         if isinstance(x, tuple) and hasattr(x, "_fields"):
             return kind(*[self.unwrap(i) for i in x])
+        if isinstance(x, tuple):  # one of torch.return_types
+            return kind([self.unwrap(i) for i in x])
         return x
 
     def wrap(self, x: Any, *, requires_grad: bool = False) -> Any:
@@ -181,6 +183,8 @@ class Tracer:
             return {k: self.wrap(v, requires_grad=requires_grad) for k, v in x.items()}
         if isinstance(x, tuple) and hasattr(x, "_fields"):
             return kind(*[self.wrap(i, requires_grad=requires_grad) for i in x])
+        if isinstance(x, tuple):  # one of torch.return_types
+            return kind([self.wrap(i, requires_grad=requires_grad) for i in x])
         return x
 
     # -- operations ---------------------------------------------------------------------------------------------------
@@ -229,12 +233,13 @@ class Tracer:
                 args, kwargs = autocast_arguments(sym, args, kwargs)
             out = sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
-            if grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable:
+            detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
+            if detached:
                 out = self._detached(out, args, kwargs)
             grad = grad and torch.is_grad_enabled() and sym.differentiable
             if base is None:
                 return self._results(out, tensors, grad)
-            return self._views(sym, base, sym.bind(args, kwargs), out, grad)
+            return self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
 
     def _detached(self, out: Any, args: Any, kwargs: Any) -> Any:
         """What an operation under no_grad gives: no gradient flows back through it."""
@@ -254,7 +259,9 @@ class Tracer:
                     return t if isinstance(t, Handle) else handle
         return self.wrap(out, requires_grad=grad)
 
-    def _views(self, sym: Symbol, base: Handle, call: tuple[Any, Any], out: Any, grad: bool) -> Any:
+    def _views(
+        self, sym: Symbol, base: Handle, call: tuple[Any, Any], out: Any, grad: bool, detached: bool
+    ) -> Any:
         args, kwargs = call[0][1:], call[1]
         certain = sym.name not in MAYBE_VIEW
 
@@ -263,7 +270,7 @@ class Tracer:
                 return value
             if value is base._value:
                 return base
-            view = View(sym, args, kwargs, index, certain)
+            view = View(sym, args, kwargs, index, certain, detached)
             return aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
 
         if isinstance(out, (tuple, list)):
@@ -285,6 +292,18 @@ class Tracer:
             state.trace, state.frontend, state.source = before
 
     # -- the end ------------------------------------------------------------------------------------------------------
+    def _write_back(self, lifted: Lifted, storage: Storage) -> None:
+        value = storage.value
+        if storage.needs_grad and not storage.visible:
+            written = prims.copy_(prims.detach(value), lifted.proxy)
+            storage.value = prims.assign_value(value, written)
+        else:
+            storage.value = prims.copy_(value, lifted.proxy)
+        storage.version += 1
+        # Whoever returns the input itself returns the caller's tensor.
+        lifted.handle._value, lifted.handle._version_seen = lifted.proxy, storage.version
+        self.wrote_input = True
+
     def finish(self, output: Any) -> Any:
         """Writes inputs that were changed in place back to their memory; returns the output in proxies.
 
@@ -297,9 +316,7 @@ class Tracer:
                 for lifted in self.inputs:
                     storage = lifted.handle._storage
                     if storage.written and storage.value is not lifted.proxy:
-                        storage.value = prims.copy_(storage.value, lifted.proxy)
-                        storage.version += 1
-                        self.wrote_input = True
+                        self._write_back(lifted, storage)
                 output = self.unwrap(output)
                 self.trace.output = output
                 prims.python_return(output)

@@ -145,6 +145,31 @@ def _(make: MakeTensor) -> Any:
     )
 
 
+@prim()
+def assign_value(a: TensorProxy, value: TensorProxy, /) -> TensorProxy:
+    """`value` in place of `a`, unseen by autograd: gradients flow to `a` as if it had not changed."""
+    check(
+        value.shape == a.shape and value.dtype is a.dtype,
+        lambda: f"assign_value: the value is a {value.type_string()} and what it replaces a {a.type_string()}",
+    )
+    return TensorProxy(like=a)
+
+
+@assign_value.vjp
+def _(g: Any, out: Any, a: Any, value: Any) -> Any:
+    return g, None
+
+
+@assign_value.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 2)), make((3, 2)).detach())
+
+
+@assign_value.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 2)), make((2, 3))), RuntimeError, "what it replaces"
+
+
 @prim(tags=(OpTags.IN_PLACE_OP, NON_DIFFERENTIABLE))
 def copy_(value: TensorProxy, target: TensorProxy, /) -> TensorProxy:
     """Writes `value` into the memory of `target`, an input of the program, and gives `target` as it is afterwards."""

@@ -64,6 +64,12 @@ def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     return torch.empty_strided(a.shape, strides, dtype=a.dtype, device=a.device).copy_(a)
 
 
+@torch_impl(prims.assign_value)
+def assign_value(a: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The value."""
+    return value
+
+
 @torch_impl(prims.copy_)
 def copy_(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Writes `value` into `target`'s memory."""

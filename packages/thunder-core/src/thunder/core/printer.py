@@ -33,14 +33,27 @@ _MODULES: dict[str, tuple[str, str]] = {
 
 
 class PrintContext:
-    """What a text refers to: `imports`, and `objects` by the names that the text gives them."""
+    """What a text refers to: `imports`, and `objects` by the names that the text gives them.
 
-    def __init__(self) -> None:
+    Operators of executors are there as the functions that run them, or with `symbols` as symbols, which run on tensors
+    too and are recorded where the text is traced.
+    """
+
+    def __init__(self, *, symbols: bool = False) -> None:
+        self.symbols = symbols
         self.imports: set[str] = set()
         self.objects: dict[str, Any] = {}
         self.taken: set[str] = set()  # names of values, which no object may have
+        self._functions: dict[str, Any] = {}
         self._names: dict[int, str] = {}
         self._counts: dict[str, int] = {}
+
+    def aside(self) -> PrintContext:
+        """A context for what only stands in comments: it needs no import, and objects have the same names."""
+        other = PrintContext(symbols=self.symbols)
+        other._functions, other._names, other._counts = self._functions, self._names, self._counts
+        other.objects, other.taken = self.objects, self.taken
+        return other
 
     def module(self, module: str) -> str:
         """How `module` is written, with its import noted."""
@@ -65,9 +78,10 @@ class PrintContext:
         if sym.module is not None:
             return f"{self.module(sym.module)}.{sym.name}"
         target = sym.fn if sym.fn is not None else sym
-        if sym.name not in self.taken and self.objects.setdefault(sym.name, target) is target:
-            return sym.name
-        return self.name_of(target, sym.name)
+        own = sym.name not in self.taken and self._functions.setdefault(sym.name, target) is target
+        name = sym.name if own else self.name_of(target, sym.name)
+        self.objects[name] = sym if self.symbols else target
+        return name
 
 
 def _identifier(cls: type) -> str:
@@ -179,10 +193,7 @@ def bound_symbol_lines(
         lines = [call_line(bsym, context)]
     if depth is None or depth > 0:
         below = None if depth is None else depth - 1
-        # What only stands in comments needs no import; objects have one name everywhere.
-        aside = PrintContext()
-        aside._names, aside._counts, aside.objects = context._names, context._counts, context.objects
-        aside.taken = context.taken
+        aside = context.aside()
         for sub in bsym.subsymbols:
             for line in bound_symbol_lines(sub, depth=below, context=aside):
                 indent = len(line) - len(line.lstrip())

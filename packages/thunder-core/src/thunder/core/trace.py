@@ -140,10 +140,13 @@ class Trace:
         return namespace[self.name]  # type: ignore[no-any-return]
 
     def python_ctx(self) -> dict[str, Any]:
-        """The names that its text needs beyond what it imports: `exec(str(trace), trace.python_ctx())` works."""
+        """The names that its text needs beyond what it imports: `exec(str(trace), trace.python_ctx())` works.
+
+        The operators of executors are in it as symbols, so that the text can also be traced again.
+        """
         from thunder.core.printer import PrintContext, trace_text
 
-        context = PrintContext()
+        context = PrintContext(symbols=True)
         trace_text(self, depth=None, context=context)
         return context.objects
 

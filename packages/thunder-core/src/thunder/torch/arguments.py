@@ -26,6 +26,13 @@ class FlexibleBinder(Binder):
         self.other_names = names
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return super().__call__(*self._plain(args, kwargs))
+
+    def accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return super().accepts(*self._plain(args, kwargs))
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call in its plain spelling."""
         if kwargs and self.other_names:
             kwargs = {self.other_names.get(k, k): v for k, v in kwargs.items()}
         at = self.packed
@@ -35,7 +42,7 @@ class FlexibleBinder(Binder):
                 args = (*args[:at], tuple(args[at:]))
             elif single == 0 and self.least == 1 and not kwargs:
                 args = (*args, ())
-        return super().__call__(args, kwargs)
+        return args, kwargs
 
 
 def flexible(*, one_by_one: str | None = None, several: str | None = None, **names: str) -> Callable[[Symbol], Symbol]:

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from thunder.core.symbol import Symbol
     from thunder.core.trace import Trace
 
-__all__ = ["Frontend", "SourceLine", "current_trace", "state", "tracectx"]
+__all__ = ["Frontend", "SourceLine", "current_trace", "registrations", "state", "tracectx"]
+
+# Counts registrations of implementations and gradient rules, so that a compiled specialization can see that what it was
+# compiled with has changed.
+registrations = [0]
 
 
 class SourceLine(NamedTuple):

@@ -13,22 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from thunder.core.errors import ThunderError
+from thunder.core.state import registrations
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
 
 __all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "implementations_epoch"]
 
-# Counts registrations, so that a compiled specialization can see that what it was compiled with has changed.
-_epoch = [0]
-
-
 def implementations_epoch() -> int:
     """Grows whenever an implementation is registered: what was compiled before may not be what would be compiled now."""
-    return _epoch[0]
+    return registrations[0]
 
 
 def _changed() -> None:
-    _epoch[0] += 1
+    registrations[0] += 1
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from thunder.core.errors import ThunderError
 from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import rule_of_vjp
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.state import state, tracectx
+from thunder.core.state import registrations, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.trace import Trace, construct
 
@@ -40,6 +40,7 @@ _registered: dict[Any, GradRule] = {}
 def register_grad(sym_or_id: Symbol | Any, rule: GradRule) -> None:
     """Sets the gradient rule of an operation, by its symbol or id, whoever declared it."""
     _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
+    registrations[0] += 1
 
 
 def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule | None:
@@ -364,6 +365,7 @@ def _as_they_were(forward: Trace, backward: Trace, saved: list[Proxy]) -> list[P
         if OpTags.VIEW_OP in op.sym.tags and op.arg_names and op.arg_names[0] in memory:
             memory.update(op.out_names)
     copies: dict[str, Any] = {}
+    forward.names |= backward.names
     with tracectx(forward), forward.scope() as made:
         for p in saved:
             if p.name in memory:

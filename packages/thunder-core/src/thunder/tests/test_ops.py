@@ -39,9 +39,6 @@ from thunder.tests.target import Target, operators_without_samples
 # What torch says about experimental types and deprecated functions is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
-# Their values are whatever was in memory.
-_WITHOUT_VALUES = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes the cases of each test from the options of the run."""
@@ -61,11 +58,6 @@ def _counted(request: pytest.FixtureRequest) -> None:
     case = callspec.params.get("case") if callspec is not None else None
     if case is not None:
         request.node.user_properties.append((PROPERTY, case.counted))
-
-
-def has_values(info: OpInfo) -> bool:
-    """Whether what it gives is determined by its arguments, or by the random state."""
-    return info.name.removeprefix("prims.") not in _WITHOUT_VALUES
 
 
 def is_composite(info: OpInfo) -> bool:
@@ -99,7 +91,7 @@ def _compare_with_torch(case: Case, sample: SampleInput, actual: Any, expected: 
         expected,
         tolerance=case.tolerance,
         truth=lambda: _truth(case.info, sample),
-        values=values and has_values(case.info),
+        values=values and case.info.has_values,
     )
 
 
@@ -171,7 +163,7 @@ def test_core_vs_torch_consistency(case: Case) -> None:
             if random:
                 with running.same_random_numbers():
                     again = jitted(given.args, given.kwargs)
-                if has_values(case.info):
+                if case.info.has_values:
                     compare(again, actual)
 
 
@@ -283,7 +275,7 @@ def test_trace_reexecutes(case: Case) -> None:
             for each in (trace, execution):
                 with running.same_random_numbers():
                     actual = _reexecuted(each, fresh())
-                compare(actual, expected, tolerance=case.tolerance, values=has_values(case.info))
+                compare(actual, expected, tolerance=case.tolerance, values=case.info.has_values)
 
 
 def _reexecuted(trace: Trace, sample: SampleInput) -> Any:
@@ -339,7 +331,7 @@ def _registers(trace: Trace, info: OpInfo, target: Target) -> bool:
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
-@conformance(each_differentiable_dtype, where=has_values)
+@conformance(each_differentiable_dtype, where=lambda info: info.has_values)
 def test_grad_vs_torch(case: Case) -> None:
     """`backward` through what `thunder.jit` gives puts the gradients that torch's autograd puts.
 

@@ -66,8 +66,7 @@ def empty(shape: Sequence[int], /, *, device: devices.Device, dtype: dtypes.dtyp
 
 @empty.samples
 def _(make: MakeTensor) -> Any:
-    # Without elements: there is nothing to compare in the others.
-    for shape in ((0,), (0, 3), (2, 0, 2)):
+    for shape in ((2, 3), (), (0, 3)):
         yield SampleInput(shape, device=devices.to_device(make.device), dtype=dtypes.to_dtype(make.dtype))
 
 

@@ -248,7 +248,7 @@ def nextafter(a: Any, b: Any, /) -> TensorProxy:
 
 @nextafter.vjp
 def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return g, (zeros_of(b) if differentiable(b) else None)
+    return where(a == b, 0, g), (zeros_of(b) if differentiable(b) else None)
 
 
 nextafter.samples(binary_samples())

@@ -30,11 +30,7 @@ MODULE = "thunder.executors.torchex"
 
 # Operators of Python for calls whose first operand is a number, which torch's functions do not take.
 _WITH_NUMBER_FIRST: dict[str, Callable[..., Any]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "true_divide": operator.truediv,
-    "div": operator.truediv, "floor_divide": operator.floordiv, "pow": operator.pow, "remainder": operator.mod,
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
-    "bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
-    "bitwise_left_shift": operator.lshift, "bitwise_right_shift": operator.rshift,
 }  # fmt: skip
 
 _NAMESPACES: tuple[tuple[str, Any], ...] = (

@@ -15,6 +15,8 @@ from thunder.executors.torchex.base import torch_impl
 @torch_impl(prims.full)
 def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """A tensor filled with one value."""
+    if fill_value == 0:
+        return torch.zeros(tuple(shape), device=device, dtype=dtype)
     return torch.full(tuple(shape), fill_value, device=device, dtype=dtype)
 
 

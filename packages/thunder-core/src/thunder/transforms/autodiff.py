@@ -292,21 +292,19 @@ def differentiate(
     with construct(trace, "Grad transform") as out:
         joint = JointTrace(trace, wrt, executors)
         out.names, out._counters = joint.trace.names, joint.trace._counters
-        out.bound_symbols[:] = joint.trace.bound_symbols
+        # Writes to inputs come last: the backward operations read them as they were.
+        program = joint.trace.bound_symbols
+        first_write = next((i for i, op in enumerate(program) if _writes(op)), len(program))
+        out.bound_symbols[:] = program[:first_write]
         with tracectx(out), set_langctx("torch"):
             cotangents = {p.name: _ones_like(p) for p in differentiable_outputs(joint.output, joint.tracked)}
             if not cotangents:
                 raise ThunderError(
                     "grad: no output depends on a floating point input of the function, so there is nothing to differentiate"
                 )
-            # Writes to inputs come last: the backward operations read them as they were.
-            program = out.bound_symbols
-            first_write = next((i for i, op in enumerate(program) if _writes(op)), len(program))
-            writes = program[first_write:]
-            del program[first_write:]
             grads = joint.backward(cotangents, wrt)
             found = [g if g is not None else ltorch.zeros_like(p) for g, p in zip(grads, wrt)]
-            program += writes
+            out.bound_symbols += program[first_write:]
             prims.python_return(found)
     out.output = found
     return out

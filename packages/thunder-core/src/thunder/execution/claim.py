@@ -10,7 +10,7 @@ whole trace has run; what it leaves is claimed by the others afterwards.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from thunder.core.errors import check
 from thunder.core.langctx import set_langctx
@@ -20,7 +20,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.extend import Executor, FusionExecutor, Implementation
 
-__all__ = ["claim", "transform_for_execution"]
+__all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_execution"]
 
 _STRUCTURAL = frozenset({OpTags.UNPACK_OP})
 _STRUCTURAL_IDS = frozenset({"PrimIDs.RETURN", "PrimIDs.DEL", "PrimIDs.COMMENT"})
@@ -70,18 +70,13 @@ class _Claimer:
             return
         if not bsym.out_names and not bsym.sym.must_stay and not bsym.subsymbols:
             return  # it hands on its inputs
-        for executor in self.ordered(bsym):
-            if (executor.name, bsym.sym.id) in excluded:
-                continue
-            if isinstance(executor, FusionExecutor) and executor.can_fuse(bsym):
-                self.out.record(bsym)
-                return
-            implementation = _can_run(executor, bsym)
-            if implementation is not None:
-                self.execute(bsym, executor, implementation, excluded)
-                return
-            if _can_run_parts(executor, bsym, excluded):
-                break
+        choice = choose(bsym, self.executors, excluded)
+        if choice.fused:
+            self.out.record(bsym)
+            return
+        if choice.executor is not None and choice.implementation is not None:
+            self.execute(bsym, choice.executor, choice.implementation, excluded)
+            return
         check(bool(bsym.subsymbols) or not bsym.out_names, lambda: self.unclaimed(bsym))
         for sub in bsym.subsymbols:
             self.take(sub, excluded)
@@ -94,19 +89,6 @@ class _Claimer:
             text += f"\nbecause no executor takes its part\n  {str(bsym).splitlines()[0]}"
         asked = ", ".join(ex.name for ex in self.executors) or "none"
         return f"{text}\n  executors asked: {asked}" + (f"\n  at {bsym.source}" if bsym.source else "")
-
-    def ordered(self, bsym: BoundSymbol) -> Sequence[Executor]:
-        """The executors in the order in which they are asked for this operation."""
-        id = bsym.sym.id
-        own = {
-            i: impl.priority
-            for i, ex in enumerate(self.executors)
-            if (impl := ex.implmap.get(id)) and impl.priority is not None
-        }
-        if not own:
-            return self.executors
-        ranked = sorted(enumerate(self.executors), key=lambda pair: -(own.get(pair[0], pair[1].priority)))
-        return [ex for _, ex in ranked]
 
     def execute(
         self,
@@ -163,10 +145,52 @@ class _Claimer:
         return names
 
 
-def _can_run(executor: Executor, bsym: BoundSymbol) -> Implementation | None:
-    """How the executor runs the operation itself; None when it does not."""
-    found = executor.implementation(bsym)
-    return found if found is not None and found.executable and executor.can_execute(bsym) else None
+class Choice(NamedTuple):
+    """Who takes an operation, and why those asked before did not.
+
+    Without an implementation the executor takes it into a fusion (`fused`) or runs all its parts. Nobody: None.
+    """
+
+    executor: Executor | None
+    implementation: Implementation | None
+    fused: bool
+    rejections: dict[str, str]
+
+
+def choose(
+    bsym: BoundSymbol, executors: Sequence[Executor], excluded: frozenset[tuple[str, Any]] = frozenset()
+) -> Choice:
+    """Who takes an operation. `excluded` are (executor, operation) pairs that are not asked."""
+    rejections: dict[str, str] = {}
+    for executor in ordered(bsym, executors):
+        if (executor.name, bsym.sym.id) in excluded:
+            continue
+        if isinstance(executor, FusionExecutor):
+            reason = executor.fuse_rejection(bsym)
+            if reason is None:
+                return Choice(executor, None, True, rejections)
+            rejections[executor.name] = reason
+        reason = executor.rejection(bsym)
+        if reason is None:
+            return Choice(executor, executor.implementation(bsym), False, rejections)
+        if _can_run_parts(executor, bsym, excluded):
+            return Choice(executor, None, False, rejections)
+        rejections.setdefault(executor.name, reason)
+    return Choice(None, None, False, rejections)
+
+
+def ordered(bsym: BoundSymbol, executors: Sequence[Executor]) -> Sequence[Executor]:
+    """The executors in the order in which they are asked for this operation."""
+    id = bsym.sym.id
+    own = {
+        i: impl.priority
+        for i, ex in enumerate(executors)
+        if (impl := ex.implmap.get(id)) and impl.priority is not None
+    }
+    if not own:
+        return executors
+    ranked = sorted(enumerate(executors), key=lambda pair: -(own.get(pair[0], pair[1].priority)))
+    return [ex for _, ex in ranked]
 
 
 def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]]) -> bool:
@@ -175,7 +199,7 @@ def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tu
     def takes(part: BoundSymbol) -> bool:
         if not part.out_names and not part.sym.must_stay and not part.subsymbols:
             return True  # it hands on its inputs
-        if (executor.name, part.sym.id) not in excluded and _can_run(executor, part) is not None:
+        if (executor.name, part.sym.id) not in excluded and executor.can_execute(part):
             return True
         return _can_run_parts(executor, part, excluded)
 

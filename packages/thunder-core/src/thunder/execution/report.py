@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace
-from thunder.execution.claim import is_structural
-from thunder.extend import Executor, FusionExecutor
+from thunder.execution.claim import choose, is_structural
+from thunder.extend import Executor
 
 __all__ = ["OperationReport", "report"]
 
@@ -36,6 +36,8 @@ class OperationReport:
         why = "; ".join(f"{name}: {reason}" for name, reason in self.rejections.items())
         return f"{line:<70}{'  not ' + why if why else ''}"
 
+    __repr__ = __str__
+
 
 def report(trace: Trace, executors: Sequence[Executor]) -> list[OperationReport]:
     """A row for each operation of a program that has not been claimed yet; parts of one that nobody takes come below it."""
@@ -45,19 +47,12 @@ def report(trace: Trace, executors: Sequence[Executor]) -> list[OperationReport]
 def _rows(bsym: BoundSymbol, executors: Sequence[Executor], depth: int) -> Iterator[OperationReport]:
     if is_structural(bsym) or (not bsym.out_names and not bsym.sym.must_stay and not bsym.subsymbols):
         return
-    rejections: dict[str, str] = {}
-    chosen: str | None = None
-    for executor in executors:
-        reason = executor.rejection(bsym)
-        if reason is not None and isinstance(executor, FusionExecutor):
-            reason = executor.fuse_rejection(bsym)
-        if reason is None:
-            chosen = executor.name
-            break
-        rejections[executor.name] = reason
+    choice = choose(bsym, executors)
+    whole = choice.fused or choice.implementation is not None
+    chosen = choice.executor.name if choice.executor is not None and whole else None
     name = f"{bsym.sym.module or ''}.{bsym.sym.name}".lstrip(".").replace("thunder.torch.", "ltorch.")
     name = name.replace("thunder.core.prims.", "prims.")
-    yield OperationReport(name, OpTags.OPAQUE_OP in bsym.sym.tags, chosen, rejections, bsym.source, depth)
+    yield OperationReport(name, OpTags.OPAQUE_OP in bsym.sym.tags, chosen, choice.rejections, bsym.source, depth)
     if chosen is None:
         for sub in bsym.subsymbols:
             yield from _rows(sub, executors, depth + 1)

@@ -145,8 +145,9 @@ def _special(x: Any, kind: type, context: PrintContext) -> str:
     if isinstance(x, Symbol):
         return context.function(x)
     if isinstance(x, tuple) and proxies_in(x):
-        # A named tuple that holds values of the trace.
-        return f"{context.name_of(kind, kind.__name__)}({', '.join([printable(i, context) for i in x])})"
+        # A named tuple that holds values of the trace; torch.return_types are made from one sequence.
+        items = ", ".join([printable(i, context) for i in x])
+        return f"{context.name_of(kind, kind.__name__)}({items if hasattr(x, '_fields') else f'({items})'})"
     return context.name_of(x, getattr(x, "__name__", "").strip("<>_") or _identifier(kind))
 
 

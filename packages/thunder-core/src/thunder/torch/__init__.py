@@ -37,3 +37,6 @@ from thunder.torch.sorting import *  # noqa: F403
 from thunder.torch.splitting import *  # noqa: F403
 from thunder.torch.transposes import *  # noqa: F403
 from thunder.torch.vector_norms import *  # noqa: F403
+
+# The operations come before whatever else the families' files have of the same name, such as the dtype bfloat16.
+globals().update({_sym.name: _sym for _sym in all_torchsymbols().values() if _sym.module == "thunder.torch"})

@@ -186,6 +186,7 @@ def cpu(input: TensorProxy, memory_format: Any = torch.preserve_format) -> Tenso
 
 @cpu.samples
 def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3, 4, 5)), torch.channels_last)
     yield SampleInput(make((3, 2)))
 
 

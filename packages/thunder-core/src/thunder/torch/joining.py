@@ -329,10 +329,11 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), 2, 2), IndexError, "Dimension out of range"
 
 
-@flexible(one_by_one="tensors")
 @torchsymbol(torch.meshgrid, is_method=False, tags=_SHAPE)
-def meshgrid(tensors: Sequence[TensorProxy], indexing: str | None = None) -> tuple[TensorProxy, ...]:
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[TensorProxy, ...]:
     """The coordinates of the points of a grid, one tensor for each axis; `indexing` is "ij" (the default) or "xy"."""
+    if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
+        tensors = tuple(tensors[0])
     check(len(tensors) > 0, lambda: "meshgrid expects a non-empty TensorList")
     check(
         indexing in (None, "ij", "xy"),
@@ -377,7 +378,7 @@ def cartesian_prod(*tensors: TensorProxy) -> TensorProxy:
     check(all(x.ndim == 1 for x in tensors), lambda: "Expect a 1D vector, but got a tensor of another rank")
     if len(tensors) == 1:
         return tensors[0]
-    grids = meshgrid.meta(tensors, "ij")
+    grids = meshgrid.meta(*tensors, indexing="ij")
     return clang.stack([clang.reshape(g, (numel(g.shape),)) for g in grids], 1)
 
 

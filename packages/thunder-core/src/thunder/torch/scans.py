@@ -85,7 +85,9 @@ def _(make: MakeTensor) -> Any:
 @cumprod.samples
 def _(make: MakeTensor) -> Any:
     yield from _samples(make, low=0, high=2)
-    yield SampleInput(make((4, 3), low=0, high=2), 0, dtype=torch.float64)
+    # Of a complex input in a real dtype torch's own gradient is wrong: it takes the product of the complex numbers.
+    wide = torch.complex128 if make(()).is_complex() else torch.float64
+    yield SampleInput(make((4, 3), low=0, high=2), 0, dtype=wide)
 
 
 @logcumsumexp.samples

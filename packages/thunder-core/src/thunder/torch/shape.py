@@ -364,9 +364,8 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), (2, 4)), RuntimeError, r"The expanded size of the tensor \(4\) must match"
 
 
-@flexible(one_by_one="tensors")
 @torchsymbol(torch.broadcast_tensors, is_method=False, tags=(OpTags.SHAPE_OP,))
-def broadcast_tensors(tensors: Sequence[TensorProxy]) -> tuple[TensorProxy, ...]:
+def broadcast_tensors(*tensors: TensorProxy) -> tuple[TensorProxy, ...]:
     """The tensors spread to one shape."""
     return clang.maybe_broadcast(*tensors)
 
@@ -489,8 +488,9 @@ def as_strided_scatter(
 
 @as_strided_scatter.samples
 def _(make: MakeTensor) -> Any:
+    # torch's own gradient of the input is wrong: it is zero where the input stays, instead of where it is overwritten.
     for a, size, stride, offset in _as_strided_samples(make):
-        yield SampleInput(a, make(size), size, stride, offset)
+        yield SampleInput(a.detach(), make(size), size, stride, offset)
 
 
 @as_strided_scatter.errors

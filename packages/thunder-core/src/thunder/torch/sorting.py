@@ -100,11 +100,11 @@ def kthvalue(input: TensorProxy, k: int, dim: int = -1, keepdim: bool = False) -
         IndexError,
     )
     check(0 < k <= length, lambda: f"kthvalue(): selected number k out of range for dimension {dim}")
-    pair = prims.sort(input, dim, False, True)
-    if input.ndim:
-        pair = tuple([clang.slice_in_dim(x, k - 1, k, dim=dim) for x in pair])
-        pair = pair if keepdim else tuple([prims.squeeze(x, (dim,)) for x in pair])
-    return torch.return_types.kthvalue(pair)
+    if input.ndim == 0:
+        zero = prims.full((), 0, device=input.device, dtype=dtypes.int64)
+        return torch.return_types.kthvalue((prims.clone(input), zero))
+    pair = [clang.slice_in_dim(x, k - 1, k, dim=dim) for x in prims.sort(input, dim, False, True)]
+    return torch.return_types.kthvalue(pair if keepdim else [prims.squeeze(x, (dim,)) for x in pair])
 
 
 @kthvalue.samples

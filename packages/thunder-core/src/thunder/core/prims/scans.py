@@ -28,6 +28,13 @@ def _scan_meta(a: TensorProxy, dim: int) -> TensorProxy:
     return TensorProxy(like=a)
 
 
+def _check_wide(name: str, a: TensorProxy) -> None:
+    check(
+        dtypes.is_inexact_dtype(a.dtype) or a.dtype is dtypes.int64,
+        lambda: f"prims.{name} adds up in int64, but {a.name} is a tensor of {a.dtype}: convert it before",
+    )
+
+
 def _from_the_end(scan: Any, x: TensorProxy, dim: int) -> TensorProxy:
     """The scan that starts at the other end."""
     if x.ndim == 0:
@@ -50,6 +57,7 @@ def _wrong_dims(make: MakeTensor) -> Any:
 @prim(torch="torch.cumsum", tags=_TAGS)
 def cumsum(a: TensorProxy, dim: int, /) -> TensorProxy:
     """The sums of the elements up to each one along `dim`."""
+    _check_wide("cumsum", a)
     return _scan_meta(a, dim)
 
 
@@ -61,6 +69,7 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
 @prim(torch="torch.cumprod", tags=_TAGS)
 def cumprod(a: TensorProxy, dim: int, /) -> TensorProxy:
     """The products of the elements up to each one along `dim`."""
+    _check_wide("cumprod", a)
     return _scan_meta(a, dim)
 
 
@@ -109,7 +118,10 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
 
 
 def _extremum_meta(name: str, a: TensorProxy, dim: int) -> tuple[TensorProxy, TensorProxy]:
-    check(not dtypes.is_complex_dtype(a.dtype), lambda: f"{name}: complex numbers have no order")
+    check(
+        not dtypes.is_complex_dtype(a.dtype) or a.ndim == 0 or 0 in a.shape,
+        lambda: f"{name}: complex numbers have no order",
+    )
     return _scan_meta(a, dim), TensorProxy(like=a, dtype=dtypes.int64)
 
 

@@ -34,7 +34,21 @@ def pad(a: torch.Tensor, padding_value: Any, padding_config: Sequence[tuple[int,
     if all(low == 0 and high == 0 for low, high, _ in padding_config):
         return a.clone() if not any(between for _, _, between in padding_config) else a
     widths = [width for low, high, _ in reversed(padding_config) for width in (low, high)]
+    if isinstance(padding_value, complex):
+        if padding_value.imag:
+            return _padded_by_complex(a, padding_value, padding_config)
+        padding_value = padding_value.real
     return torch.nn.functional.pad(a, widths, value=padding_value)
+
+
+def _padded_by_complex(a: torch.Tensor, value: complex, config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+    # torch pads by real numbers only. Nothing lies between the elements of `a` here.
+    shape = [low + n + high for n, (low, high, _) in zip(a.shape, config)]
+    out = torch.full(shape, value, dtype=a.dtype, device=a.device)
+    inner = tuple([slice(max(low, 0), n - max(high, 0)) for n, (low, high, _) in zip(shape, config)])
+    kept = tuple([slice(max(-low, 0), n - max(-high, 0)) for n, (low, high, _) in zip(a.shape, config)])
+    out[inner] = a[kept]
+    return out
 
 
 @torch_impl(prims.as_strided)
@@ -45,8 +59,8 @@ def as_strided(
     if not a.is_contiguous() or (a.storage_offset() != 0 and storage_offset is not None):
         raise RuntimeError(
             f"as_strided: the tensor has the strides {a.stride()} and starts at element {a.storage_offset()} of its "
-            "memory. In a traced program as_strided reads a contiguous tensor that starts at element 0: call .contiguous() "
-            "before it"
+            "memory. In a traced program as_strided reads a contiguous tensor that starts at element 0: call "
+            ".contiguous() before it"
         )
     return a.as_strided(size, stride, storage_offset)
 

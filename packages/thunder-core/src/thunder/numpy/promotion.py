@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Type promotion as NumPy's (since its version 2): by dtype alone, whatever the number of dimensions.
+
+A Python number is weak: it takes the array's dtype where that can hold its kind, else the default of its kind (int64,
+float64, complex128). An integer and a float give a float that holds both, so int32 and float32 give float64, where
+torch says float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.dtypes import (
+    BOOL,
+    COMPLEX,
+    FLOAT,
+    INTEGER,
+    bool8,
+    complex64,
+    complex128,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int16,
+    int32,
+    int64,
+)
+from thunder.core.promotion import promote
+from thunder.core.proxies import NumberProxy, TensorProxy, number_type
+
+__all__ = ["inexact_type", "promote_types", "result_type"]
+
+_DEFAULTS = {BOOL: bool8, INTEGER: int64, FLOAT: float64, COMPLEX: complex128}
+# The float that holds every integer of so many bytes.
+_FLOAT_OF_BYTES = {1: float16, 2: float32, 4: float64, 8: float64}
+
+
+def inexact_type(d: dtype) -> dtype:
+    """The type in which a function of real numbers (exp, mean …) computes for arrays of dtype `d`."""
+    if d.category >= FLOAT:
+        return d
+    return float16 if d is bool8 else _FLOAT_OF_BYTES[d.bytes]
+
+
+def _integers(a: dtype, b: dtype) -> dtype:
+    wide = a if a.bytes >= b.bytes else b
+    if a.is_signed == b.is_signed:
+        return wide
+    unsigned, signed = (b, a) if a.is_signed else (a, b)
+    if signed.bytes > unsigned.bytes:
+        return signed
+    # The next larger signed type; there is none above uint64.
+    return {1: int16, 2: int32, 4: int64, 8: float64}[unsigned.bytes]
+
+
+def promote_types(a: dtype, b: dtype) -> dtype:
+    """The type that holds both, as `numpy.promote_types`."""
+    if a is b:
+        return a
+    low, high = (a, b) if a.category <= b.category else (b, a)
+    if high.category == low.category:
+        return _integers(a, b) if high.category == INTEGER else promote(a, b)
+    if low.category == BOOL:
+        return high
+    if high.category == FLOAT:
+        return promote(high, inexact_type(low))
+    part = promote(dtypes.corresponding_real_dtype(high), inexact_type(low))
+    return complex128 if part is float64 else complex64
+
+
+def result_type(*operands: Any) -> dtype:
+    """The type that arrays and Python numbers are computed in together, as `numpy.result_type`."""
+    found: dtype | None = None
+    weakest = BOOL
+    for x in operands:
+        if isinstance(x, TensorProxy):
+            found = x.dtype if found is None else promote_types(found, x.dtype)
+        elif isinstance(x, (bool, int, float, complex, NumberProxy)):
+            weakest = max(weakest, dtypes.category(number_type(x)))
+        else:
+            raise TypeError(f"expected arrays and numbers, but got {type(x).__name__}: {x!r}")
+    if found is None or weakest <= found.category:
+        return found or _DEFAULTS[weakest]
+    if weakest == COMPLEX and found.category == FLOAT:
+        return complex128 if found is float64 else complex64
+    return _DEFAULTS[weakest]

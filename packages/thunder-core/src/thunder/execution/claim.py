@@ -131,7 +131,7 @@ class _Claimer:
         made = {name for op in operations for name in op.out_names}
         names: dict[str, Any] = {}
         for want, got in zip(wanted, new):
-            if not isinstance(want, Proxy) or not isinstance(got, Proxy):
+            if not isinstance(want, Proxy):
                 continue
             _check_metadata(bsym, executor, want, got)
             if want.name == got.name:
@@ -212,12 +212,18 @@ def _flat(x: Any) -> list[Any]:
     return [x]
 
 
-def _check_metadata(bsym: BoundSymbol, executor: Executor, want: Proxy, got: Proxy) -> None:
-    if isinstance(want, TensorProxy) and isinstance(got, TensorProxy):
-        check(
-            want.shape == got.shape and want.dtype is got.dtype and want.device is got.device,
-            lambda: (
-                f"the execution_transform of {executor.name} for {bsym.sym.name} returned a {got.type_string()} "
-                f"where the operation gives a {want.type_string()}:\n{bsym}"
-            ),
+def _check_metadata(bsym: BoundSymbol, executor: Executor, want: Proxy, got: Any) -> None:
+    if isinstance(want, TensorProxy):
+        same = isinstance(got, TensorProxy) and (
+            want.shape == got.shape and want.dtype is got.dtype and want.device is got.device
         )
+    else:
+        same = isinstance(got, Proxy)
+    check(
+        same,
+        lambda: (
+            f"the execution_transform of {executor.name} for {bsym.sym.name} returned "
+            f"{f'a {got.type_string()}' if isinstance(got, Proxy) else repr(got)} where the operation gives a "
+            f"{want.type_string()}:\n{bsym}"
+        ),
+    )

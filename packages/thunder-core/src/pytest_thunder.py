@@ -20,8 +20,6 @@ import pytest
 
 PROPERTY = "thunder_conformance"
 _GROUP = "thunder"
-# Outcome, what the test counted, and its node id, for each test of this session.
-_outcomes: list[tuple[str, dict[str, Any], str]] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,42 +65,48 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         )
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Starts counting anew: one process may run several sessions."""
-    _outcomes.clear()
+def pytest_configure(config: pytest.Config) -> None:
+    """Counts for this session alone: one process may run several, one inside of the other."""
+    config.pluginmanager.register(_Table(), "thunder-conformance-table")
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Counts the tests of the suite; with several workers this runs in the process that prints."""
-    counted = next((value for key, value in report.user_properties if key == PROPERTY), None)
-    if not isinstance(counted, dict):
-        return
-    if report.when == "call":
-        if hasattr(report, "wasxfail"):
-            outcome = "xfailed" if report.skipped else "passed"
+class _Table:
+    """Counts the tests of the suite and prints the table; with several workers, in the process that prints."""
+
+    def __init__(self) -> None:
+        # Outcome, what the test counted, and its node id.
+        self.outcomes: list[tuple[str, dict[str, Any], str]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Counts a test that has run, or failed before it could."""
+        counted = next((value for key, value in report.user_properties if key == PROPERTY), None)
+        if not isinstance(counted, dict):
+            return
+        known = hasattr(report, "wasxfail")
+        if report.when == "call":
+            outcome = ("xfailed" if report.skipped else "passed") if known else report.outcome
+        elif report.failed:
+            outcome = "failed"
+        elif report.when == "setup" and report.skipped:
+            outcome = "xfailed" if known else "skipped"
         else:
-            outcome = report.outcome
-        _outcomes.append((outcome, counted, report.nodeid))
-    elif report.failed:
-        _outcomes.append(("failed", counted, report.nodeid))
-    elif report.when == "setup" and report.skipped:
-        _outcomes.append(("xfailed" if hasattr(report, "wasxfail") else "skipped", counted, report.nodeid))
+            return
+        self.outcomes.append((outcome, counted, report.nodeid))
 
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Prints the table, and writes it where `--thunder-report` says."""
-    if not _outcomes:
-        return
-    report = importlib.import_module("thunder.tests.report")
-    summary = report.Summary(report.Outcome(*each) for each in _outcomes)
-    for executor in sorted(summary.executors):
-        terminalreporter.section(f"conformance of {executor}")
-        for line in summary.text(executor):
-            terminalreporter.write_line(line)
-    path = config.getoption("thunder_report")
-    if path:
-        report.write_report(summary, Path(path), _environment())
-        terminalreporter.write_line(f"written to {path}")
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        """Prints the table, and writes it where `--thunder-report` says."""
+        if not self.outcomes:
+            return
+        report = importlib.import_module("thunder.tests.report")
+        summary = report.Summary(report.Outcome(*each) for each in self.outcomes)
+        for executor in sorted(summary.executors):
+            terminalreporter.section(f"conformance of {executor}")
+            for line in summary.text(executor):
+                terminalreporter.write_line(line)
+        path = config.getoption("thunder_report")
+        if path:
+            report.write_report(summary, Path(path), _environment())
+            terminalreporter.write_line(f"written to {path}")
 
 
 def _environment() -> dict[str, str]:

@@ -209,7 +209,7 @@ def test_known_failures(executor: Any, suite: Callable[..., pytest.RunResult], p
     """A listed failure is expected, and the table counts it."""
     implement(executor, lambda a, b: torch.mul(a, b) + 1)
     profile(dtypes=("float32", "float64"), known_failures=[{"operator": "mul", "reason": "off by one"}])
-    core = suite("-rx", only="core_vs and mul-on_purpose and not prims")
+    core = suite("-rx", only="core_vs and [mul-on")
     assert core.ret == 0
     core.assert_outcomes(xfailed=1)
     core.stdout.fnmatch_lines(["*known: off by one*"])
@@ -222,7 +222,7 @@ def test_a_known_failure_that_passes(
     """Is a failure: the list is out of date."""
     implement(executor, torch.mul)
     profile(dtypes=("float32",), known_failures=[{"operator": "mul", "reason": "it was wrong once"}])
-    result = suite(only="core_vs and mul-on_purpose and not prims")
+    result = suite(only="core_vs and [mul-on")
     assert failed_tests(result) == {"test_core_vs_torch_consistency"}
     result.stdout.fnmatch_lines(["*XPASS(strict)*known: it was wrong once*"])
 
@@ -257,7 +257,7 @@ def test_dtypes_devices_and_tolerances(
     """The profile says what to test and how closely."""
     implement(executor, lambda a, b: torch.mul(a, b) * 1.001)
     profile(dtypes=("float32",), tolerances={"mul:float32": (1e-2, 1e-2), "float64": (1e-2, 1e-2)})
-    result = suite("-v", only="mul-on_purpose and not prims and (core_vs or meta)")
+    result = suite("-v", only="[mul-on and (core_vs or meta)")
     assert result.ret == 0
     result.assert_outcomes(passed=2)
     profile(devices=("no_such_device",))

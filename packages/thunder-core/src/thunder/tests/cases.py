@@ -8,6 +8,7 @@ them, from the operators that are declared by then; known failures and directive
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,10 +22,10 @@ from thunder.core.symbol import OpTags
 from thunder.tests.comparison import Mismatch, describe
 from thunder.tests.known_failures import KnownFailure
 from thunder.tests.opinfo import OpInfo
-from thunder.tests.running import could_claim, exists, trace_sample, writes
+from thunder.tests.running import claimed_by, could_claim, execution_trace, exists, trace_sample, writes
 from thunder.tests.target import QUICK_DTYPES, Target
 
-__all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate", "is_candidate"]
+__all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate", "takes"]
 
 # The user property of a test's report that holds what the final table counts.
 PROPERTY = "thunder_conformance"
@@ -201,23 +202,30 @@ class Case:
 # -- generation --------------------------------------------------------------------------------------------------------
 @functools.cache
 def is_candidate(info: OpInfo, target: Target) -> bool:
-    """Whether the executor has an implementation of the operator or of a part of it: else testing it tests torch."""
+    """Whether the executor takes the operator or a part of it in any sample: else testing it would test torch."""
     if target.takes_everything or info.name in target.own_operators:
         return True
     for device in target.devices:
         for dtype in (*target.dtypes, *target.every_dtype):
-            if not info.exists_for(device, dtype):
-                continue
-            for sample in info.sample_inputs(device, dtype):
-                if not exists(info, sample):
-                    continue
-                try:
-                    if could_claim(trace_sample(info, sample), target.executors):
-                        return True
-                except Exception:  # what cannot be traced is for a test to show
+            if info.exists_for(device, dtype):
+                if any(takes(target, info, sample) for sample in info.sample_inputs(device, dtype)):
                     return True
-            break  # the other dtypes take the same ways through the decomposition
+                if info.symbol.id not in target.executor.implmap:
+                    break  # other dtypes take the same ways through the decomposition
     return False
+
+
+def takes(target: Target, info: OpInfo, sample: SampleInput) -> bool:
+    """Whether the executor runs (a part of) a sample."""
+    if not exists(info, sample):
+        return False
+    try:
+        trace = trace_sample(info, sample)
+        if not could_claim(trace, target.executors):
+            return False
+        return claimed_by(execution_trace(trace, target.executors), target.executors)
+    except Exception:  # what cannot be traced or claimed is for the operator's own tests, on torch, to show
+        return False
 
 
 def cases_of(test: str, info: OpInfo, target: Target, *, every: bool = False) -> Iterator[Case]:
@@ -258,12 +266,15 @@ def marks_of(case: Case) -> list[Any]:
 
 def generate(test: str, targets: Iterable[Target]) -> list[Any]:
     """The parameters of a test function."""
-    return [
-        pytest.param(case, id=case.id, marks=marks_of(case))
-        for target in targets
-        for info in target.opinfos
-        for case in cases_of(test, info, target)
-    ]
+    with warnings.catch_warnings():
+        # What torch says while it is asked what it takes: experimental types, deprecated functions.
+        warnings.simplefilter("ignore")
+        return [
+            pytest.param(case, id=case.id, marks=marks_of(case))
+            for target in targets
+            for info in target.opinfos
+            for case in cases_of(test, info, target)
+        ]
 
 
 def is_differentiable_in_torch(info: OpInfo) -> bool:

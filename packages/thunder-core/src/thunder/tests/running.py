@@ -115,7 +115,7 @@ def exists(info: OpInfo, sample: SampleInput, *, with_values: bool = False) -> b
     """Whether a sample is a call that has a result: torch takes it, and a primitive's meta function does.
 
     A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts. An operator
-    that torch does not have is what its decomposition takes. `with_values`: only what computes at least one element.
+    that torch does not have is what its decomposition takes. `with_values`: only what computes something from elements.
     """
     result: Any = None
     if info.torch_reference is not None:
@@ -129,7 +129,11 @@ def exists(info: OpInfo, sample: SampleInput, *, with_values: bool = False) -> b
             result = trace_sample(info, sample).output
         except (RuntimeError, TypeError, ValueError, IndexError):  # other types are faults, for a test to show
             return False
-    return not with_values or any(0 not in getattr(x, "shape", ()) for x in tree_leaves(result))
+    if not with_values:
+        return True
+    return all(x.numel() for x in tensors_in(sample)) and any(
+        0 not in getattr(x, "shape", ()) for x in tree_leaves(result)
+    )
 
 
 def writes(info: OpInfo) -> bool:

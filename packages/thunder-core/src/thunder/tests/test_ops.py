@@ -30,6 +30,7 @@ from thunder.tests.cases import (
     generate,
     is_candidate,
     no_dtype,
+    takes,
     unmatched,
 )
 from thunder.tests.comparison import Mismatch, compare, widened
@@ -98,10 +99,11 @@ def _compare_with_torch(case: Case, sample: SampleInput, actual: Any, expected: 
 # -- the executor ------------------------------------------------------------------------------------------------------
 def test_claims_something(target: Target) -> None:
     """An executor that runs none of the operators was not tested by this suite: torch was."""
+    # Those that it says it implements first: the rest need not be looked at when one of them is taken.
     implemented = target.executor.implmap
     for info in sorted(target.opinfos, key=lambda info: info.symbol.id not in implemented):
-        if is_candidate(info, target) and any(
-            _is_claimed(info, sample, target)
+        if any(
+            takes(target, info, sample)
             for device in target.devices
             for dtype in (target.every_dtype if info.symbol.id in implemented else target.dtypes)
             if info.exists_for(device, dtype)
@@ -113,14 +115,6 @@ def test_claims_something(target: Target) -> None:
         f"{', '.join(target.devices)}: does it register implementations, and do their checkers ever say yes?",
         pytrace=False,
     )
-
-
-def _is_claimed(info: OpInfo, sample: SampleInput, target: Target) -> bool:
-    try:
-        execution = running.execution_trace(running.trace_sample(info, sample), target.executors)
-    except Exception:  # what cannot be traced or run is for the operator's own tests to show
-        return False
-    return running.claimed_by(execution, target.executors)
 
 
 def test_own_operators_have_samples(target: Target) -> None:
@@ -294,40 +288,30 @@ def test_claimed(case: Case) -> None:
     """The executor really runs (a part of) the operators for which it registered an implementation."""
     target, info = case.target, case.info
     case.claimed(False)
-    registered = existing = False
-    order = tuple(dict.fromkeys((*target.dtypes, *target.every_dtype)))
-    for dtype in order:
-        if not info.exists_for(case.device, dtype) or not (registered or dtype in target.dtypes):
+    registered = info.symbol.id in target.executor.implmap or info.symbol.executor is target.executor
+    if not (registered or is_candidate(info, target)):
+        return  # counted, and nothing else to say
+    existing = False
+    for dtype in dict.fromkeys((*target.dtypes, *target.every_dtype)):
+        if not info.exists_for(case.device, dtype):
             continue
         for i, sample in enumerate(info.sample_inputs(case.device, dtype)):
             if not running.exists(info, sample):
                 continue
             existing = True
             with case.sample(i, sample):
-                trace = running.trace_sample(info, sample)
-                registered |= _registers(trace, info, target)
-                if not running.could_claim(trace, target.executors):
-                    break
-                execution = running.execution_trace(trace, target.executors)
+                execution = running.execution_trace(running.trace_sample(info, sample), target.executors)
                 if running.claimed_by(execution, target.executors) or not running.operations(execution):
                     case.claimed(True)
                     return
-    if registered:
-        names = ", ".join(str(d).removeprefix("torch.") for d in order)
+    if existing:
+        names = ", ".join(str(d).removeprefix("torch.") for d in target.every_dtype)
         raise ConformanceFailure(
             f"the executor {target.name!r} has an implementation of {info.name}, but took none of its samples on "
             f"{case.device} (dtypes: {names}): its checker never says yes, or another executor is asked first"
         )
-    if not existing and target.takes_everything:
+    if target.takes_everything:
         raise ConformanceFailure(f"{info.name} exists for no dtype on {case.device}: each of its samples is refused")
-
-
-def _registers(trace: Trace, info: OpInfo, target: Target) -> bool:
-    return any(
-        bsym.sym is info.symbol and running.has_implementation(bsym, executor)
-        for bsym in trace.bound_symbols
-        for executor in target.executors
-    )
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------

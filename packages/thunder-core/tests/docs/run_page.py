@@ -3,7 +3,7 @@
 
 ``python run_page.py PAGE.md`` exits with 0, or names the line of the page that is wrong. It runs the blocks fenced as
 ```` ```python ````; an HTML comment on the line above a fence says more. ``<!-- check -->`` above a ```` ```text ````
-block: the code since the previous such block printed exactly this (``...`` stands for anything, and the milliseconds
+block: the Python block before it printed exactly this (``...`` stands for anything, and the milliseconds
 that a pass took do not count). ``<!-- raises: TypeError -->`` above a Python block: it ends in this error, whose last
 line counts as printed. ``<!-- gpu -->`` above either: only where there is a CUDA device.
 """
@@ -100,12 +100,9 @@ def run(path: Path, *, gpu: bool) -> None:
         if "gpu" in block.marks and not gpu:
             continue
         if block.language == "python":
-            printed += execute(block, str(path), namespace)
+            printed = execute(block, str(path), namespace)
         elif "check" in block.marks:
             check(block, printed)
-            printed = ""
-        elif block.language == "text":
-            printed = ""
 
 
 def main() -> str | None:

@@ -8,12 +8,25 @@ What is common to a class of operators (elementwise, reductions) is written once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 __all__ = ["ErrorSample", "MakeTensor", "SampleInput", "elementwise_binary", "elementwise_unary", "reduction"]
 
-MakeTensor = Callable[..., Any]
+
+class MakeTensor(Protocol):
+    """A tensor factory, `make(*shape, **options)`, for the device and dtype that it says."""
+
+    @property
+    def device(self) -> Any:
+        """Where its tensors are."""
+
+    @property
+    def dtype(self) -> Any:
+        """What its tensors hold."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A tensor of that shape."""
 
 
 class SampleInput:

@@ -8,6 +8,7 @@ by a `grad_transform` that gives it another gradient rule. A `FusionExecutor` al
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +89,7 @@ class Executor:
                 f"register_operator({name!r}) needs either like= (a function of existing operations) or meta= (a function "
                 f"that makes the output proxies), and got {'both' if like is not None else 'neither'}"
             )
-        if not name.isidentifier():
+        if not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"the operator name {name!r} is no Python identifier, but traces call it by its name")
         module_name = getattr(module, "__name__", module)
         if fn is None and module is not None:

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory: each value is deleted right after its last use, and never one that is returned."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import thunder
+from thunder.core import devices, dtypes, prims
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import proxies_in
+from thunder.core.trace import Trace
+from thunder.core.verify import verify
+from thunder.execution.memory import delete_last_used
+
+
+def traced(fn: Any) -> Trace:
+    """The trace of `fn` on two float32 tensors."""
+    args = [TensorProxy(n, shape=(2, 3), device=devices.cpu, dtype=dtypes.float32) for n in "ab"]
+    trace = Trace("f", args=args)
+    with tracectx(trace):
+        for p in args:
+            prims.unpack_trivial(p)
+        trace.output = fn(*args)
+        prims.python_return(trace.output)
+    return trace
+
+
+def test_the_text() -> None:
+    """`del` stands in the line after the last use, inputs included."""
+
+    def f(a: Any, b: Any) -> Any:
+        c = prims.sin(a)
+        d = prims.add(c, b)
+        return prims.mul(d, c)
+
+    body = [line.strip() for line in delete_last_used(traced(f)).python(depth=0).splitlines()]
+    assert [line for line in body if line.startswith("del")] == ["del a", "del b", "del t1, t0"]
+    assert body.index("del a") == next(i for i, line in enumerate(body) if line.startswith("t0 =")) + 1
+
+
+def test_a_result_that_nobody_uses_is_deleted_at_once() -> None:
+    """It exists because its operation has an effect."""
+
+    def f(a: Any, b: Any) -> Any:
+        prims.uniform((2,), 0.0, 1.0, device=devices.cpu, dtype=dtypes.float32)
+        return a
+
+    body = delete_last_used(traced(f)).python(depth=0).splitlines()
+    assert "  del t0" in body
+    assert "  del a" not in body
+
+
+STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 99), st.integers(0, 99)), max_size=10)
+
+
+@given(STEPS, st.lists(st.integers(0, 99), max_size=3))
+def test_each_value_lives_from_its_making_to_its_last_use(steps: Any, returned: Any) -> None:
+    """On random programs: a legal program, each name deleted once, none that is returned, none late."""
+
+    def f(a: Any, b: Any) -> Any:
+        values = [a, b]
+        for binary, i, j in steps:
+            x, y = values[i % len(values)], values[j % len(values)]
+            values.append(prims.add(x, y) if binary else prims.sin(x))
+        return [values[i % len(values)] for i in returned]
+
+    trace = traced(f)
+    out = delete_last_used(trace)
+    verify(out)
+    kept = {p.name for p in proxies_in(trace.output)}
+    last: dict[str, int] = {}
+    for i, op in enumerate(trace.bound_symbols):
+        if op.sym not in (prims.unpack_trivial, prims.python_return):
+            last.update(dict.fromkeys([*op.arg_names, *op.out_names], i))
+    expected: dict[int, set[str]] = {}
+    for name, i in last.items():
+        if name not in kept:
+            expected.setdefault(i, set()).add(name)
+    found: dict[int, set[str]] = {}
+    position = -1
+    for op in out.bound_symbols:
+        if op.sym is prims.python_del:
+            assert position not in found
+            found[position] = set(op.arg_names)
+            assert len(op.arg_names) == len(found[position])
+        else:
+            position += 1
+    assert found == expected
+    a, b = torch.randn(2, 3), torch.randn(2, 3)
+    torch.testing.assert_close(out.python_callable()(a, b), trace.python_callable()(a, b))
+
+
+def test_intermediates_are_freed_while_the_program_runs() -> None:
+    """A value is gone before the next one that is not made from it is there."""
+    alive: list[int] = []
+    refs: list[weakref.ref[torch.Tensor]] = []
+    executor = thunder.extend.OperatorExecutor("watcher")
+
+    def watch(a: torch.Tensor) -> torch.Tensor:
+        out = a + 1
+        refs.append(weakref.ref(out))
+        alive.append(sum(r() is not None for r in refs))
+        return out
+
+    op = executor.register_operator("watch", like=lambda a: a + 1, fn=watch)
+    f = thunder.jit(lambda a: op(op(op(op(op(a))))), executors=[executor])
+    f(torch.ones(3))
+    gc.collect()
+    refs.clear()
+    alive.clear()
+    f(torch.ones(3))
+    assert len(alive) == 5
+    assert max(alive) == 2  # what is being read, and what is being made

@@ -14,7 +14,7 @@ from thunder.core.proxies import TensorProxy, number_type, number_value
 @clangop()
 def full(shape: Sequence[int], fill_value: Any, *, device: Any, dtype: Any) -> Any:
     """A tensor of `shape` with every element `fill_value`."""
-    kind = dtypes.to_dtype(dtype)
+    kind: dtypes.dtype = dtypes.to_dtype(dtype)  # type: ignore[assignment]
     value = number_value(fill_value)
     if dtypes.category(number_type(fill_value)) > kind.category:
         # What a tensor of that dtype can hold of it; a complex number for a real tensor is the primitive's error.

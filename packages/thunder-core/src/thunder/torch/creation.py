@@ -64,10 +64,10 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
     shape = size_of("full", (), size)
     if isinstance(fill_value, TensorProxy):
         check(fill_value.ndim == 0, lambda: "full: a tensor to fill with must have no dimensions")
-        kind = fill_value.dtype if dtype is None else dtypes.to_dtype(dtype)
+        kind = dtypes.to_dtype(dtype) or fill_value.dtype
         value = prims.device_put(clang.maybe_convert_to_dtype(fill_value, kind), device_or_default(device))
         return prims.broadcast_in_dim(value, list(shape), ())
-    kind = result_type(fill_value) if dtype is None else dtypes.to_dtype(dtype)
+    kind = dtypes.to_dtype(dtype) or result_type(fill_value)
     return clang.full(shape, fill_value, device=device_or_default(device), dtype=kind)
 
 
@@ -346,12 +346,12 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any
 def _type_of_ends(name: str, start: Any, end: Any, dtype: Any) -> dtypes.dtype:
     found = result_type(start, end)
     if dtype is not None:
-        kind = dtypes.to_dtype(dtype)
+        kind: dtypes.dtype = dtypes.to_dtype(dtype)  # type: ignore[assignment]
         check(
             found.category < COMPLEX or kind.category == COMPLEX,
             lambda: f"{name}: inferred dtype {found} can't be safely cast to passed dtype {kind}",
         )
-        return kind  # type: ignore[return-value]
+        return kind
     if found.category == COMPLEX:
         return dtypes.corresponding_complex_dtype(default_dtype())
     return default_dtype()
@@ -401,7 +401,7 @@ def _(make: MakeTensor) -> Any:
 @logspace.samples
 def _(make: MakeTensor) -> Any:
     for args in ((0, 1, 5), (-1, 2, 4), (0, 2, 1), (0, 1, 0), (0, 3, 4, 2.0)):
-        if args[0] >= 0 or dtypes.to_dtype(make.dtype).is_signed:
+        if args[0] >= 0 or make.dtype.is_signed:
             yield SampleInput(*args, device=make.device, dtype=make.dtype)
         yield SampleInput(*args)
 

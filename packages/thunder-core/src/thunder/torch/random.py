@@ -7,7 +7,6 @@ are declared here by what they put into the tensor; the frontend writes it there
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch

@@ -10,7 +10,7 @@ it takes part in promotion by its category only.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, overload
 
 __all__ = ["dtype", "to_dtype", "to_torch_dtype"]
 
@@ -213,6 +213,10 @@ def _torch_maps() -> tuple[dict[Any, dtype], dict[dtype, Any]]:
     return from_torch, to_torch
 
 
+@overload
+def to_dtype(x: None) -> None: ...
+@overload
+def to_dtype(x: Any) -> dtype: ...
 def to_dtype(x: Any) -> dtype | None:
     """The thunder dtype of a dtype (ours or torch's), a Python number type, a number, or something with a `.dtype`."""
     if x is None or isinstance(x, dtype):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory: values are deleted right after their last use."""
+"""Memory: values are deleted right after their last use, and results that nobody reads get no name."""
 
 from __future__ import annotations
 
 from thunder.core import prims
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, map_proxies
 from thunder.core.trace import Trace, construct
 from thunder.execution.claim import is_structural
 
@@ -21,6 +21,7 @@ def delete_last_used(trace: Trace) -> Trace:
                 kept.update(bsym.arg_names if bsym.sym is prims.python_return else ())
                 lines.append(bsym)
                 continue
+            bsym = _without_unread(bsym, kept)
             dead = {p.name: p for p in (*bsym.flat_args, *bsym.flat_outs) if p.name not in kept}
             if dead:
                 kept.update(dead)
@@ -28,3 +29,14 @@ def delete_last_used(trace: Trace) -> Trace:
             lines.append(bsym)
         out.bound_symbols[:] = reversed(lines)
     return out
+
+
+def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
+    """The operation with `_` for those of its results that nobody reads, unless it has no others.
+
+    `_` is bound anew by the next such operation, so at most one of them is held at a time.
+    """
+    unread = {p.name for p in bsym.flat_outs if p.name not in read}
+    if not unread or len(unread) == len(bsym.flat_outs):
+        return bsym
+    return bsym.replace(output=map_proxies(bsym.output, lambda p: None if p.name in unread else p))

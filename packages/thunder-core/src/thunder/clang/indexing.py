@@ -44,16 +44,35 @@ class _Plan:
         self.layout: list[int | None] = []  # the basic part's dimensions: the tensor's, or None for a new one
         self.picked: dict[int, TensorProxy] = {}  # tensors of positions, by where they stand in the layout
         self.mask: tuple[int, TensorProxy] | None = None  # a boolean tensor, and where in the layout it begins
-
-    @property
-    def slices(self) -> bool:
-        return self._sliced
+        self.listed: list[tuple[int, int]] = []  # positions that the key has as numbers, and in which dimension
+        self.slices = False  # whether the slice leaves anything out
 
     def finish(self, a: TensorProxy) -> _Plan:
-        self._sliced = any(
-            s != 0 or e != n or t != 1 for s, e, t, n in zip(self.starts, self.ends, self.steps, a.shape)
-        )
+        """Sees what the slice does, once all of the key is read."""
+        bounds = zip(self.starts, self.ends, self.steps, a.shape)
+        self.slices = any(s != 0 or e != n or t != 1 for s, e, t, n in bounds)
+        if self.listed:
+            self._check_listed(a)
         return self
+
+    def _check_listed(self, a: TensorProxy) -> None:
+        # Where nothing is picked torch does not look at the positions.
+        rest = [n for i, n in enumerate(self.basic_shape()) if i not in self.picked]
+        if 0 in rest or any(0 in index.shape for index in self.picked.values()):
+            return
+        for i, dim in self.listed:
+            n = a.shape[dim]
+            if not -n <= i < n:
+                raise IndexError(f"index {i} is out of bounds for dimension {dim} with size {n}")
+
+    def sliced_shape(self) -> tuple[int, ...]:
+        """The shape after the slice."""
+        return tuple([-(-(e - s) // t) for s, e, t in zip(self.starts, self.ends, self.steps)])
+
+    def basic_shape(self) -> tuple[int, ...]:
+        """The shape of the basic part."""
+        sizes = self.sliced_shape()
+        return tuple([1 if d is None else sizes[d] for d in self.layout])
 
 
 # -- reading a key ----------------------------------------------------------------------------------------------------
@@ -98,7 +117,8 @@ def _plan(a: TensorProxy, key: Any, *, write: bool = False) -> _Plan:
             plan.picked[len(plan.layout)] = _positions([0] if k else [], a)
             plan.layout.append(None)
         else:
-            check(dim < a.ndim, lambda: f"too many indices for tensor of dimension {a.ndim}", IndexError)
+            if dim + _consumes(k) > a.ndim:
+                raise IndexError(f"too many indices for tensor of dimension {a.ndim}")
             dim += _take_in(plan, a, dim, k, at, write)
     plan.layout += range(dim, a.ndim)
     return plan.finish(a)
@@ -106,6 +126,7 @@ def _plan(a: TensorProxy, key: Any, *, write: bool = False) -> _Plan:
 
 def _refuse_too_many(a: TensorProxy, items: tuple[Any, ...]) -> NoReturn:
     if a.ndim == 0 and len(items) == 1 and isinstance(items[0], slice):
+        _bounds(items[0], 0)
         raise IndexError("slice() cannot be applied to a 0-dim tensor.")
     if a.ndim == 0 and len(items) == 1 and is_basic_index(items[0]):
         raise IndexError("invalid index of a 0-dim tensor: it has no dimensions. Use the tensor itself, or tensor[...]")
@@ -238,12 +259,7 @@ def _take_list(plan: _Plan, a: TensorProxy, dim: int, k: list[Any], at: int) -> 
     for x in leaves:
         if not is_number(x):
             raise IndexError(f"a list used as an index must hold integers or booleans, but it holds {type(x).__name__}")
-        n = a.shape[dim]
-        check(
-            -n <= int(x) < n,
-            lambda x=x, n=n: f"index {int(x)} is out of bounds for dimension {dim} with size {n}",  # type: ignore[misc]
-            IndexError,
-        )
+        plan.listed.append((int(number_value(x)), dim))
     plan.picked[len(plan.layout)] = _positions(_integers(k), a)
     plan.layout.append(dim)
     return 1
@@ -273,33 +289,33 @@ def _per_dimension(tensors: dict[int, TensorProxy]) -> tuple[TensorProxy | None,
     return tuple([tensors.get(d) for d in range(max(tensors) + 1)])
 
 
-def _basic_steps(a: TensorProxy, plan: _Plan) -> list[TensorProxy]:
-    """The values on the way from `a` to the basic part: `a`, after the slice, after selecting, in the layout."""
-    steps = [a]
-    x = a
-    if plan.slices:
-        strides = None if all(t == 1 for t in plan.steps) else tuple(plan.steps)
-        x = prims.slice(a, tuple(plan.starts), tuple(plan.ends), strides)
-    steps.append(x)
+def _strides(plan: _Plan) -> tuple[int, ...] | None:
+    return None if all(t == 1 for t in plan.steps) else tuple(plan.steps)
+
+
+def _sliced(a: TensorProxy, plan: _Plan) -> TensorProxy:
+    return prims.slice(a, tuple(plan.starts), tuple(plan.ends), _strides(plan)) if plan.slices else a
+
+
+def _basic(a: TensorProxy, plan: _Plan) -> TensorProxy:
+    """The basic part of what the key asks for."""
+    x = _sliced(a, plan)
     if plan.selected:
         x = prims.index(x, _per_dimension(plan.selected))
-    steps.append(x)
     if plan.dropped:
         left = [d for d in range(a.ndim) if d not in plan.selected]
         x = prims.squeeze(x, tuple([left.index(d) for d in plan.dropped]))
     if None in plan.layout:
-        shape = iter(x.shape)
-        sizes = [1 if d is None else next(shape) for d in plan.layout]
-        x = prims.broadcast_in_dim(x, sizes, [i for i, d in enumerate(plan.layout) if d is not None])
-    steps.append(x)
-    return steps
+        kept = [i for i, d in enumerate(plan.layout) if d is not None]
+        x = prims.broadcast_in_dim(x, list(plan.basic_shape()), kept)
+    return x
 
 
 @clangop(method_name="getitem")
 def getitem(a: TensorProxy, key: Any) -> TensorProxy:
     """`a[key]`, as torch reads it."""
     plan = _plan(a, key)
-    x = _basic_steps(a, plan)[-1]
+    x = _basic(a, plan)
     return prims.index(x, _per_dimension(plan.picked)) if plan.picked else x
 
 
@@ -308,24 +324,42 @@ def getitem(a: TensorProxy, key: Any) -> TensorProxy:
 def setitem(a: TensorProxy, key: Any, value: Any, accumulate: bool = False) -> TensorProxy:
     """`a` after `a[key] = value`, or with `accumulate` after adding `value` there, once for each time it is named."""
     plan = _plan(a, key, write=True)
-    base, sliced, selected, x = _basic_steps(a, plan)
     if plan.mask is not None:
-        new = _write_masked(x, plan, value, accumulate)
+        _check_same_dtype(a, value)
+        new = _write_masked(_basic(a, plan), plan, value, accumulate)
     elif plan.picked:
+        _check_same_dtype(a, value)
         indices = _per_dimension(plan.picked)
+        x = _basic(a, plan)
         shape, _, _ = indexed_shape(x, indices)
         new = prims.index_put(x, indices, _value(value, a, shape), accumulate)
     else:
-        new = _value(value, a, x.shape)
-        new = x + new if accumulate else new
+        new = _value(value, a, plan.basic_shape())
+        new = _basic(a, plan) + new if accumulate else new
+    return _put_back(a, plan, new)
+
+
+def _put_back(a: TensorProxy, plan: _Plan, new: TensorProxy) -> TensorProxy:
+    """`a` with `new` in the place of its basic part."""
+    shape = plan.sliced_shape()
     if plan.selected:
-        new = reshape(new, selected.shape)
-        new = prims.index_put(sliced, _per_dimension(plan.selected), new, False)
-    new = reshape(new, sliced.shape)
+        new = reshape(new, tuple([n for d, n in enumerate(shape) if d not in plan.selected]))
+        new = prims.index_put(_sliced(a, plan), _per_dimension(plan.selected), new, False)
+    new = reshape(new, shape)
     if not plan.slices:
         return new
-    strides = None if all(t == 1 for t in plan.steps) else tuple(plan.steps)
-    return prims.slice_scatter(base, new, tuple(plan.starts), tuple(plan.ends), strides)
+    return prims.slice_scatter(a, new, tuple(plan.starts), tuple(plan.ends), _strides(plan))
+
+
+def _check_same_dtype(a: TensorProxy, value: Any) -> None:
+    # What is written by position is not converted, unless it is one number.
+    check(
+        not isinstance(value, TensorProxy) or value.dtype is a.dtype or value.ndim == 0,
+        lambda: (
+            f"Index put requires the source and destination dtypes match, got {a.dtype} for the destination and "
+            f"{value.dtype} for the source."
+        ),
+    )
 
 
 def _value(value: Any, a: TensorProxy, shape: tuple[int, ...]) -> TensorProxy:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.executors.torchex.base import torch_impl
 
@@ -50,3 +52,11 @@ def index_put(
 ) -> torch.Tensor:
     """A copy of `a` with `values` written or added at tensors of positions."""
     return torch.ops.aten.index_put.default(a, indices, values, accumulate)
+
+
+@torch_impl(ltorch.setitem)
+def setitem(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
+    """A copy of `a` after `a[key] = value`."""
+    out = a.clone()
+    out[key] = value
+    return out

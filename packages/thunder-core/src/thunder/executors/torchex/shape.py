@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from thunder.core import prims
-from thunder.executors.torchex.base import torch_impl
+import thunder.torch as ltorch
+from thunder.core import dtypes, prims
+from thunder.executors.torchex.base import ex, torch_impl, torch_operator
 
 
 @torch_impl(prims.broadcast_in_dim)
@@ -63,6 +64,17 @@ def as_strided(
             ".contiguous() before it"
         )
     return a.as_strided(size, stride, storage_offset)
+
+
+torch_impl(ltorch.as_strided)(as_strided)
+
+
+def _is_shape(input: Any, shape: Any) -> bool | str:
+    return not isinstance(shape, (torch.dtype, dtypes.dtype)) or "it reads the memory as another dtype"
+
+
+# A view of a fused operation's result may need a copy that torch's own result would not: strides may differ.
+ex.register_implementation(ltorch.view, torch_operator(torch.reshape), checker=_is_shape)
 
 
 @torch_impl(prims.stride_order)

@@ -231,7 +231,8 @@ def to_dtype(x: Any) -> dtype | None:
     if isinstance(x, (bool, int, float, complex)):
         return weak_dtypes[type(x)]
     if hasattr(x, "dtype"):
-        return to_dtype(x.dtype)
+        found: dtype = to_dtype(x.dtype)
+        return found
     if type(x).__module__ == "torch" and type(x).__name__ == "dtype":
         raise ValueError(f"{x} is a type of storage that has no operations: thunder computes in {', '.join(_BY_NAME)}")
     raise ValueError(f"{x!r} is not a dtype: use a torch.dtype, a thunder.dtypes type or bool, int, float, complex")

@@ -63,14 +63,15 @@ class PrintContext:
 
     def name_of(self, x: Any, base: str) -> str:
         """The name of an object that has no literal; one object has one name."""
-        name = self._names.get(id(x))
-        if name is None:
-            n = self._counts.get(base, 0)
-            while (name := f"_{base}_{n}") in self.taken:
-                n += 1
-            self._counts[base] = n + 1
-            self._names[id(x)] = name
-            self.objects[name] = x
+        known = self._names.get(id(x))
+        if known is not None:
+            return known
+        n = self._counts.get(base, 0)
+        while (name := f"_{base}_{n}") in self.taken:
+            n += 1
+        self._counts[base] = n + 1
+        self._names[id(x)] = name
+        self.objects[name] = x
         return name
 
     def function(self, sym: Symbol) -> str:
@@ -141,7 +142,7 @@ def _special(x: Any, kind: type, context: PrintContext) -> str:
         if kind.__name__ == "Size":
             return printable(tuple(x), context)
     if x is bool or x is int or x is float or x is complex or x is str:
-        return x.__name__  # type: ignore[no-any-return]
+        return x.__name__
     if isinstance(x, Symbol):
         return context.function(x)
     if isinstance(x, tuple) and proxies_in(x):

@@ -35,7 +35,8 @@ def default_dtype() -> dtype:
     """torch's default float type."""
     import torch
 
-    return dtypes.to_dtype(torch.get_default_dtype())  # type: ignore[return-value]
+    default: dtype = dtypes.to_dtype(torch.get_default_dtype())
+    return default
 
 
 @lru_cache(maxsize=1024)
@@ -45,7 +46,8 @@ def promote(a: dtype, b: dtype) -> dtype:
         return a
     import torch
 
-    return dtypes.to_dtype(torch.promote_types(dtypes.to_torch_dtype(a), dtypes.to_torch_dtype(b)))  # type: ignore[return-value]
+    promoted: dtype = dtypes.to_dtype(torch.promote_types(dtypes.to_torch_dtype(a), dtypes.to_torch_dtype(b)))
+    return promoted
 
 
 def _of_number(kind: type) -> dtype:

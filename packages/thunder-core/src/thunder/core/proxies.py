@@ -235,11 +235,11 @@ class TensorProxy(Proxy):
             dtype = like.dtype if dtype is None else dtype
         elif shape is None or device is None or dtype is None:
             raise TypeError("TensorProxy needs shape=, device= and dtype=, or like= another tensor")
-        self.shape: tuple[int, ...] = shape if type(shape) is tuple else tuple(shape)  # type: ignore[arg-type]
+        self.shape: tuple[int, ...] = shape if type(shape) is tuple else tuple(shape)
         self.device: devices.Device = (
             device if type(device) is devices.Device else devices.to_device(device)  # type: ignore[assignment]
         )
-        self.dtype: dtypes.dtype = dtype if type(dtype) is dtypes.dtype else dtypes.to_dtype(dtype)  # type: ignore[assignment]
+        self.dtype: dtypes.dtype = dtype if type(dtype) is dtypes.dtype else dtypes.to_dtype(dtype)
         self.requires_grad: bool = bool(requires_grad)
         self.ndim: int = len(self.shape)
 
@@ -302,7 +302,21 @@ OPERATORS: dict[str, str] = {
     "__neg__": "neg", "__pos__": "positive", "__abs__": "abs", "__invert__": "bitwise_not",
     "__eq__": "eq", "__ne__": "ne", "__lt__": "lt", "__le__": "le", "__gt__": "gt", "__ge__": "ge",
 }  # fmt: skip
-_REFLECTED = {"add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"}
+_REFLECTED = {
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+}
 for _dunder, _method in OPERATORS.items():
     setattr(TensorProxy, _dunder, _tensor_operator(_method))
     if _dunder.strip("_") in _REFLECTED:

@@ -33,7 +33,7 @@ def _flatten_dataclass(x: Any) -> tuple[tuple[Any, ...], tuple[type, tuple[str, 
     return tuple(getattr(x, n) for n in names), (type(x), names), names
 
 
-def _unflatten_dataclass(aux: tuple[type, tuple[str, ...]], values: Iterable[Any]) -> Any:
+def _unflatten_dataclass(aux: tuple[Any, tuple[str, ...]], values: Iterable[Any]) -> Any:
     cls, names = aux
     # A dataclass may compute or refuse fields in __init__: rebuild it as copy.copy would.
     out = cls.__new__(cls)

@@ -294,4 +294,5 @@ def check_import(session: nox.Session, name: str, wheel: Path) -> None:
         session.run(str(python), "-m", "pip", "install", "--quiet", *requirements_of(name), external=True)
         session.run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wheels, external=True)
         session.run(str(python), "-I", "-c", code, external=True)
+        session.run(str(python), "-I", "-m", "thunder", "plugins", external=True)  # the command line needs no torch
     shutil.rmtree(scratch)

@@ -24,12 +24,15 @@ _MASKS = (dtypes.bool8, dtypes.uint8)
 
 
 def is_basic_index(key: Any) -> bool:
-    """Whether `a[key]` is a view of `a`: the key has only integers, slices, None and Ellipsis."""
+    """Whether `a[key]` is a view of `a`: the key has only integers (0-d tensors too), slices, None and Ellipsis."""
     if isinstance(key, tuple):
         return all(is_basic_index(k) for k in key)
     if key is None or key is Ellipsis or isinstance(key, (int, slice, NumberProxy)):
         return not isinstance(key, bool)
-    return not isinstance(key, TensorProxy) and hasattr(type(key), "__index__")
+    if hasattr(key, "requires_grad"):  # a proxy, or a tensor that stands for one
+        dtype: Any = dtypes.to_dtype(key.dtype)
+        return len(key.shape) == 0 and dtype not in _MASKS and dtypes.is_exact_dtype(dtype)
+    return hasattr(type(key), "__index__")
 
 
 class _Plan:

@@ -92,6 +92,7 @@ class Symbol:
         self.sample_generator: Callable[..., Iterator[Any]] | None = None
         self.error_generator: Callable[..., Iterator[Any]] | None = None
         self.view_scatter_rule: Callable[..., Any] | None = None
+        self.view_condition: Callable[..., bool] | None = None
         self.reference: Callable[..., Any] | None = None
         self.__name__ = name
         self.__qualname__ = name
@@ -154,11 +155,22 @@ class Symbol:
     def view_scatter(self, rule: F) -> F:
         """Decorator: how a write to its result, a view of its first input, reaches that input.
 
-        `(base, new, *args, **kwargs) -> new base`: `new` is the view's new value, args and kwargs are those of the call that
-        made the view, without the input. With several outputs the keyword `index` says which of them was written.
+        `(base, new, *args, **kwargs) -> new base`: `new` is the view's new value, args and kwargs are those of the call
+        that made the view, without the input. With several outputs the keyword `index` says which of them was written.
         """
         self.view_scatter_rule = rule
         return rule
+
+    def view_when(self, condition: F) -> F:
+        """Decorator: says of a call, by its arguments, whether its result is a view, where not all calls' are."""
+        self.view_condition = condition
+        return condition
+
+    def gives_view(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the result of such a call may share memory with its first input."""
+        if OpTags.VIEW_OP not in self.tags:
+            return False
+        return self.view_condition is None or self.view_condition(*args, **kwargs)
 
     @property
     def differentiable(self) -> bool:

@@ -24,7 +24,7 @@ from thunder.core.errors import TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, state
-from thunder.core.symbol import OpTags, Symbol, proxies_in
+from thunder.core.symbol import Symbol, proxies_in
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend import aliasing
@@ -226,7 +226,7 @@ class Tracer:
         """Calls an operation for user code."""
         with self.recording():
             given = args[0] if args and isinstance(args[0], torch.Tensor) else None
-            base = self.handle_of(given) if given is not None and OpTags.VIEW_OP in sym.tags else None
+            base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
             tensors = _tensors_in(args, kwargs)
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
             if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):

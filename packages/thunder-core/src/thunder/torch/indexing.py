@@ -33,6 +33,11 @@ def getitem(input: TensorProxy, key: Any) -> TensorProxy:
     return out if is_basic_index(key) else own_memory(out, input)
 
 
+@getitem.view_when
+def _(input: Any, key: Any) -> bool:
+    return is_basic_index(key)
+
+
 @getitem.view_scatter
 def _(base: Any, new: Any, key: Any) -> Any:
     return clang.setitem(base, key, new)

@@ -11,10 +11,10 @@ from thunder.core.proxies import TensorProxy
 @clangop(method_name="matmul")
 def matmul(a: TensorProxy, b: TensorProxy) -> TensorProxy:
     """The matrix product `a @ b`."""
-    return prims.matmul(a, b)  # type: ignore[no-any-return]
+    return prims.matmul(a, b)
 
 
 @clangop()
 def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None) -> TensorProxy:
     """`a @ w.mT + bias`."""
-    return prims.linear(a, w, bias)  # type: ignore[no-any-return]
+    return prims.linear(a, w, bias)

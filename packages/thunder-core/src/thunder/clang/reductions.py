@@ -16,7 +16,6 @@ from thunder.clang.base import clangop, maybe_convert_to_dtype
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
-from thunder.core.promotion import default_dtype
 from thunder.core.proxies import TensorProxy
 
 
@@ -50,7 +49,7 @@ def _number_of(a: TensorProxy, dims: Sequence[int]) -> int:
     return math.prod(a.shape[d] for d in dims)
 
 
-# -- sums and products --------------------------------------------------------------------------------------------------
+# -- sums and products -------------------------------------------------------------------------------------------------
 @clangop()
 def sum(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
     """The sum over `dim`; of integers and truth values as int64."""
@@ -78,7 +77,8 @@ def mean(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any =
     check(
         dtypes.is_inexact_dtype(kind),
         lambda: (
-            f"mean(): could not infer output dtype. {what} must be either a floating point or complex dtype. Got: {kind}"
+            f"mean(): could not infer output dtype. {what} must be either a floating point or complex dtype. Got: "
+            f"{kind}"
         ),
     )
     dims = reduction_dims(a, dim)
@@ -87,12 +87,13 @@ def mean(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any =
     return maybe_convert_to_dtype(quotient, kind)
 
 
-# -- extremes -----------------------------------------------------------------------------------------------------------
+# -- extremes ----------------------------------------------------------------------------------------------------------
 def _check_extremum_of_all(name: str, a: TensorProxy, dim: Any) -> None:
     check(
         builtins.all(a.shape) or not (dim is None or (isinstance(dim, Sequence) and not dim)),
         lambda: (
-            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
+            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with "
+            "the "
             "'dim' argument."
         ),
     )
@@ -138,7 +139,7 @@ def argmin(a: TensorProxy, dim: int | None = None, keepdim: bool = False) -> Ten
     return _arg("argmin", prims.argmin, a, dim, keepdim)
 
 
-# -- moments ------------------------------------------------------------------------------------------------------------
+# -- moments -----------------------------------------------------------------------------------------------------------
 def _check_moments(a: TensorProxy) -> None:
     check(
         dtypes.is_inexact_dtype(a.dtype),
@@ -165,7 +166,7 @@ def var_mean(
     return kept(a, variance, dims, keepdim), kept(a, average, dims, keepdim)
 
 
-# -- truth --------------------------------------------------------------------------------------------------------------
+# -- truth -------------------------------------------------------------------------------------------------------------
 def _truth_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
     # Unlike the others these take an empty tuple as no dimension at all.
     return () if isinstance(dim, Sequence) and not dim else reduction_dims(a, dim)

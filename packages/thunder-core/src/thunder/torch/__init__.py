@@ -6,11 +6,15 @@ from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.torch.base import all_torchsymbols, language, torch_function_map, torchctx, torchsymbol
 from thunder.torch.activations import *  # noqa: F403
 from thunder.torch.activations_smooth import *  # noqa: F403
+from thunder.torch.attention import *  # noqa: F403
 from thunder.torch.batch_norms import *  # noqa: F403
 from thunder.torch.casting import *  # noqa: F403
+from thunder.torch.conv import *  # noqa: F403
 from thunder.torch.creation import *  # noqa: F403
+from thunder.torch.cross_entropy import *  # noqa: F403
 from thunder.torch.data_dependent import *  # noqa: F403
 from thunder.torch.diagonals import *  # noqa: F403
+from thunder.torch.dropout import *  # noqa: F403
 from thunder.torch.einsum import *  # noqa: F403
 from thunder.torch.elementwise import *  # noqa: F403
 from thunder.torch.elementwise_comparison import *  # noqa: F403
@@ -19,13 +23,17 @@ from thunder.torch.elementwise_conditional import *  # noqa: F403
 from thunder.torch.elementwise_math import *  # noqa: F403
 from thunder.torch.elementwise_rounding import *  # noqa: F403
 from thunder.torch.elementwise_special import *  # noqa: F403
+from thunder.torch.embedding import *  # noqa: F403
 from thunder.torch.extremes import *  # noqa: F403
 from thunder.torch.indexing import *  # noqa: F403
 from thunder.torch.joining import *  # noqa: F403
+from thunder.torch.losses import *  # noqa: F403
+from thunder.torch.margin_losses import *  # noqa: F403
 from thunder.torch.matmul import *  # noqa: F403
 from thunder.torch.matmul_add import *  # noqa: F403
 from thunder.torch.norms import *  # noqa: F403
 from thunder.torch.padding import *  # noqa: F403
+from thunder.torch.pooling import *  # noqa: F403
 from thunder.torch.properties import *  # noqa: F403
 from thunder.torch.random import *  # noqa: F403
 from thunder.torch.reductions import *  # noqa: F403
@@ -37,6 +45,7 @@ from thunder.torch.sorting import *  # noqa: F403
 from thunder.torch.splitting import *  # noqa: F403
 from thunder.torch.transposes import *  # noqa: F403
 from thunder.torch.vector_norms import *  # noqa: F403
+from thunder.torch.vision import *  # noqa: F403
 
 # The operations come before whatever else the families' files have of the same name, such as the dtype bfloat16.
 globals().update({_sym.name: _sym for _sym in all_torchsymbols().values() if _sym.module == "thunder.torch"})

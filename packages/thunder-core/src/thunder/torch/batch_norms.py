@@ -54,12 +54,12 @@ def _running(old: Any, new: Any, momentum: float) -> Any:
     return clang.maybe_convert_to_dtype(wide(old) * (1 - momentum) + new * momentum, old.dtype)
 
 
-# -- batch normalization ------------------------------------------------------------------------------------------------
+# -- batch normalization -----------------------------------------------------------------------------------------------
 @torchsymbol(id="torch.batch_norm_forward")
 def batch_norm_forward(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
-    """`batch_norm_train` with what its gradient needs: `(out, mean, invstd, reserve, new_running_mean, new_running_var)`.
+    """`batch_norm_train` with what its gradient needs: `(out, mean, invstd, reserve, new_mean, new_var)`.
 
     `reserve` is memory that a kernel may want to see again in the backward pass; it is empty where none does.
     """
@@ -92,9 +92,7 @@ def batch_norm_train(
 
 
 @batch_norm_train.grad
-def _(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> Any:
+def _(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
     outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
     out, mean, invstd, reserve, new_mean, new_var = outs
     grads = batch_norm_backward(
@@ -137,7 +135,11 @@ def batch_norm_backward(
         scale = scale * by_channel(wide(weight), x.ndim)
     kind = input.dtype if weight is None else weight.dtype
     of_weight = None if weight is None else clang.maybe_convert_to_dtype(sum_gn, kind)
-    return clang.maybe_convert_to_dtype(of_input * scale, input.dtype), of_weight, clang.maybe_convert_to_dtype(sum_g, kind)
+    return (
+        clang.maybe_convert_to_dtype(of_input * scale, input.dtype),
+        of_weight,
+        clang.maybe_convert_to_dtype(sum_g, kind),
+    )
 
 
 @torchsymbol(torch.nn.functional.batch_norm, is_method=False)
@@ -244,7 +246,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(g, x, given["weight"], *stats, None, None, False, 1e-5, None)
 
 
-# -- instance normalization ---------------------------------------------------------------------------------------------
+# -- instance normalization --------------------------------------------------------------------------------------------
 def _repeated(x: Any, times: int) -> Any:
     return None if x is None else ltorch.repeat(x, (times,))
 
@@ -266,8 +268,7 @@ def instance_norm_train(
     n, c, *spatial = input.shape
     check(
         math.prod(spatial) != 1,
-        lambda: "Expected more than 1 spatial element when training, got input size torch.Size("
-        f"{list(input.shape)})",
+        lambda: f"Expected more than 1 spatial element when training, got input size torch.Size({list(input.shape)})",
         ValueError,
     )
     affine = (_repeated(x, n) for x in (weight, bias, running_mean, running_var))
@@ -290,7 +291,7 @@ def instance_norm(
 ) -> Any:
     """`input` normalized for each sample and channel, or with the running statistics.
 
-    This operation writes nothing; with running statistics and `use_input_stats`, `instance_norm_train` gives the new ones.
+    This operation writes nothing; where torch would, `instance_norm_train` gives the new running statistics.
     """
     if use_input_stats:
         return instance_norm_train(input, weight, bias, running_mean, running_var, momentum, eps)[0]

@@ -26,7 +26,7 @@ from thunder.torch.loss_arguments import reduction_of, upcast
 _TAGS = (OpTags.REDUCTION_OP,)
 
 
-# -- what both check ----------------------------------------------------------------------------------------------------
+# -- what both check ---------------------------------------------------------------------------------------------------
 def _class_dim(input: Any) -> int:
     return 0 if input.ndim == 1 else 1
 
@@ -47,8 +47,10 @@ def _check_numbers(input: Any, target: Any, weight: Any) -> None:
     else:
         check(
             target.ndim > 0 and input.shape[0] == target.shape[0],
-            lambda: f"Expected input batch_size ({input.shape[0]}) to match target batch_size "
-            f"({target.shape[0] if target.ndim else 0}).",
+            lambda: (
+                f"Expected input batch_size ({input.shape[0]}) to match target batch_size "
+                f"({target.shape[0] if target.ndim else 0})."
+            ),
             ValueError,
         )
         expected = (input.shape[0], *input.shape[2:])
@@ -67,8 +69,11 @@ def _check_numbers(input: Any, target: Any, weight: Any) -> None:
 def _check_weight(weight: Any, classes: int) -> None:
     check(
         weight is None or tuple(weight.shape) == (classes,),
-        lambda: f"weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of shape: "
-        f"{list(weight.shape)}",
+        lambda: (
+            f"weight tensor should be defined either for all {classes} classes or no classes but got weight tensor of "
+            "shape: "
+            f"{list(weight.shape)}"
+        ),
     )
 
 
@@ -101,7 +106,7 @@ def _rows(input: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any,
     return safe, of_row, counts
 
 
-# -- negative log likelihood --------------------------------------------------------------------------------------------
+# -- negative log likelihood -------------------------------------------------------------------------------------------
 def _nll(input: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> tuple[Any, Any]:
     _check_numbers(input, target, weight)
     x, w = upcast(input, weight)
@@ -206,9 +211,17 @@ def _number_errors(make: MakeTensor) -> Any:
     x = make((3, 5))
     yield SampleInput(x, _class_numbers(make, (2,), 5)), ValueError, r"Expected input batch_size \(3\) to match"
     yield SampleInput(x, _class_numbers(make, (3,), 5).int()), RuntimeError, "expected target dtype to be Long or Byte"
-    yield SampleInput(x, _class_numbers(make, (3,), 5), make((4,))), RuntimeError, "either for all 5 classes or no classes"
+    yield (
+        SampleInput(x, _class_numbers(make, (3,), 5), make((4,))),
+        RuntimeError,
+        "either for all 5 classes or no classes",
+    )
     yield SampleInput(make((2, 5, 3)), _class_numbers(make, (2, 4), 5)), RuntimeError, r"Expected target size \[2, 3\]"
-    yield SampleInput(x, _class_numbers(make, (3,), 5), reduction="x"), ValueError, "x is not a valid value for reduction"
+    yield (
+        SampleInput(x, _class_numbers(make, (3,), 5), reduction="x"),
+        ValueError,
+        "x is not a valid value for reduction",
+    )
 
 
 nll_loss.errors(_number_errors)
@@ -231,7 +244,7 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(make(rows), x, target, _weights(make), "none", 1, make((), low=1))
 
 
-# -- cross-entropy of class numbers -------------------------------------------------------------------------------------
+# -- cross-entropy of class numbers ------------------------------------------------------------------------------------
 def _cross_entropy_of_numbers(
     input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float
 ) -> tuple[Any, Any]:
@@ -296,7 +309,7 @@ def cross_entropy_backward(
     return clang.maybe_convert_to_dtype(ltorch.where(ltorch.unsqueeze(counts, dim), out, 0.0), input.dtype)
 
 
-# -- cross-entropy of probabilities -------------------------------------------------------------------------------------
+# -- cross-entropy of probabilities ------------------------------------------------------------------------------------
 def _check_probabilities(input: Any, target: Any, weight: Any, ignore_index: int) -> None:
     check(
         dtypes.is_float_dtype(target.dtype),
@@ -345,7 +358,7 @@ def probability_rule(input: Any, target: Any, weight: Any, reduction: str, smoot
     return out
 
 
-# -- cross-entropy ------------------------------------------------------------------------------------------------------
+# -- cross-entropy -----------------------------------------------------------------------------------------------------
 def _check_smoothing(label_smoothing: float) -> None:
     check(
         0.0 <= label_smoothing <= 1.0,
@@ -410,7 +423,9 @@ def _(make: MakeTensor) -> Any:
     for reduction in ("mean", "sum", "none"):
         target = _class_numbers(make, (6,), 5)
         yield SampleInput(make((6, 5)), target, ignore_index=1, reduction=reduction, label_smoothing=0.1)
-        yield SampleInput(make((6, 5)), target, _weights(make), ignore_index=1, reduction=reduction, label_smoothing=0.1)
+        yield SampleInput(
+            make((6, 5)), target, _weights(make), ignore_index=1, reduction=reduction, label_smoothing=0.1
+        )
     yield SampleInput(make((4, 5)), _class_numbers(make, (4,), 5), size_average=False)
     yield SampleInput(make((5, 4)).mT, _class_numbers(make, (4,), 5))
     yield SampleInput(make((0, 5)), _class_numbers(make, (0,), 5), reduction="sum")
@@ -422,7 +437,11 @@ def _(make: MakeTensor) -> Any:
     x = make((3, 5))
     yield SampleInput(x, _class_numbers(make, (3, 5), 5)), RuntimeError, "Expected floating point type for target"
     yield SampleInput(x, make((3, 5)), ignore_index=1), RuntimeError, "ignore_index is not supported for floating point"
-    yield SampleInput(x, _class_numbers(make, (3,), 5), label_smoothing=1.5), RuntimeError, "must be between 0.0 and 1.0"
+    yield (
+        SampleInput(x, _class_numbers(make, (3,), 5), label_smoothing=1.5),
+        RuntimeError,
+        "must be between 0.0 and 1.0",
+    )
 
 
 @cross_entropy_forward.samples

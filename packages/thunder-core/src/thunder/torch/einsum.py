@@ -24,7 +24,7 @@ Subscript = Any  # a letter, or a negative number for a dimension of an ellipsis
 _ELLIPSIS = "..."
 
 
-# -- reading the equation -----------------------------------------------------------------------------------------------
+# -- reading the equation ----------------------------------------------------------------------------------------------
 def _letter(number: Any) -> str:
     if number is Ellipsis:
         return _ELLIPSIS
@@ -53,7 +53,10 @@ def _split_subscripts(text: str, where: str, start: int) -> list[str]:
     while i < len(text):
         c = text[i]
         if c == ".":
-            check(text[i : i + 3] == _ELLIPSIS, lambda: f"einsum(): found '.' for {where} that is not part of any ellipsis")
+            check(
+                text[i : i + 3] == _ELLIPSIS,
+                lambda: f"einsum(): found '.' for {where} that is not part of any ellipsis",
+            )
             check(
                 _ELLIPSIS not in out, lambda: f"einsum(): found '.' for {where} for which an ellipsis was already found"
             )
@@ -63,8 +66,11 @@ def _split_subscripts(text: str, where: str, start: int) -> list[str]:
         if c != " ":
             check(
                 c.isascii() and c.isalpha(),
-                lambda: f"einsum(): invalid subscript given at index {start + i} in the equation string, subscripts must be in "
-                "[a-zA-Z]",
+                lambda: (
+                    f"einsum(): invalid subscript given at index {start + i} in the equation string, subscripts must "
+                    "be in "
+                    "[a-zA-Z]"
+                ),
             )
             out.append(c)
         i += 1
@@ -77,14 +83,18 @@ def _labels(subscripts: list[str], x: Any, number: int) -> list[Subscript]:
     if _ELLIPSIS not in subscripts:
         check(
             named == x.ndim,
-            lambda: f"einsum(): the number of subscripts in the equation ({named}) does not match the number of dimensions "
-            f"({x.ndim}) for operand {number} and no ellipsis was given",
+            lambda: (
+                f"einsum(): the number of subscripts in the equation ({named}) does not match the number of dimensions "
+                f"({x.ndim}) for operand {number} and no ellipsis was given"
+            ),
         )
         return list(subscripts)
     check(
         named <= x.ndim,
-        lambda: f"einsum(): the number of subscripts in the equation ({named}) is more than the number of dimensions "
-        f"({x.ndim}) for operand {number}",
+        lambda: (
+            f"einsum(): the number of subscripts in the equation ({named}) is more than the number of dimensions "
+            f"({x.ndim}) for operand {number}"
+        ),
     )
     at = subscripts.index(_ELLIPSIS)
     return [*subscripts[:at], *range(named - x.ndim, 0), *subscripts[at + 1 :]]
@@ -125,7 +135,7 @@ def _parse(equation: str, tensors: list[Any]) -> tuple[list[list[Subscript]], li
     return operands, _output_labels(right if arrow else None, start + 1, operands)
 
 
-# -- computing ----------------------------------------------------------------------------------------------------------
+# -- computing ---------------------------------------------------------------------------------------------------------
 def _diagonals(x: Any, labels: list[Subscript], number: int) -> tuple[Any, list[Subscript]]:
     """The operand with each label once: repeated ones select the diagonal."""
     labels = list(labels)
@@ -135,8 +145,10 @@ def _diagonals(x: Any, labels: list[Subscript], number: int) -> tuple[Any, list[
             j = labels.index(label, i + 1)
             check(
                 x.shape[i] == x.shape[j],
-                lambda: f"einsum(): subscript {label} is repeated for operand {number} but the sizes don't match, "
-                f"{x.shape[j]} != {x.shape[i]}",
+                lambda: (
+                    f"einsum(): subscript {label} is repeated for operand {number} but the sizes don't match, "
+                    f"{x.shape[j]} != {x.shape[i]}"
+                ),
             )
             x = ltorch.diagonal(x, 0, i, j)
             labels = [*labels[:i], *labels[i + 1 : j], *labels[j + 1 :], label]
@@ -150,8 +162,10 @@ def _sizes(operands: list[tuple[Any, list[Subscript]]]) -> dict[Subscript, int]:
             known = sizes.get(label, 1)
             check(
                 n in (1, known) or known == 1,
-                lambda: f"einsum(): subscript {label} has size {n} for operand {number} which does not broadcast with "
-                f"previously seen size {known}",
+                lambda: (
+                    f"einsum(): subscript {label} has size {n} for operand {number} which does not broadcast with "
+                    f"previously seen size {known}"
+                ),
             )
             sizes[label] = known if n == 1 else n
     return sizes
@@ -173,7 +187,9 @@ def _dense(x: Any, labels: list[Subscript], sizes: dict[Subscript, int]) -> tupl
     return ltorch.squeeze(x, spread), [label for d, label in enumerate(labels) if d not in spread]
 
 
-def _arranged(x: Any, labels: list[Subscript], groups: Sequence[Sequence[Subscript]], sizes: dict[Subscript, int]) -> Any:
+def _arranged(
+    x: Any, labels: list[Subscript], groups: Sequence[Sequence[Subscript]], sizes: dict[Subscript, int]
+) -> Any:
     """The operand with its dimensions in groups, each group as one dimension."""
     order = tuple(labels.index(label) for group in groups for label in group)
     if order != tuple(range(x.ndim)):
@@ -207,7 +223,7 @@ def _contract(
 
 @torchsymbol(torch.einsum, tags=(OpTags.MATMUL_OP,))
 def einsum(equation: Any, *operands: Any) -> Any:
-    """Sums of products of elements, written in Einstein's notation: `"ij,jk->ik"`; or with a list of numbers after each operand."""
+    """Sums of products in Einstein's notation: `"ij,jk->ik"` before the operands, or a list of numbers after each."""
     if not isinstance(equation, str):
         equation, tensors = _from_sublists((equation, *operands))
     elif len(operands) == 1 and isinstance(operands[0], (list, tuple)):

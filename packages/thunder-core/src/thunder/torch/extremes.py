@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Extremes of the torch language: the largest, smallest and middle elements over dimensions, and where they are.
 
-The overloads of `max` and `min` (of a tensor, along a dimension, of two tensors) are told apart by the type of the second
-argument, as torch does.
+The overloads of `max` and `min` (of a tensor, along a dimension, of two tensors) are told apart by the type of the
+second argument, as torch does.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ def _amax_vjp(g: Any, out: Any, input: Any, dim: Any = (), keepdim: bool = False
 
 
 def _extremum_samples(make: MakeTensor) -> Any:
-    for s in reduction(make, empty=False):
-        yield s
+    yield from reduction(make, empty=False)
     yield SampleInput(make((0, 3)), 1)
     yield SampleInput(make((3, 4), low=0, high=2), 1)
     yield SampleInput(with_nans(make, 3, 5), 1)
@@ -96,16 +95,20 @@ def _extremum(name: str, input: Any, dim: Any, keepdim: bool, ends: tuple[Any, A
     if dim is None:
         check(
             0 not in input.shape,
-            lambda: f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
-            "with the 'dim' argument.",
+            lambda: (
+                f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
+                "with the 'dim' argument."
+            ),
         )
         return reduce(input)
     if isinstance(dim, TensorProxy):
         return of_two(input, dim)
     check(
         isinstance(dim, int),
-        lambda: f"{name}() takes one dimension as an int or another tensor, but got {type(dim).__name__}: {dim} "
-        f"(a{name} takes several dimensions)",
+        lambda: (
+            f"{name}() takes one dimension as an int or another tensor, but got {type(dim).__name__}: {dim} "
+            f"(a{name} takes several dimensions)"
+        ),
         TypeError,
     )
     counted = clang.maybe_convert_to_dtype(input, dtypes.uint8) if dtypes.is_boolean_dtype(input.dtype) else input
@@ -146,13 +149,13 @@ def _reduced_to(g: Any, like: Any) -> Any:
 
 @torchsymbol(torch.max, tags=_TAGS)
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The largest element; along `dim` also where it is; with a tensor as `dim` (torch's `other`) the larger of each pair."""
+    """The largest element; along `dim` also where it is; with a tensor (torch's `other`) the larger of each pair."""
     return _extremum("max", input, dim, keepdim, (clang.amax, clang.argmax), ltorch.maximum)
 
 
 @torchsymbol(torch.min, tags=_TAGS)
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The smallest element; along `dim` also where it is; with a tensor as `dim` (torch's `other`) the smaller of each pair."""
+    """The smallest element; along `dim` also where it is; with a tensor (torch's `other`) the smaller of each pair."""
     return _extremum("min", input, dim, keepdim, (clang.amin, clang.argmin), ltorch.minimum)
 
 
@@ -226,9 +229,7 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     dim = canonicalize_dim(input.ndim, dim)
     if input.ndim == 0:
         return torch.return_types.median((ltorch.clone(input), ltorch.zeros_like(input, dtype=torch.int64)))
-    check(
-        input.shape[dim] != 0, lambda: f"median(): Expected reduction dim {dim} to have non-zero size.", IndexError
-    )
+    check(input.shape[dim] != 0, lambda: f"median(): Expected reduction dim {dim} to have non-zero size.", IndexError)
     values, indices = _median_along(input, dim)
     if keepdim:
         values, indices = values.unsqueeze(dim), indices.unsqueeze(dim)
@@ -260,5 +261,3 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 5)), 1)
     yield SampleInput(make((2, 3, 4)), -2, True)
     yield SampleInput(make(()), 0)
-
-

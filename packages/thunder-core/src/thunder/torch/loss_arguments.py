@@ -20,11 +20,10 @@ def reduction_of(reduction: str, size_average: bool | None = None, reduce: bool 
         by_size, at_all = (True if x is None else x for x in (size_average, reduce))
         reduction = "none" if not at_all else "mean" if by_size else "sum"
         warnings.warn(
-            f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.", stacklevel=6
+            f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
+            stacklevel=6,
         )
-    check(
-        reduction in ("none", "mean", "sum"), lambda: f"{reduction} is not a valid value for reduction", ValueError
-    )
+    check(reduction in ("none", "mean", "sum"), lambda: f"{reduction} is not a valid value for reduction", ValueError)
     return reduction
 
 
@@ -47,7 +46,8 @@ def warn_of_sizes(input: TensorProxy, target: TensorProxy) -> None:
     if input.shape != target.shape:
         warnings.warn(
             f"Using a target size (torch.Size({list(target.shape)})) that is different to the input size "
-            f"(torch.Size({list(input.shape)})). This will likely lead to incorrect results due to broadcasting. Please ensure "
+            f"(torch.Size({list(input.shape)})). This will likely lead to incorrect results due to broadcasting. "
+            "Please ensure "
             "they have the same size.",
             stacklevel=6,
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products of the torch language: `matmul` and its kin by number of dimensions, with sums (`addmm` …) and layers.
+"""Matrix products of the torch language: `matmul` and its kin by number of dimensions, contractions and layers.
 
-Each checks what its torch function checks and comes down to the `matmul` or `linear` primitive. They have gradient rules
-of their own, so that a differentiated program still shows, and an executor can still claim, the operation the user wrote.
+Each checks what its torch function checks and comes down to the `matmul` or `linear` primitive. They have gradient
+rules of their own, so that a differentiated program still shows, and an executor can still claim, what the user wrote.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ def _grads(g: Any, out: Any, input: Any, other: Any) -> Any:
 
 def _dtype_error(make: MakeTensor, *shapes: tuple[int, ...]) -> Any:
     *first, last = shapes
-    return SampleInput(*[make(s) for s in first], make(last, dtype=torch.float64)), RuntimeError, "same dtype|scalar type"
+    return (
+        SampleInput(*[make(s) for s in first], make(last, dtype=torch.float64)),
+        RuntimeError,
+        "same dtype|scalar type",
+    )
 
 
-# -- products -----------------------------------------------------------------------------------------------------------
+# -- products ----------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.matmul, torch.linalg.matmul, torch.Tensor.__matmul__, tags=_TAGS)
 def matmul(input: Any, other: Any) -> Any:
     """The matrix product of tensors of any number of dimensions from one on."""
@@ -88,8 +92,11 @@ def _check_batches(batch1: Any, batch2: Any) -> None:
     check(batch2.ndim == 3, lambda: "batch2 must be a 3D tensor")
     check(
         batch2.shape[:2] == (batch1.shape[0], batch1.shape[2]),
-        lambda: f"Expected size for first two dimensions of batch2 tensor to be: [{batch1.shape[0]}, {batch1.shape[2]}] but "
-        f"got: [{batch2.shape[0]}, {batch2.shape[1]}].",
+        lambda: (
+            f"Expected size for first two dimensions of batch2 tensor to be: [{batch1.shape[0]}, {batch1.shape[2]}] "
+            "but "
+            f"got: [{batch2.shape[0]}, {batch2.shape[1]}]."
+        ),
     )
 
 
@@ -112,7 +119,11 @@ def _(make: MakeTensor) -> Any:
 
 @bmm.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3, 4)), make((3, 4, 5))), RuntimeError, "Expected size for first two dimensions of batch2"
+    yield (
+        SampleInput(make((2, 3, 4)), make((3, 4, 5))),
+        RuntimeError,
+        "Expected size for first two dimensions of batch2",
+    )
     yield SampleInput(make((2, 3)), make((2, 3, 4))), RuntimeError, "batch1 must be a 3D tensor"
     yield _dtype_error(make, (2, 3, 4), (2, 4, 5))
 
@@ -172,7 +183,11 @@ def _vector_samples(make: MakeTensor) -> Any:
 
 
 def _vector_errors(make: MakeTensor) -> Any:
-    yield SampleInput(make((2,)), make((3,))), RuntimeError, r"expected tensor \[2\] and src \[3\] to have the same number"
+    yield (
+        SampleInput(make((2,)), make((3,))),
+        RuntimeError,
+        r"expected tensor \[2\] and src \[3\] to have the same number",
+    )
     yield SampleInput(make((2, 2)), make((3,))), RuntimeError, "1D tensors expected, but got 2D and 1D tensors"
     yield _dtype_error(make, (3,), (3,))
 
@@ -202,8 +217,10 @@ def inner(input: Any, other: Any) -> Any:
         return input * other
     check(
         input.shape[-1] == other.shape[-1],
-        lambda: "inner() the last dimension must match on both input tensors but got shapes "
-        f"{list(input.shape)} and {list(other.shape)}",
+        lambda: (
+            "inner() the last dimension must match on both input tensors but got shapes "
+            f"{list(input.shape)} and {list(other.shape)}"
+        ),
     )
     return tensordot(input, other, ([-1], [-1]))
 
@@ -238,7 +255,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 2)), make((3,))), RuntimeError, "outer: Expected 1-D argument self, but got 2-D"
 
 
-# -- layers -------------------------------------------------------------------------------------------------------------
+# -- layers ------------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.linear, torch._C._nn.linear, tags=_TAGS)
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """input @ weight.T + bias."""
@@ -265,13 +282,18 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     """input1 @ weight[k] @ input2 for each output k, + bias."""
     check(
         input1.shape[:-1] == input2.shape[:-1],
-        lambda: "bilinear(): input batch dimensions do not match: got "
-        f"{list(input1.shape[:-1])} and {list(input2.shape[:-1])}",
+        lambda: (
+            "bilinear(): input batch dimensions do not match: got "
+            f"{list(input1.shape[:-1])} and {list(input2.shape[:-1])}"
+        ),
     )
     for i, x in ((1, input1), (2, input2)):
         check(
             x.shape[-1] == weight.shape[i],
-            lambda: f"bilinear(): input{i} size does not match weight size: got {x.shape[-1]} but expected {weight.shape[i]}",
+            lambda: (
+                f"bilinear(): input{i} size does not match weight size: got {x.shape[-1]} but expected "
+                f"{weight.shape[i]}"
+            ),
         )
     check(
         bias is None or bias.shape[0] == weight.shape[0],
@@ -291,10 +313,14 @@ def _(make: MakeTensor) -> Any:
 @bilinear.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 4)), make((2, 5)), make((2, 4, 5))), RuntimeError, "batch dimensions do not match"
-    yield SampleInput(make((3, 4)), make((3, 4)), make((2, 4, 5))), RuntimeError, "input2 size does not match weight size"
+    yield (
+        SampleInput(make((3, 4)), make((3, 4)), make((2, 4, 5))),
+        RuntimeError,
+        "input2 size does not match weight size",
+    )
 
 
-# -- contractions -------------------------------------------------------------------------------------------------------
+# -- contractions ------------------------------------------------------------------------------------------------------
 def _contracted_dims(input: Any, other: Any, dims: Any) -> tuple[list[int], list[int]]:
     if isinstance(dims, int):
         check(dims >= 0, lambda: f"tensordot expects dims >= 0, but got dims={dims}")
@@ -309,23 +335,27 @@ def _contracted_dims(input: Any, other: Any, dims: Any) -> tuple[list[int], list
 
 @torchsymbol(torch.tensordot, tags=_TAGS)
 def tensordot(input: Any, other: Any, dims: Any = 2) -> Any:
-    """The sum of products over `dims`: the last ones of `input` with the first ones of `other`, or two lists of them."""
+    """The sum of products over `dims`: the last of `input` with the first of `other`, or two lists of dimensions."""
     ours, theirs = _contracted_dims(input, other, dims)
     check(len(ours) == len(theirs), lambda: "both dimension lists should have same length")
     for i, j in zip(ours, theirs):
         check(
             input.shape[i] == other.shape[j],
-            lambda: f"contracted dimensions need to match, but first has size {input.shape[i]} in dim {i} and second has size "
-            f"{other.shape[j]} in dim {j}",
+            lambda: (
+                f"contracted dimensions need to match, but first has size {input.shape[i]} in dim {i} and second has "
+                "size "
+                f"{other.shape[j]} in dim {j}"
+            ),
         )
     ours = [d % input.ndim for d in ours]
     theirs = [d % other.ndim for d in theirs]
     rows = [d for d in range(input.ndim) if d not in ours]
     columns = [d for d in range(other.ndim) if d not in theirs]
-    sizes = (math.prod(input.shape[d] for d in x) for x in (rows, ours))
-    left = ltorch.reshape(ltorch.permute(input, (*rows, *ours)), tuple(sizes))
-    right = ltorch.reshape(ltorch.permute(other, (*theirs, *columns)), (left.shape[1], -1) if columns and left.shape[1] else
-                           (left.shape[1], math.prod(other.shape[d] for d in columns)))  # fmt: skip
+    left = ltorch.permute(input, (*rows, *ours))
+    right = ltorch.permute(other, (*theirs, *columns))
+    inner = math.prod(input.shape[d] for d in ours)
+    left = ltorch.reshape(left, (math.prod(input.shape[d] for d in rows), inner))
+    right = ltorch.reshape(right, (inner, math.prod(other.shape[d] for d in columns)))
     shape = (*[input.shape[d] for d in rows], *[other.shape[d] for d in columns])
     return ltorch.reshape(clang.matmul(left, right), shape)
 
@@ -370,9 +400,7 @@ def _best_order(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
     for length in range(1, n):
         for i in range(n - length):
             j = i + length
-            costs = [
-                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
-            ]
+            costs = [(cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)]
             cost[i, j], split[i, j] = min(costs)
     return split
 
@@ -391,7 +419,10 @@ def _chain(name: str, tensors: Sequence[Any]) -> Any:
         a, b = matrices[i : i + 2]
         check(
             a.shape[1] == b.shape[0],
-            lambda: f"{name}(): tensors {i} and {i + 1} with shapes {list(a.shape)} and {list(b.shape)} cannot be multiplied",
+            lambda: (
+                f"{name}(): tensors {i} and {i + 1} with shapes {list(a.shape)} and {list(b.shape)} cannot be "
+                "multiplied"
+            ),
         )
     split = _best_order([m.shape[0] for m in matrices] + [matrices[-1].shape[1]])
 

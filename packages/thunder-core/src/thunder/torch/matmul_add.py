@@ -34,8 +34,11 @@ def _added(input: Any, product: Any, beta: Any, alpha: Any) -> Any:
     fits = input.ndim <= len(shape) and all(m in (1, n) for m, n in zip(input.shape[::-1], shape[::-1]))
     check(
         fits,
-        lambda: f"The expanded size of the tensor ({list(shape)}) must match the existing size ({list(input.shape)}): the input "
-        "cannot be broadcast to the product",
+        lambda: (
+            f"The expanded size of the tensor ({list(shape)}) must match the existing size ({list(input.shape)}): the "
+            "input "
+            "cannot be broadcast to the product"
+        ),
     )
     check(
         input.dtype is product.dtype,
@@ -81,7 +84,9 @@ def _samples(make: MakeTensor, shapes: Any) -> Any:
 
 @addmm.samples
 def _(make: MakeTensor) -> Any:
-    yield from _samples(make, [((3, 5), (3, 4), (4, 5)), ((5,), (3, 4), (4, 5)), ((3, 1), (3, 4), (4, 5)), ((), (3, 0), (0, 5))])
+    yield from _samples(
+        make, [((3, 5), (3, 4), (4, 5)), ((5,), (3, 4), (4, 5)), ((3, 1), (3, 4), (4, 5)), ((), (3, 0), (0, 5))]
+    )
 
 
 @addmm.errors

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Normalization of each sample by itself: layer, root mean square, group and local response normalization.
 
-Each comes with a `_forward` operation that also gives the statistics, which is all that is saved besides the input, and a
-`_backward` operation; an executor can take either whole. Statistics of 16-bit floats are float32.
+Each comes with a `_forward` operation that also gives the statistics, which is all that is saved besides the input, and
+a `_backward` operation; an executor can take either whole. Statistics of 16-bit floats are float32.
 """
 
 from __future__ import annotations
@@ -25,27 +25,35 @@ from thunder.torch.base import torchsymbol
 def _check_affine(name: str, x: Any, shape: Sequence[int]) -> None:
     check(
         x is None or tuple(x.shape) == tuple(shape),
-        lambda: f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(x.shape)} and "
-        f"normalized_shape = {list(shape)}",
+        lambda: (
+            f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape {list(x.shape)} and "
+            f"normalized_shape = {list(shape)}"
+        ),
     )
 
 
 def _check_normalized(input: Any, normalized_shape: Any, separator: str) -> tuple[int, ...]:
     check(
         isinstance(normalized_shape, Sequence),
-        lambda: f"argument 'normalized_shape' (position 2) must be tuple of ints, not {type(normalized_shape).__name__}",
+        lambda: (
+            f"argument 'normalized_shape' (position 2) must be tuple of ints, not {type(normalized_shape).__name__}"
+        ),
         TypeError,
     )
     shape = tuple(normalized_shape)
     check(
         bool(shape),
-        lambda: "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
-        "normalized_shape = []",
+        lambda: (
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, but got "
+            "normalized_shape = []"
+        ),
     )
     check(
         tuple(input.shape[-len(shape) :]) == shape,
-        lambda: f"Given normalized_shape={list(shape)}, expected input with shape [*{separator}"
-        f"{', '.join(map(str, shape))}], but got input of size{list(input.shape)}",
+        lambda: (
+            f"Given normalized_shape={list(shape)}, expected input with shape [*{separator}"
+            f"{', '.join(map(str, shape))}], but got input of size{list(input.shape)}"
+        ),
     )
     return shape
 
@@ -62,7 +70,7 @@ def wide(x: Any) -> Any:
     return None if x is None else clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype))
 
 
-# -- layer normalization ------------------------------------------------------------------------------------------------
+# -- layer normalization -----------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.layer_norm, is_method=False)
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """`input` with mean 0 and variance 1 over its last dimensions, then times weight plus bias."""
@@ -132,7 +140,11 @@ def _(make: MakeTensor) -> Any:
 
 @layer_norm.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3)), (4,)), RuntimeError, r"Given normalized_shape=\[4\], expected input with shape \[\*, 4\]"
+    yield (
+        SampleInput(make((2, 3)), (4,)),
+        RuntimeError,
+        r"Given normalized_shape=\[4\], expected input with shape \[\*, 4\]",
+    )
     yield SampleInput(make((2, 3)), (3,), make((4,))), RuntimeError, "Expected weight to be of same shape"
     yield SampleInput(make((2, 3)), ()), RuntimeError, "Expected normalized_shape to be at least 1-dimensional"
     yield SampleInput(make((2, 3), dtype=torch.int64), (3,)), NotImplementedError, "LayerNormKernelImpl"
@@ -148,10 +160,9 @@ layer_norm_forward.samples(_forward_samples)
 
 @layer_norm_backward.samples
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(
-        make((3, 4)), make((3, 4)), (4,), make((3, 1), dtype=_statistics(make)), make((3, 1), low=0.1, dtype=_statistics(make)),
-        make((4,)), make((4,)),
-    )  # fmt: skip
+    kind = _statistics(make)
+    mean, rstd = make((3, 1), dtype=kind), make((3, 1), low=0.1, dtype=kind)
+    yield SampleInput(make((3, 4)), make((3, 4)), (4,), mean, rstd, make((4,)), make((4,)))
 
 
 def _statistics(make: MakeTensor) -> Any:
@@ -159,7 +170,7 @@ def _statistics(make: MakeTensor) -> Any:
     return torch.float32 if kind in (torch.float16, torch.bfloat16) else kind
 
 
-# -- root mean square normalization -------------------------------------------------------------------------------------
+# -- root mean square normalization ------------------------------------------------------------------------------------
 def _rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: float | None) -> tuple[Any, Any]:
     shape = _check_normalized(input, normalized_shape, "")
     _check_affine("weight", weight, shape)
@@ -220,7 +231,11 @@ def _(make: MakeTensor) -> Any:
 
 @rms_norm.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3)), (4,)), RuntimeError, r"Given normalized_shape=\[4\], expected input with shape \[\*4\]"
+    yield (
+        SampleInput(make((2, 3)), (4,)),
+        RuntimeError,
+        r"Given normalized_shape=\[4\], expected input with shape \[\*4\]",
+    )
     yield SampleInput(make((2, 3)), (3,), make((4,))), RuntimeError, "Expected weight to be of same shape"
     yield SampleInput(make((2, 3), dtype=torch.int64), (3,)), NotImplementedError, "rms_norm"
 
@@ -236,25 +251,32 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 4)), make((3, 4)), (4,), make((3, 1), low=0.1, dtype=_statistics(make)), make((4,)))
 
 
-# -- group normalization ------------------------------------------------------------------------------------------------
+# -- group normalization -----------------------------------------------------------------------------------------------
 def _check_group_norm(input: Any, num_groups: int, weight: Any, bias: Any) -> None:
     check(input.ndim >= 2, lambda: f"Expected at least 2 dimensions for input tensor but received {input.ndim}")
     shape = list(input.shape)
     check(num_groups > 0, lambda: f"Expected num groups to be greater than 0, got {num_groups}")
     per_group = shape[0] * shape[1] // num_groups * math.prod(shape[2:])
     check(
-        per_group != 1, lambda: f"Expected more than 1 value per channel when training, got input size {shape}", ValueError
+        per_group != 1,
+        lambda: f"Expected more than 1 value per channel when training, got input size {shape}",
+        ValueError,
     )
     check(
         shape[1] % num_groups == 0,
-        lambda: "Expected number of channels in input to be divisible by num_groups, but got input of shape "
-        f"{shape} and num_groups={num_groups}",
+        lambda: (
+            "Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{shape} and num_groups={num_groups}"
+        ),
     )
     for name, x in (("weight", weight), ("bias", bias)):
         check(
             x is None or (x.ndim == 1 and x.shape[0] == shape[1]),
-            lambda: f"Expected {name} to be a vector of size equal to the number of channels in input, but got {name} of shape "
-            f"{list(x.shape)} and input of shape {shape}",
+            lambda: (
+                f"Expected {name} to be a vector of size equal to the number of channels in input, but got {name} of "
+                "shape "
+                f"{list(x.shape)} and input of shape {shape}"
+            ),
         )
     check_floating("GroupNormKernelImpl", input)
 
@@ -343,7 +365,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 6, 4)), make((2, 6, 4)), 3, mean, rstd, make((6,)), make((6,)))
 
 
-# -- local response normalization ---------------------------------------------------------------------------------------
+# -- local response normalization --------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.local_response_norm, is_method=False)
 def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
     """`input` divided by (k + alpha * the mean square of `size` neighbouring channels) ** beta."""

@@ -43,11 +43,15 @@ def along(make: MakeTensor, **options: Any) -> Any:
 
 
 def _bad_dims(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3)), 2), IndexError, r"Dimension out of range \(expected to be in range of \[-2, 1\], but got 2\)"
+    yield (
+        SampleInput(make((2, 3)), 2),
+        IndexError,
+        r"Dimension out of range \(expected to be in range of \[-2, 1\], but got 2\)",
+    )
     yield SampleInput(make((2, 3)), (0, 0)), RuntimeError, "dim 0 appears multiple times in the list of dims"
 
 
-# -- sums and products --------------------------------------------------------------------------------------------------
+# -- sums and products -------------------------------------------------------------------------------------------------
 @torchsymbol(torch.sum, tags=_TAGS)
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over `dim`, or of all elements; of integers and truth values as int64."""
@@ -69,9 +73,7 @@ sum.errors(_bad_dims)
 @torchsymbol(torch.nansum, tags=_TAGS)
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over `dim` with NaN counted as zero."""
-    check(
-        not dtypes.is_complex_dtype(input.dtype), lambda: "nansum does not support complex inputs"
-    )
+    check(not dtypes.is_complex_dtype(input.dtype), lambda: "nansum does not support complex inputs")
     if dtypes.is_float_dtype(input.dtype):
         input = ltorch.where(ltorch.isnan(input), 0.0, input)
     return clang.sum(input, all_dims(dim), keepdim, dtype=dtype)
@@ -180,7 +182,35 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(make(shape, low=0, high=3), dim)
 
 
-# -- truth --------------------------------------------------------------------------------------------------------------
+@torchsymbol(torch.Tensor.sum_to_size, tags=_TAGS)
+def sum_to_size(input: Any, *size: Any) -> Any:
+    """`input` summed over the dimensions along which a tensor of that size would be broadcast to it."""
+    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+    extra = input.ndim - len(shape)
+    check(
+        extra >= 0 and builtins.all(n in (1, m) for n, m in zip(shape, input.shape[builtins.max(extra, 0) :])),
+        lambda: f"size {{{list(shape)}}} is not expandable to size {{{list(input.shape)}}}.",
+    )
+    dims = tuple(d for d in range(input.ndim) if d < extra or (shape[d - extra] == 1 and input.shape[d] != 1))
+    if not dims:
+        return input
+    total = clang.maybe_convert_to_dtype(clang.sum(input, dims), input.dtype)
+    return total if total.shape == shape else ltorch.reshape(total, shape)
+
+
+@sum_to_size.samples
+def _(make: MakeTensor) -> Any:
+    for shape, size in (((2, 3, 4), (3, 1)), ((2, 3), (2, 3)), ((2, 3), ()), ((4,), (1,)), ((2, 0), (2, 1))):
+        yield SampleInput(make(shape), size)
+    yield SampleInput(make((2, 3)), 1, 3)
+
+
+@sum_to_size.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), (2,)), RuntimeError, "is not expandable to size"
+
+
+# -- truth -------------------------------------------------------------------------------------------------------------
 def _truth(fn: Any, input: Any, dim: Any, keepdim: bool) -> Any:
     out = fn(input, dim, keepdim)
     # torch answers in uint8 for uint8, a relic of the time when that was its bool.
@@ -220,7 +250,7 @@ any.errors(_bad_dims)
 all.errors(_bad_dims)
 
 
-# -- moments ------------------------------------------------------------------------------------------------------------
+# -- moments -----------------------------------------------------------------------------------------------------------
 def _moment_arguments(dim: Any, unbiased: bool | None, correction: Any) -> tuple[Any, float]:
     """`dim` and `correction` of a call that may be spelt `(dim, unbiased)` or `(unbiased)`."""
     if isinstance(dim, bool):
@@ -256,7 +286,9 @@ def _mean_grad(g: Any, input: Any, dim: Any, keepdim: bool) -> Any:
 
 
 @torchsymbol(torch.var, tags=_TAGS)
-def var(input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Any:
+def var(
+    input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
     """The variance over `dim`, with `correction` taken off the number of elements that it is divided by."""
     dim, correction = _moment_arguments(dim, unbiased, correction)
     return clang.var(input, dim, keepdim, correction=correction)
@@ -264,14 +296,23 @@ def var(input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool
 
 @var.vjp
 def _(
-    g: Any, out: Any, input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    g: Any,
+    out: Any,
+    input: Any,
+    dim: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
 ) -> Any:
     dim, correction = _moment_arguments(dim, unbiased, correction)
     return _var_grad(g, input, dim, keepdim, correction)
 
 
 @torchsymbol(torch.std, tags=_TAGS)
-def std(input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None) -> Any:
+def std(
+    input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
+) -> Any:
     """The standard deviation over `dim`: the square root of the variance."""
     dim, correction = _moment_arguments(dim, unbiased, correction)
     kind = input.dtype
@@ -283,7 +324,14 @@ def std(input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool
 
 @std.vjp
 def _(
-    g: Any, out: Any, input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    g: Any,
+    out: Any,
+    input: Any,
+    dim: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
 ) -> Any:
     dim, correction = _moment_arguments(dim, unbiased, correction)
     return _std_grad(g, out, input, dim, keepdim, correction)
@@ -300,7 +348,14 @@ def var_mean(
 
 @var_mean.vjp
 def _(
-    g: Any, out: Any, input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    g: Any,
+    out: Any,
+    input: Any,
+    dim: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
 ) -> Any:
     dim, correction = _moment_arguments(dim, unbiased, correction)
     return _var_grad(g[0], input, dim, keepdim, correction) + _mean_grad(g[1], input, dim, keepdim)
@@ -321,7 +376,14 @@ def std_mean(
 
 @std_mean.vjp
 def _(
-    g: Any, out: Any, input: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
+    g: Any,
+    out: Any,
+    input: Any,
+    dim: Any = None,
+    unbiased: Any = None,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
 ) -> Any:
     dim, correction = _moment_arguments(dim, unbiased, correction)
     return _std_grad(g[0], out[0], input, dim, keepdim, correction) + _mean_grad(g[1], input, dim, keepdim)
@@ -339,7 +401,11 @@ def _moment_samples(make: MakeTensor) -> Any:
 
 def _moment_errors(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
-    yield SampleInput(make((3,), dtype=torch.int64)), RuntimeError, "std and var only support floating point and complex"
+    yield (
+        SampleInput(make((3,), dtype=torch.int64)),
+        RuntimeError,
+        "std and var only support floating point and complex",
+    )
 
 
 for _sym in (var, std, var_mean, std_mean):
@@ -347,7 +413,7 @@ for _sym in (var, std, var_mean, std_mean):
     _sym.errors(_moment_errors)
 
 
-# -- logsumexp ----------------------------------------------------------------------------------------------------------
+# -- logsumexp ---------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.logsumexp, torch.special.logsumexp, tags=_TAGS)
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials over `dim`, computed so that nothing overflows."""

@@ -25,7 +25,7 @@ from thunder.torch.base import torchsymbol
 _TAGS = (OpTags.REDUCTION_OP,)
 
 
-# -- softmax ------------------------------------------------------------------------------------------------------------
+# -- softmax -----------------------------------------------------------------------------------------------------------
 def _implicit_dim(name: str, ndim: int) -> int:
     warnings.warn(
         f"Implicit dimension choice for {name} has been deprecated. Change the call to include dim=X as an argument.",
@@ -35,7 +35,7 @@ def _implicit_dim(name: str, ndim: int) -> int:
 
 
 def _arguments(name: str, input: Any, dim: Any, dtype: Any, _stacklevel: Any) -> tuple[int, Any]:
-    """`dim` and `dtype` of a call in torch's order `(input, dim, dtype)` or functional's `(input, dim, _stacklevel, dtype)`."""
+    """`dim` and `dtype` of torch's `(input, dim, dtype)` or functional's `(input, dim, _stacklevel, dtype)`."""
     if isinstance(dtype, int):
         dtype = None if isinstance(_stacklevel, int) else _stacklevel
     return (_implicit_dim(name, input.ndim) if dim is None else dim), dtype
@@ -46,7 +46,9 @@ def _write_canonically(bsym: BoundSymbol) -> None:
     given = {**dict(zip(names, bsym.args)), **bsym.kwargs}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dim, dtype = _arguments(bsym.sym.name, given["input"], given.get("dim"), given.get("dtype"), given.get("_stacklevel", 3))
+        dim, dtype = _arguments(
+            bsym.sym.name, given["input"], given.get("dim"), given.get("dtype"), given.get("_stacklevel", 3)
+        )
     bsym.args = (given["input"], dim)
     bsym.kwargs = {} if dtype is None else {"dtype": dtype}
 
@@ -55,7 +57,9 @@ def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
     """The input in the type that is computed in, and the type of the result."""
     kind = to_dtype(dtype) or input.dtype
     if not dtypes.is_float_dtype(kind):
-        raise NotImplementedError(f'"{name}_lastdim_kernel_impl" not implemented for {kind}: give a floating point dtype=')
+        raise NotImplementedError(
+            f'"{name}_lastdim_kernel_impl" not implemented for {kind}: give a floating point dtype='
+        )
     # torch rounds to the asked type first and computes on that.
     return clang.maybe_convert_to_dtype(clang.maybe_convert_to_dtype(input, kind), clang.compute_dtype(kind)), kind
 
@@ -150,7 +154,7 @@ def softmin(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None
 softmin.samples(_softmax_samples)
 
 
-# -- unit length --------------------------------------------------------------------------------------------------------
+# -- unit length -------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.normalize, is_method=False)
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
     """`input` divided by its p-norm over `dim`, which is taken as `eps` where it is less."""
@@ -170,7 +174,11 @@ def _(make: MakeTensor) -> Any:
 @normalize.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), 2.0, 1), IndexError, "Dimension out of range"
-    yield SampleInput(make((3, 3), dtype=torch.int64)), RuntimeError, "Expected a floating point or complex tensor as input"
+    yield (
+        SampleInput(make((3, 3), dtype=torch.int64)),
+        RuntimeError,
+        "Expected a floating point or complex tensor as input",
+    )
 
 
 def _at_least(length: Any, eps: float) -> Any:

@@ -37,9 +37,13 @@ def _check_norm_dtype(x: Any, dtype: dtypes.dtype | None) -> None:
         lambda: f"{_NAME}: dtype should be {kind} for {kind} inputs, but got {dtype}",
     )
     check(
-        torch.promote_types(ltorch.to_torch_dtype(x.dtype), ltorch.to_torch_dtype(dtype)) == ltorch.to_torch_dtype(dtype),
-        lambda: f"{_NAME}: the dtype of the input ({x.dtype}) should be convertible without narrowing to the specified dtype "
-        f"({dtype})",
+        torch.promote_types(ltorch.to_torch_dtype(x.dtype), ltorch.to_torch_dtype(dtype))
+        == ltorch.to_torch_dtype(dtype),
+        lambda: (
+            f"{_NAME}: the dtype of the input ({x.dtype}) should be convertible without narrowing to the specified "
+            "dtype "
+            f"({dtype})"
+        ),
     )
 
 
@@ -51,7 +55,9 @@ def _check_identity(x: Any, ord: float, dims: Any, given: bool) -> None:
     for d in dims:
         check(
             x.shape[d] != 0,
-            lambda: f"{_NAME} cannot compute the {ord} norm on the dimension {d} because this dimension is empty and {why}",
+            lambda: (
+                f"{_NAME} cannot compute the {ord} norm on the dimension {d} because this dimension is empty and {why}"
+            ),
         )
 
 
@@ -72,7 +78,7 @@ def _norm_of_lengths(a: Any, ord: float, dims: Any, keepdim: bool) -> Any:
 
 @torchsymbol(torch.linalg.vector_norm, is_method=False, tags=_TAGS)
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The p-norm over `dim`, with p as `ord`: (|x1|^p + |x2|^p + …)^(1/p); inf and -inf for the extremes, 0 for a count."""
+    """The p-norm over `dim`, with p as `ord`: (|x1|^p + |x2|^p + …)^(1/p); ±inf for the extremes, 0 for a count."""
     check(
         isinstance(ord, (int, float)),
         lambda: f"linalg_vector_norm(): argument 'ord' (position 2) must be Number, not {type(ord).__name__}",
@@ -135,7 +141,11 @@ def _(make: MakeTensor) -> Any:
 
 @vector_norm.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((3,), dtype=torch.int64)), RuntimeError, "Expected a floating point or complex tensor as input"
+    yield (
+        SampleInput(make((3,), dtype=torch.int64)),
+        RuntimeError,
+        "Expected a floating point or complex tensor as input",
+    )
     yield SampleInput(make((0, 3)), math.inf), RuntimeError, "cannot compute the inf norm on an empty tensor"
     yield SampleInput(make((0, 3)), -1.5, 0), RuntimeError, "cannot compute the -1.5 norm on the dimension 0"
     yield SampleInput(make((3,)), dtype=torch.complex64), RuntimeError, "dtype should be real for real inputs"
@@ -168,7 +178,11 @@ def _(make: MakeTensor) -> Any:
 
 @norm.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((3,), dtype=torch.int64)), RuntimeError, "Expected a floating point or complex tensor as input"
+    yield (
+        SampleInput(make((3,), dtype=torch.int64)),
+        RuntimeError,
+        "Expected a floating point or complex tensor as input",
+    )
     yield SampleInput(make((3, 3)), "two"), RuntimeError, "Order two not supported"
 
 

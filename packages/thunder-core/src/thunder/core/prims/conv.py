@@ -33,8 +33,10 @@ def _check_numbers(
     for name, values in named.items():
         check(
             len(values) == spatial,
-            lambda: f"expected {name} to be a single integer value or a list of {spatial} values to match the convolution "
-            f"dimensions, but got {name}={list(values)}",
+            lambda: (
+                f"expected {name} to be a single integer value or a list of {spatial} values to match the convolution "
+                f"dimensions, but got {name}={list(values)}"
+            ),
         )
     for name in ("padding", "output_padding"):
         check(min(named[name]) >= 0, lambda: f"negative {name} is not supported")
@@ -50,24 +52,35 @@ def _check_channels(a: TensorProxy, weight: TensorProxy, bias: Any, transposed: 
     expected = shape[0] if transposed else shape[1] * groups
     check(
         shape[0] >= groups,
-        lambda: f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, but got weight of size {shape} "
-        "instead",
+        lambda: (
+            f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, but got weight of size "
+            f"{shape} "
+            "instead"
+        ),
     )
     check(
         shape[0] % groups == 0,
-        lambda: f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, but got weight of size "
-        f"{shape} instead",
+        lambda: (
+            f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, but got weight of "
+            "size "
+            f"{shape} instead"
+        ),
     )
     check(
         given[1] == expected,
-        lambda: f"{which}, weight of size {shape}, expected input{given} to have {expected} channels, but got {given[1]} "
-        "channels instead",
+        lambda: (
+            f"{which}, weight of size {shape}, expected input{given} to have {expected} channels, but got {given[1]} "
+            "channels instead"
+        ),
     )
     out = shape[1] * groups if transposed else shape[0]
     check(
         bias is None or bias.shape == (out,),
-        lambda: f"Given {'transposed=1, ' if transposed else ''}weight of size {shape}, expected bias to be 1-dimensional with "
-        f"{out} elements, but got bias of size {list(bias.shape)} instead",
+        lambda: (
+            f"Given {'transposed=1, ' if transposed else ''}weight of size {shape}, expected bias to be 1-dimensional "
+            "with "
+            f"{out} elements, but got bias of size {list(bias.shape)} instead"
+        ),
     )
 
 
@@ -76,8 +89,10 @@ def _ordinary_size(a: Any, weight: Any, stride: Any, padding: Any, dilation: Any
     kernel = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], dilation)]
     check(
         all(k <= n for k, n in zip(kernel, padded)),
-        lambda: f"Calculated padded input size per channel: ({' x '.join(map(str, padded))}). Kernel size: "
-        f"({' x '.join(map(str, kernel))}). Kernel size can't be greater than actual input size",
+        lambda: (
+            f"Calculated padded input size per channel: ({' x '.join(map(str, padded))}). Kernel size: "
+            f"({' x '.join(map(str, kernel))}). Kernel size can't be greater than actual input size"
+        ),
     )
     return [(n - k) // s + 1 for n, k, s in zip(padded, kernel, stride)]
 
@@ -86,8 +101,10 @@ def _transposed_size(a: Any, weight: Any, stride: Any, padding: Any, dilation: A
     for extra, s, d in zip(output_padding, stride, dilation):
         check(
             extra < s or extra < d,
-            lambda: f"output padding must be smaller than either stride or dilation, but got output_padding: "
-            f"{tuple(output_padding)} stride: {tuple(stride)} dilation: {tuple(dilation)}",
+            lambda: (
+                f"output padding must be smaller than either stride or dilation, but got output_padding: "
+                f"{tuple(output_padding)} stride: {tuple(stride)} dilation: {tuple(dilation)}"
+            ),
         )
     size = [
         (n - 1) * s - 2 * p + d * (k - 1) + extra + 1
@@ -95,8 +112,11 @@ def _transposed_size(a: Any, weight: Any, stride: Any, padding: Any, dilation: A
     ]
     check(
         min(size) > 0,
-        lambda: f"Given input size per channel: {list(a.shape[2:])}. Calculated output size per channel: {size}. Output size is "
-        "too small",
+        lambda: (
+            f"Given input size per channel: {list(a.shape[2:])}. Calculated output size per channel: {size}. Output "
+            "size is "
+            "too small"
+        ),
     )
     return size
 
@@ -114,20 +134,21 @@ def convolution(
     groups: int,
     /,
 ) -> TensorProxy:
-    """The convolution, or with `transposed` its transpose, of `a` with `weight`, plus `bias` for each output channel."""
+    """The convolution of `a` with `weight`, or with `transposed` its transpose, plus `bias` for each output channel."""
     spatial = weight.ndim - 2
     check(spatial > 0, lambda: "weight should have at least three dimensions")
     _check_numbers(stride, padding, dilation, output_padding, groups, spatial)
     check(
         a.ndim == weight.ndim,
-        lambda: f"Expected {weight.ndim}-dimensional input for {weight.ndim}-dimensional weight {list(weight.shape)}, but got "
-        f"{a.ndim}-dimensional input of size {list(a.shape)} instead",
+        lambda: (
+            f"Expected {weight.ndim}-dimensional input for {weight.ndim}-dimensional weight {list(weight.shape)}, but "
+            "got "
+            f"{a.ndim}-dimensional input of size {list(a.shape)} instead"
+        ),
     )
     _check_channels(a, weight, bias, transposed, groups)
-    for name, x in (("weight", weight), ("bias", bias)):
-        check(
-            x is None or x.dtype is a.dtype, lambda: f"Input type ({a.dtype}) and {name} type ({x.dtype}) should be the same"
-        )
+    for name, x in {"weight": weight, **({} if bias is None else {"bias": bias})}.items():
+        check(x.dtype is a.dtype, lambda: f"Input type ({a.dtype}) and {name} type ({x.dtype}) should be the same")
     check_same_device("convolution", *(x for x in (a, weight, bias) if x is not None))
     if transposed:
         size = _transposed_size(a, weight, stride, padding, dilation, output_padding)
@@ -224,11 +245,23 @@ def _(make: MakeTensor) -> Any:
 @convolution.errors
 def _(make: MakeTensor) -> Any:
     how = ((1,), (0,), (1,), False, (0,), 1)
-    yield SampleInput(make((2, 3, 4)), make((4, 2, 2)), None, *how), RuntimeError, "to have 2 channels, but got 3 channels"
+    yield (
+        SampleInput(make((2, 3, 4)), make((4, 2, 2)), None, *how),
+        RuntimeError,
+        "to have 2 channels, but got 3 channels",
+    )
     yield SampleInput(make((2, 3, 4)), make((4, 3, 5)), None, *how), RuntimeError, "Kernel size can't be greater"
-    yield SampleInput(make((2, 3, 4)), make((4, 3, 2)), make((3,)), *how), RuntimeError, "expected bias to be 1-dimensional"
+    yield (
+        SampleInput(make((2, 3, 4)), make((4, 3, 2)), make((3,)), *how),
+        RuntimeError,
+        "expected bias to be 1-dimensional",
+    )
     stride = ((0,), *how[1:])
-    yield SampleInput(make((2, 3, 4)), make((4, 3, 2)), None, *stride), RuntimeError, "non-positive stride is not supported"
+    yield (
+        SampleInput(make((2, 3, 4)), make((4, 3, 2)), None, *stride),
+        RuntimeError,
+        "non-positive stride is not supported",
+    )
 
 
 def _gradient_samples(make: MakeTensor) -> Any:

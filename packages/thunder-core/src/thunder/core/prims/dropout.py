@@ -45,7 +45,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=(OpTags.RANDOM_OP,))
 def native_dropout(a: TensorProxy, p: float, /) -> tuple[TensorProxy, TensorProxy]:
-    """`a` with elements dropped and the rest scaled up by 1 / (1 - p), and the mask of those kept: torch's fused kernel."""
+    """`a` with elements dropped and the others times 1 / (1 - p), and the mask of those kept: torch's fused kernel."""
     check_probability(p)
     return TensorProxy(like=a), TensorProxy(like=a, dtype=dtypes.bool8)
 

@@ -16,8 +16,11 @@ from thunder.core.samples import MakeTensor, SampleInput
 def _check_indices(indices: TensorProxy) -> None:
     check(
         indices.dtype in (dtypes.int64, dtypes.int32),
-        lambda: "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got a tensor "
-        f"of {indices.dtype} instead (while checking arguments for embedding)",
+        lambda: (
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
+            "a tensor "
+            f"of {indices.dtype} instead (while checking arguments for embedding)"
+        ),
     )
 
 
@@ -38,7 +41,9 @@ def embedding(
 
 
 @embedding.vjp
-def _(g: Any, out: Any, weight: Any, indices: Any, padding_idx: Any = -1, scale: Any = False, sparse: Any = False) -> Any:
+def _(
+    g: Any, out: Any, weight: Any, indices: Any, padding_idx: Any = -1, scale: Any = False, sparse: Any = False
+) -> Any:
     return embedding_backward(g, indices, weight.shape[0], padding_idx, scale)
 
 

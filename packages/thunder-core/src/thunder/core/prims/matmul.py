@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that multiply matrices. They take every shape that torch's functions take, 1-D and batched ones included."""
+"""Primitives that multiply matrices. They take every shape that torch's functions take, 1-D and batched ones too."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def matmul_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 def _mismatch(a: tuple[int, ...], b: tuple[int, ...]) -> str:
     if len(a) == len(b) == 1:
         return (
-            f"inconsistent tensor size, expected tensor [{a[0]}] and src [{b[0]}] to have the same number of elements, but "
+            f"inconsistent tensor size, expected tensor [{a[0]}] and src [{b[0]}] to have the same number of "
+            "elements, but "
             f"got {a[0]} and {b[0]} elements respectively"
         )
     if len(b) == 1:
@@ -90,9 +91,7 @@ def _conj(x: Any) -> Any:
 def _summed_to(x: Any, shape: tuple[int, ...]) -> Any:
     """`x` summed over the dimensions along which a tensor of `shape` was broadcast."""
     extra = x.ndim - len(shape)
-    dims = tuple(range(extra)) + tuple(
-        d + extra for d, n in enumerate(shape) if n == 1 and x.shape[d + extra] != 1
-    )
+    dims = tuple(range(extra)) + tuple(d + extra for d, n in enumerate(shape) if n == 1 and x.shape[d + extra] != 1)
     return x.sum(dims).reshape(shape) if dims else x
 
 
@@ -196,9 +195,12 @@ def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None, /) -
         target = shape if bias.ndim > 1 and len(shape) != 2 else rows
         check(
             bias.ndim <= len(target) and all(m in (1, n) for m, n in zip(bias.shape[::-1], target[::-1])),
-            lambda: f"The expanded size of the tensor ({shape[-1]}) must match the existing size "
-            f"({bias.shape[-1] if bias.ndim else 1}) at non-singleton dimension 1.  Target sizes: {list(rows)}.  Tensor "
-            f"sizes: {list(bias.shape)}",
+            lambda: (
+                f"The expanded size of the tensor ({shape[-1]}) must match the existing size "
+                f"({bias.shape[-1] if bias.ndim else 1}) at non-singleton dimension 1.  Target sizes: {list(rows)}.  "
+                "Tensor "
+                f"sizes: {list(bias.shape)}"
+            ),
         )
     return TensorProxy(like=a, shape=shape)
 

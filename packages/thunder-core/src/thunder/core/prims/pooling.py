@@ -27,8 +27,10 @@ def _check_input(a: TensorProxy, spatial: int) -> None:
     checked = a.shape[-spatial - 1 :]
     check(
         all(checked),
-        lambda: f"Expected {names[spatial]} (batch mode) tensor with optional 0 dim batch size for input, but "
-        f"got:{list(a.shape)}",
+        lambda: (
+            f"Expected {names[spatial]} (batch mode) tensor with optional 0 dim batch size for input, but "
+            f"got:{list(a.shape)}"
+        ),
     )
 
 
@@ -56,7 +58,10 @@ def _pooled(
     for p, k, d in zip(padding, kernel_size, dilation):
         check(
             p <= ((k - 1) * d + 1) // 2,
-            lambda: f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={d}",
+            lambda: (
+                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and "
+                f"dilation={d}"
+            ),
         )
     sizes = a.shape[-spatial:]
     out = tuple(
@@ -74,7 +79,7 @@ def _flat(x: Any, spatial: int) -> Any:
     return x.reshape((*x.shape[:-spatial], math.prod(x.shape[-spatial:])))
 
 
-# -- maximum ------------------------------------------------------------------------------------------------------------
+# -- maximum -----------------------------------------------------------------------------------------------------------
 @prim()
 def max_pool(
     a: TensorProxy,
@@ -107,7 +112,7 @@ def max_pool_backward(
     ceil_mode: bool,
     /,
 ) -> TensorProxy:
-    """The gradient of `max_pool`: each element of `g` added where its maximum was. Of `a` only shape and layout are read."""
+    """The gradient of `max_pool`: each element of `g` added where its maximum was. Of `a` no value is read."""
     return TensorProxy(like=a)
 
 
@@ -131,7 +136,9 @@ def _all_different(make: MakeTensor, shape: tuple[int, ...]) -> Any:
     """Without equal elements, whose order decides which one gets the gradient."""
     x = make((math.prod(shape),), dtype=dtypes.float32, requires_grad=False).argsort().reshape(shape)
     like = make(())
-    return (x.to(like.dtype) / 7 if like.dtype.is_floating_point else x.to(like.dtype)).requires_grad_(like.requires_grad)
+    return (x.to(like.dtype) / 7 if like.dtype.is_floating_point else x.to(like.dtype)).requires_grad_(
+        like.requires_grad
+    )
 
 
 @max_pool.samples
@@ -143,7 +150,11 @@ def _(make: MakeTensor) -> Any:
 @max_pool.errors
 def _(make: MakeTensor) -> Any:
     how = ((1, 1), (0, 0), (1, 1), False)
-    yield SampleInput(make((3, 4, 4)), (5, 5), *how), RuntimeError, r"Given input size: \(3x4x4\)\. Calculated output size"
+    yield (
+        SampleInput(make((3, 4, 4)), (5, 5), *how),
+        RuntimeError,
+        r"Given input size: \(3x4x4\)\. Calculated output size",
+    )
     yield SampleInput(make((4, 4)), (2, 2), *how), RuntimeError, "tensor expected for input"
     yield SampleInput(make((3, 4, 4)), (2, 2), (1, 1), (2, 2), (1, 1), False), RuntimeError, "at most half of effective"
 
@@ -155,7 +166,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3, 2, 2)), a, indices, (2, 2), (2, 2), (0, 0), (1, 1), False)
 
 
-# -- mean ---------------------------------------------------------------------------------------------------------------
+# -- mean --------------------------------------------------------------------------------------------------------------
 @prim()
 def avg_pool(
     a: TensorProxy,
@@ -208,7 +219,11 @@ def _(make: MakeTensor) -> Any:
 
 @avg_pool.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((3, 4, 4)), (5, 5), (1, 1), (0, 0), False, True, None), RuntimeError, "Output size is too small"
+    yield (
+        SampleInput(make((3, 4, 4)), (5, 5), (1, 1), (0, 0), False, True, None),
+        RuntimeError,
+        "Output size is too small",
+    )
     yield SampleInput(make((3, 4, 4)), (2, 2), (1, 1), (0, 0), False, True, 0), RuntimeError, "divisor must be not zero"
 
 
@@ -218,7 +233,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3, 4)), make((2, 3, 7)), (3,), (2,), (1,), False, False, None)
 
 
-# -- adaptive -----------------------------------------------------------------------------------------------------------
+# -- adaptive ----------------------------------------------------------------------------------------------------------
 def _adaptive(name: str, a: TensorProxy, output_size: Sequence[int]) -> tuple[int, ...]:
     spatial = len(output_size)
     check(
@@ -228,13 +243,18 @@ def _adaptive(name: str, a: TensorProxy, output_size: Sequence[int]) -> tuple[in
     for d in range(a.ndim - spatial, a.ndim):
         check(
             a.shape[d] > 0,
-            lambda: f"{name}{spatial}d(): Expected input to have non-zero size for non-batch dimensions, but input has sizes "
-            f"{list(a.shape)} with dimension {d} being empty",
+            lambda: (
+                f"{name}{spatial}d(): Expected input to have non-zero size for non-batch dimensions, but input has "
+                "sizes "
+                f"{list(a.shape)} with dimension {d} being empty"
+            ),
         )
     check(
         min(output_size) >= 0,
-        lambda: f"{name}{spatial}d: elements of output_size must be greater than or equal to 0 but received "
-        f"{{{', '.join(map(str, output_size))}}}",
+        lambda: (
+            f"{name}{spatial}d: elements of output_size must be greater than or equal to 0 but received "
+            f"{{{', '.join(map(str, output_size))}}}"
+        ),
     )
     return (*a.shape[:-spatial], *output_size)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Primitives that reduce dimensions of a tensor away.
 
-Dimensions are given as a tuple, counted from the front, each once; it is empty for a 0-d tensor only. Nothing is kept as
-a dimension of length one, and the result has the input's dtype: both are clang's to change.
+Dimensions are given as a tuple, counted from the front, each once; it is empty for a 0-d tensor only. Nothing is kept
+as a dimension of length one, and the result has the input's dtype: both are clang's to change.
 """
 
 from __future__ import annotations
@@ -130,8 +130,7 @@ def _product_of_earlier(rows: Any) -> Any:
 
 @prod.samples
 def _(make: MakeTensor) -> Any:
-    for s in _samples(make):
-        yield s
+    yield from _samples(make)
     zeros = make((3, 5))
     for row, count in ((0, 1), (1, 2)):
         zeros.detach()[row, :count] = 0

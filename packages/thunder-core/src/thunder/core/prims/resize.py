@@ -39,13 +39,21 @@ def resize(
     spatial = len(output_size)
     check(
         a.ndim == spatial + 2,
-        lambda: f"resize: {spatial} output sizes were given for an input of shape {a.shape}, which has {a.ndim - 2} spatial ones",
+        lambda: (
+            f"resize: {spatial} output sizes were given for an input of shape {a.shape}, which has {a.ndim - 2} "
+            "spatial ones"
+        ),
     )
     check(
         min((*a.shape[1:], *output_size)) > 0,
-        lambda: f"Input and output sizes should be greater than 0, but got input {a.shape[2:]} and output {tuple(output_size)}",
+        lambda: (
+            f"Input and output sizes should be greater than 0, but got input {a.shape[2:]} and output "
+            f"{tuple(output_size)}"
+        ),
     )
-    check(spatial in RESIZE_MODES.get(mode, ()), lambda: f"resize: {mode!r} is no mode for {spatial} spatial dimensions")
+    check(
+        spatial in RESIZE_MODES.get(mode, ()), lambda: f"resize: {mode!r} is no mode for {spatial} spatial dimensions"
+    )
     return TensorProxy(like=a, shape=(*a.shape[:2], *output_size))
 
 

@@ -11,7 +11,19 @@ import torch
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.symbol import Symbol
-from thunder.executors.torchex import creation, elementwise, indexing, random, reductions, shape, sorting  # noqa: F401
+from thunder.executors.torchex import (  # noqa: F401
+    attention,
+    creation,
+    elementwise,
+    indexing,
+    losses,
+    nn,
+    normalization,
+    random,
+    reductions,
+    shape,
+    sorting,
+)
 from thunder.executors.torchex.base import ex, implementations, no_autocast, torch_impl, torch_operator
 
 __all__ = [

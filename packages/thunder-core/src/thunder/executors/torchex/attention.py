@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's fused attention kernels, forward and backward, under one interface.
+
+Each kernel has its own idea of masks, of how the sums of exponentials are laid out and of which head sizes it takes;
+the differences end here. `kernel` is the one that torch chose when the program was traced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.executors.torchex.base import torch_impl
+
+aten = torch.ops.aten
+Optional = torch.Tensor | None
+# The efficient kernel reads masks, and lays out sums, in pieces of this many elements.
+_MASK_STEP, _SUM_STEP = 16, 32
+
+
+def _additive(mask: Optional, query: torch.Tensor) -> Optional:
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros((), dtype=query.dtype, device=query.device).masked_fill(~mask, float("-inf"))
+
+
+def _aligned(mask: Optional, query: torch.Tensor, key: torch.Tensor) -> Optional:
+    """The mask for every head, in memory whose rows start where the efficient kernel can read them."""
+    if mask is None:
+        return None
+    mask = mask.to(query.dtype)
+    length = mask.shape[-1]
+    if length % _MASK_STEP:
+        mask = F.pad(mask, (0, _MASK_STEP - length % _MASK_STEP))[..., :length]
+    return mask.expand(*query.shape[:-1], key.shape[-2])
+
+
+def _padded(x: torch.Tensor) -> torch.Tensor:
+    """With the last dimension a multiple of 8, which the flash kernel asks for."""
+    return F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x
+
+
+def _forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, p: float, causal: bool, scale: float,
+    kernel: str,
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    """Result, sums, seed and offset."""
+    mask = _additive(mask, query)
+    if query.device.type == "cpu":
+        how = {"attn_mask": mask, "scale": scale}
+        return (*aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, p, causal, **how), None, None)
+    if kernel == "flash":
+        padded = (_padded(x) for x in (query, key, value))
+        got = aten._scaled_dot_product_flash_attention(*padded, p, causal, False, scale=scale)
+        return got[0][..., : value.shape[-1]], got[1], got[6], got[7]
+    if kernel == "efficient":
+        bias = _aligned(mask, query, key)
+        out, lse, seed, offset = aten._scaled_dot_product_efficient_attention(
+            query, key, value, bias, True, p, causal, scale=scale
+        )
+        return out, lse[..., : query.shape[-2]], seed, offset
+    got = aten._scaled_dot_product_cudnn_attention(query, key, value, mask, True, p, causal, False, scale=scale)
+    return got[0], got[1].reshape(query.shape[:-1]), got[6], got[7]
+
+
+def _backward(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, out: torch.Tensor,
+    lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float, kernel: str,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    mask = _additive(mask, query)
+    if query.device.type == "cpu":
+        how = {"attn_mask": mask, "scale": scale}
+        run = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return run(grad, query, key, value, out, lse, p, causal, **how)
+    lengths = (query.shape[-2], key.shape[-2])
+    if kernel == "flash":
+        padded = [_padded(x) for x in (grad, query, key, value, out)]
+        run = aten._scaled_dot_product_flash_attention_backward
+        grads = run(*padded, lse, None, None, *lengths, p, causal, seed, offset, scale=scale)
+        return tuple(g[..., : x.shape[-1]] for g, x in zip(grads, (query, key, value)))
+    if kernel == "efficient":
+        bias = _aligned(mask, query, key)
+        sums = F.pad(lse, (0, -lse.shape[-1] % _SUM_STEP), value=float("inf"))
+        run = aten._scaled_dot_product_efficient_attention_backward
+        which = [True, True, True, False]
+        return run(grad, query, key, value, bias, out, sums, seed, offset, p, which, causal, scale=scale)[:3]
+    run = aten._scaled_dot_product_cudnn_attention_backward
+    sums = lse.unsqueeze(-1)
+    return run(grad, query, key, value, out, sums, seed, offset, mask, None, None, *lengths, p, causal, scale=scale)
+
+
+def _no_random(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
+    """What stands for seed and offset where nothing was drawn; no kernel reads it."""
+    if query.device.type == "cpu":
+        return None, None
+    kind = torch.uint64 if kernel == "flash" else torch.int64
+    return tuple(torch.empty((2,) if kernel == "flash" else (), dtype=kind, device=query.device) for _ in range(2))
+
+
+@torch_impl(ltorch.attention_forward)
+def attention_forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, is_causal: bool, scale: float,
+    kernel: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The result and each row's logarithm of the sum of exponentials."""
+    return _forward(query, key, value, attn_mask, 0.0, is_causal, scale, kernel)[:2]
+
+
+@torch_impl(ltorch.attention_backward)
+def attention_backward(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional,
+    out: torch.Tensor, lse: torch.Tensor, is_causal: bool, scale: float, kernel: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The gradients of query, key and value."""
+    drawn = _no_random(query, kernel)
+    return _backward(grad, query, key, value, attn_mask, out, lse, *drawn, 0.0, is_causal, scale, kernel)
+
+
+@torch_impl(prims.attention_dropout)
+def attention_dropout(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, *how: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Attention with dropout: the result, the sums, the seed and the offset."""
+    return _forward(query, key, value, attn_mask, *how)
+
+
+@torch_impl(prims.attention_dropout_backward)
+def attention_dropout_backward(*args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of query, key and value of attention with dropout."""
+    return _backward(*args)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's kernels for negative log likelihood, and cross-entropy differentiated as torch does it.
+
+The rule that cross-entropy is declared with saves the input and computes softmax again. torch's kernels are fastest the
+way eager runs them: log_softmax, kept for the backward pass, then nll_loss; so that is the rule when torch runs it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder import clang
+from thunder.core.prims import get_grad, put_grad
+from thunder.executors.torchex.base import ex, torch_impl, torch_operator
+from thunder.torch.cross_entropy import (
+    _by_class,
+    _check_numbers,
+    _check_smoothing,
+    _class_dim,
+    _rows,
+    probability_rule,
+)
+from thunder.torch.loss_arguments import reduction_of
+
+aten = torch.ops.aten
+_NUMBERS = {"none": 0, "mean": 1, "sum": 2}
+
+
+# -- negative log likelihood -------------------------------------------------------------------------------------------
+def _two_dimensional(input: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """`(batch, classes, …)` and what has a number for each row, as torch's 2-D kernel takes them."""
+    rows = (
+        (input.shape[0], 1, -1) if input.numel() else (input.shape[0], 1, others[0].numel() // max(input.shape[0], 1))
+    )
+    return (
+        input.reshape(input.shape[0], input.shape[1], *rows[1:]).contiguous(),
+        *[x.reshape(rows).contiguous() for x in others],
+    )
+
+
+@torch_impl(ltorch.nll_loss_forward)
+def nll_loss_forward(
+    input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: str, ignore_index: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss and the sum of the weights."""
+    number = _NUMBERS[reduction]
+    if input.ndim <= 2:
+        return aten.nll_loss_forward(input, target, weight, number, ignore_index)
+    x, t = (input, target) if input.ndim == 4 else _two_dimensional(input, target)
+    loss, total = aten.nll_loss2d_forward(x, t, weight, number, ignore_index)
+    return loss.reshape(target.shape) if reduction == "none" else loss, total
+
+
+@torch_impl(ltorch.nll_loss_backward)
+def nll_loss_backward(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: str,
+    ignore_index: int,
+    total_weight: torch.Tensor,
+) -> torch.Tensor:
+    """The gradient of the input."""
+    how = (weight, _NUMBERS[reduction], ignore_index, total_weight)
+    if input.ndim <= 2:
+        return aten.nll_loss_backward(grad, input, target, *how)
+    if input.ndim == 4:
+        return aten.nll_loss2d_backward(grad, input, target, *how)
+    x, t = _two_dimensional(input, target)
+    g = grad.reshape(t.shape) if reduction == "none" else grad
+    return aten.nll_loss2d_backward(g, x, t, *how).reshape(input.shape)
+
+
+# -- cross-entropy -----------------------------------------------------------------------------------------------------
+def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float) -> Any:
+    """What label smoothing adds to the loss of log-probabilities, and how much of its gradient each row has."""
+    dim = _class_dim(x)
+    _, of_row, counts = _rows(x, target, weight, ignore_index)
+    product = x if weight is None else x * _by_class(weight, x)
+    loss = ltorch.where(counts, -clang.sum(product, dim), 0.0)
+    share = smoothing / x.shape[dim]
+    if reduction == "none":
+        return loss * share, ltorch.where(counts, share, 0.0)
+    if reduction == "mean":
+        share = share / clang.sum(of_row)
+    return clang.sum(loss) * share, ltorch.where(counts, share, 0.0)
+
+
+def _cross_entropy_rule(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    reduction = reduction_of(reduction, size_average, reduce)
+    if target.shape == input.shape:
+        return probability_rule(input, target, weight, reduction, label_smoothing)
+    _check_numbers(input, target, weight)
+    _check_smoothing(label_smoothing)
+    dim = _class_dim(input)
+    x = ltorch.log_softmax(input, dim)
+    loss, total = ltorch.nll_loss_forward(x, target, weight, reduction, ignore_index)
+    if not label_smoothing:
+        g = get_grad(loss)
+        of_x = ltorch.nll_loss_backward(g, x, target, weight, reduction, ignore_index, total)
+        put_grad(input, ltorch.log_softmax_backward(of_x, x, dim))
+        return loss
+    smoothed, share = _smoothing_loss(x, target, weight, ignore_index, reduction, label_smoothing)
+    out = loss * (1 - label_smoothing) + smoothed
+    g = get_grad(out)
+    of_loss = g * (1 - label_smoothing)
+    of_x = ltorch.nll_loss_backward(of_loss, x, target, weight, reduction, ignore_index, total)
+    spread = ltorch.unsqueeze(g * share, dim)
+    of_x = of_x - (spread if weight is None else spread * _by_class(weight, x))
+    put_grad(input, ltorch.log_softmax_backward(of_x.to(x.dtype), x, dim))
+    return out
+
+
+ex.register_implementation(
+    ltorch.cross_entropy, torch_operator(torch.nn.functional.cross_entropy), grad_transform=_cross_entropy_rule
+)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's kernels for convolution, pooling, resampling and dropout, and for their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from thunder.core import prims
+from thunder.executors.torchex.base import torch_impl
+
+aten = torch.ops.aten
+
+
+# -- convolution -------------------------------------------------------------------------------------------------------
+@torch_impl(prims.convolution_input_grad)
+def convolution_input_grad(g: torch.Tensor, a: torch.Tensor, weight: torch.Tensor, *how: Any) -> torch.Tensor:
+    """The gradient of a convolution's input."""
+    return aten.convolution_backward(g, a, weight, None, *how, [True, False, False])[0]
+
+
+@torch_impl(prims.convolution_weight_grad)
+def convolution_weight_grad(g: torch.Tensor, a: torch.Tensor, weight: torch.Tensor, *how: Any) -> torch.Tensor:
+    """The gradient of a convolution's weight."""
+    return aten.convolution_backward(g, a, weight, None, *how, [False, True, False])[1]
+
+
+# -- pooling -----------------------------------------------------------------------------------------------------------
+@torch_impl(prims.max_pool)
+def max_pool(
+    a: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The maxima of windows and where they are."""
+    pools = (torch.max_pool1d_with_indices, torch._C._nn.max_pool2d_with_indices, torch._C._nn.max_pool3d_with_indices)
+    return pools[len(kernel_size) - 1](a, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@torch_impl(prims.max_pool_backward)
+def max_pool_backward(
+    g: torch.Tensor,
+    a: torch.Tensor,
+    indices: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> torch.Tensor:
+    """The gradient of max_pool."""
+    how = (kernel_size, stride, padding, dilation)
+    if len(kernel_size) == 3:
+        return aten.max_pool3d_with_indices_backward(g, a, *how, ceil_mode, indices)
+    if len(kernel_size) == 2:
+        return aten.max_pool2d_with_indices_backward(g, a, *how, ceil_mode, indices)
+    flat = [(first, *x) for x, first in zip(how, (1, 1, 0, 1))]
+    g, a, indices = (x.unsqueeze(-2) for x in (g, a, indices))
+    return aten.max_pool2d_with_indices_backward(g, a, *flat, ceil_mode, indices).squeeze(-2)
+
+
+@torch_impl(prims.avg_pool)
+def avg_pool(
+    a: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> torch.Tensor:
+    """The means of windows."""
+    if len(kernel_size) == 1:
+        return torch.avg_pool1d(a, kernel_size, stride, padding, ceil_mode, count_include_pad)
+    pool = F.avg_pool2d if len(kernel_size) == 2 else F.avg_pool3d
+    return pool(a, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+
+
+@torch_impl(prims.avg_pool_backward)
+def avg_pool_backward(
+    g: torch.Tensor,
+    a: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> torch.Tensor:
+    """The gradient of avg_pool."""
+    windows = (kernel_size, stride, padding)
+    how = (ceil_mode, count_include_pad, divisor_override)
+    if len(kernel_size) == 3:
+        return aten.avg_pool3d_backward(g, a, *windows, *how)
+    if len(kernel_size) == 2:
+        return aten.avg_pool2d_backward(g, a, *windows, *how)
+    flat = [(first, *x) for x, first in zip(windows, (1, 1, 0))]
+    return aten.avg_pool2d_backward(g.unsqueeze(-2), a.unsqueeze(-2), *flat, *how).squeeze(-2)
+
+
+@torch_impl(prims.adaptive_avg_pool)
+def adaptive_avg_pool(a: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    """The means of windows chosen for an output size."""
+    pools = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
+    return pools[len(output_size) - 1](a, output_size)
+
+
+@torch_impl(prims.adaptive_avg_pool_backward)
+def adaptive_avg_pool_backward(g: torch.Tensor, a: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    """The gradient of adaptive_avg_pool."""
+    if len(output_size) == 3:
+        return aten._adaptive_avg_pool3d_backward(g, a)
+    if len(output_size) == 2:
+        return aten._adaptive_avg_pool2d_backward(g, a)
+    return aten._adaptive_avg_pool2d_backward(g.unsqueeze(-2), a.unsqueeze(-2)).squeeze(-2)
+
+
+@torch_impl(prims.adaptive_max_pool)
+def adaptive_max_pool(a: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The maxima of windows chosen for an output size, and where they are."""
+    pools = (torch.adaptive_max_pool1d, torch._C._nn.adaptive_max_pool2d, torch._C._nn.adaptive_max_pool3d)
+    return pools[len(output_size) - 1](a, output_size)
+
+
+@torch_impl(prims.adaptive_max_pool_backward)
+def adaptive_max_pool_backward(
+    g: torch.Tensor, a: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]
+) -> torch.Tensor:
+    """The gradient of adaptive_max_pool."""
+    if len(output_size) == 3:
+        return aten.adaptive_max_pool3d_backward(g, a, indices)
+    if len(output_size) == 2:
+        return aten.adaptive_max_pool2d_backward(g, a, indices)
+    g, a, indices = (x.unsqueeze(-2) for x in (g, a, indices))
+    return aten.adaptive_max_pool2d_backward(g, a, indices).squeeze(-2)
+
+
+# -- resampling --------------------------------------------------------------------------------------------------------
+def _resizer(mode: str, spatial: int, antialias: bool, suffix: str) -> Callable[..., Any]:
+    name = "nearest_exact" if mode == "nearest-exact" else mode
+    private = "_" if antialias or mode == "nearest-exact" else ""
+    return getattr(aten, f"{private}upsample_{name}{spatial}d{'_aa' if antialias else ''}{suffix}").default
+
+
+def _corners(mode: str, align_corners: bool) -> tuple[bool, ...]:
+    return () if mode.startswith("nearest") else (align_corners,)
+
+
+@torch_impl(prims.resize)
+def resize(
+    a: torch.Tensor,
+    output_size: Sequence[int],
+    mode: str,
+    align_corners: bool,
+    scales: Sequence[float | None],
+    antialias: bool,
+) -> torch.Tensor:
+    """An image in another size."""
+    run = _resizer(mode, len(output_size), antialias, "")
+    return run(a, output_size, *_corners(mode, align_corners), *scales)
+
+
+@torch_impl(prims.resize_backward)
+def resize_backward(
+    g: torch.Tensor,
+    input_shape: Sequence[int],
+    mode: str,
+    align_corners: bool,
+    scales: Sequence[float | None],
+    antialias: bool,
+) -> torch.Tensor:
+    """The gradient of resize."""
+    run = _resizer(mode, len(scales), antialias, "_backward")
+    return run(g, g.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
+
+
+# -- dropout -----------------------------------------------------------------------------------------------------------
+@torch_impl(prims.dropout_noise)
+def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
+    """Ones for what is kept, drawn as torch's own dropout draws them."""
+    if feature:
+        shape = (*a.shape[:2], *([1] * (a.ndim - 2)))
+        return torch.empty(shape, dtype=a.dtype, device=a.device).bernoulli_(1 - p)
+    return torch.empty_like(a).bernoulli_(1 - p)
+
+
+@torch_impl(prims.native_dropout)
+def native_dropout(a: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result of dropout and what was kept."""
+    return torch.native_dropout(a, p, True)

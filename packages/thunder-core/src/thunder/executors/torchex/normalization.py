@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's kernels for softmax and the normalizations: forward with what is saved, and backward.
+
+Statistics of 16-bit floats are float32 in traces. On the CPU some of torch's kernels keep them in the input's type;
+they are converted here, on their way out and back in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.executors.torchex.base import ex, torch_impl, torch_operator
+
+aten = torch.ops.aten
+Optional = torch.Tensor | None
+
+
+def _wide(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Statistics as traces have them."""
+    return x.float() if like.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _as_kernel_has_them(x: torch.Tensor, input: torch.Tensor, weight: Optional) -> torch.Tensor:
+    """Statistics as the backward kernel takes them."""
+    if input.device.type != "cpu" or input.dtype not in (torch.bfloat16, torch.float16):
+        return x
+    mixed = weight is not None and weight.dtype != input.dtype
+    return x if mixed else x.to(input.dtype)
+
+
+# -- softmax -----------------------------------------------------------------------------------------------------------
+@torch_impl(ltorch.softmax_backward)
+def softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
+    """The gradient of softmax's input."""
+    return torch._softmax_backward_data(grad, output, dim, output.dtype)
+
+
+@torch_impl(ltorch.log_softmax_backward)
+def log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
+    """The gradient of log_softmax's input."""
+    return torch._log_softmax_backward_data(grad, output, dim, output.dtype)
+
+
+# -- layer normalization -----------------------------------------------------------------------------------------------
+@torch_impl(ltorch.layer_norm_forward)
+def layer_norm_forward(
+    input: torch.Tensor, normalized_shape: Sequence[int], weight: Optional, bias: Optional, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result, the mean and 1 / the standard deviation."""
+    out, mean, rstd = torch.native_layer_norm(input, normalized_shape, weight, bias, eps)
+    return out, _wide(mean, input), _wide(rstd, input)
+
+
+@torch_impl(ltorch.layer_norm_backward)
+def layer_norm_backward(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    normalized_shape: Sequence[int],
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+) -> tuple[Optional, Optional, Optional]:
+    """The gradients of input, weight and bias."""
+    mean, rstd = (_as_kernel_has_them(x, input, weight if weight is not None else bias) for x in (mean, rstd))
+    mask = [True, weight is not None, bias is not None]
+    return aten.native_layer_norm_backward(grad.contiguous(), input, normalized_shape, mean, rstd, weight, bias, mask)
+
+
+# -- root mean square normalization ------------------------------------------------------------------------------------
+@torch_impl(ltorch.rms_norm_forward)
+def rms_norm_forward(
+    input: torch.Tensor, normalized_shape: Sequence[int], weight: Optional, eps: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result, and 1 / the root of the mean square."""
+    return torch._fused_rms_norm(input, list(normalized_shape), weight, eps)
+
+
+def _has_fused_rms_backward(
+    grad: torch.Tensor, input: torch.Tensor, normalized_shape: Sequence[int], rstd: torch.Tensor, weight: Optional
+) -> bool | str:
+    if input.device.type == "cuda" and not input.dtype.is_complex:
+        return True
+    return "torch has a fused backward of rms_norm for real numbers on a GPU only"
+
+
+@torch_impl(ltorch.rms_norm_backward, checker=_has_fused_rms_backward)
+def rms_norm_backward(
+    grad: torch.Tensor, input: torch.Tensor, normalized_shape: Sequence[int], rstd: torch.Tensor, weight: Optional
+) -> tuple[Optional, Optional]:
+    """The gradients of input and weight."""
+    mask = [True, weight is not None]
+    return aten._fused_rms_norm_backward(grad, input, list(normalized_shape), rstd, weight, mask)
+
+
+# -- group normalization -----------------------------------------------------------------------------------------------
+def _sizes(input: torch.Tensor) -> tuple[int, int, int]:
+    return input.shape[0], input.shape[1], math.prod(input.shape[2:])
+
+
+@torch_impl(ltorch.group_norm_forward)
+def group_norm_forward(
+    input: torch.Tensor, num_groups: int, weight: Optional, bias: Optional, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result, and each group's mean and 1 / standard deviation."""
+    out, mean, rstd = torch.native_group_norm(_laid_out(input), weight, bias, *_sizes(input), num_groups, eps)
+    return out, _wide(mean, input), _wide(rstd, input)
+
+
+def _laid_out(input: torch.Tensor) -> torch.Tensor:
+    # torch's kernel takes dense memory, with the channels last or not.
+    if input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
+        return input
+    return input.contiguous()
+
+
+@torch_impl(ltorch.group_norm_backward)
+def group_norm_backward(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    num_groups: int,
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+) -> tuple[Optional, Optional, Optional]:
+    """The gradients of input, weight and bias."""
+    mean, rstd = (_as_kernel_has_them(x, input, weight if weight is not None else bias) for x in (mean, rstd))
+    input = _laid_out(input)
+    layout = torch.contiguous_format if input.is_contiguous() else torch.channels_last
+    mask = [True, weight is not None, bias is not None]
+    return aten.native_group_norm_backward(
+        grad.contiguous(memory_format=layout), input, mean, rstd, weight, *_sizes(input), num_groups, mask
+    )
+
+
+# -- batch normalization -----------------------------------------------------------------------------------------------
+def _writes_nothing(
+    input: torch.Tensor,
+    running_mean: Optional,
+    running_var: Optional,
+    weight: Optional = None,
+    bias: Optional = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> bool | str:
+    return (not training or running_mean is None) or "torch's function writes the running statistics in place"
+
+
+ex.register_implementation(ltorch.batch_norm, torch_operator(torch.nn.functional.batch_norm), checker=_writes_nothing)
+
+
+def _never_in_place(
+    input: torch.Tensor,
+    running_mean: Optional = None,
+    running_var: Optional = None,
+    weight: Optional = None,
+    bias: Optional = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> bool | str:
+    return (not use_input_stats or running_mean is None) or "torch's function writes the running statistics in place"
+
+
+ex.register_implementation(
+    ltorch.instance_norm, torch_operator(torch.nn.functional.instance_norm), checker=_never_in_place
+)
+
+
+@torch_impl(ltorch.batch_norm_forward)
+def batch_norm_forward(
+    input: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: Optional,
+    running_var: Optional,
+    momentum: float,
+    eps: float,
+) -> tuple[Optional, ...]:
+    """The result, the statistics of the batch, what a kernel keeps, and the new running statistics."""
+    if input.device.type == "cuda" and running_mean is not None and running_var is not None:
+        return aten._batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps)
+    # torch writes them in place.
+    new_mean, new_var = (None if x is None else x.clone() for x in (running_mean, running_var))
+    out, mean, invstd = torch.native_batch_norm(input, weight, bias, new_mean, new_var, True, momentum, eps)
+    reserve = torch.empty(0, dtype=torch.uint8, device=input.device)
+    return out, _wide(mean, input), _wide(invstd, input), reserve, new_mean, new_var
+
+
+@torch_impl(ltorch.batch_norm_backward)
+def batch_norm_backward(
+    grad: torch.Tensor,
+    input: torch.Tensor,
+    weight: Optional,
+    running_mean: Optional,
+    running_var: Optional,
+    mean: Optional,
+    invstd: Optional,
+    train: bool,
+    eps: float,
+    reserve: Optional,
+) -> tuple[Optional, Optional, Optional]:
+    """The gradients of input, weight and bias."""
+    if mean is not None and invstd is not None:
+        mean, invstd = (_as_kernel_has_them(x, input, weight) for x in (mean, invstd))
+    if (
+        train
+        and reserve is not None
+        and input.device.type == "cuda"
+        and running_mean is not None
+        and weight is not None
+    ):
+        return aten.batch_norm_backward(
+            grad, input, weight, running_mean, running_var, mean, invstd, True, eps, [True, True, True], reserve
+        )
+    # Without a weight torch computes no gradient of the bias either.
+    like = (
+        weight
+        if weight is not None
+        else torch.ones(input.shape[1], dtype=_of_weights(input, mean), device=input.device)
+    )
+    of_input, of_weight, of_bias = aten.native_batch_norm_backward(
+        grad, input, like, running_mean, running_var, mean, invstd, train, eps, [True, True, True]
+    )
+    return of_input, None if weight is None else of_weight, of_bias.to(input.dtype) if weight is None else of_bias
+
+
+def _of_weights(input: torch.Tensor, mean: Optional) -> torch.dtype:
+    return input.dtype if mean is None else mean.dtype

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scaled dot product attention.
+
+Without gradients torch runs it whole. With them, the rule asks torch which of its kernels it would take. One that fuses
+everything becomes `attention_forward` and `attention_backward`, between which the result and one number a row, the
+logarithm of the sum of exponentials, are saved; the gradient of a mask is an operation of its own, which is dropped
+where nobody needs it. Where torch would compute step by step, so does the rule, and saves the attention weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder import clang
+from thunder.core import dtypes, prims
+from thunder.core.errors import check
+from thunder.core.prims import get_grad, put_grad, put_grads
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
+from thunder.torch.base import torchsymbol
+from thunder.torch.dropout import dropped
+
+_TAGS = (OpTags.MATMUL_OP,)
+# torch's numbers for its kernels.
+_MATH, _FLASH, _EFFICIENT, _CUDNN = 0, 1, 2, 3
+_NAMES = {_FLASH: "flash", _EFFICIENT: "efficient", _CUDNN: "cudnn"}
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, enable_gqa: bool) -> None:
+    tensors = {"query": query, "key": key, "value": value}
+    check(
+        query.dtype is key.dtype is value.dtype,
+        lambda: (
+            "Expected query, key, and value to have the same dtype, but got "
+            + " ".join(f"{n}.dtype: {x.dtype}" for n, x in tensors.items())
+        ),
+    )
+    check(
+        min(x.ndim for x in tensors.values()) >= 2,
+        lambda: (
+            "Expected query, key, and value to all be  at least 2 dimensional, but got "
+            + " ".join(f"{n}.dim: {x.ndim}" for n, x in tensors.items())
+        ),
+    )
+    check(dtypes.is_inexact_dtype(query.dtype), lambda: f"expected scalar type Float but found {query.dtype}")
+    check(
+        query.shape[-1] == key.shape[-1],
+        lambda: f"query and key must have the same last dimension, but have {query.shape[-1]} and {key.shape[-1]}",
+    )
+    check(
+        key.shape[-2] == value.shape[-2],
+        lambda: f"key and value must have the same length, but have {key.shape[-2]} and {value.shape[-2]}",
+    )
+    check(0 <= dropout_p <= 1, lambda: f"dropout probability has to be between 0 and 1, but got {dropout_p}")
+    check(
+        attn_mask is None or attn_mask.dtype in (dtypes.bool8, dtypes.float32, query.dtype),
+        lambda: (
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+            f"{attn_mask.dtype} and  query.dtype: {query.dtype} instead."
+        ),
+    )
+    if enable_gqa:
+        heads = [x.shape[-3] if x.ndim > 2 else 0 for x in tensors.values()]
+        check(
+            all(heads) and heads[0] % heads[1] == 0 and heads[0] % heads[2] == 0,
+            lambda: f"Number of heads in key and value must divide the number of heads in query, but there are {heads}",
+        )
+
+
+def _scale(query: Any, scale: float | None) -> float:
+    return 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+
+
+# -- step by step ------------------------------------------------------------------------------------------------------
+def _wide(x: Any) -> Any:
+    return clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype))
+
+
+def _for_heads(x: Any, query: Any) -> Any:
+    """Keys or values with each head repeated for the query heads that share it."""
+    if x.ndim < 3 or query.ndim < 3 or x.shape[-3] in (1, query.shape[-3]):
+        return x
+    times = query.shape[-3] // x.shape[-3]
+    spread = (*x.shape[:-2], times, *x.shape[-2:])
+    return ltorch.reshape(
+        ltorch.expand(ltorch.unsqueeze(x, -3), spread), (*x.shape[:-3], query.shape[-3], *x.shape[-2:])
+    )
+
+
+def _of_heads(g: Any, like: Any) -> Any:
+    """The gradient of keys or values from that of what `_for_heads` made of them, in their shape."""
+    if like.ndim >= 3 and g.ndim >= 3 and like.shape[-3] not in (1, g.shape[-3]):
+        times = g.shape[-3] // like.shape[-3]
+        shared = (*g.shape[:-3], like.shape[-3], times, *g.shape[-2:])
+        g = clang.sum(ltorch.reshape(g, shared), len(shared) - 3)
+    return clang.maybe_convert_to_dtype(ltorch.sum_to_size(g, like.shape), like.dtype)
+
+
+def _scores(query: Any, key: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
+    """What softmax is taken of."""
+    s = clang.matmul(_wide(query) * scale, ltorch.transpose(_for_heads(_wide(key), query), -2, -1))
+    if is_causal:
+        rows, columns = (ltorch.arange(n, device=query.device) for n in s.shape[-2:])
+        s = ltorch.where(columns <= ltorch.unsqueeze(rows, 1), s, -math.inf)
+    if attn_mask is None:
+        return s
+    if attn_mask.dtype is dtypes.bool8:
+        return ltorch.where(attn_mask, s, -math.inf)
+    return s + attn_mask
+
+
+def _weights(scores: Any) -> tuple[Any, Any]:
+    """Softmax over the last dimension, all zeros for a row of -inf, and the logarithm of its sum of exponentials."""
+    dim = scores.ndim - 1
+    if scores.shape[-1] == 0:
+        return scores, ltorch.full(scores.shape[:-1], -math.inf, dtype=scores.dtype, device=scores.device)
+    largest = clang.amax(scores, dim, True)
+    largest = ltorch.where(largest == -math.inf, 0.0, largest)
+    exponents = ltorch.exp(scores - largest)
+    total = clang.sum(exponents, dim, True)
+    lse = ltorch.squeeze(ltorch.log(total) + largest, dim)
+    return exponents / ltorch.where(total == 0, 1.0, total), lse
+
+
+def _attend(weights: Any, value: Any, query: Any) -> Any:
+    out = clang.matmul(weights, _for_heads(_wide(value), query))
+    return clang.maybe_convert_to_dtype(out, query.dtype)
+
+
+@torchsymbol(torch.nn.functional.scaled_dot_product_attention, is_method=False, tags=_TAGS)
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(query @ key.T * scale + attn_mask) @ value; a row that may attend to nothing gives zeros."""
+    _check(query, key, value, attn_mask, dropout_p, enable_gqa)
+    weights, _ = _weights(_scores(query, key, attn_mask, is_causal, _scale(query, scale)))
+    if dropout_p:
+        weights = ltorch.dropout(weights, dropout_p)
+    return _attend(weights, value, query)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def _plain_torch() -> Iterator[None]:
+    """Within it, torch is torch: nothing is traced."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.enable_grad():
+        yield
+
+
+def _stand_in(x: Any) -> Any:
+    """A tensor with the metadata of `x` and next to no memory."""
+    kind, last = dtypes.to_torch_dtype(x.dtype), x.shape[-1] if x.ndim else 1
+    return torch.empty(last, dtype=kind, device=str(x.device)).expand(x.shape)
+
+
+def _chosen_kernel(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, how: dict[str, Any]) -> int:
+    """The number of the kernel that torch takes for these tensors, when their gradients are needed."""
+    if query.device.type not in ("cpu", "cuda") or min(query.ndim, key.ndim, value.ndim) < 4:
+        return _MATH
+    if query.device.type == "cpu" and key.shape[:-3] != query.shape[:-3]:
+        return _MATH
+    with _plain_torch():
+        tensors = [_stand_in(x).detach().requires_grad_() for x in (query, key, value)]
+        mask = None if attn_mask is None else _stand_in(attn_mask).detach()
+        is_causal = how.pop("is_causal")
+        return int(torch._fused_sdp_choice(*tensors, mask, dropout_p, is_causal, **how))
+
+
+@torchsymbol(id="torch.attention_forward", tags=_TAGS)
+def attention_forward(
+    query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float, kernel: str
+) -> Any:
+    """Attention, and the logarithm of each row's sum of exponentials; `kernel` is the one that torch takes for it."""
+    weights, lse = _weights(_scores(query, key, attn_mask, is_causal, scale))
+    return _attend(weights, value, query), lse
+
+
+def _again(query: Any, key: Any, lse: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
+    """The attention weights, computed again."""
+    lse = ltorch.unsqueeze(ltorch.where(ltorch.abs(lse) == math.inf, 0.0, lse), -1)
+    return ltorch.exp(_scores(query, key, attn_mask, is_causal, scale) - lse)
+
+
+def _of_scores(grad: Any, value: Any, weights: Any, out: Any, query: Any) -> Any:
+    of_weights = clang.matmul(_wide(grad), ltorch.transpose(_for_heads(_wide(value), query), -2, -1))
+    along = clang.sum(_wide(grad) * _wide(out), out.ndim - 1, True)
+    return weights * (of_weights - along)
+
+
+@torchsymbol(id="torch.attention_backward", tags=_TAGS)
+def attention_backward(
+    grad: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    out: Any,
+    lse: Any,
+    is_causal: bool,
+    scale: float,
+    kernel: str,
+) -> Any:
+    """The gradients of attention's query, key and value."""
+    weights = _again(query, key, lse, attn_mask, is_causal, scale)
+    of_scores = _of_scores(grad, value, weights, out, query)
+    of_query = clang.matmul(of_scores, _for_heads(_wide(key), query)) * scale
+    of_key = clang.matmul(ltorch.transpose(of_scores, -2, -1), _wide(query)) * scale
+    of_value = clang.matmul(ltorch.transpose(weights, -2, -1), _wide(grad))
+    return _of_heads(of_query, query), _of_heads(of_key, key), _of_heads(of_value, value)
+
+
+@torchsymbol(id="torch.attention_mask_grad", tags=_TAGS)
+def attention_mask_grad(
+    grad: Any, query: Any, key: Any, value: Any, attn_mask: Any, out: Any, lse: Any, is_causal: bool, scale: float
+) -> Any:
+    """The gradient of attention's additive mask."""
+    weights = _again(query, key, lse, attn_mask, is_causal, scale)
+    of_scores = _of_scores(grad, value, weights, out, query)
+    return clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype)
+
+
+def _stepwise_rule(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float
+) -> Any:
+    weights, _ = _weights(_scores(query, key, attn_mask, is_causal, scale))
+    kept: Any = weights * (1.0 - dropout_p) if dropout_p else weights
+    noise: Any = 1.0 - dropout_p
+    if 0 < dropout_p < 1:
+        kept, noise = dropped(weights, dropout_p)
+    out = _attend(kept, value, query)
+    g = _wide(get_grad(out))
+    of_value = clang.matmul(ltorch.transpose(kept, -2, -1), g)
+    of_weights = clang.matmul(g, ltorch.transpose(_for_heads(_wide(value), query), -2, -1))
+    of_weights = of_weights * noise if dropout_p else of_weights
+    of_scores = ltorch.softmax_backward(of_weights, weights, weights.ndim - 1)
+    of_query = clang.matmul(of_scores, _for_heads(_wide(key), query)) * scale
+    of_key = clang.matmul(ltorch.transpose(of_scores, -2, -1), _wide(query)) * scale
+    put_grads((query, key, value), (_of_heads(of_query, query), _of_heads(of_key, key), _of_heads(of_value, value)))
+    if attn_mask is not None and dtypes.is_float_dtype(attn_mask.dtype):
+        put_grad(
+            attn_mask,
+            clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype),
+        )
+    return out
+
+
+def _dropout_rule(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float, kernel: str
+) -> Any:
+    """With dropout inside the kernel, which is to draw the same numbers again in the backward pass."""
+    how = (dropout_p, is_causal, scale, kernel)
+    out, lse, seed, offset = prims.attention_dropout(query, key, value, attn_mask, *how)
+    grads = prims.attention_dropout_backward(get_grad(out), query, key, value, attn_mask, out, lse, seed, offset, *how)
+    put_grads((query, key, value), grads)
+    return out
+
+
+@scaled_dot_product_attention.grad
+def _(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    how = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    factor = _scale(query, scale)
+    number = _chosen_kernel(query, key, value, attn_mask, dropout_p, how)
+    if number not in _NAMES:
+        return _stepwise_rule(query, key, value, attn_mask, dropout_p, is_causal, factor)
+    kernel = _NAMES[number]
+    if dropout_p:
+        return _dropout_rule(query, key, value, attn_mask, dropout_p, is_causal, factor, kernel)
+    out, lse = attention_forward(query, key, value, attn_mask, is_causal, factor, kernel)
+    g = get_grad(out)
+    put_grads(
+        (query, key, value),
+        attention_backward(g, query, key, value, attn_mask, out, lse, is_causal, factor, kernel),
+    )
+    if isinstance(attn_mask, TensorProxy) and dtypes.is_float_dtype(attn_mask.dtype):
+        put_grad(attn_mask, attention_mask_grad(g, query, key, value, attn_mask, out, lse, is_causal, factor))
+    return out
+
+
+# -- samples -----------------------------------------------------------------------------------------------------------
+def _qkv(make: MakeTensor, *lead: int, length: int = 5, source: int = 7, size: int = 8) -> list[Any]:
+    small = {"low": -2, "high": 2}
+    return [
+        make((*lead, length, size), **small),
+        make((*lead, source, size), **small),
+        make((*lead, source, size), **small),
+    ]
+
+
+def _mask(make: MakeTensor, *shape: int) -> Any:
+    """A mask of which each row lets something through."""
+    out = make(shape, dtype=torch.float32, requires_grad=False) > -3
+    out[..., 0] = True
+    return out
+
+
+@scaled_dot_product_attention.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(*_qkv(make, 2, 3))
+    yield SampleInput(*_qkv(make, 2, 3, source=5), is_causal=True)
+    yield SampleInput(*_qkv(make, 2, 3), is_causal=True, scale=0.3)
+    yield SampleInput(*_qkv(make, 2, 3), _mask(make, 5, 7))
+    yield SampleInput(*_qkv(make, 2, 3), _mask(make, 2, 1, 5, 7))
+    yield SampleInput(*_qkv(make, 2, 3), make((5, 7), low=-2, high=2))
+    yield SampleInput(*_qkv(make, 2, 3), make((2, 3, 5, 7), low=-2, high=2, requires_grad=False))
+    blocked = _mask(make, 5, 7)
+    blocked[2] = False
+    yield SampleInput(*_qkv(make, 2, 3), blocked)
+    yield SampleInput(*_qkv(make, 3), _mask(make, 5, 7))
+    yield SampleInput(*_qkv(make))
+    query, key, value = _qkv(make, 2, 4)
+    yield SampleInput(query, key[:, :2], value[:, :2], enable_gqa=True)
+    yield SampleInput(*[x.transpose(1, 2) for x in _qkv(make, 2, 5, length=3, source=3)])
+    query, key, _ = _qkv(make, 2, 3)
+    yield SampleInput(query, key, make((2, 3, 7, 4), low=-2, high=2))
+
+
+@scaled_dot_product_attention.errors
+def _(make: MakeTensor) -> Any:
+    query, key, value = _qkv(make, 2, 4)
+    yield SampleInput(make((4,)), make((4,)), make((4,))), RuntimeError, "to all be  at least 2 dimensional"
+    other = make(query.shape, dtype=torch.float64)
+    yield SampleInput(other, key, value), RuntimeError, "Expected query, key, and value to have the same dtype"
+    mask = make((5, 7), dtype=torch.int64)
+    yield SampleInput(query, key, value, mask), RuntimeError, "Expected attn_mask dtype to be bool or float"
+    yield (
+        SampleInput(query, key[:, :3], value[:, :3], enable_gqa=True),
+        RuntimeError,
+        "Number of heads in key and value",
+    )
+    yield SampleInput(query, key, value, dropout_p=2.0), RuntimeError, "has to be between 0 and 1"
+
+
+@attention_forward.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(*_qkv(make, 2, 3), None, False, 0.3, "flash")
+    yield SampleInput(*_qkv(make, 2, 3, source=5), None, True, 0.3, "flash")
+    yield SampleInput(*_qkv(make, 2, 3), _mask(make, 5, 7), False, 0.3, "flash")
+
+
+def _after_forward(make: MakeTensor) -> Any:
+    """Samples of what runs after a forward pass: (gradient, query, key, value, mask, out, lse, is_causal, scale)."""
+    for mask, causal in ((None, False), (None, True), (make((5, 7), low=-2, high=2), False)):
+        query, key, value = _qkv(make, 2, 3)
+        scores = query.detach().float() @ key.detach().float().mT * 0.3
+        if causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
+        elif mask is not None:
+            scores = scores + mask.detach().float()
+        out = (scores.softmax(-1) @ value.detach().float()).to(query.dtype)
+        lse = scores.logsumexp(-1).to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+        yield make((2, 3, 5, 8)), query, key, value, mask, out, lse, causal, 0.3
+
+
+@attention_backward.samples
+def _(make: MakeTensor) -> Any:
+    for args in _after_forward(make):
+        yield SampleInput(*args, "flash")
+
+
+@attention_mask_grad.samples
+def _(make: MakeTensor) -> Any:
+    *_, args = _after_forward(make)
+    yield SampleInput(*args)

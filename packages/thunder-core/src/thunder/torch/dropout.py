@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dropout: of elements, of whole channels, and the kind that keeps mean and variance (alpha dropout).
+
+Run forward, torch does it whole. Where gradients are needed the mask is drawn on its own, with the same random numbers
+as torch draws: by torch's fused kernel on a GPU, as noise of the input's type and layout elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.core.errors import check
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.torch.base import torchsymbol
+
+# The slope of SELU below zero, times its scale: what alpha dropout sets dropped elements to, negated.
+_ALPHA = 1.7580993408473766
+
+
+def _check(p: float, kind: type[Exception] = ValueError) -> None:
+    check(0.0 <= p <= 1.0, lambda: f"dropout probability has to be between 0 and 1, but got {p}", kind)
+
+
+def scaled_noise(a: Any, p: float, feature: bool = False) -> Any:
+    """What dropout multiplies `a` with: zeros, and elsewhere 1 / (1 - p)."""
+    return prims.dropout_noise(a, p, feature) / (1 - p)
+
+
+def dropped(a: Any, p: float) -> tuple[Any, Any]:
+    """`a` after dropout, and what it was multiplied with."""
+    if a.device.type == "cuda":
+        out, mask = prims.native_dropout(a, p)
+        return out, mask * (1.0 / (1.0 - p))
+    noise = scaled_noise(a, p)
+    return a * noise, noise
+
+
+def _dropout(input: Any, p: float, training: bool, feature: bool, alpha: bool) -> Any:
+    if feature and training:
+        check(input.ndim >= 2, lambda: "Feature dropout requires at least 2 dimensions in the input")
+    if p == 0 or not training or 0 in input.shape:
+        return input
+    if p == 1:
+        return input * ltorch.zeros((), dtype=input.dtype, device=input.device)
+    if not alpha:
+        return input * scaled_noise(input, p, feature) if feature else dropped(input, p)[0]
+    noise = prims.dropout_noise(input, p, feature)
+    a = 1.0 / math.sqrt((_ALPHA * _ALPHA * p + 1) * (1 - p))
+    return input * (noise * a) + ((noise - 1) * (_ALPHA * a) + _ALPHA * a * p)
+
+
+@torchsymbol(torch.nn.functional.dropout, is_method=False)
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """`input` with each element set to zero with probability `p`, and the others scaled up by 1 / (1 - p)."""
+    _check(p)
+    check(
+        not training or p in (0, 1) or input.dtype.is_floating_point or input.dtype.is_complex,
+        lambda: f"result type Float can't be cast to the desired output type {input.dtype}",
+    )
+    return _dropout(input, p, training, False, False)
+
+
+@torchsymbol(torch.nn.functional.dropout1d, is_method=False)
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """`input` with whole channels set to zero with probability `p`, for `(batch, channels, length)`."""
+    _check(p)
+    check(
+        input.ndim in (2, 3),
+        lambda: (
+            f"dropout1d: Expected 2D or 3D input, but received a {input.ndim}D input. Note that dropout1d exists to "
+            "provide "
+            "channel-wise dropout on inputs with 1 spatial dimension, a channel dimension, and an optional batch "
+            "dimension (i.e. 2D "
+            "or 3D inputs)."
+        ),
+    )
+    if input.ndim == 3:
+        return _dropout(input, p, training, True, False)
+    return ltorch.squeeze(_dropout(ltorch.unsqueeze(input, 0), p, training, True, False), 0)
+
+
+@torchsymbol(torch.nn.functional.dropout2d, is_method=False)
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """`input` with whole channels set to zero with probability `p`, for `(batch, channels, height, width)`."""
+    _check(p)
+    if input.ndim not in (3, 4):
+        warnings.warn(
+            f"dropout2d: Received a {input.ndim}-D input to dropout2d, which is deprecated and will result in an "
+            "error in a future "
+            "release.",
+            stacklevel=5,
+        )
+    return _dropout(input, p, training, True, False)
+
+
+@torchsymbol(torch.nn.functional.dropout3d, is_method=False)
+def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """`input` with whole channels set to zero with probability `p`, for `(batch, channels, depth, height, width)`."""
+    _check(p)
+    if input.ndim not in (4, 5):
+        warnings.warn(
+            f"dropout3d: Received a {input.ndim}-D input to dropout3d, which is deprecated and will result in an "
+            "error in a future "
+            "release.",
+            stacklevel=5,
+        )
+    return _dropout(input, p, training, True, False)
+
+
+@torchsymbol(torch.nn.functional.alpha_dropout, is_method=False)
+def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
+    """Dropout that keeps the mean and variance of SELU's outputs."""
+    _check(p)
+    return _dropout(input, p, training, False, True)
+
+
+@torchsymbol(torch.nn.functional.feature_alpha_dropout, is_method=False)
+def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
+    """Alpha dropout of whole channels."""
+    _check(p)
+    return _dropout(input, p, training, True, True)
+
+
+# torch's own functions, which take the probability and whether to drop without defaults.
+@torchsymbol(torch.dropout, is_method=False, id="torch.dropout_kernel")
+def dropout_kernel(input: Any, p: float, train: bool) -> Any:
+    """torch.dropout."""
+    _check(p, RuntimeError)
+    return _dropout(input, p, train, False, False)
+
+
+@torchsymbol(torch.feature_dropout, is_method=False)
+def feature_dropout(input: Any, p: float, train: bool) -> Any:
+    """Dropout of whole channels."""
+    _check(p, RuntimeError)
+    return _dropout(input, p, train, True, False)
+
+
+def _samples_of(shape: tuple[int, ...]) -> Any:
+    def samples(make: MakeTensor) -> Any:
+        # Without randomness, so that results can be compared.
+        yield SampleInput(make(shape), 0.5, False)
+        yield SampleInput(make(shape), 0.0, True)
+        yield SampleInput(make(shape), 1.0, True)
+
+    return samples
+
+
+def _errors_of(shape: tuple[int, ...], kind: type[Exception]) -> Any:
+    def errors(make: MakeTensor) -> Any:
+        yield SampleInput(make(shape), 1.5, True), kind, "dropout probability has to be between 0 and 1, but got 1.5"
+
+    return errors
+
+
+for _sym, _shape, _kind in (
+    (dropout, (3, 4), ValueError),
+    (dropout1d, (2, 3, 4), ValueError),
+    (dropout2d, (2, 3, 4, 4), ValueError),
+    (dropout3d, (2, 3, 2, 2, 2), ValueError),
+    (alpha_dropout, (3, 4), ValueError),
+    (feature_alpha_dropout, (2, 3, 4), ValueError),
+    (dropout_kernel, (3, 4), RuntimeError),
+    (feature_dropout, (2, 3, 4), RuntimeError),
+):
+    _sym.samples(_samples_of(_shape))
+    _sym.errors(_errors_of(_shape, _kind))

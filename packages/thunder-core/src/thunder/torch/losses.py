@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses that compare two tensors element by element: of regression, of probabilities, of distributions."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder import clang
+from thunder.core import dtypes
+from thunder.core.errors import check
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
+from thunder.torch.base import torchsymbol
+from thunder.torch.loss_arguments import reduced, reduction_of, upcast, warn_of_sizes
+
+_TAGS = (OpTags.REDUCTION_OP,)
+
+
+def _sizes_match(input: Any, target: Any, text: str) -> None:
+    check(input.shape == target.shape, lambda: text, ValueError)
+
+
+def _check_float(name: str, *tensors: Any) -> None:
+    for x in tensors:
+        if not dtypes.is_inexact_dtype(x.dtype):
+            raise NotImplementedError(f'"{name}_cpu" not implemented for {x.dtype}')
+
+
+def _pair(input: Any, target: Any) -> tuple[Any, Any, dtypes.dtype]:
+    """Both tensors in the type that is computed in, and the type of the result."""
+    kind = dtypes.to_dtype(ltorch.result_type(input, target))
+    wide = clang.compute_dtype(kind)
+    a, b = clang.maybe_broadcast(input, target)
+    return clang.maybe_convert_to_dtype(a, wide), clang.maybe_convert_to_dtype(b, wide), kind
+
+
+def _weighted(loss: Any, input: Any, weight: Any, reduction: str, *, by_weight: bool) -> Any:
+    check(weight.shape == input.shape, lambda: "Weights and input must have the same size.", ValueError)
+    loss = loss * weight
+    if reduction == "mean" and by_weight:
+        return clang.sum(loss) / clang.sum(weight)
+    return reduced(loss, reduction)
+
+
+def pair_samples(make: MakeTensor, **options: Any) -> Any:
+    """Samples of a loss of two tensors."""
+    for shape in ((4, 4), (), (2, 3, 5)):
+        for reduction in ("mean", "sum", "none"):
+            yield SampleInput(make(shape), make(shape), reduction=reduction, **options)
+    yield SampleInput(make((5, 3)).mT, make((3, 5)), **options)
+    yield SampleInput(make((0, 3)), make((0, 3)), reduction="sum", **options)
+
+
+def bad_reduction(make: MakeTensor) -> Any:
+    """The error that every loss has."""
+    yield SampleInput(make((3,)), make((3,)), reduction="x"), ValueError, "x is not a valid value for reduction"
+
+
+# -- kernels: losses of the difference of two tensors ------------------------------------------------------------------
+# torch's own kernels, which its functions call with the reduction as a number. What the user wrote comes down to these.
+_REDUCTIONS = ("none", "mean", "sum")
+
+
+def _difference_vjp(slope: Any) -> Any:
+    """The gradient of a loss that is a function of input - target, from its slope at the difference."""
+
+    def vjp(g: Any, out: Any, input: Any, target: Any, reduction: int = 1, *rest: Any) -> Any:
+        a, b, _ = _pair(input, target)
+        if _REDUCTIONS[reduction] == "mean":
+            g = g / max(math.prod(a.shape), 1)
+        grad = slope(a - b, *rest) * g
+        return own_gradient(grad, input), own_gradient(-grad, target)
+
+    return vjp
+
+
+def own_gradient(grad: Any, like: Any) -> Any:
+    """A gradient in the shape and type of the tensor that it is of."""
+    if not dtypes.is_inexact_dtype(like.dtype):
+        return None
+    return clang.maybe_convert_to_dtype(ltorch.sum_to_size(grad, like.shape), like.dtype)
+
+
+def _kernel_samples(*options: Any) -> Any:
+    def samples(make: MakeTensor) -> Any:
+        for shape, reduction in (((4, 4), 1), ((4, 4), 0), ((2, 3), 2), ((), 1)):
+            yield SampleInput(make(shape), make(shape), reduction, *options)
+
+    return samples
+
+
+@torchsymbol(torch._C._nn.mse_loss, is_method=False, tags=_TAGS)
+def mse_loss_kernel(self: Any, target: Any, reduction: int = 1) -> Any:
+    """(self - target) ** 2, reduced."""
+    _check_float("mse", self)
+    a, b, kind = _pair(self, target)
+    difference = a - b
+    return reduced(difference * difference, _REDUCTIONS[reduction], kind)
+
+
+mse_loss_kernel.vjp(_difference_vjp(lambda d: d * 2))
+mse_loss_kernel.samples(_kernel_samples())
+
+
+@torchsymbol(torch._C._nn.l1_loss, is_method=False, tags=_TAGS)
+def l1_loss_kernel(self: Any, target: Any, reduction: int = 1) -> Any:
+    """|self - target|, reduced."""
+    a, b, kind = _pair(self, target)
+    return reduced(
+        ltorch.abs(a - b),
+        _REDUCTIONS[reduction],
+        dtypes.corresponding_real_dtype(kind) if dtypes.is_inexact_dtype(kind) else None,
+    )
+
+
+l1_loss_kernel.vjp(_difference_vjp(lambda d, *_: ltorch.sgn(d)))
+l1_loss_kernel.samples(_kernel_samples())
+
+
+@torchsymbol(torch._C._nn.smooth_l1_loss, is_method=False, tags=_TAGS)
+def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
+    """A square of the difference below `beta`, its size above, reduced."""
+    check(beta >= 0, lambda: "smooth_l1_loss does not support negative values for beta.")
+    _check_float("smooth_l1", self)
+    a, b, kind = _pair(self, target)
+    size = ltorch.abs(a - b)
+    loss = size if beta == 0 else ltorch.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta)
+    return reduced(loss, _REDUCTIONS[reduction], kind)
+
+
+@smooth_l1_loss_kernel.vjp
+def _(g: Any, out: Any, self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
+    def slope(d: Any) -> Any:
+        return ltorch.sign(d) if beta == 0 else ltorch.clamp(d / beta, -1.0, 1.0)
+
+    return _difference_vjp(slope)(g, out, self, target, reduction)
+
+
+smooth_l1_loss_kernel.samples(_kernel_samples(3.0))
+
+
+@torchsymbol(torch._C._nn.huber_loss, is_method=False, tags=_TAGS)
+def huber_loss_kernel(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+    """A square of the difference up to `delta`, `delta` times its size above, reduced."""
+    check(delta > 0, lambda: "huber_loss does not support non-positive values for delta.")
+    _check_float("huber", self)
+    a, b, kind = _pair(self, target)
+    size = ltorch.abs(a - b)
+    loss = ltorch.where(size <= delta, size * size * 0.5, (size - 0.5 * delta) * delta)
+    return reduced(loss, _REDUCTIONS[reduction], kind)
+
+
+@huber_loss_kernel.vjp
+def _(g: Any, out: Any, self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+    return _difference_vjp(lambda d: ltorch.clamp(d, -delta, delta))(g, out, self, target, reduction)
+
+
+huber_loss_kernel.samples(_kernel_samples(3.0))
+
+
+# -- regression --------------------------------------------------------------------------------------------------------
+@torchsymbol(torch.nn.functional.mse_loss, is_method=False, tags=_TAGS)
+def mse_loss(
+    input: Any,
+    target: Any,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Any:
+    """(input - target) ** 2."""
+    reduction = reduction_of(reduction, size_average, reduce)
+    warn_of_sizes(input, target)
+    if weight is not None:
+        return _weighted(mse_loss_kernel(input, target, 0), input, weight, reduction, by_weight=True)
+    return mse_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction))
+
+
+@torchsymbol(torch.nn.functional.l1_loss, is_method=False, tags=_TAGS)
+def l1_loss(
+    input: Any,
+    target: Any,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Any = None,
+) -> Any:
+    """|input - target|."""
+    reduction = reduction_of(reduction, size_average, reduce)
+    warn_of_sizes(input, target)
+    if weight is not None:
+        return _weighted(l1_loss_kernel(input, target, 0), input, weight, reduction, by_weight=True)
+    return l1_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction))
+
+
+@torchsymbol(torch.nn.functional.smooth_l1_loss, is_method=False, tags=_TAGS)
+def smooth_l1_loss(
+    input: Any,
+    target: Any,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Any:
+    """A square of the difference below `beta`, its size above."""
+    reduction = reduction_of(reduction, size_average, reduce)
+    warn_of_sizes(input, target)
+    return smooth_l1_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction), beta)
+
+
+@torchsymbol(torch.nn.functional.huber_loss, is_method=False, tags=_TAGS)
+def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Any:
+    """A square of the difference up to `delta`, `delta` times its size above."""
+    reduction = reduction_of(reduction)
+    warn_of_sizes(input, target)
+    if weight is not None:
+        return _weighted(huber_loss_kernel(input, target, 0, delta), input, weight, reduction, by_weight=False)
+    return huber_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction), delta)
+
+
+def _weighted_samples(make: MakeTensor) -> Any:
+    yield from pair_samples(make)
+    for reduction in ("mean", "sum", "none"):
+        yield SampleInput(make((2, 3)), make((2, 3)), reduction=reduction, weight=make((2, 3), low=0.1, high=2))
+
+
+for _sym in (mse_loss, l1_loss, huber_loss):
+    _sym.samples(_weighted_samples)
+    _sym.errors(bad_reduction)
+
+
+@smooth_l1_loss.samples
+def _(make: MakeTensor) -> Any:
+    yield from pair_samples(make)
+    yield from pair_samples(make, beta=0.0)
+    yield from pair_samples(make, beta=4.0)
+    yield SampleInput(make((2, 3)), make((2, 3)), reduce=False)
+
+
+@smooth_l1_loss.errors
+def _(make: MakeTensor) -> Any:
+    yield from bad_reduction(make)
+    yield SampleInput(make((3,)), make((3,)), beta=-1.0), RuntimeError, "does not support negative values for beta"
+
+
+# -- probabilities -----------------------------------------------------------------------------------------------------
+@torchsymbol(torch.nn.functional.binary_cross_entropy, is_method=False, tags=_TAGS)
+def binary_cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Any:
+    """Minus the log-probability of a target between 0 and 1 under the probability `input`; logarithms end at -100."""
+    reduction = reduction_of(reduction, size_average, reduce)
+    _sizes_match(
+        input,
+        target,
+        f"Using a target size (torch.Size({list(target.shape)})) that is different to the input size "
+        f"(torch.Size({list(input.shape)})) is deprecated. Please ensure they have the same size.",
+    )
+    check(target.dtype is input.dtype, lambda: f"Found dtype {target.dtype} but expected {input.dtype}")
+    x, y, w = upcast(input, target, weight)
+    loss = -(y * ltorch.clamp_min(ltorch.log(x), -100.0) + (1.0 - y) * ltorch.clamp_min(ltorch.log1p(-x), -100.0))
+    return reduced(loss if w is None else loss * w, reduction, input.dtype)
+
+
+@binary_cross_entropy.vjp
+def _(
+    g: Any, out: Any, input: Any, target: Any, weight: Any = None, size_average: Any = None, reduce: Any = None,
+    reduction: str = "mean",
+) -> Any:  # fmt: skip
+    reduction = reduction_of(reduction, size_average, reduce)
+    x, y, w = upcast(input, target, weight)
+    if reduction == "mean":
+        g = g / max(math.prod(input.shape), 1)
+    share = g if w is None else g * w
+    of_input = share * (x - y) / ltorch.clamp_min((1.0 - x) * x, 1e-12)
+    of_target = share * (ltorch.log1p(-x) - ltorch.log(x))
+    of_weight = None
+    if w is not None:
+        of_weight = own_gradient(binary_cross_entropy(input, target, None, None, None, "none") * g, weight)
+    return own_gradient(of_input, input), own_gradient(ltorch.expand(of_target, target.shape), target), of_weight
+
+
+@binary_cross_entropy.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((4, 4), (), (2, 3, 5)):
+        for reduction in ("mean", "sum", "none"):
+            yield SampleInput(make(shape, low=0.05, high=0.95), make(shape, low=0, high=1), reduction=reduction)
+    yield SampleInput(make((2, 3), low=0.05, high=0.95), make((2, 3), low=0, high=1), make((3,), low=0.1, high=2))
+
+
+@binary_cross_entropy.errors
+def _(make: MakeTensor) -> Any:
+    yield from bad_reduction(make)
+    yield SampleInput(make((3,)), make((4,))), ValueError, "that is different to the input size"
+    yield SampleInput(make((3,)), make((3,), dtype=torch.int64)), RuntimeError, "Found dtype"
+
+
+@torchsymbol(torch.nn.functional.binary_cross_entropy_with_logits, is_method=False, tags=_TAGS)
+def binary_cross_entropy_with_logits(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Any:
+    """binary_cross_entropy of sigmoid(input), so that nothing overflows; `pos_weight` weighs positive targets."""
+    reduction = reduction_of(reduction, size_average, reduce)
+    _sizes_match(
+        input,
+        target,
+        f"Target size (torch.Size({list(target.shape)})) must be the same as input size "
+        f"(torch.Size({list(input.shape)}))",
+    )
+    x, y, w, p = upcast(input, target, weight, pos_weight)
+    minus_log = -ltorch.logsigmoid(x)
+    if p is not None:
+        minus_log = minus_log * ((p - 1.0) * y + 1.0)
+    loss = (1.0 - y) * x + minus_log
+    return reduced(loss if w is None else loss * w, reduction, dtypes.to_dtype(ltorch.result_type(input, target)))
+
+
+@binary_cross_entropy_with_logits.vjp
+def _(
+    g: Any, out: Any, input: Any, target: Any, weight: Any = None, size_average: Any = None, reduce: Any = None,
+    reduction: str = "mean", pos_weight: Any = None,
+) -> Any:  # fmt: skip
+    reduction = reduction_of(reduction, size_average, reduce)
+    x, y, w, p = upcast(input, target, weight, pos_weight)
+    if reduction == "mean":
+        g = g / max(math.prod(input.shape), 1)
+    share = g if w is None else g * w
+    s = ltorch.sigmoid(x)
+    if p is None:
+        of_input, of_target = (s - y) * share, -x * share
+    else:
+        scaled = (p - 1.0) * y + 1.0
+        of_input = ((1.0 - y) - scaled * (1.0 - s)) * share
+        of_target = (-x - (p - 1.0) * ltorch.logsigmoid(x)) * share
+    of_weight = of_pos = None
+    if w is not None:
+        each = binary_cross_entropy_with_logits(input, target, None, None, None, "none", pos_weight)
+        of_weight = own_gradient(each * g, weight)
+    if p is not None:
+        of_pos = own_gradient(-ltorch.logsigmoid(x) * y * share, pos_weight)
+    grads = own_gradient(of_input, input), own_gradient(of_target, target), of_weight
+    return (*grads, None, None, None, of_pos)
+
+
+@binary_cross_entropy_with_logits.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((4, 4), (), (2, 3, 5)):
+        for reduction in ("mean", "sum", "none"):
+            yield SampleInput(make(shape), make(shape, low=0, high=1), reduction=reduction)
+    given = {"weight": make((3,), low=0.1, high=2), "pos_weight": make((3,), low=0.1, high=2)}
+    for options in (given, {"weight": given["weight"]}, {"pos_weight": given["pos_weight"], "reduction": "sum"}):
+        yield SampleInput(make((2, 3)), make((2, 3), low=0, high=1), **options)
+    yield SampleInput(make((2, 3)) * 100, make((2, 3), low=0, high=1))
+
+
+@binary_cross_entropy_with_logits.errors
+def _(make: MakeTensor) -> Any:
+    yield from bad_reduction(make)
+    yield SampleInput(make((3,)), make((4,))), ValueError, "must be the same as input size"
+
+
+# -- distributions -----------------------------------------------------------------------------------------------------
+@torchsymbol(torch.nn.functional.kl_div, is_method=False, tags=_TAGS)
+def kl_div(
+    input: Any,
+    target: Any,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Any:
+    """The Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
+    batchmean = reduction == "batchmean" and size_average is None and reduce is None
+    reduction = "sum" if batchmean else reduction_of(reduction, size_average, reduce)
+    check(
+        dtypes.is_inexact_dtype(input.dtype) and dtypes.is_inexact_dtype(target.dtype),
+        lambda: "kl_div: Integral inputs not supported.",
+    )
+    if reduction == "mean":
+        warnings.warn(
+            "reduction: 'mean' divides the total loss by both the batch size and the support size."
+            "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
+            "'mean' will be changed to behave the same as 'batchmean' in the next major release.",
+            stacklevel=5,
+        )
+    x, y, kind = _pair(input, target)
+    loss = ltorch.exp(y) * (y - x) if log_target else ltorch.xlogy(y, y) - y * x
+    out = reduced(loss, reduction)
+    return clang.maybe_convert_to_dtype(out / input.shape[0] if batchmean and input.ndim else out, kind)
+
+
+@kl_div.samples
+def _(make: MakeTensor) -> Any:
+    for reduction in ("mean", "sum", "none", "batchmean"):
+        yield SampleInput(make((3, 4), high=0), make((3, 4), low=0.1, high=1), reduction=reduction)
+        yield SampleInput(make((3, 4), high=0), make((3, 4), low=-2, high=0), reduction=reduction, log_target=True)
+    yield SampleInput(make((3, 4), high=0), make((3, 4), low=0, high=1) * 0)
+    yield SampleInput(make((), high=0), make((), low=0.1, high=1))
+
+
+@kl_div.errors
+def _(make: MakeTensor) -> Any:
+    yield from bad_reduction(make)
+    yield SampleInput(make((3,)), make((3,), dtype=torch.int64)), RuntimeError, "Integral inputs not supported"
+
+
+@torchsymbol(torch.nn.functional.poisson_nll_loss, is_method=False, tags=_TAGS)
+def poisson_nll_loss(
+    input: Any,
+    target: Any,
+    log_input: bool = True,
+    full: bool = False,
+    size_average: bool | None = None,
+    eps: float = 1e-8,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Any:
+    """Minus the log-likelihood of `target` under a Poisson distribution with rate exp(input), or `input`."""
+    reduction = reduction_of(reduction, size_average, reduce)
+    x, y, kind = _pair(input, target)
+    loss = ltorch.exp(x) - y * x if log_input else x - y * ltorch.log(x + eps)
+    if full:
+        stirling = y * ltorch.log(y) - y + 0.5 * ltorch.log(2 * math.pi * y)
+        loss = loss + ltorch.where(y <= 1, 0.0, stirling)
+    return reduced(loss, reduction, kind)
+
+
+@poisson_nll_loss.samples
+def _(make: MakeTensor) -> Any:
+    for reduction in ("mean", "sum", "none"):
+        yield SampleInput(make((3, 4), low=-2, high=2), make((3, 4), low=0, high=4), reduction=reduction)
+    yield SampleInput(make((3, 4), low=0.1, high=2), make((3, 4), low=0.1, high=4), False)
+    yield SampleInput(make((3, 4), low=-2, high=2), make((3, 4), low=0.5, high=4), full=True)
+
+
+poisson_nll_loss.errors(bad_reduction)
+
+
+def _variance(input: Any, var: Any) -> Any:
+    """The variance of gaussian_nll_loss, shaped to go with the input."""
+    if not isinstance(var, TensorProxy):
+        check(var >= 0, lambda: "var has negative entry/entries", ValueError)
+        return ltorch.full(input.shape, var, dtype=input.dtype, device=input.device)
+    if var.shape == input.shape:
+        return var
+    if input.shape[:-1] == var.shape:
+        return ltorch.unsqueeze(var, -1)
+    differing = [n for m, n in zip(input.shape, var.shape) if m != n]
+    check(input.ndim == var.ndim and differing == [1], lambda: "var is of incorrect size", ValueError)
+    return var
+
+
+@torchsymbol(torch.nn.functional.gaussian_nll_loss, is_method=False, tags=_TAGS, executed_by_torch=False)
+def gaussian_nll_loss(
+    input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Any:
+    """Minus the log-likelihood of `target` under a normal distribution with mean `input` and variance `var`.
+
+    torch looks at the values of `var` to refuse negative ones; here they become `eps`.
+    """
+    check(reduction in ("none", "mean", "sum"), lambda: reduction + " is not valid", ValueError)
+    var = _variance(input, var)
+    # Held at eps from below; torch lets the gradient through all the same.
+    var = ltorch.where(var < eps, var - var.detach() + eps, var)
+    loss = 0.5 * (ltorch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return reduced(loss, reduction)
+
+
+@gaussian_nll_loss.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((3, 4), (3, 1), (3,)):
+        yield SampleInput(make((3, 4)), make((3, 4)), make(shape, low=0.1, high=2))
+    yield SampleInput(make((3, 4)), make((3, 4)), make((3, 4), low=0.1, high=2), True, 1.0, "sum")
+    yield SampleInput(make((3, 4)), make((3, 4)), 0.5, reduction="none")
+
+
+@gaussian_nll_loss.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)), make((3,)), make((2,), low=1)), ValueError, "var is of incorrect size"
+    yield SampleInput(make((3,)), make((3,)), make((3,), low=1), reduction="x"), ValueError, "x is not valid"

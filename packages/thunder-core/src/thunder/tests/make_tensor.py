@@ -8,6 +8,7 @@ functions are neither saturated nor constant; operators with a domain of their o
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -66,7 +67,9 @@ def _values(
     elif dtype.is_complex:
         part = {torch.complex32: torch.float32, torch.complex64: torch.float32}.get(dtype, torch.float64)
         pair = [_floats(size, part, low, high, exclude_zero) for _ in range(2)]
-        out = torch.complex(*pair).to(dtype)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "ComplexHalf support is experimental")
+            out = torch.complex(*pair).to(dtype)
     elif str(dtype) == "torch.float4_e2m1fn_x2":
         out = torch.randint(0, 256, size).to(torch.uint8).view(dtype)  # two numbers a byte: any byte is a value
     elif dtype.is_floating_point:

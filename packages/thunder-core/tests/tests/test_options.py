@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a run's options to what it tests."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from thunder.tests.options import targets_of_run
+
+
+def config(**options: Any) -> Any:
+    """As much of a pytest configuration as is asked."""
+    given = {"thunder_executor": None, "thunder_device": None, "thunder_dtypes": None, "thunder_full": False, **options}
+    return SimpleNamespace(stash=pytest.Stash(), getoption=given.__getitem__)
+
+
+def test_nothing_given() -> None:
+    """The torch executor on the CPU; the same object each time."""
+    run = config()
+    (target,) = targets_of_run(run)
+    assert (target.name, target.devices, target.full) == ("torch", ("cpu",), False)
+    assert targets_of_run(run)[0] is target
+
+
+def test_several() -> None:
+    """With commas, blanks allowed."""
+    run = config(
+        thunder_executor="torch, python", thunder_device="cpu", thunder_dtypes="float32,int8", thunder_full=True
+    )
+    first, second = targets_of_run(run)
+    assert (first.name, second.name) == ("torch", "python")
+    assert second.dtypes == (torch.float32, torch.int8)
+    assert second.full
+
+
+def test_what_cannot_be_tested() -> None:
+    """Ends the run with the reason."""
+    for options, message in (
+        ({"thunder_executor": "nonesuch"}, "there is no executor 'nonesuch'"),
+        ({"thunder_dtypes": "float63"}, "there is no dtype 'float63'"),
+        ({"thunder_device": "no_such_device"}, "no device no_such_device"),
+    ):
+        with pytest.raises(pytest.UsageError, match=message):
+            targets_of_run(config(**options))

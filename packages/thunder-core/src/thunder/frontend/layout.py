@@ -57,7 +57,13 @@ def _contiguous(p: TensorProxy) -> torch.Tensor:
 
 def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
     outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
-    fn = bsym.sym.reference or bsym.sym.fn
+    fn = _torch_function(bsym)
+    if fn is None and bsym.subsymbols:  # what torch has no function for, such as the property x.T
+        for sub in bsym.subsymbols:
+            _run(sub, known)
+        for p in outs:
+            known.setdefault(p.name, _contiguous(p))
+        return
     try:
         if fn is None:
             raise TypeError
@@ -72,6 +78,17 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
         # Torch cannot run it on the meta device: its result is taken to be laid out in the usual way.
         for p in outs:
             known[p.name] = _contiguous(p)
+
+
+def _torch_function(bsym: BoundSymbol) -> Any:
+    """The function that runs an operation on real tensors, for a primitive that of the torch executor."""
+    sym = bsym.sym
+    if sym.reference is not None or sym.fn is not None or not sym.is_prim:
+        return sym.reference or sym.fn
+    from thunder.executors import TORCH
+
+    found = TORCH.implementation(bsym)
+    return None if found is None or found.op is None else found.op.fn
 
 
 def _on_meta(x: Any) -> Any:
@@ -98,8 +115,12 @@ def is_view(handle: Handle) -> bool:
         fn = view.sym.reference
         if fn is None:
             return view.certain
+
+        def on_meta(x: Any) -> Any:
+            return _on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
+
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            out = fn(value, *_on_meta(view.args), **_on_meta(view.kwargs))
+            out = fn(value, *on_meta(view.args), **on_meta(view.kwargs))
         out = out if view.index is None else out[view.index]
         if not view.certain and out.untyped_storage()._cdata != value.untyped_storage()._cdata:
             return False

@@ -226,9 +226,9 @@ class Tracer:
         """Calls an operation for user code."""
         with self.recording():
             given = args[0] if args and isinstance(args[0], torch.Tensor) else None
-            base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
             tensors = _tensors_in(args, kwargs)
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
+            base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
             if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
                 args, kwargs = autocast_arguments(sym, args, kwargs)
             out = sym(*args, **kwargs)

@@ -318,13 +318,13 @@ def broadcast_to(input: TensorProxy, size: Sequence[int]) -> TensorProxy:
 def expanded_back(base: Any, new: Any, *args: Any, **kwargs: Any) -> Any:
     """A write to an expanded tensor: torch refuses it where elements share memory, and so do we."""
     check(
-        numel(base.shape) == numel(new.shape),
+        numel(new.shape) in (numel(base.shape), 0),
         lambda: (
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
         ),
     )
-    return clang.reshape(new, base.shape)
+    return clang.reshape(new, base.shape) if numel(new.shape) == numel(base.shape) else base
 
 
 def _expand_samples(make: MakeTensor) -> Any:
@@ -391,6 +391,7 @@ for _sym in (reshape, view_as, reshape_as, flatten, ravel, unflatten, squeeze, u
     _sym.view_scatter(reshaped_back)
 for _sym in (atleast_1d, atleast_2d, atleast_3d):
     _sym.view_scatter(reshaped_back)
+    _sym.view_when(lambda *tensors: len(tensors) == 1 and isinstance(tensors[0], TensorProxy))
 for _sym in (expand, expand_as, broadcast_to):
     _sym.view_scatter(expanded_back)
 

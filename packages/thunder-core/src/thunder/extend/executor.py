@@ -48,6 +48,9 @@ class Implementation:
 class Executor:
     """What all executors have: a name, a version, operators and implementations by the id of what they implement."""
 
+    # Whether it ends every list and takes what nobody else does: a gradient rule that was registered goes before its own.
+    is_fallback = False
+
     def __init__(self, name: str, *, version: str | None = None):
         self.name = name
         self.version = version
@@ -165,6 +168,10 @@ class Executor:
         """Whether it runs that operation."""
         return self.rejection(bsym) is None
 
+    def takes(self, bsym: BoundSymbol) -> bool:
+        """Whether it runs that operation in one way or another."""
+        return self.can_execute(bsym)
+
     def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with which an operator that implements that operation is called."""
         return bsym.args, bsym.kwargs
@@ -238,6 +245,9 @@ class FusionExecutor(Executor):
             if below is not None:
                 return f"{sub.sym.name}: {below}"
         return None
+
+    def takes(self, bsym: BoundSymbol) -> bool:
+        return self.can_fuse(bsym) or self.can_execute(bsym)
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether it takes that operation into a fusion."""

@@ -45,15 +45,17 @@ def register_grad(sym_or_id: Symbol | Any, rule: GradRule) -> None:
 
 def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule | None:
     """The gradient rule for one call; None when what it decomposes into has to be asked."""
+    sym = bsym.sym
+    registered = _registered.get(sym.id)
     for executor in executors:
+        if executor.is_fallback and registered is not None:
+            break  # what was registered is meant to be used
         rule = executor.grad_rule(bsym)
         if rule is not None:
             return rule
-        implementation = executor.implementation(bsym)
-        if implementation is not None and implementation.executable and executor.can_execute(bsym):
+        if executor.takes(bsym):
             break  # it runs the operation and brings no rule
-    sym = bsym.sym
-    rule = _registered.get(sym.id) or sym.grad_rule
+    rule = registered or sym.grad_rule
     if rule is None and sym.vjp_rule is not None:
         rule = rule_of_vjp(sym, sym.vjp_rule)
     return rule

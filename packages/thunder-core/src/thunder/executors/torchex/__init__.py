@@ -12,6 +12,7 @@ from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.symbol import Symbol
 from thunder.executors.torchex import (  # noqa: F401
+    activations,
     attention,
     creation,
     elementwise,

@@ -105,9 +105,11 @@ def torch_operator(fn: Any, name: str | None = None, tags: frozenset[OpTags] = f
 class TorchExecutor(OperatorExecutor):
     """torch, one operation at a time."""
 
+    is_fallback = True
+
     def implementation(self, bsym: BoundSymbol) -> Implementation | None:
         found = super().implementation(bsym)
-        return found if found is not None else self._derived(bsym)
+        return found if found is not None and found.executable else self._derived(bsym)
 
     def _derived(self, bsym: BoundSymbol) -> Implementation | None:
         sym = bsym.sym

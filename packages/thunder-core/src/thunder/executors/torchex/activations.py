@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations' gradients by torch's own kernels: one each, where the rules would run several.
+
+Each backward operator decomposes into the activation's own gradient rule, so other executors and further differentiation see
+through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.core.dtypes import is_float_dtype
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.symbol import Symbol
+from thunder.executors.torchex.base import MODULE, ex, implementations
+
+aten = torch.ops.aten
+
+
+def _by_input(sym: Symbol, run: Callable[..., torch.Tensor]) -> None:
+    """`sym`'s gradient is `run(g, input, *options)`."""
+
+    def like(g: Any, input: Any, *options: Any) -> Any:
+        assert sym.vjp_rule is not None
+        return _one(sym.vjp_rule(g, None, input, *options))
+
+    backward = _operator(f"{sym.name}_backward", like, run)
+
+    def rule(input: Any, *options: Any, **named: Any) -> Any:
+        out = sym(input, *options, **named)
+        put_grad(input, backward(get_grad(out), input, *options, **named))
+        return out
+
+    ex.register_implementation(sym, checker=_is_real, grad_transform=rule)
+
+
+def _by_output(sym: Symbol, run: Callable[..., torch.Tensor], like: Callable[[Any, Any], Any]) -> None:
+    """`sym`'s gradient is `run(g, output)`, which `like` says in other operations."""
+    backward = _operator(f"{sym.name}_backward", like, run)
+
+    def rule(input: Any, *options: Any, **named: Any) -> Any:
+        out = sym(input, *options, **named)
+        put_grad(input, backward(get_grad(out), out))
+        return out
+
+    ex.register_implementation(sym, checker=_is_real, grad_transform=rule)
+
+
+def _operator(name: str, like: Callable[..., Any], run: Callable[..., torch.Tensor]) -> Symbol:
+    op = ex.register_operator(name, like=like, fn=run)
+    op.module = MODULE
+    implementations[name] = run
+    return op
+
+
+def _is_real(input: Any, *options: Any, **named: Any) -> bool:
+    return is_float_dtype(input.dtype)
+
+
+def _one(grads: Any) -> Any:
+    return grads[0] if isinstance(grads, tuple) else grads
+
+
+def _gelu(g: Any, input: Any, *, approximate: str = "none") -> Any:
+    assert ltorch.gelu.vjp_rule is not None
+    return _one(ltorch.gelu.vjp_rule(g, None, input, approximate=approximate))
+
+
+def _register_gelu() -> None:
+    backward = _operator("gelu_backward", _gelu, aten.gelu_backward)
+
+    def rule(input: Any, *, approximate: str = "none") -> Any:
+        out = ltorch.gelu(input, approximate=approximate)
+        put_grad(input, backward(get_grad(out), input, approximate=approximate))
+        return out
+
+    ex.register_implementation(ltorch.gelu, checker=_is_real, grad_transform=rule)
+
+
+_register_gelu()
+_by_input(ltorch.silu, lambda g, input, inplace=False: aten.silu_backward(g, input))
+_by_input(ltorch.mish, lambda g, input, inplace=False: aten.mish_backward(g, input))
+_by_input(ltorch.hardswish, lambda g, input, inplace=False: aten.hardswish_backward(g, input))
+_by_output(ltorch.relu, lambda g, out: aten.threshold_backward(g, out, 0), lambda g, out: ltorch.where(out <= 0, 0.0, g))

@@ -150,6 +150,25 @@ def empty(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, 
     return prims.empty(size_of("empty", sizes, size), device=device_or_default(device), dtype=dtype_or_default(dtype))
 
 
+@torchsymbol(torch.empty_strided, tags=_TAGS)
+def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor of that size whose elements may be anything, laid out in memory as `stride` says."""
+    check(len(size) == len(stride), lambda: f"mismatch in length of strides and shape: {tuple(stride)}, {tuple(size)}")
+    shape = size_of("empty_strided", (), size)
+    return prims.empty(shape, device=device_or_default(device), dtype=dtype_or_default(dtype))
+
+
+@empty_strided.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput((2, 3), (1, 2), device=make.device, dtype=make.dtype)
+    yield SampleInput((0, 3), (3, 1))
+
+
+@empty_strided.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput((2, 3), (1,)), RuntimeError, "mismatch in length of strides and shape"
+
+
 @fill.samples
 def _(make: MakeTensor) -> Any:
     for shape in _SHAPES:

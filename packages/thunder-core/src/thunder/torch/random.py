@@ -285,3 +285,75 @@ def random_values(input: TensorProxy, from_: Any = None, to: Any = None, *, gene
         from_, to = 0, from_
     low, high = number_value(from_), number_value(to)
     return prims.randint(input.shape, low, high, **_place(input, None, None, generator))
+
+
+@torchsymbol(id="torch.Tensor.geometric_", method_name="geometric_", tags=_TAGS)
+def geometric(input: TensorProxy, p: float, *, generator: Any = None) -> Any:
+    """How many draws with probability `p` it takes until one succeeds."""
+    return prims.geometric(input.shape, number_value(p), **_place(input, None, None, generator))
+
+
+@torchsymbol(id="torch.Tensor.cauchy_", method_name="cauchy_", tags=_TAGS)
+def cauchy(input: TensorProxy, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Any:
+    """Numbers drawn from the Cauchy distribution with that median and half width."""
+    return prims.cauchy(input.shape, number_value(median), number_value(sigma), **_place(input, None, None, generator))
+
+
+@torchsymbol(id="torch.Tensor.log_normal_", method_name="log_normal_", tags=_TAGS)
+def log_normal(input: TensorProxy, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Any:
+    """Numbers whose logarithms are drawn from the normal distribution with that mean and standard deviation."""
+    return prims.log_normal(input.shape, number_value(mean), number_value(std), **_place(input, None, None, generator))
+
+
+def _fill_samples(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape))
+
+
+for _op in (uniform, normal_values, exponential, bernoulli_values, random_values, cauchy, log_normal):
+    _op.samples(_fill_samples)
+
+
+@geometric.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape), 0.3)
+
+
+@torchsymbol(torch.poisson, tags=(OpTags.RANDOM_OP,))
+def poisson(input: TensorProxy, generator: Any = None) -> Any:
+    """Numbers of events, drawn from Poisson distributions with the rates in input."""
+    return prims.poisson(input, generator=generator)
+
+
+poisson.vjp(zero_vjp)
+
+
+@poisson.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape, low=0))
+
+
+@torchsymbol(torch.nn.functional.rrelu, torch.rrelu)
+def rrelu(
+    input: TensorProxy, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
+) -> Any:
+    """input where it is above zero, else input times a slope, which in training is drawn from [lower, upper)."""
+    if training:
+        return clang.mul(input, prims.rrelu_noise(input, lower, upper))
+    if not input.dtype.is_floating_point:
+        raise NotImplementedError(f'"rrelu" not implemented for {input.dtype}: it takes floating point tensors')
+    return clang.where(clang.gt(input, 0), input, clang.mul(input, (lower + upper) / 2))
+
+
+@rrelu.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape))
+        yield SampleInput(make(shape), 0.2, 0.4, True)
+
+
+@rrelu.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2,)), 0.4, 0.1, True), RuntimeError, "Lower bound should be less than or equal"

@@ -237,3 +237,106 @@ def _(make: MakeTensor) -> Any:
 @exponential.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput((2,), 0.0, **_where(make)), RuntimeError, "expects lambda > 0.0"
+
+
+@prim(tags=_TAGS)
+def geometric(
+    shape: Sequence[int], p: float, /, *, device: devices.Device, dtype: dtypes.dtype, generator: Any = None
+) -> TensorProxy:
+    """How many draws with probability `p` it takes until one succeeds."""
+    check(0 < p < 1, lambda: f"geometric_ expects p to be in (0, 1), but got p={p}")
+    return _drawn("geometric", shape, device, dtype, lowest=BOOL + 1)
+
+
+@geometric.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(shape, 0.3, **_where(make))
+
+
+@geometric.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput((2,), 1.5, **_where(make)), RuntimeError, r"p to be in \(0, 1\)"
+
+
+@prim(tags=_TAGS)
+def cauchy(
+    shape: Sequence[int],
+    median: float,
+    sigma: float,
+    /,
+    *,
+    device: devices.Device,
+    dtype: dtypes.dtype,
+    generator: Any = None,
+) -> TensorProxy:
+    """Numbers drawn from the Cauchy distribution with that median and half width."""
+    check(sigma > 0, lambda: f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+    return _drawn("cauchy", shape, device, dtype, lowest=dtypes.FLOAT)
+
+
+@prim(tags=_TAGS)
+def log_normal(
+    shape: Sequence[int],
+    mean: float,
+    std: float,
+    /,
+    *,
+    device: devices.Device,
+    dtype: dtypes.dtype,
+    generator: Any = None,
+) -> TensorProxy:
+    """Numbers whose logarithms are drawn from the normal distribution."""
+    check(std > 0, lambda: f"log_normal_ expects std > 0.0, but found std={std}")
+    return _drawn("log_normal", shape, device, dtype, lowest=dtypes.FLOAT)
+
+
+def _two_number_samples(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(shape, 0.5, 1.5, **_where(make))
+
+
+def _two_number_errors(make: MakeTensor) -> Any:
+    yield SampleInput((2,), 0.0, 0.0, **_where(make)), RuntimeError, "> 0.0, but found"
+
+
+for _distribution in (cauchy, log_normal):
+    _distribution.samples(_two_number_samples)
+    _distribution.errors(_two_number_errors)
+
+
+@prim(torch="torch.poisson", tags=(OpTags.RANDOM_OP,))
+def poisson(rates: TensorProxy, /, *, generator: Any = None) -> TensorProxy:
+    """Numbers of events, drawn from Poisson distributions with these rates."""
+    if not rates.dtype.is_floating_point and 0 not in rates.shape:
+        raise NotImplementedError(f'"poisson" not implemented for {rates.dtype}: rates are floats')
+    return TensorProxy(like=rates)
+
+
+poisson.vjp(zero_vjp)
+
+
+@poisson.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape, low=0))
+
+
+@prim(tags=_TAGS)
+def rrelu_noise(a: TensorProxy, lower: float, upper: float, /) -> TensorProxy:
+    """The slopes of rrelu in training: 1 where `a` is above zero, else drawn evenly from [lower, upper)."""
+    if not a.dtype.is_floating_point:
+        raise NotImplementedError(f'"rrelu" not implemented for {a.dtype}: it takes floating point tensors')
+    check(lower <= upper, lambda: f"Lower bound should be less than or equal to the upper bound: {lower} > {upper}")
+    return TensorProxy(like=a)
+
+
+@rrelu_noise.samples
+def _(make: MakeTensor) -> Any:
+    for shape in _SHAPES:
+        yield SampleInput(make(shape, requires_grad=False), 0.1, 0.4)
+
+
+@rrelu_noise.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2,)), 0.4, 0.1), RuntimeError, "Lower bound should be less than or equal to the upper bound"

@@ -79,3 +79,41 @@ def exponential(
 ) -> torch.Tensor:
     """Numbers of the exponential distribution."""
     return _empty(shape, device, dtype).exponential_(rate, generator=generator)
+
+
+@torch_impl(prims.geometric)
+def geometric(
+    shape: Sequence[int], p: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
+) -> torch.Tensor:
+    """Draws until one succeeds."""
+    return _empty(shape, device, dtype).geometric_(p, generator=generator)
+
+
+@torch_impl(prims.cauchy)
+def cauchy(
+    shape: Sequence[int],
+    median: float,
+    sigma: float,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    generator: Any = None,
+) -> torch.Tensor:
+    """Numbers of the Cauchy distribution."""
+    return _empty(shape, device, dtype).cauchy_(median, sigma, generator=generator)
+
+
+@torch_impl(prims.log_normal)
+def log_normal(
+    shape: Sequence[int], mean: float, std: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
+) -> torch.Tensor:
+    """Numbers whose logarithms are normal."""
+    return _empty(shape, device, dtype).log_normal_(mean, std, generator=generator)
+
+
+@torch_impl(prims.rrelu_noise)
+def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
+    """The slopes that torch's kernel draws."""
+    noise = torch.ones_like(a)
+    torch._C._nn.rrelu_with_noise(a, noise, lower, upper, True)
+    return noise

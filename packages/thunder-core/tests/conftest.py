@@ -8,6 +8,8 @@ import os
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
+# The tensors of tests are small: threads would only wait for each other, and sums come out in one order.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Deadlines would measure the machine; derandomized, a failure is everybody's failure.
 settings.register_profile(

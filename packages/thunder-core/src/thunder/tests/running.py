@@ -127,18 +127,17 @@ def exists(info: OpInfo, sample: SampleInput, *, with_values: bool = False) -> b
                 result = reference(info, copied(sample) if writes(info) else sample)
         except Exception:  # whatever torch says is a no
             return False
-    if info.symbol.is_prim or info.torch_reference is None:
+    something = all(x.numel() for x in tensors_in(sample))
+    if info.symbol.is_prim or info.torch_reference is None or not something:
+        # With no elements torch often returns before it looks at the dtype, where a meta function says that there is none.
+        refusals = REFUSALS if info.symbol.is_prim or info.torch_reference is None else NotImplementedError
         try:
             result = trace_sample(info, sample).output
-        except REFUSALS:
+        except refusals:
             return False
         except Exception:  # a fault of its declaration, for a test to show
             return True
-    if not with_values:
-        return True
-    return all(x.numel() for x in tensors_in(sample)) and any(
-        0 not in getattr(x, "shape", ()) for x in tree_leaves(result)
-    )
+    return not with_values or (something and any(0 not in getattr(x, "shape", ()) for x in tree_leaves(result)))
 
 
 def writes(info: OpInfo) -> bool:

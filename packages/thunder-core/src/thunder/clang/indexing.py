@@ -81,7 +81,11 @@ class _Plan:
 # -- reading a key ----------------------------------------------------------------------------------------------------
 def _as_tuple(key: Any) -> tuple[Any, ...]:
     if isinstance(key, tuple):
+        if any(type(k).__module__ == "numpy" for k in key):
+            return tuple([k.tolist() if type(k).__module__ == "numpy" else k for k in key])
         return key
+    if type(key).__module__ == "numpy":
+        return (key.tolist(),)
     # torch takes a short sequence that holds more than numbers for a tuple.
     nested = (TensorProxy, list, tuple, range, slice)
     if isinstance(key, list) and len(key) < 32 and any(k is None or k is ... or isinstance(k, nested) for k in key):
@@ -91,6 +95,9 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
 
 def _consumes(k: Any) -> int:
     """How many dimensions of the tensor an item of the key stands for."""
+    kind = type(k)
+    if kind is slice or kind is int:
+        return 1
     if k is None or k is Ellipsis or isinstance(k, bool):
         return 0
     if isinstance(k, TensorProxy) and k.dtype in _MASKS:
@@ -102,9 +109,8 @@ def _consumes(k: Any) -> int:
 
 def _plan(a: TensorProxy, key: Any, *, write: bool = False) -> _Plan:
     items = _as_tuple(key)
-    if any(type(k).__module__ == "numpy" for k in items):
-        items = tuple([k.tolist() if hasattr(k, "tolist") else k for k in items])
-    consumed = sum([_consumes(k) for k in items])
+    spans = [_consumes(k) for k in items]
+    consumed = sum(spans)
     if consumed > a.ndim:
         _refuse_too_many(a, items)
     plan = _Plan(a)
@@ -120,7 +126,7 @@ def _plan(a: TensorProxy, key: Any, *, write: bool = False) -> _Plan:
             plan.picked[len(plan.layout)] = _positions([0] if k else [], a)
             plan.layout.append(None)
         else:
-            if dim + _consumes(k) > a.ndim:
+            if dim + spans[at] > a.ndim:
                 raise IndexError(f"too many indices for tensor of dimension {a.ndim}")
             dim += _take_in(plan, a, dim, k, at, write)
     plan.layout += range(dim, a.ndim)
@@ -163,16 +169,18 @@ def _take_in(plan: _Plan, a: TensorProxy, dim: int, k: Any, at: int, write: bool
 
 def _bounds(k: slice, n: int) -> tuple[int, int, int]:
     for x in (k.start, k.stop, k.step):
+        if x is None or type(x) is int:
+            continue
         if isinstance(x, TensorProxy):
             raise TracingError(
                 f"a slice with the tensor {x.name} as a bound has a size that is not known while tracing. Pass the "
                 "bound as a Python number, or pick elements by a tensor of positions (a[start + torch.arange(length)])"
             )
-        if x is not None and not hasattr(type(x), "__index__"):
+        if not hasattr(type(x), "__index__"):
             raise TypeError("slice indices must be integers or None or have an __index__ method")
     step = 1 if k.step is None else operator.index(k.step)
-    check(step != 0, lambda: "slice step cannot be zero", ValueError)
-    check(step > 0, lambda: "step must be greater than zero", ValueError)
+    if step <= 0:
+        raise ValueError("slice step cannot be zero" if step == 0 else "step must be greater than zero")
     start = None if k.start is None else operator.index(k.start)
     stop = None if k.stop is None else operator.index(k.stop)
     start, stop, _ = slice(start, stop).indices(n)

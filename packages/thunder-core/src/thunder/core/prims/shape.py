@@ -179,10 +179,6 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((0, 3)), (0, 1))
 
 
-def _strided_length(start: int, end: int, stride: int) -> int:
-    return max(0, -(-(end - start) // stride))
-
-
 @prim(tags=_VIEW)
 def slice(
     a: TensorProxy,
@@ -201,18 +197,16 @@ def sliced_shape(
 ) -> tuple[int, ...]:
     """The shape of the part of `a` that starts, ends and strides name, once they are checked."""
     steps = strides if strides is not None else (1,) * a.ndim
-    check(
-        len(starts) == len(ends) == len(steps) == a.ndim,
-        lambda: f"{name}: give a start, end and stride for each of the {a.ndim} dimensions",
-    )
+    if not len(starts) == len(ends) == len(steps) == a.ndim:
+        raise RuntimeError(f"{name}: give a start, end and stride for each of the {a.ndim} dimensions")
+    sizes = []
     for n, start, end, step in zip(a.shape, starts, ends, steps):
-        check(
-            0 <= start <= end <= n and step > 0,
-            lambda: (
+        if not (0 <= start <= end <= n and step > 0):
+            raise RuntimeError(
                 f"{name}: from {tuple(starts)} to {tuple(ends)} in steps of {tuple(steps)} leaves the shape {a.shape}"
-            ),
-        )
-    return tuple([_strided_length(*bounds) for bounds in zip(starts, ends, steps)])
+            )
+        sizes.append(end - start if step == 1 else -(-(end - start) // step))
+    return tuple(sizes)
 
 
 @slice.vjp

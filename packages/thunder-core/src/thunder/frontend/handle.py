@@ -27,19 +27,19 @@ __all__ = ["Handle", "Storage", "View"]
 
 
 class View(NamedTuple):
-    """One step from a storage's base to a view of it: `sym(base, *args, **kwargs)[index]`."""
+    """One step from a storage's base to a view of it: `sym(base, *args, **kwargs)[part]`."""
 
     sym: Symbol
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    index: int | None
+    part: int | None
     certain: bool  # False where torch answers a view or a copy, depending on strides
     detached: bool = False  # made under no_grad of something that requires grad
 
     def apply(self, base: TensorProxy) -> TensorProxy:
         """The view of `base`."""
         out = self.sym(base, *self.args, **self.kwargs)
-        out = out if self.index is None else out[self.index]
+        out = out if self.part is None else out[self.part]
         return prims.detach(out) if self.detached else out
 
     @property
@@ -55,7 +55,7 @@ class View(NamedTuple):
                 f"an in-place write through a view made by {self.sym.name} is not supported: write to the tensor itself, or "
                 "use the out-of-place form"
             )
-        extra = {} if self.index is None else {"index": self.index}
+        extra = {} if self.part is None else {"index": self.part}
         return rule(base, new, *self.args, **self.kwargs, **extra)  # type: ignore[no-any-return]
 
 

@@ -121,7 +121,7 @@ def is_view(handle: Handle) -> bool:
 
         with torch.no_grad(), torch._C.DisableTorchFunction():
             out = fn(value, *on_meta(view.args), **on_meta(view.kwargs))
-        out = out if view.index is None else out[view.index]
+        out = out if view.part is None else out[view.part]
         if not view.certain and out.untyped_storage()._cdata != value.untyped_storage()._cdata:
             return False
         value = out

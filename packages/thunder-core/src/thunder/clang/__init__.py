@@ -11,3 +11,4 @@ from thunder.clang.matmul import *  # noqa: F403
 from thunder.clang.reductions import *  # noqa: F403
 from thunder.clang.shape import *  # noqa: F403
 from thunder.clang.base import clangctx, clangop
+from thunder.clang.base import elementwise_binary as _elementwise_binary_wrapper  # a name for contributors

@@ -3,6 +3,7 @@
 
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.core.proxies import TensorProxy as TensorLike  # what operations say of their arguments
 from thunder.torch.base import all_torchsymbols, language, torch_function_map, torchctx, torchsymbol
 from thunder.torch.activations import *  # noqa: F403
 from thunder.torch.activations_smooth import *  # noqa: F403

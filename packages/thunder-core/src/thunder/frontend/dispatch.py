@@ -173,7 +173,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
         given = kwargs if out is None else {**kwargs, "out": out}
         return call_opaque(tracer, sym.reference, args, given)
     requires_grad = bool(kwargs.pop("requires_grad", False)) if "requires_grad" not in sym.bind.known else False
-    inplace = _inplace(sym, args, kwargs)
+    inplace, args, kwargs = _without_inplace(sym, args, kwargs)
     result = tracer.call_symbol(sym, args, kwargs)
     if requires_grad:
         set_requires_grad(result, True)
@@ -184,14 +184,20 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
     return result
 
 
-def _inplace(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _without_inplace(
+    sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[bool, tuple[Any, ...], dict[str, Any]]:
+    """Whether a call asks to be done in place, and the call that does not: what is recorded never writes."""
     names = sym.bind.names
     if "inplace" not in names:
-        return False
+        return False, args, kwargs
     if "inplace" in kwargs:
-        return bool(kwargs["inplace"])
+        return bool(kwargs["inplace"]), args, {k: v for k, v in kwargs.items() if k != "inplace"}
     position = names.index("inplace")
-    return len(args) > position and bool(args[position])
+    if len(args) <= position:
+        return False, args, kwargs
+    rest = dict(zip(names[position + 1 :], args[position + 1 :]))
+    return bool(args[position]), args[:position], {**rest, **kwargs}
 
 
 def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:

@@ -14,11 +14,11 @@ from thunder.core import pytree
 from thunder.core.errors import TracingError
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend.effects import ModuleState
+from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
-from thunder.frontend.environment import Environment
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.prologue import Arguments, build_prologue
+from thunder.frontend.reads import Recorder
 from thunder.frontend.tracer import Lifted, Tracer
 
 __all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]
@@ -27,11 +27,11 @@ __all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]
 class Acquired:
     """What acquisition found: the traces, the real inputs of this call, and why it may not be kept."""
 
-    def __init__(self, computation: Trace, inputs: list[Lifted], output: _Output, effects: ModuleState):
+    def __init__(self, computation: Trace, inputs: list[Lifted], epilogue: Epilogue | None):
         self.computation = computation
         self.inputs = inputs
-        self.output = output
-        self.effects = effects
+        self.epilogue = None if epilogue is None else epilogue.trace
+        self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
         self.prologue: Trace | None = None
         self.uncacheable: str | None = None
 
@@ -73,83 +73,61 @@ def acquire(
     gradients are taken for.
     """
     with tracing_lock:
-        environment = Environment(fn)
         arguments = Arguments(args, kwargs, parameter_names(fn))
         tracer = Tracer(name, executors)
-        tracer.name_lifted(environment.name_of)
-        effects = ModuleState(m for _, m, _ in environment.modules)
-        output = _run(fn, tracer, arguments, effects, independent)
+        recorder = Recorder()
+        tracer.name_lifted(recorder.name_of)
+        try:
+            epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent)
+            acquired = Acquired(tracer.trace, tracer.inputs, epilogue)
+            given = {id(leaf) for leaf in arguments.leaves}
+            acquired.uncacheable = (
+                tracer.uncacheable
+                or next(iter(recorder.unguardable), None)
+                or recorder.unreachable(x.tensor for x in tracer.inputs if id(x.tensor) not in given)
+                or (epilogue.unguardable if epilogue is not None else None)
+            )
+            if acquired.uncacheable is None:
+                written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
+                targets = None if epilogue is None else [place for place, _ in epilogue.targets]
+                acquired.prologue = build_prologue(arguments, tracer.inputs, recorder, written, targets)
+        finally:
+            recorder.release()
         _refuse_leftovers(tracer)
         if independent:
             _refuse_shared_writes(tracer)
-        acquired = Acquired(tracer.trace, tracer.inputs, output, effects)
-        given = {id(leaf) for leaf in arguments.leaves}
-        acquired.uncacheable = (
-            tracer.uncacheable
-            or arguments.unguardable()
-            or environment.unreachable(x.tensor for x in tracer.inputs if id(x.tensor) not in given)
-            or effects.unguardable()
-        )
-        if acquired.uncacheable is None:
-            written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
-            acquired.prologue = build_prologue(arguments, tracer.inputs, environment, written)
     return acquired
 
 
 def _run(
-    fn: Callable[..., Any], tracer: Tracer, arguments: Arguments, effects: ModuleState, independent: bool
-) -> _Output:
+    fn: Callable[..., Any], tracer: Tracer, recorder: Recorder, arguments: Arguments, call: Any, independent: bool
+) -> Epilogue | None:
     """The native run. No handle of it outlives this function but those of the inputs."""
     leaves = [
         tracer.add_input(leaf, name, independent=independent) if isinstance(leaf, torch.Tensor) else leaf
         for leaf, name in zip(arguments.leaves, arguments.names)
     ]
-    call_args, call_kwargs = pytree.tree_unflatten(leaves, arguments.structure)
-    with effects.restored(), replaced_entry_points(tracer), tracer.user_code():
-        result = fn(*call_args, **call_kwargs)
-    extra = effects.take_tensors()
-    output = _Output(result, extra)
-    tracer.finish(result if output.structure is None else (*output.tensors(result), *extra))
-    return output
-
-
-class _Output:
-    """How the user's result is made of what the program returns.
-
-    A result of tensors and plain values in tuples, lists and dicts is what the program returns, and `structure` is None. Else
-    the program returns the tensors, and after them those that effects assign.
-    """
-
-    def __init__(self, result: Any, extra: Sequence[Any]):
-        self.structure: Any = None
-        self.extra = len(extra)
-        if extra or not _is_plain(result):
-            leaves, self.structure = pytree.tree_flatten(result)
-            self.places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-            self.constants = [None if isinstance(x, torch.Tensor) else x for x in leaves]
-
-    def tensors(self, result: Any) -> list[torch.Tensor]:
-        """The tensors of a result, in order."""
-        return [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-
-    def rebuild(self, values: Any) -> tuple[Any, Sequence[Any]]:
-        """The user's result, and the tensors for the effects."""
-        if self.structure is None:
-            return values, ()
-        leaves = list(self.constants)
-        for i, value in zip(self.places, values):
-            leaves[i] = value
-        return pytree.tree_unflatten(leaves, self.structure), values[len(self.places) :]
-
-
-def _is_plain(x: Any) -> bool:
-    """Whether a trace can return it as it is: tensors, numbers, strings and None in tuples, lists and dicts."""
-    kind = type(x)
-    if kind in (tuple, list):
-        return all(_is_plain(i) for i in x)
-    if kind is dict:
-        return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
-    return isinstance(x, torch.Tensor) or kind in (bool, int, float, str, type(None))
+    copies = pytree.tree_unflatten(leaves, arguments.structure)
+    aliases: dict[int, Any] = {}
+    writes: list[Any] = []
+    with recorder:
+        recorder.start(fn, trace_name(fn))
+        arguments.read(recorder)
+        for original, copy, place in zip(call, copies, arguments.roots):
+            recorder.copied(original, copy, place, aliases)
+        try:
+            with replaced_entry_points(tracer), tracer.user_code(), recorder.watch_code():
+                result = fn(*copies[0], **copies[1])
+        finally:
+            writes += recorder.undo()
+    if not Epilogue.needed(result, writes):
+        tracer.finish(result)
+        return None
+    epilogue = Epilogue(recorder.reached, writes, aliases)
+    epilogue.build(result)
+    tracer.finish(tuple(epilogue.tensors))
+    epilogue.tensors.clear()
+    return epilogue
 
 
 def _refuse_shared_writes(tracer: Tracer) -> None:

@@ -29,16 +29,19 @@ TraceTransform = Callable[[Trace, Sequence[Executor]], Trace]
 class Specialization:
     """A compiled program and the prologue that says which calls it is for."""
 
-    __slots__ = ("backward_traces", "epoch", "finish", "prologue", "prologue_traces", "run", "traces")
+    __slots__ = (
+        "backward_traces", "epilogue_traces", "epoch", "finish", "prologue", "prologue_traces", "run", "traces"
+    )  # fmt: skip
 
     def __init__(
         self,
         prologue: Callable[..., Any] | None,
         run: Callable[..., Any],
-        finish: Callable[[Any], Any] | None,
+        finish: Callable[[Any, Any], Any] | None,
         traces: list[Trace],
         prologue_traces: list[Trace],
         backward_traces: list[Trace],
+        epilogue_traces: list[Trace],
     ):
         self.prologue = prologue
         self.run = run
@@ -46,12 +49,15 @@ class Specialization:
         self.traces = traces
         self.prologue_traces = prologue_traces
         self.backward_traces = backward_traces
+        self.epilogue_traces = epilogue_traces
         self.epoch = implementations_epoch()
 
-    def call(self, inputs: Sequence[Any]) -> Any:
-        """Runs it on inputs that its prologue has accepted."""
-        result = self.run(*inputs)
-        return result if self.finish is None else self.finish(result)
+    def call(self, accepted: Any) -> Any:
+        """Runs it on what its prologue returned: the inputs, and with an epilogue also what effects are made to."""
+        if self.finish is None:
+            return self.run(*accepted)
+        inputs, targets = accepted
+        return self.finish(self.run(*inputs), targets)
 
 
 def clean(trace: Trace) -> list[Trace]:
@@ -138,23 +144,9 @@ def _specialization(
     return Specialization(
         prologue,
         run,
-        _finish(acquired),
+        None if acquired.epilogue is None else acquired.epilogue.python_callable(decorators=False),
         traces,
         [] if acquired.prologue is None else [acquired.prologue],
         backward_traces,
+        [] if acquired.epilogue is None else [acquired.epilogue],
     )
-
-
-def _finish(acquired: Acquired) -> Callable[[Any], Any] | None:
-    """What is done with the program's output: effects are made, and the user's result is put together."""
-    output, replay = acquired.output, acquired.effects.replay()
-    if output.structure is None and replay is None:
-        return None
-
-    def finish(values: Any) -> Any:
-        result, extra = output.rebuild(values)
-        if replay is not None:
-            replay(extra)
-        return result
-
-    return finish

@@ -1,108 +1,287 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program assigns to the attributes of its modules: undone after tracing, done again at each call.
+"""The epilogue: a program that makes the user's result of what the computation returns, and does again what the traced
+program assigned to the user's objects.
 
-The state of every module that the program can reach is remembered before it runs. The difference afterwards is the effect.
+What the program made itself (containers, objects) is made anew at each call; what was there before is found by its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import collections
+import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from thunder.core import pytree
+from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.core.trace import Trace
+from thunder.executors.pythonex import ex as python_executor
+from thunder.frontend import guards, kinds
+from thunder.frontend.hooks import ABSENT
+from thunder.frontend.places import Place
+from thunder.frontend.snapshots import Write, dict_type, slot, slot_names, variables
 
-__all__ = ["ModuleState"]
-
-_TABLES = ("_parameters", "_buffers", "_modules")
-_ABSENT = object()
-_PLAIN = (bool, int, float, complex, str, type(None))
-
-
-class Assignment:
-    """One attribute, or one entry of a module's table, that has a new value: constants with tensors at some places."""
-
-    __slots__ = ("constants", "key", "owner", "places", "structure", "table")
-
-    def __init__(self, owner: torch.nn.Module, table: str | None, key: str, leaves: list[Any], structure: Any):
-        self.owner = owner
-        self.table = table
-        self.key = key
-        self.structure = structure  # None: the entry was deleted
-        self.places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-        self.constants = [None if isinstance(x, torch.Tensor) else x for x in leaves]
-
-    def make(self, tensors: Iterator[Any]) -> None:
-        """Makes the assignment with the tensors of a call."""
-        d = self.owner.__dict__
-        target = d if self.table is None else d[self.table]
-        if self.structure is None:
-            target.pop(self.key, None)
-            return
-        leaves = list(self.constants)
-        for i in self.places:
-            leaves[i] = next(tensors)
-        target[self.key] = pytree.tree_unflatten(leaves, self.structure)
+__all__ = ["Epilogue"]
 
 
-class ModuleState:
-    """The attributes of modules as they were, and what a program changed of them."""
+# -- operations ---------------------------------------------------------------------------------------------------------
+def _no_meta(*args: Any) -> None:
+    return None
 
-    def __init__(self, modules: Iterable[torch.nn.Module]):
-        self._before = [
-            (m, {k: v for k, v in m.__dict__.items() if k not in _TABLES}, {t: dict(m.__dict__[t]) for t in _TABLES})
-            for m in modules
-        ]
-        self.assignments: list[Assignment] = []
-        self._tensors: list[torch.Tensor] = []
 
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Runs a program within it; afterwards every module is as it was, and `assignments` says what had changed."""
-        try:
-            yield
-        finally:
-            for module, plain, tables in self._before:
-                for table, old in tables.items():
-                    self._undo(module, table, old, module.__dict__[table])
-                self._undo(module, None, plain, module.__dict__)
+def _effect(fn: Any) -> Symbol:
+    """Decorator: an operation of epilogues."""
+    return python_executor.register_operator(fn.__name__, meta=_no_meta, fn=fn, tags=(OpTags.SIDE_EFFECT,))
 
-    def _undo(self, module: torch.nn.Module, table: str | None, old: dict[str, Any], now: dict[str, Any]) -> None:
-        for key in sorted({*old, *now}, key=str):
-            value = now.get(key, _ABSENT)
-            if value is old.get(key, _ABSENT) or (table is None and key in _TABLES):
-                continue
-            leaves, structure = ([], None) if value is _ABSENT else pytree.tree_flatten(value)
-            self._tensors += [x for x in leaves if isinstance(x, torch.Tensor)]
-            self.assignments.append(Assignment(module, table, key, leaves, structure))
-            if key in old:
-                now[key] = old[key]
+
+@_effect
+def set_item(target: Any, key: Any, value: Any) -> None:
+    """target[key] = value, without code of a subclass."""
+    base = dict_type(target) if isinstance(target, dict) else kinds.base_of(target)
+    base.__setitem__(target, key, value)
+
+
+@_effect
+def delete_item(target: Any, key: Any) -> None:
+    """del target[key], where it is there."""
+    dict_type(target).pop(target, key, None)
+
+
+@_effect
+def extend(target: Any, items: Any) -> None:
+    """Appends items to a list or deque."""
+    kinds.base_of(target).extend(target, items)
+
+
+@_effect
+def replace_items(target: Any, items: Any) -> None:
+    """Gives a list, deque or set other items."""
+    base = kinds.base_of(target)
+    base.clear(target)
+    (base.update if base is set else base.extend)(target, items)
+
+
+@_effect
+def set_attribute(target: Any, name: str, value: Any) -> None:
+    """Sets a slot, or an attribute of a class."""
+    (type if isinstance(target, type) else object).__setattr__(target, name, value)
+
+
+@_effect
+def delete_attribute(target: Any, name: str) -> None:
+    """Deletes a slot's value, or an attribute of a class."""
+    (type if isinstance(target, type) else object).__delattr__(target, name)
+
+
+@_effect
+def set_cell(cell: Any, value: Any) -> None:
+    """Assigns the variable of a closure."""
+    cell.cell_contents = value
+
+
+@_effect
+def set_variable(variable: Any, value: Any) -> None:
+    """Sets a context variable."""
+    variable.set(value)
+
+
+@_effect
+def fill_object(obj: Any, values: dict[str, Any], slots: dict[str, Any], items: Any) -> None:
+    """Gives a new object its variables, slots and, where its class is a container's, its items."""
+    if values:
+        object.__getattribute__(obj, "__dict__").update(values)
+    for name, value in slots.items():
+        object.__setattr__(obj, name, value)
+    if items is not None:
+        base = kinds.base_of(obj)
+        for item in items:
+            if base in (dict, collections.OrderedDict):
+                base.__setitem__(obj, *item)
             else:
-                del now[key]
+                (base.add if base is set else base.append)(obj, item)
 
-    def take_tensors(self) -> list[torch.Tensor]:
-        """The tensors among the values assigned, in order: they become outputs of the trace."""
-        found, self._tensors = self._tensors, []
+
+def _new_object(cls: type) -> Any:
+    return cls.__new__(cls) if cls.__new__ in (object.__new__, dict.__new__) else object.__new__(cls)
+
+
+def _new_container(cls: type) -> Any:
+    for base in (collections.OrderedDict, dict, list, set, collections.deque):
+        if issubclass(cls, base):
+            return base.__new__(cls)
+    return object.__new__(cls)
+
+
+def _new_tuple(cls: type, items: Any) -> Any:
+    return tuple.__new__(cls, items) if hasattr(cls, "_fields") or not hasattr(cls, "n_fields") else cls(items)
+
+
+_EFFECTS = {s.name: s for s in (set_item, delete_item, extend, replace_items, set_attribute, delete_attribute, set_cell, set_variable)}
+
+
+def _print_make(bsym: BoundSymbol, context: Any) -> list[str]:
+    from thunder.core.printer import printable
+
+    return [f"{bsym.output.name} = {printable(bsym.args[0], context)}"]
+
+
+make = Symbol("make", _no_meta, id="python.make", is_prim=True, printer=_print_make, tags=(OpTags.SIDE_EFFECT,))
+_OPERATORS = {
+    fn.__name__.strip("_"): Symbol(fn.__name__.strip("_"), _no_meta, id=f"python.{fn.__name__}", is_prim=True, fn=fn)
+    for fn in (_new_object, _new_container, _new_tuple)
+}
+
+
+class Epilogue:
+    """Describes a result and writes as a trace, and collects the tensors and the targets that the trace needs."""
+
+    def __init__(self, reached: dict[int, Any], writes: Sequence[Write], aliases: dict[int, tuple[Place, Any]]):
+        self.trace = Trace("epilogue", signature="values, targets")
+        self.trace.decorated = False
+        self.tensors: list[torch.Tensor] = []
+        self.targets: list[tuple[Place, Any]] = []
+        self.unguardable: str | None = None
+        self._values: list[Proxy] = []
+        self._target_proxies: dict[int, Proxy] = {}
+        self._made: dict[int, Any] = {}
+        self._alive: list[Any] = []
+        self._reached = reached
+        self._aliases = aliases  # copies of the call's containers that the program had: the caller's own stand for them
+        self._writes = writes
+
+    @staticmethod
+    def needed(result: Any, writes: Sequence[Write]) -> bool:
+        """Whether a trace cannot simply return the result."""
+        return bool(writes) or not _is_plain(result)
+
+    def build(self, result: Any) -> None:
+        """Writes the trace."""
+        trace = self.trace
+        values, targets = TupleProxy((), name="values"), TupleProxy((), name="targets")
+        trace.names |= {"values", "targets"}
+        for write in self._writes:
+            self._write(write)
+        output = self.expression(result)
+        body, trace.bound_symbols[:] = list(trace.bound_symbols), []
+        for source, proxies in ((values, self._values), (targets, list(self._target_proxies.values()))):
+            if proxies:
+                trace.record(BoundSymbol(guards.unpack, (source,), {}, tuple(proxies)))
+        trace.bound_symbols += body
+        trace.output = output
+        trace.record(BoundSymbol(_return(), (output,), {}, None))
+        trace.args = [values, targets]
+        self._alive.clear()
+        self._made.clear()
+
+    def _write(self, write: Write) -> None:
+        target = self._target(write.place, write.target)
+        if write.kind.startswith("delete"):
+            args: tuple[Any, ...] = (target, write.key)
+        elif write.key is None:
+            args = (target, self.expression(write.value))
+        else:
+            args = (target, write.key, self.expression(write.value))
+        self.trace.record(BoundSymbol(_EFFECTS[write.kind], args, {}, None))
+
+    def _target(self, place: Place, thing: Any) -> Proxy:
+        if id(thing) in self._aliases:
+            place, thing = self._aliases[id(thing)]
+        found = self._target_proxies.get(id(thing))
+        if found is None:
+            self.targets.append((place, thing))
+            found = self._target_proxies[id(thing)] = AnyProxy(name=self.trace.make_name("o"))
         return found
 
-    def unguardable(self) -> str | None:
-        """Why effects make a trace good for one call only."""
-        for a in self.assignments:
-            if any(not isinstance(x, _PLAIN) for x in a.constants):
-                return f"the program assigns an object to the attribute {a.key} of a {type(a.owner).__name__}"
-        return None
+    # -- values -------------------------------------------------------------------------------------------------------
+    def expression(self, x: Any) -> Any:
+        """What a trace writes for a value: proxies stand in it for what is only known at the call."""
+        if isinstance(x, torch.Tensor):
+            return self._tensor(x)
+        kind = kinds.kind_of(x)
+        if kind in ("plain", "identity"):
+            return x
+        if id(x) in self._aliases:
+            return self._target(*self._aliases[id(x)])
+        known = self._reached.get(id(x))
+        if known is not None and kind not in ("class", "function"):
+            return self._target(known.place, x)
+        if id(x) in self._made:
+            return self._made[id(x)]
+        self._alive.append(x)
+        if kind == "container":
+            return self._container(x)
+        if isinstance(x, tuple):
+            return self._make(x, "new_tuple", [self.expression(i) for i in tuple.__iter__(x)])
+        if kind in ("object", "namespace", "library") and variables(x) is not None:
+            return self._object(x)
+        if isinstance(x, types.MethodType):
+            return x  # a function of the program's own making, good for this call
+        if kind not in ("class", "function", "wrapper", "partial"):
+            self.unguardable = f"the program keeps or returns a {type(x).__name__} that it made, which cannot be made again"
+        return x
 
-    def replay(self) -> Callable[[Iterable[Any]], None] | None:
-        """The function that makes the assignments again, given the tensors; None where there are none."""
-        assignments = self.assignments
-        if not assignments:
-            return None
+    def _tensor(self, x: torch.Tensor) -> Proxy:
+        for tensor, proxy in zip(self.tensors, self._values):
+            if tensor is x:
+                return proxy
+        self.tensors.append(x)
+        self._values.append(AnyProxy(name=self.trace.make_name("t")))
+        return self._values[-1]
 
-        def run(tensors: Iterable[Any]) -> None:
-            values = iter(tensors)
-            for a in assignments:
-                a.make(values)
+    def _make(self, x: Any, operator: str, *args: Any) -> Proxy:
+        out = AnyProxy(name=self.trace.make_name("x"))
+        self._made[id(x)] = out
+        self.trace.record(BoundSymbol(_OPERATORS[operator], (type(x), *args), {}, out))
+        return out
 
-        return run
+    def _container(self, x: Any) -> Any:
+        kind = type(x)
+        if kind is tuple:
+            items = [self.expression(i) for i in x]
+            return tuple(items)
+        if kind in (list, dict, set, frozenset):
+            if kind is frozenset:
+                return x
+            out = AnyProxy(name=self.trace.make_name("x"))
+            items = {k: self.expression(v) for k, v in x.items()} if kind is dict else kind([self.expression(i) for i in x])
+            self._made[id(x)] = out
+            self.trace.record(BoundSymbol(make, (items,), {}, out))
+            return out
+        if kind is collections.defaultdict or (kind is collections.deque and x.maxlen is not None):
+            self.unguardable = f"the program keeps or returns a {kind.__name__} that it made, which cannot be made again"
+        proxy = self._make(x, "new_container")
+        self._fill(x, proxy)
+        return proxy
+
+    def _object(self, x: Any) -> Proxy:
+        proxy = self._make(x, "new_container" if isinstance(x, kinds.CONTAINERS) else "new_object")
+        self._fill(x, proxy)
+        return proxy
+
+    def _fill(self, x: Any, proxy: Proxy) -> None:
+        values = {k: self.expression(v) for k, v in (variables(x) or {}).items()}
+        slots = {k: self.expression(v) for k in slot_names(type(x)) if (v := slot(x, k)) is not ABSENT}
+        items: Any = None
+        if isinstance(x, dict):
+            items = [(k, self.expression(v)) for k, v in dict_type(x).items(x)]
+        elif isinstance(x, kinds.CONTAINERS):
+            items = [self.expression(i) for i in kinds.items_of(x)]
+        self.trace.record(BoundSymbol(fill_object, (proxy, values, slots, items), {}, None))
+
+
+def _return() -> Symbol:
+    from thunder.core import prims
+
+    return prims.python_return  # type: ignore[no-any-return]
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether a trace can return it as it is: tensors, numbers, strings and None in tuples, lists and dicts."""
+    kind = type(x)
+    if kind in (tuple, list):
+        return all(_is_plain(i) for i in x)
+    if kind is dict:
+        return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
+    return isinstance(x, torch.Tensor) or kind in (bool, int, float, str, type(None))

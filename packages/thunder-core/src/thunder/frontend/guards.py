@@ -7,6 +7,7 @@ trace, which prints like any other.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ from thunder.core import pytree
 from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
+from thunder.frontend.snapshots import dict_type
 
-__all__ = ["GuardFailed", "TensorCheck", "global_state"]
+__all__ = ["GuardFailed", "TensorCheck", "condition_of", "global_state", "guard", "same_contents", "same_value"]
 
 
 class GuardFailed(Exception):  # noqa: N818  (it is no error, only an answer)
@@ -67,51 +69,97 @@ def check_positional(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) 
         raise GuardFailed("the number of arguments")
 
 
-@_guard
-def check_value(x: Any, expected: Any) -> None:
-    """A number, string or other plain value is of the same type and equal."""
-    if type(x) is not type(expected) or (x != expected and not (x != x and expected != expected)):
-        raise GuardFailed(f"the value {expected!r}")
-    if type(x) is float and x == 0.0 and str(x) != str(expected):
-        raise GuardFailed(f"the value {expected!r}")
+def same_value(x: Any, expected: Any) -> bool:
+    """Whether a plain value is of the same type and equal, down to the sign of zeros; NaN equals NaN."""
+    if x is expected:
+        return True
+    kind = type(expected)
+    if type(x) is not kind:
+        return False
+    if kind is tuple:
+        return len(x) == len(expected) and all(map(same_value, x, expected))
+    if kind is float or kind is complex:
+        return repr(x) == repr(expected)
+    if kind is slice or kind is range:
+        return repr(x) == repr(expected)
+    return bool(x == expected)
 
 
-@_guard
-def check_is(x: Any, expected: Any) -> None:
-    """It is the same object."""
-    if x is not expected:
-        raise GuardFailed(f"the object {expected!r:.80}")
+def same_contents(x: Any, expected: Any) -> bool:
+    """Whether a container has the same plain values: `expected` is a tuple of its items, or a frozenset."""
+    if isinstance(expected, frozenset):
+        return len(x) == len(expected) and same_value(tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected))))
+    if isinstance(x, dict):
+        x = dict_type(x).items(x)
+        return len(x) == len(expected) and all(
+            same_value(k, key) and same_value(v, value) for (k, v), (key, value) in zip(x, expected)
+        )
+    return len(x) == len(expected) and all(map(same_value, x, expected))
 
 
-@_guard
-def check_attributes(x: Any, expected: dict[str, Any]) -> None:
-    """Plain attributes of an object are as they were."""
-    found = x.__dict__
-    for name, value in expected.items():
-        now = found.get(name, GuardFailed)
-        if now is not value and (type(now) is not type(value) or now != value):
-            raise GuardFailed(f"the attribute {name} of a {type(x).__name__}, which was {value!r}")
+def _typed(x: Any) -> str:
+    return f"{type(x).__qualname__}:{x!r}"
 
 
-def module_shape(module: torch.nn.Module) -> tuple[Any, ...]:
-    """What a module is made of: its class, its children by identity, the names of its tensors, its hooks."""
-    d = module.__dict__
-    return (
-        type(module),
-        tuple(d["_modules"].items()),
-        tuple(d["_parameters"]),
-        tuple(d["_buffers"]),
-        tuple(d["_forward_hooks"].values()),
-        tuple(d["_forward_pre_hooks"].values()),
-        d.get("forward"),
-    )
+def _no_meta(*args: Any) -> None:
+    return None
 
 
-@_guard
-def check_module(module: torch.nn.Module, expected: tuple[Any, ...]) -> None:
-    """A module has the children, tensors and hooks that it had."""
-    if module_shape(module) != expected:
-        raise GuardFailed(f"the children, tensors or hooks of a {type(module).__name__}")
+def _print_guard(bsym: BoundSymbol, context: Any) -> list[str]:
+    condition, operands, message = bsym.args
+    context.objects.setdefault("GuardFailed", GuardFailed)
+    written = condition.format(*[_written(x, context) for x in operands])
+    for helper in (same_value, same_contents):
+        if helper.__name__ in written:
+            context.objects.setdefault(helper.__name__, helper)
+    return [f"if {written}: raise GuardFailed({message!r})"]
+
+
+def _written(x: Any, context: Any) -> str:
+    """An operand of a guard: literals as they are, objects by a name in the trace's namespace."""
+    from thunder.core.printer import printable
+
+    if isinstance(x, (Proxy, str, int, float, complex, bytes, torch.dtype, type(None))) or any(x is t for t in (int, float, str, bool)):
+        return printable(x, context)
+    name = getattr(x, "__name__", None) if isinstance(x, _NAMED) else None
+    base = "".join(c if c.isalnum() and c.isascii() else "_" for c in name or type(x).__name__)
+    return context.name_of(x, base.strip("_") or "x")  # type: ignore[no-any-return]
+
+
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+
+
+guard = Symbol("guard", _no_meta, id="python.guard", is_prim=True, printer=_print_guard, tags=_TAGS)
+
+# What is wrong when the condition holds, for each kind of check that `reads.py` records.
+_CONDITIONS = {
+    "is": "{0} is not {1}",
+    "weak": "{0} is not {1}()",
+    "type": "type({0}) is not {1}",
+    "same": "{0} is not {1}",
+    "absent": "{1} in {0}",
+    "empty": "{0}",
+    "length": "len({0}) != {1}",
+    "no_attribute": "hasattr({0}, {1})",
+}
+_BY_IDENTITY = (bool, type(None), type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
+
+
+def condition_of(kind: str, value: Any) -> str:
+    """The Python expression of what a check fails on: `{0}` is what is looked at, `{1}` what it is compared with."""
+    if kind in _CONDITIONS:
+        return _CONDITIONS[kind]
+    if kind == "keys":
+        return "tuple({0}) != {1}" if all(type(k) is str for k in value) else "not same_contents(tuple({0}), {1})"
+    if kind == "contents":
+        return "{0} is not {1} and not same_contents({0}, {1})" if type(value) is tuple else "not same_contents({0}, {1})"
+    if isinstance(value, _BY_IDENTITY):
+        return "{0} is not {1}"
+    if type(value) is int or type(value) is str or type(value) is bytes:
+        return f"type({{0}}) is not {type(value).__name__} or {{0}} != {{1}}"
+    if type(value) is float and value == value and value not in (0.0, float("inf"), float("-inf")):
+        return "type({0}) is not float or {0} != {1}"
+    return "not same_value({0}, {1})"
 
 
 @_guard
@@ -207,16 +255,14 @@ unpack = Symbol(
 
 
 def _print_fetch(bsym: BoundSymbol, context: Any) -> list[str]:
-    from thunder.core.printer import printable
-
-    root, path = bsym.args
-    return [f"{bsym.output.name} = {printable(root, context)}{path}"]
+    parent, step = bsym.args
+    return [f"{bsym.output.name} = {step.replace('{}', _written(parent, context))}"]
 
 
 fetch = Symbol("fetch", _flatten_meta, id="python.fetch", is_prim=True, printer=_print_fetch, tags=(OpTags.UNPACK_OP,))
 
 
-def fetched(root: Any, path: str, name: str) -> tuple[BoundSymbol, Proxy]:
-    """The line `name = root<path>` of a prologue, and the value that it binds."""
+def fetched(parent: Any, step: str, name: str) -> tuple[BoundSymbol, Proxy]:
+    """The line of a prologue that takes a step (`{}.name`) from a value, and the value that it binds."""
     out = AnyProxy(name=name)
-    return BoundSymbol(fetch, (root, path), {}, out), out
+    return BoundSymbol(fetch, (parent, step), {}, out), out

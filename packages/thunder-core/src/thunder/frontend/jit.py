@@ -117,7 +117,10 @@ class JitFunction:
             self._stats.last = specialization
             self._stats.uncacheable = acquired.uncacheable
             self._keep(specialization)
-            inputs = [x.tensor for x in acquired.inputs]
+            inputs: Any = [x.tensor for x in acquired.inputs]
+            if acquired.epilogue is not None:
+                inputs = inputs, acquired.targets
+            acquired = None  # nothing of it outlives the program's own run
         return specialization.call(inputs)
 
     def _keep(self, specialization: Specialization) -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prologue: a program that takes the user's arguments, checks what the trace relies on, and returns its inputs."""
+"""The prologue: a program that takes the user's arguments, checks what the trace relies on, and returns its inputs.
+
+Where the program has effects it also returns what they are made to: the user's objects, found anew at each call.
+"""
 
 from __future__ import annotations
 
-import enum
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +17,11 @@ from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.frontend import guards
-from thunder.frontend.environment import Environment
+from thunder.frontend.places import Argument, Place
+from thunder.frontend.reads import Check, Recorder
 from thunder.frontend.tracer import Lifted
 
 __all__ = ["Arguments", "build_prologue"]
-
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
-          enum.Enum, slice, type(...), torch.Size, range)  # fmt: skip
-_BY_IDENTITY = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, types.ModuleType, torch.nn.Module)
 
 
 class Arguments:
@@ -32,15 +30,16 @@ class Arguments:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]):
         self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
         self.count = len(args)
-        self.flat = not kwargs and all(a is b for a, b in zip(args, self.leaves)) and len(args) == len(self.leaves)
+        self.flat = not kwargs and len(args) == len(self.leaves) and all(a is b for a, b in zip(args, self.leaves))
         self.names = _leaf_names(args, kwargs, names, len(self.leaves))
+        self.places = [Place(Argument(i, name), name) for i, name in enumerate(self.names)]
+        self.roots = Place(Argument(-1, "args")), Place(Argument(-2, "kwargs"))
 
-    def unguardable(self) -> str | None:
-        """Why no guard can watch these arguments; None when guards can."""
-        for leaf, name in zip(self.leaves, self.names):
-            if not isinstance(leaf, (torch.Tensor, *_PLAIN, *_BY_IDENTITY)):
-                return f"the argument {name} is a {type(leaf).__name__}, whose contents no guard watches"
-        return None
+    def read(self, recorder: Recorder) -> None:
+        """Every argument is read, though a tensor only where it is used."""
+        for leaf, place in zip(self.leaves, self.places):
+            if not isinstance(leaf, torch.Tensor):
+                recorder.value(place, leaf)
 
 
 def _leaf_names(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str], count: int) -> list[str]:
@@ -66,41 +65,117 @@ def _leaf_names(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[s
     return out if len(out) == count else [f"a{i}" for i in range(count)]
 
 
+class _Writer:
+    """Writes the lines of a prologue: each place is fetched once, when something first asks for it."""
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+        self._found: dict[Place, Any] = {}
+
+    def bind(self, place: Place, value: Any) -> None:
+        """Says what a place is."""
+        self._found[place] = value
+
+    def fetch(self, place: Place, name: str | None = None) -> Any:
+        """The value of the trace, or the object, that stands at a place."""
+        found = self._found.get(place)
+        if found is None:
+            if place.parent is None:
+                found = place.root
+            else:
+                parent = self.fetch(place.parent)
+                line, found = guards.fetched(parent, place.step, self.trace.add_name(name) if name else self.trace.make_name("v"))
+                self.trace.record(line)
+            self._found[place] = found
+        return found
+
+    def check(self, check: Check) -> None:
+        """The line that makes one check."""
+        kind, place, value = check
+        x = self.fetch(place)
+        operand = self.fetch(value) if kind == "same" else value
+        line = (guards.condition_of(kind, value), (x, operand), _message(check))
+        self.trace.record(BoundSymbol(guards.guard, line, {}, None))
+
+
+def _message(check: Check) -> str:
+    kind, place, value = check
+    if kind == "value":
+        return f"{place} was {value!r:.80}"
+    if kind == "absent":
+        return f"{place.parent if place.step == '{}.__dict__' and place.parent else place} had no {value}"
+    if kind == "type":
+        return f"{place} was a {getattr(value, '__name__', value)}"
+    if kind == "empty":
+        return f"{place} was empty"
+    if kind == "length":
+        return f"{place} had {value} items"
+    if kind == "same":
+        return f"{place} was the same object as {value}"
+    if kind == "contents":
+        return f"the contents of {place} were {value!r:.80}"
+    if kind == "keys":
+        return f"the keys of {place} were {value!r:.80}"
+    if kind == "no_attribute":
+        return f"{place} had no attribute {value}"
+    return f"{place} was another object"
+
+
 def build_prologue(
-    arguments: Arguments, inputs: Sequence[Lifted], environment: Environment, written: Sequence[int]
+    arguments: Arguments,
+    inputs: Sequence[Lifted],
+    recorder: Recorder,
+    written: Sequence[int],
+    targets: Sequence[Place] | None,
 ) -> Trace:
-    """The prologue of a trace with these arguments and inputs."""
+    """The prologue of a trace with these arguments and inputs; `targets` is what its effects are made to."""
     trace = Trace("prologue", signature="*args, **kwargs")
     trace.decorated = False
     call = TupleProxy((), name="args"), DictProxy({}, name="kwargs")
-    trace.names |= {"args", "kwargs"}
+    trace.names |= {"args", "kwargs", "GuardFailed", "same_value", "same_contents"}
+    writer = _Writer(trace)
+    for place, value in zip(arguments.roots, call):
+        writer.bind(place, value)
     with tracectx(trace):
         guards.check_state(guards.global_state())
         leaves = _bind_leaves(trace, arguments, call)
+        real: list[torch.Tensor] = []
+        fetched: list[Proxy] = []
         found: dict[int, Proxy] = {}
-        for leaf, proxy in zip(arguments.leaves, leaves):
+        for leaf, proxy, place in zip(arguments.leaves, leaves, arguments.places):
+            writer.bind(place, proxy)
             if isinstance(leaf, torch.Tensor):
                 found.setdefault(id(leaf), proxy)
-            elif isinstance(leaf, _PLAIN):
-                guards.check_value(proxy, leaf)
-            else:
-                guards.check_is(proxy, leaf)
-        found |= environment.record_guards(trace, [x.tensor for x in inputs if id(x.tensor) not in found])
-        tensors = [proxy for leaf, proxy in zip(arguments.leaves, leaves) if isinstance(leaf, torch.Tensor)]
-        real = [leaf for leaf in arguments.leaves if isinstance(leaf, torch.Tensor)]
-        for lifted in inputs:
-            if not any(lifted.tensor is r for r in real):
-                real.append(lifted.tensor)
-                tensors.append(found[id(lifted.tensor)])
-        if tensors:
-            guards.check_tensors(guards.TensorCheck(real), tuple(tensors))
+                real.append(leaf)
+                fetched.append(proxy)
+        for check in recorder.checks:
+            writer.check(check)
+        _read_tensors(writer, recorder, inputs, real, fetched, found)
+        if fetched:
+            guards.check_tensors(guards.TensorCheck(real), tuple(fetched))
         values = tuple(found[id(x.tensor)] for x in inputs)
         if written and len(values) > 1:
             guards.check_distinct(values, tuple(written))
-        trace.output = values
-        prims.python_return(values)
+        trace.output = values if targets is None else (values, tuple(writer.fetch(place) for place in targets))
+        prims.python_return(trace.output)
     trace.args = [*call]
     return trace
+
+
+def _read_tensors(
+    writer: _Writer, recorder: Recorder, inputs: Sequence[Lifted], real: list[Any], fetched: list[Any], found: dict[int, Any]
+) -> None:
+    """Fetches the tensors that were read: inputs in their order, then those of which only metadata was asked."""
+    read = {id(tensor) for _, tensor in recorder.tensors_read}
+    for tensor in [x.tensor for x in inputs] + [tensor for _, tensor in recorder.tensors_read]:
+        if id(tensor) in found and id(tensor) not in read:
+            continue  # an argument, and nothing else
+        read.discard(id(tensor))
+        place = recorder.tensors[id(tensor)][0]
+        proxy = writer.fetch(place, place.label or "t")
+        found.setdefault(id(tensor), proxy)
+        real.append(tensor)
+        fetched.append(proxy)
 
 
 def _bind_leaves(trace: Trace, arguments: Arguments, call: tuple[Proxy, Proxy]) -> list[Proxy]:

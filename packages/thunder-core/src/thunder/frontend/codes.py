@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a code object says of itself: which globals it reads, and through them which attributes, without running it."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+
+__all__ = ["attribute_names", "attribute_uses", "global_loads", "is_library", "nested_codes", "stored_globals"]
+
+_GLOBAL = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME") if name in dis.opmap}
+_ATTRIBUTE = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
+_STORE = {dis.opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+_LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
+_EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
+_PUSH_NULL = dis.opmap.get("PUSH_NULL", -1)
+# Since then the lowest bit of the argument says how a call is prepared.
+_GLOBAL_SHIFT = 1 if sys.version_info >= (3, 11) else 0
+_ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
+
+
+def _instructions(code: CodeType) -> Iterator[tuple[int, int]]:
+    raw, argument = code.co_code, 0
+    for i in range(0, len(raw), 2):
+        op = raw[i]
+        argument = argument << 8 | raw[i + 1]
+        if op == _EXTENDED:
+            continue
+        if op != _CACHE and op != _PUSH_NULL:
+            yield op, argument
+        argument = 0
+
+
+_known: dict[int, tuple[CodeType, tuple[Any, ...]]] = {}
+
+
+def _facts(code: CodeType) -> tuple[Any, ...]:
+    known = _known.get(id(code))
+    if known is None:
+        if len(_known) > 10_000:
+            _known.clear()
+        known = _known[id(code)] = (code, _scan(code))
+    return known[1]
+
+
+def _scan(code: CodeType) -> tuple[Any, ...]:
+    loads: dict[tuple[str, ...], None] = {}
+    attributes: dict[str, set[str]] = {}
+    stored: set[str] = set()
+    chain: tuple[str, ...] = ()
+    last = ""  # the attribute that was loaded just before
+    names = code.co_names
+    for op, argument in _instructions(code):
+        name = ""
+        if op in _GLOBAL:
+            chain = (names[argument >> (_GLOBAL_SHIFT if op == _LOAD_GLOBAL else 0)],)
+            loads[chain] = None
+        elif op in _ATTRIBUTE:
+            name = names[argument >> (_ATTRIBUTE_SHIFT if op == _LOAD_ATTR else 0)]
+            attributes.setdefault(name, set())
+            if last:
+                attributes[last].add(name)
+            if chain:
+                chain = (*chain, name)
+                loads[chain] = None
+        else:
+            chain = ()
+            if op in _STORE:
+                stored.add(names[argument])
+        if last and not name:
+            attributes[last].add("")  # used in some other way
+        last = name
+    return tuple(loads), attributes, frozenset(stored)
+
+
+def global_loads(code: CodeType) -> tuple[tuple[str, ...], ...]:
+    """The globals that it reads, each also with the attributes read of it: `("torch",)`, `("torch", "relu")`."""
+    return _facts(code)[0]  # type: ignore[no-any-return]
+
+
+def attribute_names(code: CodeType) -> Iterator[str]:
+    """The attributes that it reads of anything."""
+    return iter(_facts(code)[1])
+
+
+def attribute_uses(code: CodeType) -> dict[str, set[str]]:
+    """For each attribute that it reads, the attributes read of that in turn; "" stands for any other use."""
+    return _facts(code)[1]  # type: ignore[no-any-return]
+
+
+def stored_globals(code: CodeType) -> frozenset[str]:
+    """The globals that it assigns or deletes."""
+    return _facts(code)[2]  # type: ignore[no-any-return]
+
+
+def nested_codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of functions defined in it, however deep."""
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield const
+            yield from nested_codes(const)
+
+
+# -- whose code it is -------------------------------------------------------------------------------------------------
+def _folder(path: str | None) -> str:
+    return os.path.dirname(os.path.abspath(path or "")) + os.sep
+
+
+_SITE = ("site-packages", "dist-packages")
+_STANDARD = tuple({_folder(contextlib.__file__), sysconfig.get_path("stdlib") + os.sep})
+_OWN = _folder(_folder(__file__)[:-1])
+_TRUSTED = (_folder(torch.__file__), _OWN, *[sysconfig.get_path("purelib") + os.sep + n + os.sep for n in ("numpy", "optree")])
+_libraries: dict[str, bool] = {}
+
+
+def is_library(filename: str) -> bool:
+    """Whether a file belongs to torch, thunder, numpy or Python itself, whose own globals are taken as fixed."""
+    found = _libraries.get(filename)
+    if found is None:
+        standard = filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
+        trusted = filename.startswith(_TRUSTED) and not filename.startswith(os.path.join(_OWN, "tests"))
+        found = _libraries[filename] = standard or trusted or filename.startswith(("<frozen", "<thunder."))
+    return found

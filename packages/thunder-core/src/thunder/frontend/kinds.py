@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sort of thing a value is, for the reads of a program: how it is guarded and what can be read through it."""
+
+from __future__ import annotations
+
+import abc
+import contextvars
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import random
+import re
+import sys
+import threading
+import types
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import torch
+
+from thunder.core.symbol import Symbol
+from thunder.frontend.codes import is_library
+from thunder.frontend.handle import Handle
+from thunder.frontend.snapshots import CONTAINERS, dict_type
+
+__all__ = ["CONTAINERS", "EXACT", "all_plain", "frozen", "items_of", "kind_of"]
+
+PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
+                   torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo})  # fmt: skip
+EXACT = frozenset({list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict})
+_IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+             types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
+             types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
+             decimal.Decimal, fractions.Fraction, torch.Generator, torch.Stream, type(threading.Lock()), type(threading.RLock()), Symbol)  # fmt: skip
+_LRU = type(functools.lru_cache(lambda: None))
+_FOUND: dict[type, str] = {
+    types.FunctionType: "function", types.MethodType: "method", functools.partial: "partial", _LRU: "wrapper",
+    types.SimpleNamespace: "namespace", contextvars.ContextVar: "variable", threading.local: "opaque",
+    random.Random: "opaque", random.SystemRandom: "opaque",
+}  # fmt: skip
+# Classes of Python's library whose instances are data that programs keep their options in.
+_DATA_LIBRARIES = ("argparse", "collections", "types", "dataclasses")
+
+
+def kind_of(value: Any) -> str:
+    """How a value is guarded: the name of a method of `Recorder`, or "plain", "identity", "tensor"."""
+    cls = type(value)
+    if cls in PLAIN:
+        return "plain"
+    if cls is tuple and not value:
+        return "plain"
+    if cls in EXACT:
+        return "container"
+    found = _FOUND.get(cls)
+    if found is None:
+        found = _kind_of_class(cls)
+        if found != "opaque":
+            _FOUND[cls] = found
+    if found == "identity" and isinstance(value, types.BuiltinFunctionType):
+        if isinstance(value.__self__, random.Random) or type(value.__self__).__module__.startswith("numpy.random"):
+            return "opaque"
+        if value.__module__ == "time" and value.__name__ in _CLOCKS:
+            return "opaque"
+    return found
+
+
+def _kind_of_class(cls: type) -> str:
+    if issubclass(cls, torch.Tensor):
+        return "tensor"
+    if issubclass(cls, type):
+        return "class"
+    if cls.__module__ == "numpy" and issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
+        return "plain"
+    if issubclass(cls, (functools.partial, functools.partialmethod)):
+        return "partial"
+    if issubclass(cls, _IDENTITY):
+        return "identity"
+    if cls.__module__ in ("thunder.frontend.jit", "thunder.frontend.module"):
+        return "jitted"
+    if cls.__module__.split(".")[0] == "typing":
+        return "identity"
+    if issubclass(cls, torch.nn.Module) or not is_library_class(cls):
+        return "object" if _is_python(cls) else "opaque"
+    if cls.__module__.split(".")[0] in _DATA_LIBRARIES and hasattr(cls, "__dict__") and _is_python(cls):
+        return "object"
+    return "library" if _is_python(cls) else "opaque"
+
+
+def is_handle(x: Any) -> bool:
+    """Whether a tensor is one that the trace made."""
+    return type(x) is Handle
+
+
+def _is_python(cls: type) -> bool:
+    from thunder.frontend.hooks import can_hook
+
+    return can_hook(cls)
+
+
+_library_classes: dict[str, bool] = {}
+
+
+def is_library_class(cls: type) -> bool:
+    """Whether a class is torch's, thunder's or Python's own."""
+    name = cls.__module__
+    found = _library_classes.get(name)
+    if found is None:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        found = name == "builtins" or (file is not None and is_library(file))
+        if name in sys.modules:
+            _library_classes[name] = found
+    return found
+
+
+# -- containers -------------------------------------------------------------------------------------------------------
+def base_of(x: Any) -> Any:
+    """The built-in class that a container is an instance of."""
+    for base in (OrderedDict, dict, list, tuple, set, frozenset, deque):
+        if isinstance(x, base):
+            return base
+    raise TypeError(type(x).__name__)
+
+
+def items_of(x: Any) -> tuple[Any, ...]:
+    """The items of a container (pairs of a dict), read without running a subclass's code."""
+    if isinstance(x, dict):
+        return tuple(dict_type(x).items(x))
+    return tuple(base_of(x).__iter__(x))
+
+
+def _is_plain(x: Any) -> bool:
+    return kind_of(x) == "plain" or isinstance(x, enum.Enum) or (type(x) is tuple and all(_is_plain(i) for i in x))
+
+
+def all_plain(items: tuple[Any, ...], pairs: bool) -> bool:
+    """Whether there is nothing but plain values in them."""
+    if pairs:
+        return all(_is_plain(k) and _is_plain(v) for k, v in items)
+    return all(_is_plain(i) for i in items)
+
+
+def frozen(x: Any) -> Any:
+    """What `same_contents` compares a container with."""
+    if isinstance(x, (set, frozenset)):
+        return frozenset(x)
+    return x if type(x) is tuple else items_of(x)
+
+
+# -- classes ----------------------------------------------------------------------------------------------------------
+_OF_INTERPRETER = (types.WrapperDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType,
+                   types.ClassMethodDescriptorType, types.MemberDescriptorType, types.BuiltinFunctionType)  # fmt: skip
+
+
+def is_of_the_interpreter(raw: Any) -> bool:
+    """Whether an attribute of a class is written in C."""
+    return isinstance(raw, _OF_INTERPRETER) and not isinstance(raw, types.MemberDescriptorType)
+
+
+def is_cached_property(raw: Any) -> bool:
+    """Whether it is functools' cached property."""
+    return isinstance(raw, functools.cached_property)
+
+
+def has_plain_lookup(cls: type) -> bool:
+    """Whether `cls.name` is the attribute itself: no metaclass has a say."""
+    return type(cls) in (type, abc.ABCMeta)
+
+
+def functions_in(raw: Any) -> list[types.FunctionType]:
+    """The functions that an attribute of a class runs."""
+    if isinstance(raw, types.FunctionType):
+        return [raw]
+    if isinstance(raw, (staticmethod, classmethod)):
+        raw = [raw.__func__]
+    elif isinstance(raw, property):
+        raw = [raw.fget, raw.fset, raw.fdel]
+    elif isinstance(raw, functools.cached_property):
+        raw = [raw.func]
+    else:
+        return []
+    return [f for f in raw if isinstance(f, types.FunctionType)]
+
+
+def plain_class_attributes(cls: type) -> list[str]:
+    """The attributes of user classes that are data."""
+    return [
+        name
+        for c in cls.__mro__
+        if not is_library_class(c)
+        for name, raw in c.__dict__.items()
+        if not name.startswith("__") and not hasattr(type(raw), "__get__")
+    ]
+
+
+# -- chance -----------------------------------------------------------------------------------------------------------
+# Names that mean something else while a program is traced.
+REPLACED_WHILE_TRACING = {"grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize",
+                          "manual_seed", "seed", "set_rng_state", "_is_compiling_flag"}  # fmt: skip
+_CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "time_ns", "monotonic_ns", "perf_counter_ns", "thread_time"}
+
+
+def source_of_chance(module: types.ModuleType, name: str, value: Any) -> str | None:
+    """Why `module.name` gives something else each time; None where it does not."""
+    if module.__name__ == "random" and kind_of(value) in ("opaque", "method"):
+        return f"the program draws from Python's random state (random.{name})"
+    if module.__name__ == "numpy" and name == "random":
+        return "the program draws from NumPy's random state"
+    if module.__name__ == "time" and name in _CLOCKS:
+        return f"the program reads a clock (time.{name})"
+    return None

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places: where a prologue finds something again, as a path from a root that outlives the call.
+
+A place is a root (the jitted callable, an argument, a class, a Python module) or a step from another place, written as
+Python with `{}` for the place it starts from. Paths hold no user object, so a cached program keeps none alive.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = ["Argument", "Place"]
+
+
+class Argument:
+    """The root of what is found in an argument: the leaf of the call with this number."""
+
+    __slots__ = ("index", "name")
+
+    def __init__(self, index: int, name: str):
+        self.index = index
+        self.name = name
+
+
+class Place:
+    """One step of a path. Steps from the same place are the same object when their text is."""
+
+    __slots__ = ("_steps", "label", "parent", "root", "step", "title")
+
+    def __init__(
+        self, root: Any = None, label: str = "", *, title: str = "", parent: Place | None = None, step: str = ""
+    ):
+        self.root = root
+        self.parent = parent
+        self.step = step
+        self.label = label  # what an input that is made of it is called
+        self.title = title  # what a message calls it
+        self._steps: dict[str, Place] = {}
+
+    def to(self, step: str, label: str = "") -> Place:
+        """The place that `step` (`{}.name`, `{}['key']`) leads to."""
+        found = self._steps.get(step)
+        if found is None:
+            joined = f"{self.label}_{label}" if self.label and label else self.label or label
+            found = self._steps[step] = Place(parent=self, step=step, label=joined)
+        return found
+
+    def item(self, key: Any) -> Place:
+        """The item of a dict, list or tuple."""
+        return self.to(f"{{}}[{key!r}]", "" if key in _TABLES else str(key))
+
+    def attribute(self, name: str) -> Place:
+        """An attribute that is neither a method nor computed."""
+        return self.to(f"{{}}.{name}", name)
+
+    def variable(self, name: str) -> Place:
+        """A name in the `__dict__` of an object."""
+        return self.to("{}.__dict__").item(name)
+
+    def __str__(self) -> str:
+        return _VARIABLE.sub(r".\2", _TABLE.sub("", self._path())).lstrip(".")
+
+    def _path(self) -> str:
+        if self.parent is None or self.title:
+            return self.root.name if isinstance(self.root, Argument) else self.title or self.label
+        return self.step.replace("{}", self.parent._path())
+
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+# What a reader of a message wants to see of a path: m.weight, not m.__dict__['_parameters']['weight'].
+_TABLE = re.compile(r"\.__dict__\['(?:_parameters|_buffers|_modules)'\](?=\[)")
+_VARIABLE = re.compile(r"(?:\.__dict__|\.__globals__)?\[(['\"])([A-Za-z_]\w*)\1\]")

@@ -140,6 +140,15 @@ def _deepcopy(tracer: Tracer, x: Any, memo: Any) -> Any:
     return x.clone()
 
 
+@_special(torch.Tensor.cuda)
+def _cuda(
+    tracer: Tracer, x: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
+) -> Any:
+    where = device if device is not None else x.device if x.device.type == "cuda" else torch.cuda.current_device()
+    where = f"cuda:{where}" if isinstance(where, int) else where
+    return x.to(where, non_blocking=non_blocking, memory_format=memory_format)
+
+
 @_special(torch.Tensor.__iter__)
 def _iter(tracer: Tracer, x: Any) -> Any:
     if x.dim() == 0:

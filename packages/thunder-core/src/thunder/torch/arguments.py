@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from thunder.core.binder import Binder
-from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.proxies import NumberProxy
 from thunder.core.symbol import Symbol
 
-_SINGLE = (int, NumberProxy, TensorProxy)
+_SINGLE = (int, NumberProxy)
 
 
 class FlexibleBinder(Binder):

@@ -15,7 +15,7 @@ from thunder.core.errors import check
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags, Symbol
-from thunder.torch.base import torchsymbol
+from thunder.torch.base import language, torchsymbol
 from thunder.torch.shape import VIEW, strides_order
 
 _CAST = (OpTags.ELEMENTWISE_OP,)
@@ -190,16 +190,17 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 2)))
 
 
-@torchsymbol(torch.Tensor.cuda)
-def cuda(
-    input: TensorProxy, device: Any = None, non_blocking: Any = False, memory_format: Any = torch.preserve_format
-) -> TensorProxy:
+def _cuda(input: TensorProxy, device: Any = None, non_blocking: Any = False, memory_format: Any = None) -> TensorProxy:
     """`input` on a CUDA device, the current one if none is given."""
     if device is None:
         device = input.device if input.device.type == "cuda" else f"cuda:{torch.cuda.current_device()}"
-    elif not isinstance(device, (str, torch.device, devices.Device)):
+    elif isinstance(device, builtins.int):
         device = f"cuda:{device}"
-    return _laid_out(_moved(input, device, None), memory_format)
+    return to(input, device, memory_format=memory_format)
+
+
+# Not an operation of its own, which machines without CUDA could not test: the frontend makes it `x.to("cuda")`.
+language.add_method("cuda", _cuda)
 
 
 # -- memory and gradients ---------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from thunder.core.dtypes import (
     to_torch_dtype,
     uint8,
 )
-from thunder.core.errors import check
+from thunder.core.errors import TracingError, check
 from thunder.core.prims.elementwise_base import conjugated, differentiable
 from thunder.core.promotion import result_type
 from thunder.core.proxies import TensorProxy, number_value
@@ -35,8 +35,13 @@ from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_floa
 
 
 @torchsymbol(torch.where, is_method=False, tags=ELEMENTWISE)
-def where(condition: Any, input: Any, other: Any) -> Any:
+def where(condition: Any, input: Any = None, other: Any = None) -> Any:
     """input where `condition` is true, else other."""
+    if input is None and other is None:
+        raise TracingError(
+            "torch.where(condition) gives as many positions as the condition has true ones, which is not known while "
+            "tracing. Choose between two values (torch.where(condition, a, b)), or leave this part out of the traced function"
+        )
     if isinstance(condition, TensorProxy) and condition.dtype is uint8:
         condition = clang.ne(condition, 0)
     check(

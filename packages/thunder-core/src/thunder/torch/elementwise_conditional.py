@@ -40,7 +40,8 @@ def where(condition: Any, input: Any = None, other: Any = None) -> Any:
     if input is None and other is None:
         raise TracingError(
             "torch.where(condition) gives as many positions as the condition has true ones, which is not known while "
-            "tracing. Choose between two values (torch.where(condition, a, b)), or leave this part out of the traced function"
+            "tracing. Choose between two values (torch.where(condition, a, b)), or leave this part out of the traced "
+            "function"
         )
     if isinstance(condition, TensorProxy) and condition.dtype is uint8:
         condition = clang.ne(condition, 0)
@@ -73,6 +74,7 @@ def _(make: MakeTensor) -> Any:
     a = make((2, 2), dtype=float32)
     yield SampleInput(make((2, 2), dtype=int64), a, a), RuntimeError, "expected condition to be a boolean tensor"
     yield SampleInput(make((3,), dtype=bool8), a, a), RuntimeError, "must match the size of tensor"
+    yield SampleInput(make((3,), dtype=bool8)), TracingError, "as many positions as the condition has true ones"
 
 
 # -- clamp ------------------------------------------------------------------------------------------------------------

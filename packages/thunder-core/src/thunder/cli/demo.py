@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # float32 sums in another order differ by a few units in the last place; this is far above that and far below a mistake.
 RELATIVE_TOLERANCE = 1e-4
 EXCERPT_WIDTH = 132
+# Steady time is taken from at least this many calls, and from no more once this many seconds have gone by.
+LEAST_CALLS, PATIENCE = 3, 10.0
 
 
 class Comparison(NamedTuple):
@@ -54,7 +56,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu", help="where to run, for example cuda (default: cpu)")
     parser.add_argument("--lines", type=_positive, default=40, help="lines of the trace to show (default: 40)")
     parser.add_argument(
-        "--repeat", type=_positive, default=10, help="calls that steady time is taken from (default: 10)"
+        "--repeat", type=_positive, default=10, help="most calls to take steady time from (default: 10)"
     )
     parser.set_defaults(run=run)
     return parser
@@ -102,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     _heading("Compared with eager (largest absolute difference)")
     for each in comparisons:
         print(f"  {each.what:<30} {each.error:9.2e}  of {each.scale:9.2e}   {'agrees' if each.agrees else 'DIFFERS'}")
-    _heading(f"Time in milliseconds (steady: median of {args.repeat} calls)")
+    _heading("Time in milliseconds (steady: the median of later calls)")
     print(f"  {'':<30} {'first call':>10} {'steady':>10}")
     for timing in timings:
         print(f"  {timing.what:<30} {timing.first * 1e3:>10.1f} {timing.steady * 1e3:>10.2f}")
@@ -172,7 +174,10 @@ def time_pair(
 
     eager_first, jitted_first = timed(eager), timed(jitted)
     timed(eager), timed(jitted)
-    pairs = [(timed(eager), timed(jitted)) for _ in range(args.repeat)]
+    pairs: list[tuple[float, float]] = []
+    started = time.perf_counter()
+    while len(pairs) < args.repeat and (len(pairs) < LEAST_CALLS or time.perf_counter() - started < PATIENCE):
+        pairs.append((timed(eager), timed(jitted)))
     eager_steady, jitted_steady = (statistics.median(times) for times in zip(*pairs, strict=True))
     return (
         Timing(f"{what}, eager", eager_first, eager_steady),

@@ -21,7 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-FENCE = re.compile(r"^(?P<ticks>`{3,})\s*(?P<language>[^\s`]*)\s*$")
+FENCE = re.compile(
+    r"^(?P<ticks>`{3,})\s*(?P<language>[^\s`]*)[^`]*$"
+)  # also "```{code-block} python", which does not run
 MARK = re.compile(r"^<!--\s*(?P<mark>check|gpu|raises:\s*(?P<error>\w+))\s*-->$")
 
 

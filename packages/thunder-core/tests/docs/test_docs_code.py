@@ -48,6 +48,10 @@ x = 1
 
 Text in between.
 
+```{code-block} python
+this is shown, and not run
+```
+
 <!-- raises: ValueError -->
 ```python
 print(x, "(took 12 milliseconds)")
@@ -78,10 +82,10 @@ print(x + 1)
     ("old", "new", "complaint"),
     [
         ("", "", ""),
-        ("print(x + 1)", "print(x + 2)", "line 29: the page shows another output"),
-        ('raise ValueError("wrong size")', "", "line 10: the page announces ValueError"),
+        ("print(x + 1)", "print(x + 2)", "line 33: the page shows another output"),
+        ('raise ValueError("wrong size")', "", "line 14: the page announces ValueError"),
         ("x = 1", "x = unknown", 'page.md", line 4'),
-        ("```text\n2\n```", "```text\n2\n", "line 29: this fence is never closed"),
+        ("```text\n2\n```", "```text\n2\n", "line 33: this fence is never closed"),
     ],
     ids=["good", "output", "no error", "error", "fence"],
 )

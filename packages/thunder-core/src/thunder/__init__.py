@@ -20,6 +20,8 @@ _ATTRIBUTES = {
     "last_traces": "thunder.api",
     "last_prologue_traces": "thunder.api",
     "last_backward_traces": "thunder.api",
+    "last_epilogue_traces": "thunder.api",
+    "explain": "thunder.api",
     "compile_stats": "thunder.api",
     "cache_hits": "thunder.api",
     "cache_misses": "thunder.api",

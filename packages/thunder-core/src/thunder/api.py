@@ -21,8 +21,10 @@ __all__ = [
     "cache_misses",
     "compile",
     "compile_stats",
+    "explain",
     "jit",
     "last_backward_traces",
+    "last_epilogue_traces",
     "last_prologue_traces",
     "last_traces",
     "reset",
@@ -89,6 +91,16 @@ def last_prologue_traces(fn: Any) -> list[Trace]:
 def last_backward_traces(fn: Any) -> list[Trace]:
     """The traces of the last call's backward program; none when nothing required grad."""
     return statistics(fn).last_backward_traces
+
+
+def last_epilogue_traces(fn: Any) -> list[Trace]:
+    """The traces of the last call's epilogue, which makes its effects; none where there were none."""
+    return statistics(fn).last_epilogue_traces
+
+
+def explain(fn: Any) -> str:
+    """Why the last call of a jitted callable that traced had to, and what cannot be cached."""
+    return statistics(fn).explain()
 
 
 def compile_stats(fn: Any) -> CompileStats:

@@ -126,7 +126,7 @@ def _run(
     epilogue = Epilogue(recorder.reached, writes, aliases)
     epilogue.build(result)
     tracer.finish(tuple(epilogue.tensors))
-    epilogue.tensors.clear()
+    epilogue.release()
     return epilogue
 
 

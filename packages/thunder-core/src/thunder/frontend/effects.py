@@ -57,9 +57,13 @@ def extend(target: Any, items: Any) -> None:
 
 @_effect
 def replace_items(target: Any, items: Any) -> None:
-    """Gives a list, deque or set other items."""
+    """Gives a list, deque, set or dict other items."""
     base = kinds.base_of(target)
     base.clear(target)
+    if isinstance(target, dict):
+        for key, value in items.items():
+            base.__setitem__(target, key, value)
+        return
     (base.update if base is set else base.extend)(target, items)
 
 
@@ -172,6 +176,11 @@ class Epilogue:
         trace.output = output
         trace.record(BoundSymbol(_return(), (output,), {}, None))
         trace.args = [values, targets]
+
+    def release(self) -> None:
+        """Lets go of the values that were written."""
+        self._writes, self._reached, self._aliases = (), {}, {}
+        self.tensors.clear()
         self._alive.clear()
         self._made.clear()
 

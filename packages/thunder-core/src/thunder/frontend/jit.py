@@ -26,7 +26,7 @@ __all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "s
 _NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError)
 
 
-# The oldest program is forgotten when there would be more.
+# When these do not fit, further kinds of calls run eagerly.
 MAX_SPECIALIZATIONS = 16
 
 
@@ -38,6 +38,8 @@ class CompileStats:
         self.cache_misses = 0
         self.last: Specialization | None = None
         self.uncacheable: str | None = None
+        self.refused: list[str] = []  # why the cached programs, newest first, did not answer the last call that compiled
+        self.eager: str | None = None  # why it is not compiled any more
 
     @property
     def calls(self) -> int:
@@ -58,6 +60,25 @@ class CompileStats:
     def last_backward_traces(self) -> list[Trace]:
         """The backward program's traces; none where nothing required grad."""
         return list(self._last().backward_traces)
+
+    @property
+    def last_epilogue_traces(self) -> list[Trace]:
+        """The epilogue's traces; none where the program has no effects and returns what it computes."""
+        return list(self._last().epilogue_traces)
+
+    def explain(self) -> str:
+        """Why the last call that compiled had to, and what keeps its program from being used again."""
+        lines = [f"{self.calls} calls: {self.cache_hits} by a cached program, {self.cache_misses} traced"]
+        if self.refused:
+            lines.append("the last trace was needed because")
+            lines += [f"  {reason}" for reason in dict.fromkeys(self.refused)]
+        elif self.cache_misses:
+            lines.append("the last trace was needed because no program was cached")
+        if self.uncacheable is not None:
+            lines.append(f"its program is good for one call only: {self.uncacheable}")
+        if self.eager is not None:
+            lines.append(f"calls run eagerly now: {self.eager}")
+        return "\n".join(lines)
 
     def _last(self) -> Specialization:
         if self.last is None:
@@ -88,26 +109,33 @@ class JitFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
             return self._fn(*args, **kwargs)  # called by a program that is being traced: a part of it
+        refused = []
         for specialization in self._specializations:
             prologue = specialization.prologue
             if prologue is None or specialization.epoch != implementations_epoch():
                 continue
             try:
                 inputs = prologue(*args, **kwargs)
-            except _NOT_FOR_THIS_CALL:
+            except _NOT_FOR_THIS_CALL as failure:
+                refused.append(_reason(failure))
                 continue
             stats = self._stats
             stats.cache_hits += 1
             stats.last = specialization
             return specialization.call(inputs)
-        return self._first_call(args, kwargs)
+        return self._first_call(args, kwargs, refused)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[str]) -> Any:
+        if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
+            self._give_up(refused[0])
+        if self._stats.eager is not None:
+            return self._fn(*args, **kwargs)
         with tracing_lock:
             self._stats.cache_misses += 1
+            self._stats.refused = refused
             executors = self._options.resolved_executors()
             name, independent = self._options.name_for(self._fn), not self._autograd
             acquired = acquire(self._fn, args, kwargs, name=name, executors=executors, independent=independent)
@@ -122,6 +150,14 @@ class JitFunction:
                 inputs = inputs, acquired.targets
             acquired = None  # nothing of it outlives the program's own run
         return specialization.call(inputs)
+
+    def _give_up(self, reason: str) -> None:
+        self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached and none was for this call ({reason})"
+        warnings.warn(
+            f"{self!r} runs eagerly where its programs do not fit: {self._stats.eager}. Pass what changes as a tensor, or "
+            "start anew with thunder.reset()",
+            stacklevel=4,
+        )
 
     def _keep(self, specialization: Specialization) -> None:
         reason = self._stats.uncacheable
@@ -142,6 +178,7 @@ class JitFunction:
     def reset(self) -> None:
         """Forgets what has been compiled."""
         self._specializations.clear()
+        self._stats.eager = None
 
     def with_transform(self, transform: TraceTransform) -> JitFunction:
         """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself.
@@ -152,6 +189,13 @@ class JitFunction:
 
     def __repr__(self) -> str:
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
+
+
+def _reason(failure: Exception) -> str:
+    """What a prologue says of a call that is not for its program."""
+    if isinstance(failure, GuardFailed):
+        return str(failure)
+    return f"something that was read is gone ({type(failure).__name__}: {failure})"
 
 
 def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool) -> JitFunction:

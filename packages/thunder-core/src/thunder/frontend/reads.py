@@ -301,7 +301,7 @@ class Recorder:
     # -- containers ---------------------------------------------------------------------------------------------------
     def _container(self, place: Place, x: Any, root: bool) -> None:
         self._reach(place, x, [container_snapshot(place, x)])
-        if not (isinstance(x, dict) and not x and place.step.startswith("{}['_")):
+        if not (isinstance(x, dict) and not x and place.step.startswith(("{}['_", "{}._global_"))):
             self._check("type", place, type(x))
         self._contents(place, x)
 
@@ -464,6 +464,8 @@ class Recorder:
                     if not codes_of_library(c):
                         self._index(c)
             if issubclass(cls, _MODULE):
+                for name in _GLOBAL_HOOKS:
+                    self.value(_OF_ALL_MODULES.attribute(name), getattr(torch.nn.modules.module, name))
                 self._class_read(cls, "__call__", self._lookup(cls, "__call__"))
         return place
 
@@ -678,6 +680,10 @@ def _is_imported_now(frame: FrameType) -> bool:
 
 _ABSENT_TEXT = "None"
 _BUILTINS = Place(builtins, "builtins")
+_OF_ALL_MODULES = Place(torch.nn.modules.module, "torch.nn.modules.module")
+_GLOBAL_HOOKS = [
+    name for name, value in vars(torch.nn.modules.module).items() if name.startswith("_global_") and isinstance(value, dict)
+]
 _READ_BY_MODULES = frozenset({"__dict__", *TABLES})
 
 

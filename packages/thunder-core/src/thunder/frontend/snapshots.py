@@ -65,6 +65,10 @@ class DictSnapshot(Snapshot):
         gone = [key for key in before if key not in items]
         if gone:
             writes = [Write("delete_item", self.place, self.target, key, None) for key in gone] + writes
+        if list(items) != [k for k in before if k in items] + [k for k in items if k not in before]:
+            gone = list(before)
+            writes = [Write("replace_items", self.place, self.target, None, items)]
+        if gone:
             base.clear(now)  # the order of keys is a part of what it was
         for key in items:
             if key not in before and not gone:

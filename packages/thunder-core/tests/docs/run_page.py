@@ -21,9 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-FENCE = re.compile(
-    r"^(?P<ticks>`{3,})\s*(?P<language>[^\s`]*)[^`]*$"
-)  # also "```{code-block} python", which does not run
+# What follows the language is an option: "```{code-block} python" is shown, and does not run.
+FENCE = re.compile(r"^(?P<ticks>`{3,})\s*(?P<language>[^\s`]*)[^`]*$")
 MARK = re.compile(r"^<!--\s*(?P<mark>check|gpu|raises:\s*(?P<error>\w+))\s*-->$")
 
 

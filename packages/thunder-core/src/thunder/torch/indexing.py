@@ -26,7 +26,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 
 # -- a[key] -----------------------------------------------------------------------------------------------------------
-@torchsymbol(torch.Tensor.__getitem__, is_method=False, tags=VIEW)
+@torchsymbol(torch.Tensor.__getitem__, is_method=True, tags=VIEW)
 def getitem(input: TensorProxy, key: Any) -> TensorProxy:
     """`input[key]`: a view where the key has only integers, slices, None and Ellipsis, a copy otherwise."""
     out = clang.getitem(input, key)

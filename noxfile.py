@@ -28,6 +28,10 @@ CORE = "thunder-core"
 TORCH = "torch==2.13.0"
 PLUGIN_GROUP = "thunder.executors.v1"
 
+# Two workers, each with one torch thread: on small tensors more threads only wait for one another.
+WORKERS = ["-n", "2"]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["lint", "types", "imports", "tests"]
 
@@ -122,6 +126,11 @@ def check_environment(session: nox.Session) -> None:
     session.run("python", "-c", f"import sys, torch, thunder; print('python', {names})")
 
 
+def workers(arguments: Iterable[str]) -> list[str]:
+    """pytest's options for several processes, unless the arguments say how many, or ask for a debugger."""
+    return [] if any(each.startswith(("-n", "--numprocesses", "--pdb", "-s")) for each in arguments) else WORKERS
+
+
 # --- running it --------------------------------------------------------------------------------------------------
 
 
@@ -137,16 +146,14 @@ def tests(session: nox.Session) -> None:
     """Run the test suite; arguments after `--` go to pytest."""
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)
-    # Two workers, each with one torch thread: on small tensors more threads only wait for one another.
-    workers = [] if any(arg.startswith(("-n", "--pdb", "--numprocesses")) for arg in session.posargs) else ["-n", "2"]
     session.run(
         "python",
         "-m",
         "pytest",
         "--import-mode=importlib",
-        *workers,
+        *workers(session.posargs),
         *session.posargs,
-        env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
+        env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
     )
 
 
@@ -166,8 +173,7 @@ def conformance(session: nox.Session, package: str) -> None:
     if "--with" not in arguments:
         install_ours(session, dict.fromkeys([CORE, package]), ["tests"])
         plugins = project_of(package)["project"].get("entry-points", {}).get(PLUGIN_GROUP, {})
-        for executor in plugins or ["torch"]:
-            session.run("python", "-m", "thunder", "conformance", executor, *arguments)
+        prove(session, plugins or ["torch"], arguments)
         return
     if package != CORE:
         session.skip("--with names the one wheel to prove")
@@ -185,8 +191,14 @@ def conformance(session: nox.Session, package: str) -> None:
         session.error(f"{wheel.name} announces no plugin: it has no entry point in the group {PLUGIN_GROUP!r}")
     options = install_ours(session, [CORE], ["tests"])
     session.install(*options, str(wheel))
+    prove(session, executors, arguments)
+
+
+def prove(session: nox.Session, executors: Iterable[str], arguments: list[str]) -> None:
+    """Run the conformance suite on each executor."""
     for executor in executors:
-        session.run("python", "-m", "thunder", "conformance", executor, *arguments)
+        command = ["python", "-m", "thunder", "conformance", executor, *workers(arguments), *arguments]
+        session.run(*command, env=ENVIRONMENT)
 
 
 # --- reading it --------------------------------------------------------------------------------------------------

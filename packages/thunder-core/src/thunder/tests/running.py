@@ -52,6 +52,9 @@ SEED = 20
 # How an operation says that it does not take an argument; anything else is a fault.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 
+# Torch has kernels for these.
+_PLAIN = (torch.float32, torch.float64, torch.int64, torch.bool)
+
 
 # -- samples -----------------------------------------------------------------------------------------------------------
 def tensors_in(x: Any) -> list[torch.Tensor]:
@@ -120,19 +123,24 @@ def exists(info: OpInfo, sample: SampleInput, *, with_values: bool = False) -> b
     A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts. An operator
     that torch does not have is what its decomposition takes. `with_values`: only what computes something from elements.
     """
+    tensors = tensors_in(sample)
+    something = all(x.numel() for x in tensors)
+    given = copied(sample) if writes(info) else sample
+    own = info.torch_reference is None
     result: Any = None
-    if info.torch_reference is not None:
+    if not own:
         try:
             with same_random_numbers():
-                result = reference(info, copied(sample) if writes(info) else sample)
+                result = reference(info, given)
         except Exception:  # whatever torch says is a no
             return False
-    something = all(x.numel() for x in tensors_in(sample))
-    if info.symbol.is_prim or info.torch_reference is None or not something:
-        # With no elements torch often returns before it looks at the dtype, where a meta function says that there is none.
-        refusals = REFUSALS if info.symbol.is_prim or info.torch_reference is None else NotImplementedError
+    if own or info.symbol.is_prim or not something:
+        # With no elements torch often returns before it looks at the dtype; a meta function says what there is not.
+        refusals = REFUSALS if own or info.symbol.is_prim else NotImplementedError
         try:
             result = trace_sample(info, sample).output
+            if own and not all(x.dtype in _PLAIN for x in tensors):
+                reference(info, given)  # torch's kernels may be missing below it
         except refusals:
             return False
         except Exception:  # a fault of its declaration, for a test to show

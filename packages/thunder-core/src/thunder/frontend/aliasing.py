@@ -22,10 +22,13 @@ __all__ = ["read", "write"]
 
 def read(handle: Handle) -> TensorProxy:
     """The present value of a handle."""
+    _follow(handle)
     storage = handle._storage
     if handle._version_seen != storage.version:
-        if handle._views and _leaves_storage(handle):
-            return handle._value
+        if handle._parent is not None:
+            _part(handle)
+            if handle._storage is not storage:
+                return read(handle)
         value = storage.value
         for view in handle._views:
             value = view.apply(value)
@@ -34,24 +37,44 @@ def read(handle: Handle) -> TensorProxy:
     return handle._value
 
 
-def _leaves_storage(handle: Handle) -> bool:
-    """A `reshape`, `contiguous` … that turns out to have copied: the handle has memory of its own, and its old value."""
+def _follow(handle: Handle) -> None:
+    """Where what it is a view of has got memory of its own, the handle is a view of that."""
+    parent = handle._parent
+    if parent is None:
+        return
+    _follow(parent)
+    if handle._storage is not parent._storage:
+        handle._storage, handle._views = parent._storage, (*parent._views, handle._views[-1])
+        handle._version_seen = 0  # what it was seen as when that memory was made
+        if handle._views[-1].certain and parent._parent is None:
+            handle._parent = None
+
+
+def _part(handle: Handle) -> None:
+    """Finds out, now that it matters, whether a `reshape`, `contiguous` … on the way to it copied.
+
+    What was copied has memory of its own, with its old value, which the views of it share.
+    """
     from thunder.frontend.handle import Storage
 
-    if all(view.certain for view in handle._views) or is_view(handle):
-        return False
-    handle._storage = Storage(handle._value)
-    handle._views = ()
-    handle._version_seen = 0
-    return True
+    parent = handle._parent
+    if parent is None:
+        return
+    _part(parent)
+    _follow(handle)
+    if not handle._views[-1].certain and not is_view(handle):
+        handle._storage = Storage(handle._value)
+        handle._storage.needs_grad = handle._needs_grad
+        handle._views = ()
+        handle._parent = None
+        handle._version_seen = 0
 
 
 def write(handle: Handle, new: TensorProxy, name: str) -> None:
     """Gives a handle, and all that shares its memory, a new value."""
     old = read(handle)
     new = _as_stored(old, new, name)
-    if handle._views and any(not view.certain for view in handle._views):
-        _leaves_storage(handle)
+    _part(handle)
     storage = handle._storage
     before = storage.value
     if not handle._views:
@@ -104,6 +127,9 @@ def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
 
 def view_of(handle: Handle, value: TensorProxy, view: View, requires_grad: bool) -> Handle:
     """The handle of a view of `handle`."""
-    return Handle.make(
+    out = Handle.make(
         handle._tracer, value, requires_grad=requires_grad, storage=handle._storage, views=(*handle._views, view)
     )
+    if handle._parent is not None or not view.certain:
+        out._parent = handle
+    return out

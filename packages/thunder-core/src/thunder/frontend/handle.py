@@ -62,10 +62,11 @@ class View(NamedTuple):
 class Storage:
     """The memory that a tensor and its views share: its present value, and how often it has been written."""
 
-    __slots__ = ("needs_grad", "source", "value", "version", "visible", "written")
+    __slots__ = ("needs_grad", "origin", "source", "value", "version", "visible", "written")
 
     def __init__(self, value: TensorProxy, source: TensorProxy | None = None):
         self.value = value
+        self.origin = value  # what it held first: has the layout of the memory
         self.version = 0
         self.source = source  # the input of the program whose memory this is
         self.written = False
@@ -79,6 +80,7 @@ class Handle(torch.Tensor):
     _tracer: Tracer
     _storage: Storage
     _views: tuple[View, ...]
+    _parent: Handle | None  # what it is a view of, as long as it is not certain that it is
     _value: TensorProxy
     _version_seen: int
     _needs_grad: bool  # what `requires_grad` says, without going through torch's dispatch
@@ -101,6 +103,7 @@ class Handle(torch.Tensor):
         handle._storage = Storage(value) if storage is None else storage
         handle._version_seen = handle._storage.version
         handle._views = views
+        handle._parent = None
         handle._needs_grad = requires_grad
         handle._storage.needs_grad |= requires_grad
         tracer.handles.add(handle)

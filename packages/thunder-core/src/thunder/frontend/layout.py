@@ -17,10 +17,10 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, map_proxies, proxies_in
 
 if TYPE_CHECKING:
-    from thunder.frontend.handle import Handle
+    from thunder.frontend.handle import Handle, View
     from thunder.frontend.tracer import Tracer
 
-__all__ = ["is_view", "meta_tensor"]
+__all__ = ["is_view", "meta_of", "meta_tensor"]
 
 
 def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
@@ -107,22 +107,37 @@ def _flat(x: Any) -> list[Any]:
     return [y for i in x for y in _flat(i)] if isinstance(x, (tuple, list)) else [x]
 
 
-def is_view(handle: Handle) -> bool:
-    """Whether torch would give a handle made by `reshape`, `contiguous` and the like memory of its base, or a copy."""
-    base = meta_tensor(handle._tracer, handle._storage.value)
-    value = base
+def meta_of(handle: Handle) -> torch.Tensor:
+    """A tensor on the meta device with the strides of a handle's memory, whatever has been written to it since."""
+    value = _base(handle)
     for view in handle._views:
-        fn = view.sym.reference
-        if fn is None:
-            return view.certain
+        value = _apply(handle, view, value)
+    return value
 
-        def on_meta(x: Any) -> Any:
-            return _on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
 
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            out = fn(value, *on_meta(view.args), **on_meta(view.kwargs))
-        out = out if view.part is None else out[view.part]
-        if not view.certain and out.untyped_storage()._cdata != value.untyped_storage()._cdata:
-            return False
-        value = out
-    return True
+def is_view(handle: Handle) -> bool:
+    """Whether the last step to a handle, a `reshape`, `contiguous` and the like, gave it memory of its base, or a copy."""
+    value = _base(handle)
+    for view in handle._views[:-1]:
+        value = _apply(handle, view, value)
+    out = _apply(handle, handle._views[-1], value)
+    return bool(out.untyped_storage()._cdata == value.untyped_storage()._cdata)
+
+
+def _base(handle: Handle) -> torch.Tensor:
+    return meta_tensor(handle._tracer, handle._storage.origin)
+
+
+def _apply(handle: Handle, view: View, value: torch.Tensor) -> torch.Tensor:
+    def on_meta(x: Any) -> Any:
+        return _on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
+
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        out = _function_of(view)(value, *on_meta(view.args), **on_meta(view.kwargs))
+    return out if view.part is None else out[view.part]  # type: ignore[no-any-return]
+
+
+def _function_of(view: View) -> Any:
+    """The function of torch that takes a step; of a property (`x.T`) what reads it."""
+    found = view.sym.reference or view.sym.fn or getattr(torch.Tensor, view.sym.name)
+    return found if callable(found) else found.__get__

@@ -15,7 +15,7 @@ import torch
 from thunder.core.errors import TracingError
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
-from thunder.frontend.layout import meta_tensor
+from thunder.frontend.layout import meta_of
 from thunder.frontend.tracer import Tracer
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
@@ -68,19 +68,26 @@ def _autograd(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
 
 
 # -- layout, found when asked -----------------------------------------------------------------------------------------
+def _layout(tracer: Tracer, x: Any) -> torch.Tensor:
+    handle = tracer.handle_of(x)
+    with tracer.recording():
+        aliasing.read(handle)  # finds out whose memory it is
+        return meta_of(handle)
+
+
 @_special(torch.Tensor.stride)
 def _stride(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
-    return meta_tensor(tracer, aliasing.read(tracer.handle_of(x))).stride(*args, **kwargs)
+    return _layout(tracer, x).stride(*args, **kwargs)
 
 
 @_special(torch.Tensor.is_contiguous)
 def _is_contiguous(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
-    return meta_tensor(tracer, aliasing.read(tracer.handle_of(x))).is_contiguous(*args, **kwargs)
+    return _layout(tracer, x).is_contiguous(*args, **kwargs)
 
 
 @_special(torch.Tensor.storage_offset)
 def _storage_offset(tracer: Tracer, x: Any) -> Any:
-    return meta_tensor(tracer, aliasing.read(tracer.handle_of(x))).storage_offset()
+    return _layout(tracer, x).storage_offset()
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

@@ -82,13 +82,17 @@ class _Claimer:
             self.take(sub, excluded)
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
-        """The error where no executor takes `bsym`: it names the operation of the program that it is a part of first."""
+        """The error where no executor takes `bsym`; first it names the operation of the program that this is a part of."""
         whole = self.whole or bsym
         text = f"Could not find executor for bound symbol {whole}"
         if bsym.sym is not whole.sym:
             text += f"\nbecause no executor takes its part\n  {str(bsym).splitlines()[0]}"
         asked = ", ".join(ex.name for ex in self.executors) or "none"
-        return f"{text}\n  executors asked: {asked}" + (f"\n  at {bsym.source}" if bsym.source else "")
+        text += f"\n  executors asked: {asked}"
+        owner = bsym.sym.executor
+        if owner is not None and owner not in self.executors:
+            text += f"; it is an operator of {owner.name}, which has to be among them"
+        return f"{text}\n  at {bsym.source}" if bsym.source else text
 
     def execute(
         self,

@@ -156,12 +156,12 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 def _elu(input: Any, alpha: float, scale: float, input_scale: float) -> Any:
     bent = clang.expm1(input * input_scale if input_scale != 1 else input) * (alpha * scale)
-    return clang.where(input > 0, input * scale if scale != 1 else input, bent)
+    return clang.where(input <= 0, bent, input * scale if scale != 1 else input)
 
 
 def _elu_grad(g: Any, input: Any, alpha: float, scale: float, input_scale: float) -> Any:
     bent = g * (input_scale * alpha * scale) * clang.exp(input * input_scale if input_scale != 1 else input)
-    return clang.where(input > 0, g * scale if scale != 1 else g, bent)
+    return clang.where(input <= 0, bent, g * scale if scale != 1 else g)
 
 
 @torchsymbol(F.elu, torch._C._nn.elu, tags=ELEMENTWISE)

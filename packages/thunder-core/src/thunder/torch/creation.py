@@ -21,7 +21,7 @@ from thunder.core.prims.autodiff import zeros_of
 from thunder.core.promotion import default_dtype, result_type
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
-from thunder.core.symbol import NON_DIFFERENTIABLE
+from thunder.core.symbol import NON_DIFFERENTIABLE, proxies_in
 from thunder.torch.base import torchsymbol
 from thunder.torch.elementwise_base import sum_to
 
@@ -498,6 +498,28 @@ def _type_of_numbers(data: Any) -> dtypes.dtype:
     highest = max(found, key=dtypes.category)
     kinds = {BOOL: bool8, INTEGER: int64, FLOAT: default_dtype()}
     return kinds.get(dtypes.category(highest)) or dtypes.corresponding_complex_dtype(default_dtype())
+
+
+@torchsymbol(torch.Tensor.new_tensor, tags=_TAGS)
+def new_tensor(input: TensorProxy, data: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """The tensor of `data` (a number, a tensor, or nested sequences of them), with the dtype and device of input."""
+    kind, where = dtypes.to_dtype(dtype) or input.dtype, devices.to_device(device) or input.device
+    return _of_data(data, kind, where)
+
+
+def _of_data(data: Any, kind: dtypes.dtype, device: devices.Device) -> Any:
+    if isinstance(data, TensorProxy):
+        return prims.clone(prims.device_put(clang.maybe_convert_to_dtype(data, kind), device))
+    if isinstance(data, (tuple, list)) and proxies_in(data):
+        return clang.stack([_of_data(item, kind, device) for item in data])
+    return prims.tensor_from_sequence(data, dtype=kind, device=device)
+
+
+@new_tensor.samples
+def _(make: MakeTensor) -> Any:
+    for data in ([1, 2, 3], 4, [], [[1, 0], [0, 1]]):
+        yield SampleInput(make((2,)), data)
+    yield SampleInput(make((2,)), [1, 2], dtype=float64)
 
 
 @tensor.samples

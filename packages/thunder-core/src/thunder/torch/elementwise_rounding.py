@@ -12,11 +12,12 @@ from thunder.core import prims
 from thunder.core.dtypes import COMPLEX, INTEGER, bool8, complex64, complex128, float64, int32, int64, is_complex_dtype
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp
-from thunder.core.prims.elementwise_base import unary_samples
+from thunder.core.prims.elementwise_base import differentiable, unary_samples
+from thunder.core.prims.elementwise_binary import pow_by_base, pow_by_exponent
 from thunder.core.promotion import result_type
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
 from thunder.torch.base import torchsymbol
-from thunder.torch.elementwise_base import COMPARISON, ELEMENTWISE, in_float32
+from thunder.torch.elementwise_base import COMPARISON, ELEMENTWISE, in_float32, sum_to
 
 
 @torchsymbol(torch.neg, torch.negative, tags=ELEMENTWISE)
@@ -191,7 +192,7 @@ remainder.errors(_no_remainder)
 @torchsymbol(torch.frexp, tags=ELEMENTWISE)
 def frexp(input: Any) -> Any:
     """Fractions in [0.5, 1) and the powers of two that make input of them."""
-    return prims.frexp(input)
+    return torch.return_types.frexp(prims.frexp(input))
 
 
 frexp.samples(unary_samples())
@@ -324,6 +325,12 @@ def _(make: MakeTensor) -> Any:
 def pow(input: Any, exponent: Any) -> Any:
     """input to the power of exponent."""
     return clang.pow(input, exponent)
+
+
+@pow.vjp
+def _(g: Any, out: Any, input: Any, exponent: Any) -> Any:
+    by_input = sum_to(pow_by_base(g, input, exponent), input) if differentiable(input) else None
+    return by_input, (sum_to(pow_by_exponent(g, out, input, exponent), exponent) if differentiable(exponent) else None)
 
 
 @pow.samples

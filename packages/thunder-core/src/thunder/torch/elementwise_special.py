@@ -315,8 +315,8 @@ def logit(input: Any, eps: float | None = None) -> Any:
 @rule_in_float32
 def _(g: Any, out: Any, input: Any, eps: float | None = None) -> Any:
     low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
-    inside = clang.logical_and(input >= low, input <= high)
-    return clang.where(inside, g / (input * (1 - input)), math.nan if eps is None else 0.0)
+    outside = clang.logical_or(input < low, input > high)
+    return clang.where(outside, math.nan if eps is None else 0.0, g / (input * (1 - input)))
 
 
 @logit.samples

@@ -45,13 +45,17 @@ def randn(*sizes: Any, size: Any = None, generator: Any = None, dtype: Any = Non
 
 @torchsymbol(torch.randint, tags=_TAGS)
 def randint(
-    low: Any, high: Any = None, size: Any = None, *, generator: Any = None, dtype: Any = None, device: Any = None
+    low: Any = None, high: Any = None, size: Any = None, *, generator: Any = None, dtype: Any = None, device: Any = None
 ) -> Any:
     """Whole numbers drawn evenly from [low, high); with one bound it is the upper one."""
     if isinstance(high, (tuple, list)):
         low, high, size = 0, low, high
     elif high is None:
         low, high = 0, low
+    elif low is None:
+        low = 0
+    if high is None:
+        raise TypeError("randint() misses its upper bound")
     kind = int64 if dtype is None else dtypes.to_dtype(dtype)
     shape = size_of("randint", (), () if size is None else size)
     where = device_or_default(device)
@@ -81,11 +85,13 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(0, 2, shape, device=make.device, dtype=make.dtype)
     yield SampleInput(-3, 8, size=(3,))
     yield SampleInput(7, size=(3,))
+    yield SampleInput(high=7, size=(3,))
 
 
 @randint.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(3, 3, (2,)), RuntimeError, "expects 'from' to be less than 'to'"
+    yield SampleInput(size=(2,)), TypeError, "misses its upper bound"
 
 
 @torchsymbol(torch.randperm, tags=_TAGS)
@@ -250,25 +256,29 @@ def _(make: MakeTensor) -> Any:
 
 
 # -- what the in-place methods put into a tensor ----------------------------------------------------------------------
-@torchsymbol(id="torch.Tensor.uniform_", method_name="uniform_", tags=_TAGS)
+# Their results require grad where the tensor did, as torch's do; what flows back is zero.
+_FILL = (OpTags.RANDOM_OP,)
+
+
+@torchsymbol(id="torch.Tensor.uniform_", method_name="uniform_", tags=_FILL)
 def uniform(input: TensorProxy, from_: float = 0.0, to: float = 1.0, *, generator: Any = None) -> Any:
     """Numbers drawn evenly from [from, to)."""
     return prims.uniform(input.shape, number_value(from_), number_value(to), **_place(input, None, None, generator))
 
 
-@torchsymbol(id="torch.Tensor.normal_", method_name="normal_", tags=_TAGS)
+@torchsymbol(id="torch.Tensor.normal_", method_name="normal_", tags=_FILL)
 def normal_values(input: TensorProxy, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
     """Numbers drawn from the normal distribution with that mean and standard deviation."""
     return prims.normal(input.shape, number_value(mean), number_value(std), **_place(input, None, None, generator))
 
 
-@torchsymbol(id="torch.Tensor.exponential_", method_name="exponential_", tags=_TAGS)
+@torchsymbol(id="torch.Tensor.exponential_", method_name="exponential_", tags=_FILL)
 def exponential(input: TensorProxy, lambd: float = 1.0, *, generator: Any = None) -> Any:
     """Numbers drawn from the exponential distribution with that rate."""
     return prims.exponential(input.shape, number_value(lambd), **_place(input, None, None, generator))
 
 
-@torchsymbol(id="torch.Tensor.bernoulli_", method_name="bernoulli_", tags=_TAGS)
+@torchsymbol(id="torch.Tensor.bernoulli_", method_name="bernoulli_", tags=_FILL)
 def bernoulli_values(input: TensorProxy, p: Any = 0.5, *, generator: Any = None) -> Any:
     """Ones drawn with probability `p`, and zeros."""
     if isinstance(p, TensorProxy):
@@ -278,7 +288,7 @@ def bernoulli_values(input: TensorProxy, p: Any = 0.5, *, generator: Any = None)
     return prims.bernoulli(input.shape, number_value(p), **_place(input, None, None, generator))
 
 
-@torchsymbol(id="torch.Tensor.random_", method_name="random_", tags=_TAGS)
+@torchsymbol(id="torch.Tensor.random_", method_name="random_", tags=_FILL)
 def random_values(input: TensorProxy, from_: Any = None, to: Any = None, *, generator: Any = None) -> Any:
     """Whole numbers drawn evenly from [from, to); with one bound it is the upper one, with none the dtype's own."""
     if to is None and from_ is not None:
@@ -287,19 +297,19 @@ def random_values(input: TensorProxy, from_: Any = None, to: Any = None, *, gene
     return prims.randint(input.shape, low, high, **_place(input, None, None, generator))
 
 
-@torchsymbol(id="torch.Tensor.geometric_", method_name="geometric_", tags=_TAGS)
+@torchsymbol(id="torch.Tensor.geometric_", method_name="geometric_", tags=_FILL)
 def geometric(input: TensorProxy, p: float, *, generator: Any = None) -> Any:
     """How many draws with probability `p` it takes until one succeeds."""
     return prims.geometric(input.shape, number_value(p), **_place(input, None, None, generator))
 
 
-@torchsymbol(id="torch.Tensor.cauchy_", method_name="cauchy_", tags=_TAGS)
+@torchsymbol(id="torch.Tensor.cauchy_", method_name="cauchy_", tags=_FILL)
 def cauchy(input: TensorProxy, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Any:
     """Numbers drawn from the Cauchy distribution with that median and half width."""
     return prims.cauchy(input.shape, number_value(median), number_value(sigma), **_place(input, None, None, generator))
 
 
-@torchsymbol(id="torch.Tensor.log_normal_", method_name="log_normal_", tags=_TAGS)
+@torchsymbol(id="torch.Tensor.log_normal_", method_name="log_normal_", tags=_FILL)
 def log_normal(input: TensorProxy, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Any:
     """Numbers whose logarithms are drawn from the normal distribution with that mean and standard deviation."""
     return prims.log_normal(input.shape, number_value(mean), number_value(std), **_place(input, None, None, generator))
@@ -312,6 +322,8 @@ def _fill_samples(make: MakeTensor) -> Any:
 
 for _op in (uniform, normal_values, exponential, bernoulli_values, random_values, cauchy, log_normal):
     _op.samples(_fill_samples)
+    _op.vjp(zero_vjp)
+geometric.vjp(zero_vjp)
 
 
 @geometric.samples

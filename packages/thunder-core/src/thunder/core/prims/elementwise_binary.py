@@ -23,7 +23,6 @@ from thunder.core.prims.elementwise_base import (
     ordered_meta,
 )
 from thunder.core.prims.elementwise_conditional import where
-from thunder.core.prims.elementwise_math import log
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
@@ -149,29 +148,29 @@ def pow(a: Any, b: Any, /) -> TensorProxy:
 
 @pow.vjp
 def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return (_pow_by_base(g, a, b) if differentiable(a) else None), (
-        _pow_by_exponent(g, out, a, b) if differentiable(b) else None
-    )
+    by_base = pow_by_base(g, a, b) if differentiable(a) else None
+    return by_base, (pow_by_exponent(g, out, a, b) if differentiable(b) else None)
 
 
-def _pow_by_base(g: Any, a: Any, b: Any) -> Any:
+def pow_by_base(g: Any, a: Any, b: Any) -> Any:
+    """The gradient of a ** b with respect to `a`; the operands may be of other types and shapes than the result."""
     if not isinstance(b, TensorProxy):
-        return zeros_of(a) if b == 0 else g * conjugated(b * a ** (b - 1))
+        if b == 0:
+            return zeros_of(a)
+        return g * conjugated(b * a) if b == 2 else g * conjugated(b * a ** (b - 1))
     # Not 0 * a**-1, which is NaN at a == 0.
-    return where(b == 0, 0, g * conjugated(b * a ** (b - 1)))
+    return (g * conjugated(b * a ** (b - 1))).masked_fill(b == 0, 0)
 
 
-def _pow_by_exponent(g: Any, out: Any, a: Any, b: Any) -> Any:
+def pow_by_exponent(g: Any, out: Any, a: Any, b: Any) -> Any:
+    """The gradient of a ** b, which is `out`, with respect to `b`."""
+    # A zero stays zero while the exponent moves above zero.
+    stays = b.real >= 0 if b.dtype.category == COMPLEX else b >= 0
     if not isinstance(a, TensorProxy):
         if a != 0:
             return g * conjugated(out * _log_of_number(a, b.dtype))
-        base_is_zero = b >= 0 if b.dtype.category != COMPLEX else (b.real >= 0)
-        return where(base_is_zero, 0, g * conjugated(out * float("-inf")))
-    grad = g * conjugated(out * log(a))
-    # A zero stays zero while the exponent moves above zero.
-    if b.dtype.category == COMPLEX:
-        return where((a == 0) & (b.real >= 0), 0, grad)
-    return where((a == 0) & (b >= 0), 0, grad)
+        return (g * conjugated(out * float("-inf"))).masked_fill(stays, 0)
+    return (g * conjugated(out * a.log())).masked_fill((a == 0) & stays, 0)
 
 
 def _log_of_number(x: Any, dtype: dtypes.dtype) -> Any:

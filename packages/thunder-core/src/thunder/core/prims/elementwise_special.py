@@ -21,10 +21,10 @@ _EPSILON = {dtypes.bfloat16: 2**-7, dtypes.float16: 2**-10, dtypes.float32: 2**-
 
 
 def _away_from_zero(a: Any) -> tuple[Any, Any]:
-    """`a` with its elements next to zero replaced by something that divides well, and where those are."""
+    """Where `a` is not next to zero, and `a` with something that divides well in place of the elements that are."""
     epsilon = _EPSILON[a.dtype]
-    at_zero = a.abs() <= epsilon
-    return where(at_zero, epsilon, a), at_zero
+    away = a.abs() > epsilon
+    return away, where(away, a, epsilon)
 
 
 @prim(tags=(OpTags.NON_DIFFERENTIABLE,))
@@ -254,8 +254,8 @@ def i1(a: TensorProxy, /) -> TensorProxy:
 
 @i1.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
-    safe, at_zero = _away_from_zero(a)
-    return g * where(at_zero, 0.5, i0(safe) - out / safe)
+    away, safe = _away_from_zero(a)
+    return g * where(away, i0(safe) - out / safe, 0.5)
 
 
 i1.samples(unary_samples())
@@ -269,8 +269,8 @@ def i1e(a: TensorProxy, /) -> TensorProxy:
 
 @i1e.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
-    safe, at_zero = _away_from_zero(a)
-    return g * where(at_zero, 0.5, i0e(safe) - out * (safe.sgn() + 1 / safe))
+    away, safe = _away_from_zero(a)
+    return g * where(away, i0e(safe) - out * (safe.sgn() + 1 / safe), 0.5)
 
 
 i1e.samples(unary_samples())

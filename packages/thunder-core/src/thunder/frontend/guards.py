@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.utils._device as _device
 
 from thunder.core import pytree
 from thunder.core.proxies import AnyProxy, Proxy
@@ -19,7 +20,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend.snapshots import dict_type
 
-__all__ = ["GuardFailed", "TensorCheck", "condition_of", "global_state", "guard", "same_contents", "same_value"]
+__all__ = ["GuardFailed", "TensorCheck", "condition_of", "guard", "same_contents", "same_value", "state_checks"]
 
 
 class GuardFailed(Exception):  # noqa: N818  (it is no error, only an answer)
@@ -39,27 +40,42 @@ def _guard(fn: Callable[..., Any]) -> Symbol:
     return python_executor.register_operator(fn.__name__, meta=meta, fn=fn, tags=_TAGS)
 
 
-@_guard
-def check_state(expected: tuple[Any, ...]) -> None:
-    """torch's modes and defaults are as they were."""
-    if global_state() != expected:
-        raise GuardFailed("torch's global state (grad mode, autocast, default dtype or device, determinism)")
+def state_checks() -> list[tuple[str, tuple[Any, ...], str]]:
+    """Conditions on the modes and defaults of torch that change what a program means: each with operands and a message."""
+    autocast = ("cpu", "cuda")
+    checks: list[tuple[str, tuple[Any, ...], str]] = [
+        ("torch.is_grad_enabled() is not {0}", (torch.is_grad_enabled(),), "grad mode"),
+        ("torch.is_inference_mode_enabled() is not {0}", (torch.is_inference_mode_enabled(),), "inference mode"),
+        ("torch.get_default_dtype() is not {0}", (torch.get_default_dtype(),), "the default dtype"),
+        ("current_device() != {0}", (current_device(),), "the default device"),
+        ("torch.are_deterministic_algorithms_enabled() is not {0}", (torch.are_deterministic_algorithms_enabled(),), "determinism"),
+        ("torch.get_float32_matmul_precision() != {0}", (torch.get_float32_matmul_precision(),), "the precision of products"),
+    ]  # fmt: skip
+    if not any(torch.is_autocast_enabled(d) for d in autocast) and hasattr(torch, "is_autocast_enabled"):
+        condition = "torch._C._is_any_autocast_enabled()" if _ANY_AUTOCAST else "is_any_autocast_enabled()"
+        checks.append((condition, (), "autocast"))
+    else:
+        for d in autocast:
+            checks.append(("torch.is_autocast_enabled({0}) is not {1}", (d, torch.is_autocast_enabled(d)), "autocast"))
+            checks.append(("torch.get_autocast_dtype({0}) is not {1}", (d, torch.get_autocast_dtype(d)), "autocast's dtype"))
+    return [(condition, operands, f"{what} was another") for condition, operands, what in checks]
 
 
-def global_state() -> tuple[Any, ...]:
-    """The modes and defaults of torch that change what a program means."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_enabled("cuda"),
-        torch.get_autocast_dtype("cpu"),
-        torch.get_autocast_dtype("cuda"),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
-    )
+# A private part of torch that asks all devices at once.
+_ANY_AUTOCAST = hasattr(torch._C, "_is_any_autocast_enabled")
+
+
+def is_any_autocast_enabled() -> bool:
+    """Whether autocast is on for a device that thunder knows."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+def current_device() -> torch.device | None:
+    """The default device, None where it is the usual one."""
+    try:
+        return _device.CURRENT_DEVICE
+    except AttributeError:  # a private part of torch
+        return torch.get_default_device()
 
 
 @_guard
@@ -109,7 +125,7 @@ def _print_guard(bsym: BoundSymbol, context: Any) -> list[str]:
     condition, operands, message = bsym.args
     context.objects.setdefault("GuardFailed", GuardFailed)
     written = condition.format(*[_written(x, context) for x in operands])
-    for helper in (same_value, same_contents):
+    for helper in (same_value, same_contents, current_device, is_any_autocast_enabled):
         if helper.__name__ in written:
             context.objects.setdefault(helper.__name__, helper)
     return [f"if {written}: raise GuardFailed({message!r})"]
@@ -119,11 +135,23 @@ def _written(x: Any, context: Any) -> str:
     """An operand of a guard: literals as they are, objects by a name in the trace's namespace."""
     from thunder.core.printer import printable
 
+    if isinstance(x, Step):
+        return x.step.replace("{}", _written(x.parent, context))
     if isinstance(x, (Proxy, str, int, float, complex, bytes, torch.dtype, type(None))) or any(x is t for t in (int, float, str, bool)):
         return printable(x, context)
     name = getattr(x, "__name__", None) if isinstance(x, _NAMED) else None
     base = "".join(c if c.isalnum() and c.isascii() else "_" for c in name or type(x).__name__)
     return context.name_of(x, base.strip("_") or "x")  # type: ignore[no-any-return]
+
+
+class Step:
+    """What stands one step away from a value and is looked at once: it needs no name."""
+
+    __slots__ = ("parent", "step")
+
+    def __init__(self, parent: Any, step: str):
+        self.parent = parent
+        self.step = step
 
 
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
@@ -183,8 +211,9 @@ class TensorCheck:
 
     def __init__(self, tensors: Sequence[torch.Tensor]):
         self.expected = [_metadata(t) for t in tensors]
-        self.same = _sameness(tensors)
+        self.same = _sameness([*map(id, tensors)])
         self._fast: Callable[..., bool] | None = None
+        self._accepted: list[int] = []  # the ids of the tensors of the last call, whose sameness is known
         try:
             from torch._C._dynamo.guards import TensorGuards
 
@@ -197,8 +226,11 @@ class TensorCheck:
             self._fast = None
 
     def __call__(self, tensors: Sequence[Any]) -> bool:
-        if len(tensors) > 1 and _sameness(tensors) != self.same:
-            return False
+        ids = [*map(id, tensors)]
+        if ids != self._accepted:
+            if len(ids) > 1 and _sameness(ids) != self.same:
+                return False
+            self._accepted = ids
         if self._fast is not None:
             return self._fast(*tensors)
         return all(isinstance(t, torch.Tensor) and _metadata(t) == e for t, e in zip(tensors, self.expected))
@@ -216,9 +248,8 @@ def _metadata(t: torch.Tensor) -> tuple[Any, ...]:
     return (type(t), tuple(t.shape), t.stride(), t.dtype, t.device, t.requires_grad)
 
 
-def _sameness(tensors: Sequence[Any]) -> tuple[int, ...] | None:
+def _sameness(ids: list[int]) -> tuple[int, ...] | None:
     """None when all are different objects, else which is the same as which."""
-    ids = [id(t) for t in tensors]
     if len(set(ids)) == len(ids):
         return None
     first: dict[int, int] = {}

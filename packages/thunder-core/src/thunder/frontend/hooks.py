@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["ABSENT", "ClassHooks", "CodeWatch", "Paused", "Reader", "Youth"]
+__all__ = ["ABSENT", "ClassHooks", "CodeWatch", "Paused", "Reader", "Youth", "hush", "resume"]
 
 
 class Reader(Protocol):
@@ -49,6 +49,20 @@ class _Active:
 
     reader: Reader | None = None
     thread: int = 0
+    profile: Any = None  # the callback of the interpreter's profile, where that is how code is watched
+
+
+def hush() -> bool:
+    """Stops watching code while the frontend itself works; True where `resume` has to follow."""
+    if _Active.profile is None or _Active.thread != threading.get_ident() or sys.getprofile() is None:
+        return False
+    sys.setprofile(None)
+    return True
+
+
+def resume() -> None:
+    """Watches code again."""
+    sys.setprofile(_Active.profile)
 
 
 class Paused:
@@ -143,8 +157,11 @@ class ClassHooks:
 
 
 # -- code that runs -----------------------------------------------------------------------------------------------------
+_TOOLS = (3, 4)  # of the interpreter's monitoring: the ids that nobody claims by convention
+
+
 class CodeWatch:
-    """Tells a reader of each code object that starts to run; `available` says whether the interpreter can."""
+    """Tells a reader of each code object that starts to run; `available` is False where a profiler is in the way."""
 
     def __init__(self, reader: Reader):
         self._reader = reader
@@ -152,20 +169,24 @@ class CodeWatch:
         self._tool: int | None = None
         self._profiling = False
         self._seen: dict[int, CodeType] = {}
-        self.available = False
+        if sys.version_info >= (3, 12):
+            self.available = any(sys.monitoring.get_tool(tool) is None for tool in _TOOLS)
+        else:
+            self.available = sys.getprofile() is None
 
     def __enter__(self) -> CodeWatch:
         self._thread = threading.get_ident()
         if sys.version_info >= (3, 12):
             self._monitor()
-        elif sys.getprofile() is None:
-            self._profiling = self.available = True
-            sys.setprofile(self._on_profile)
+        elif self.available:
+            self._profiling = True
+            _Active.profile = self._on_profile
+            sys.setprofile(_Active.profile)
         return self
 
     def _monitor(self) -> None:
         monitoring = sys.monitoring
-        for tool in (3, 4):
+        for tool in _TOOLS:
             try:
                 monitoring.use_tool_id(tool, "thunder")
             except ValueError:  # somebody else's
@@ -174,7 +195,6 @@ class CodeWatch:
             monitoring.register_callback(tool, monitoring.events.PY_START, self._on_start)
             monitoring.set_events(tool, monitoring.events.PY_START)
             monitoring.restart_events()
-            self.available = True
             return
 
     def _on_start(self, code: CodeType, offset: int) -> Any:
@@ -201,6 +221,7 @@ class CodeWatch:
             self._tool = None
         elif self._profiling:
             sys.setprofile(None)
+            _Active.profile = None
             self._profiling = False
         self._seen.clear()
 

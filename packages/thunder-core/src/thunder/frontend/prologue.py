@@ -6,7 +6,7 @@ Where the program has effects it also returns what they are made to: the user's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -68,34 +68,57 @@ def _leaf_names(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[s
 class _Writer:
     """Writes the lines of a prologue: each place is fetched once, when something first asks for it."""
 
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: Trace, checks: Sequence[Check]):
         self.trace = trace
         self._found: dict[Place, Any] = {}
+        self._uses: dict[Place, int] = {}
+        for kind, place, value in checks:
+            self._count(place, 1 + (guards.condition_of(kind, value).count("{0}") > 1))
+            if kind == "same":
+                self._count(value, 2)
+
+    def _count(self, place: Place, n: int = 1) -> None:
+        """Notes that a place is looked at: what is looked at once needs no name."""
+        seen = place in self._uses
+        self._uses[place] = self._uses.get(place, 0) + n
+        if not seen and place.parent is not None:
+            self._count(place.parent)
+
+    def expect(self, places: Iterable[Place]) -> None:
+        """Notes that places are fetched besides being checked."""
+        for place in places:
+            self._count(place, 2)
 
     def bind(self, place: Place, value: Any) -> None:
         """Says what a place is."""
         self._found[place] = value
 
-    def fetch(self, place: Place, name: str | None = None) -> Any:
+    def fetch(self, place: Place, name: str | None = None, *, inline: bool = False) -> Any:
         """The value of the trace, or the object, that stands at a place."""
         found = self._found.get(place)
-        if found is None:
-            if place.parent is None:
-                found = place.root
-            else:
-                parent = self.fetch(place.parent)
-                line, found = guards.fetched(parent, place.step, self.trace.add_name(name) if name else self.trace.make_name("v"))
-                self.trace.record(line)
-            self._found[place] = found
+        if found is not None:
+            return found
+        if place.parent is None:
+            found = place.root
+        else:
+            parent = self.fetch(place.parent, inline=inline)
+            if inline and self._uses.get(place, 0) <= 1:
+                return guards.Step(parent, place.step)
+            line, found = guards.fetched(parent, place.step, self.trace.add_name(name) if name else self.trace.make_name("v"))
+            self.trace.record(line)
+        self._found[place] = found
         return found
 
     def check(self, check: Check) -> None:
         """The line that makes one check."""
         kind, place, value = check
-        x = self.fetch(place)
+        x = self.fetch(place, inline=True)
         operand = self.fetch(value) if kind == "same" else value
-        line = (guards.condition_of(kind, value), (x, operand), _message(check))
-        self.trace.record(BoundSymbol(guards.guard, line, {}, None))
+        self.guard(guards.condition_of(kind, value), (x, operand), _message(check))
+
+    def guard(self, condition: str, operands: tuple[Any, ...], message: str) -> None:
+        """The line that refuses the call when a condition holds."""
+        self.trace.record(BoundSymbol(guards.guard, (condition, operands, message), {}, None))
 
 
 def _message(check: Check) -> str:
@@ -132,12 +155,16 @@ def build_prologue(
     trace = Trace("prologue", signature="*args, **kwargs")
     trace.decorated = False
     call = TupleProxy((), name="args"), DictProxy({}, name="kwargs")
-    trace.names |= {"args", "kwargs", "GuardFailed", "same_value", "same_contents"}
-    writer = _Writer(trace)
+    trace.names |= {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "current_device", "is_any_autocast_enabled"}
+    writer = _Writer(trace, recorder.checks)
     for place, value in zip(arguments.roots, call):
         writer.bind(place, value)
+    writer.expect([recorder.tensors[id(x.tensor)][0] for x in inputs if id(x.tensor) in recorder.tensors])
+    writer.expect(place for place, _ in recorder.tensors_read)
+    writer.expect(targets or ())
     with tracectx(trace):
-        guards.check_state(guards.global_state())
+        for condition in guards.state_checks():
+            writer.guard(*condition)
         leaves = _bind_leaves(trace, arguments, call)
         real: list[torch.Tensor] = []
         fetched: list[Proxy] = []

@@ -30,6 +30,7 @@ from thunder.extend import Executor
 from thunder.frontend import aliasing
 from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
+from thunder.frontend.hooks import hush, resume
 try:
     from thunder.torch.shape import MAYBE_VIEW
 except ImportError:
@@ -193,6 +194,7 @@ class Tracer:
         """Within it, operations on proxies are recorded; user code is not running."""
         before = state.frontend, state.source
         state.frontend = None
+        hushed = hush()
         state.source = user_line()
         try:
             yield
@@ -201,6 +203,8 @@ class Tracer:
             raise
         finally:
             state.frontend, state.source = before
+            if hushed:
+                resume()
 
     @contextmanager
     def proxies(self) -> Iterator[None]:

@@ -65,6 +65,17 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves out the skipped tests by which pytest stands for tests of the suite that have no case for this executor."""
+    items[:] = [item for item in items if not _is_without_case(item)]
+
+
+def _is_without_case(item: pytest.Item) -> bool:
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    module = getattr(getattr(item, "module", None), "__name__", "")
+    return module.startswith("thunder.tests.") and "case" in params and not hasattr(params["case"], "counted")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Counts for this session alone: one process may run several, one inside of the other."""
     config.pluginmanager.register(_Table(), "thunder-conformance-table")

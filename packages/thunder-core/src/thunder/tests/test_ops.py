@@ -19,6 +19,7 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.samples import SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
+from thunder.executors import PYTHON
 from thunder.tests import gradients, running
 from thunder.tests.cases import (
     PROPERTY,
@@ -35,6 +36,7 @@ from thunder.tests.cases import (
 )
 from thunder.tests.comparison import Mismatch, compare, widened
 from thunder.tests.opinfo import OpInfo
+from thunder.tests.opinfos import opinfo_of
 from thunder.tests.target import Target, operators_without_samples
 
 # What torch says about experimental types and deprecated functions is not the subject here.
@@ -99,6 +101,11 @@ def _compare_with_torch(case: Case, sample: SampleInput, actual: Any, expected: 
 # -- the executor ------------------------------------------------------------------------------------------------------
 def test_claims_something(target: Target) -> None:
     """An executor that runs none of the operators was not tested by this suite: torch was."""
+    if target.executor is PYTHON:
+        # It runs the guards of prologues and effects of epilogues, which are no operators of a language.
+        _, jitted = running.run_jitted(opinfo_of("add"), SampleInput(torch.ones(2), 1), target.executors)
+        assert running.claimed_by(thunder.last_prologue_traces(jitted)[-1], target.executors)
+        return
     # Those that it says it implements first: the rest need not be looked at when one of them is taken.
     implemented = target.executor.implmap
     for info in sorted(target.opinfos, key=lambda info: info.symbol.id not in implemented):

@@ -7,6 +7,7 @@ the new running statistics as further results, and whoever called torch's functi
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -193,10 +194,9 @@ def _(
 
 def _batch_arguments(make: MakeTensor, shape: tuple[int, ...]) -> dict[str, Any]:
     c = (shape[1],)
-    fixed: dict[str, Any] = {"requires_grad": False}
     return {
-        "running_mean": make(c, **fixed),
-        "running_var": make(c, low=0.5, high=2, **fixed),
+        "running_mean": make(c, requires_grad=False),
+        "running_var": make(c, low=0.5, high=2, requires_grad=False),
         "weight": make(c),
         "bias": make(c),
     }
@@ -223,12 +223,14 @@ def _(make: MakeTensor) -> Any:
 
 
 def _train_samples(make: MakeTensor) -> Any:
+    # The running statistics are no function of the input, as far as gradients go.
+    fixed: Any = functools.partial(make, requires_grad=False)
     for shape in ((4, 3), (2, 3, 4, 5)):
-        given = _batch_arguments(make, shape)
+        given = _batch_arguments(fixed, shape)
         yield SampleInput(
-            make(shape), given["weight"], given["bias"], given["running_mean"], given["running_var"], 0.1, 1e-5
+            fixed(shape), given["weight"], given["bias"], given["running_mean"], given["running_var"], 0.1, 1e-5
         )
-    yield SampleInput(make((4, 3)), None, None, None, None, 0.1, 1e-5)
+    yield SampleInput(fixed((4, 3)), None, None, None, None, 0.1, 1e-5)
 
 
 batch_norm_train.samples(_train_samples)
@@ -320,8 +322,9 @@ def _(make: MakeTensor) -> Any:
 
 @instance_norm_train.samples
 def _(make: MakeTensor) -> Any:
-    given = _batch_arguments(make, (2, 3, 4))
+    fixed: Any = functools.partial(make, requires_grad=False)
+    given = _batch_arguments(fixed, (2, 3, 4))
     yield SampleInput(
-        make((2, 3, 4)), given["weight"], given["bias"], given["running_mean"], given["running_var"], 0.1, 1e-5
+        fixed((2, 3, 4)), given["weight"], given["bias"], given["running_mean"], given["running_var"], 0.1, 1e-5
     )
-    yield SampleInput(make((2, 3, 4)), None, None, None, None, 0.1, 1e-5)
+    yield SampleInput(fixed((2, 3, 4)), None, None, None, None, 0.1, 1e-5)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.core import prims
+from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -55,6 +55,20 @@ def _padded(input: Any, weight: Any, padding: str, stride: Any, dilation: Any) -
     return input, tuple(t // 2 for t in totals)
 
 
+def _convolved(input: Any, weight: Any, bias: Any, *how: Any) -> Any:
+    """The convolution primitive, which is for real numbers, of complex ones too."""
+    if not dtypes.is_complex_dtype(input.dtype):
+        return prims.convolution(input, weight, bias, *how)
+    parts = [(ltorch.real(x), ltorch.imag(x)) for x in (input, weight)]
+    (a, b), (c, d) = parts
+
+    def product(x: Any, w: Any) -> Any:
+        return prims.convolution(x, w, None, *how)
+
+    out = ltorch.complex(product(a, c) - product(b, d), product(a, d) + product(b, c))
+    return out if bias is None else out + ltorch.reshape(bias, (1, -1, *([1] * (out.ndim - 2))))
+
+
 def _conv(name: str, input: Any, weight: Any, bias: Any, how: tuple[Any, Any, Any], groups: int) -> Any:
     spatial = int(name[-2])
     stride, padding, dilation = how
@@ -67,7 +81,7 @@ def _conv(name: str, input: Any, weight: Any, bias: Any, how: tuple[Any, Any, An
     if isinstance(padding, str):
         input, padding = _padded(input, weight, padding, stride, dilation)
     padding = per_dimension(padding, spatial)
-    out = prims.convolution(input, weight, bias, stride, padding, dilation, False, (0,) * spatial, groups)
+    out = _convolved(input, weight, bias, stride, padding, dilation, False, (0,) * spatial, groups)
     return ltorch.squeeze(out, 0) if alone else out
 
 
@@ -148,7 +162,7 @@ def _conv_transpose(name: str, input: Any, weight: Any, bias: Any, how: tuple[An
         lambda: f"{name}: the weight must have {spatial + 2} dimensions, but has the shape {list(weight.shape)}",
     )
     stride, padding, output_padding, dilation = (per_dimension(x, spatial) for x in how)
-    out = prims.convolution(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
+    out = _convolved(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
     return ltorch.squeeze(out, 0) if alone else out
 
 
@@ -245,7 +259,7 @@ def convolution(
     stride, padding, dilation, output_padding = (
         per_dimension(x, spatial) for x in (stride, padding, dilation, output_padding)
     )
-    out = prims.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    out = _convolved(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
     return ltorch.squeeze(out, 0) if alone else out
 
 

@@ -112,7 +112,8 @@ def _nll(input: Any, target: Any, weight: Any, reduction: str, ignore_index: int
     x, w = upcast(input, weight)
     safe, of_row, counts = _rows(x, target, w, ignore_index)
     loss = ltorch.where(counts, -_picked(x, _class_dim(input), safe) * of_row, 0.0)
-    total = clang.sum(of_row)
+    # torch does not count what it will not divide by.
+    total = clang.sum(of_row) if reduction != "none" else ltorch.zeros((), dtype=of_row.dtype, device=input.device)
     if reduction != "none":
         loss = clang.sum(loss)
     if reduction == "mean":

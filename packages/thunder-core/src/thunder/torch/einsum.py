@@ -187,6 +187,14 @@ def _dense(x: Any, labels: list[Subscript], sizes: dict[Subscript, int]) -> tupl
     return ltorch.squeeze(x, spread), [label for d, label in enumerate(labels) if d not in spread]
 
 
+def _without_ones(x: Any, labels: list[Subscript], keep: set[Subscript]) -> tuple[Any, list[Subscript]]:
+    """The operand without the dimensions of length one that nobody needs: there is nothing to sum."""
+    ones = tuple(d for d, label in enumerate(labels) if x.shape[d] == 1 and label not in keep)
+    return (
+        (ltorch.squeeze(x, ones), [label for d, label in enumerate(labels) if d not in ones]) if ones else (x, labels)
+    )
+
+
 def _arranged(
     x: Any, labels: list[Subscript], groups: Sequence[Sequence[Subscript]], sizes: dict[Subscript, int]
 ) -> Any:
@@ -202,6 +210,8 @@ def _contract(
     a: Any, la: list[Subscript], b: Any, lb: list[Subscript], keep: set[Subscript], sizes: dict[Subscript, int]
 ) -> tuple[Any, list[Subscript]]:
     """The product of two operands, summed over what only they have and nobody needs any more."""
+    a, la = _without_ones(a, la, keep)
+    b, lb = _without_ones(b, lb, keep)
     a, la = _without(a, la, lambda label: label not in keep and label not in lb)
     b, lb = _without(b, lb, lambda label: label not in keep and label not in la)
     batch = [label for label in la if label in lb and label in keep]

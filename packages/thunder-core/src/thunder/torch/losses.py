@@ -70,7 +70,7 @@ _REDUCTIONS = ("none", "mean", "sum")
 def _difference_vjp(slope: Any) -> Any:
     """The gradient of a loss that is a function of input - target, from its slope at the difference."""
 
-    def vjp(g: Any, out: Any, input: Any, target: Any, reduction: int = 1, *rest: Any) -> Any:
+    def vjp(g: Any, out: Any, input: Any, target: Any, reduction: int, *rest: Any) -> Any:
         a, b, _ = _pair(input, target)
         if _REDUCTIONS[reduction] == "mean":
             g = g / max(math.prod(a.shape), 1)
@@ -96,7 +96,7 @@ def _kernel_samples(*options: Any) -> Any:
 
 
 @torchsymbol(torch._C._nn.mse_loss, is_method=False, tags=_TAGS)
-def mse_loss_kernel(self: Any, target: Any, reduction: int = 1) -> Any:
+def mse_loss_kernel(self: Any, target: Any, reduction: int) -> Any:
     """(self - target) ** 2, reduced."""
     _check_float("mse", self)
     a, b, kind = _pair(self, target)
@@ -109,7 +109,7 @@ mse_loss_kernel.samples(_kernel_samples())
 
 
 @torchsymbol(torch._C._nn.l1_loss, is_method=False, tags=_TAGS)
-def l1_loss_kernel(self: Any, target: Any, reduction: int = 1) -> Any:
+def l1_loss_kernel(self: Any, target: Any, reduction: int) -> Any:
     """|self - target|, reduced."""
     a, b, kind = _pair(self, target)
     return reduced(
@@ -124,7 +124,7 @@ l1_loss_kernel.samples(_kernel_samples())
 
 
 @torchsymbol(torch._C._nn.smooth_l1_loss, is_method=False, tags=_TAGS)
-def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
+def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int, beta: float) -> Any:
     """A square of the difference below `beta`, its size above, reduced."""
     check(beta >= 0, lambda: "smooth_l1_loss does not support negative values for beta.")
     _check_float("smooth_l1", self)
@@ -135,7 +135,7 @@ def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int = 1, beta: floa
 
 
 @smooth_l1_loss_kernel.vjp
-def _(g: Any, out: Any, self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
+def _(g: Any, out: Any, self: Any, target: Any, reduction: int, beta: float) -> Any:
     def slope(d: Any) -> Any:
         return ltorch.sign(d) if beta == 0 else ltorch.clamp(d / beta, -1.0, 1.0)
 
@@ -146,7 +146,7 @@ smooth_l1_loss_kernel.samples(_kernel_samples(3.0))
 
 
 @torchsymbol(torch._C._nn.huber_loss, is_method=False, tags=_TAGS)
-def huber_loss_kernel(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+def huber_loss_kernel(self: Any, target: Any, reduction: int, delta: float) -> Any:
     """A square of the difference up to `delta`, `delta` times its size above, reduced."""
     check(delta > 0, lambda: "huber_loss does not support non-positive values for delta.")
     _check_float("huber", self)
@@ -157,7 +157,7 @@ def huber_loss_kernel(self: Any, target: Any, reduction: int = 1, delta: float =
 
 
 @huber_loss_kernel.vjp
-def _(g: Any, out: Any, self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+def _(g: Any, out: Any, self: Any, target: Any, reduction: int, delta: float) -> Any:
     return _difference_vjp(lambda d: ltorch.clamp(d, -delta, delta))(g, out, self, target, reduction)
 
 
@@ -178,7 +178,7 @@ def mse_loss(
     reduction = reduction_of(reduction, size_average, reduce)
     warn_of_sizes(input, target)
     if weight is not None:
-        return _weighted(mse_loss_kernel(input, target, 0), input, weight, reduction, by_weight=True)
+        return _weighted((input - target) ** 2, input, weight, reduction, by_weight=True)
     return mse_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction))
 
 
@@ -195,7 +195,7 @@ def l1_loss(
     reduction = reduction_of(reduction, size_average, reduce)
     warn_of_sizes(input, target)
     if weight is not None:
-        return _weighted(l1_loss_kernel(input, target, 0), input, weight, reduction, by_weight=True)
+        return _weighted(ltorch.abs(input - target), input, weight, reduction, by_weight=True)
     return l1_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction))
 
 
@@ -211,7 +211,10 @@ def smooth_l1_loss(
     """A square of the difference below `beta`, its size above."""
     reduction = reduction_of(reduction, size_average, reduce)
     warn_of_sizes(input, target)
-    return smooth_l1_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction), beta)
+    pair = clang.maybe_broadcast(input, target)
+    if beta == 0:
+        return l1_loss_kernel(*pair, _REDUCTIONS.index(reduction))
+    return smooth_l1_loss_kernel(*pair, _REDUCTIONS.index(reduction), beta)
 
 
 @torchsymbol(torch.nn.functional.huber_loss, is_method=False, tags=_TAGS)
@@ -439,7 +442,7 @@ def poisson_nll_loss(
     if full:
         stirling = y * ltorch.log(y) - y + 0.5 * ltorch.log(2 * math.pi * y)
         loss = loss + ltorch.where(y <= 1, 0.0, stirling)
-    return reduced(loss, reduction, kind)
+    return reduced(loss, reduction, kind if dtypes.is_inexact_dtype(kind) else None)
 
 
 @poisson_nll_loss.samples
@@ -457,7 +460,7 @@ def _variance(input: Any, var: Any) -> Any:
     """The variance of gaussian_nll_loss, shaped to go with the input."""
     if not isinstance(var, TensorProxy):
         check(var >= 0, lambda: "var has negative entry/entries", ValueError)
-        return ltorch.full(input.shape, var, dtype=input.dtype, device=input.device)
+        return ltorch.ones_like(input) * var
     if var.shape == input.shape:
         return var
     if input.shape[:-1] == var.shape:

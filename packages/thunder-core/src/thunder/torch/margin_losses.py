@@ -9,6 +9,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder import clang
+from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -58,8 +59,8 @@ def hinge_embedding_loss(
 ) -> Any:
     """`input` where the target is 1, how far it is below the margin where it is -1."""
     reduction = reduction_of(reduction, size_average, reduce)
-    below = ltorch.clamp_min(margin - input, 0)
-    loss = ltorch.where(target != 1, below, 0.0) + ltorch.where(target != -1, input, 0.0)
+    below = ltorch.clamp_min((int(margin) if dtypes.is_exact_dtype(input.dtype) else margin) - input, 0)
+    loss = ltorch.where(target != 1, below, 0) + ltorch.where(target != -1, input, 0)
     return reduced(loss, reduction)
 
 
@@ -92,7 +93,7 @@ def margin_ranking_loss(
             f"torch.Size({list(target.shape)}) "
         ),
     )
-    return reduced(ltorch.clamp_min(-target * (input1 - input2) + margin, 0), reduction)
+    return reduced(ltorch.clamp_min(-target * (input1 - input2) + float(margin), 0), reduction)
 
 
 @margin_ranking_loss.samples

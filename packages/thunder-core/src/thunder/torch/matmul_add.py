@@ -124,7 +124,12 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.addr, tags=_TAGS)
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * outer(vec1, vec2)."""
-    out = alpha * ltorch.outer(vec1, vec2) if alpha != 1 else ltorch.outer(vec1, vec2)
+    out = ltorch.outer(vec1, vec2)
+    if out.dtype is dtypes.bool8 is input.dtype:
+        out = out if alpha else ltorch.zeros_like(out)
+        return ltorch.logical_or(input, out) if beta else out
+    if alpha != 1:
+        out = alpha * out
     return out if beta == 0 else (beta * input if beta != 1 else input) + out
 
 

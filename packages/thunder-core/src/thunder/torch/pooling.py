@@ -281,6 +281,8 @@ def _adaptive_avg(name: str, input: Any, output_size: Any) -> Any:
     size = _output_size(name, input, output_size)
     if len(size) == 1:
         _check_1d(name, input)
+    if set(size) == {1} and 0 not in input.shape[-len(size) :] and input.ndim in (len(size) + 1, len(size) + 2):
+        return ltorch.mean(input, tuple(range(-len(size), 0)), True)
     return prims.adaptive_avg_pool(input, size)
 
 

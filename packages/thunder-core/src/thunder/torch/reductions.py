@@ -14,7 +14,7 @@ from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput, reduction
-from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+from thunder.core.symbol import NON_DIFFERENTIABLE, BoundSymbol, OpTags
 from thunder.torch.base import torchsymbol
 
 _TAGS = (OpTags.REDUCTION_OP,)
@@ -51,6 +51,12 @@ def _bad_dims(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), (0, 0)), RuntimeError, "dim 0 appears multiple times in the list of dims"
 
 
+def _write_dim(bsym: BoundSymbol) -> None:
+    # torch takes `keepdim` only after `dim`.
+    if len(bsym.args) == 1 and "keepdim" in bsym.kwargs and "dim" not in bsym.kwargs:
+        bsym.args = (*bsym.args, None)
+
+
 # -- sums and products -------------------------------------------------------------------------------------------------
 @torchsymbol(torch.sum, tags=_TAGS)
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -58,10 +64,14 @@ def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
     return clang.sum(input, dim, keepdim, dtype=dtype)
 
 
+sum.bind_postprocess = _write_dim
+
+
 @sum.samples
 def _(make: MakeTensor) -> Any:
     yield from reduction(make)
     yield SampleInput(make((2, 3)), (), True)
+    yield SampleInput(make((2, 3)), None, True)
     yield SampleInput(make((2, 3)), 0, dtype=torch.float64)
     yield SampleInput(make((4, 1)).expand(4, 3), 1)
     yield SampleInput(make((2, 3)), dtype=torch.bool)
@@ -101,6 +111,7 @@ def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: An
         lambda: f"prod() takes one dimension as an int, but got {type(dim).__name__}: {dim}",
         TypeError,
     )
+    check(dim is not None or not keepdim, lambda: "prod() takes keepdim only together with a dimension", TypeError)
     return clang.prod(input, dim, keepdim, dtype=dtype)
 
 
@@ -130,6 +141,9 @@ def mean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = Non
     return clang.mean(input, dim, keepdim, dtype=dtype)
 
 
+mean.bind_postprocess = _write_dim
+
+
 @mean.vjp
 def _(g: Any, out: Any, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     dims = clang.reduction_dims(input, all_dims(dim))
@@ -143,6 +157,7 @@ def _(make: MakeTensor) -> Any:
     yield from reduction(make)
     yield SampleInput(make((2, 3)), 0, dtype=torch.float64)
     yield SampleInput(make((2, 3)), ())
+    yield SampleInput(make((2, 3)), keepdim=True)
 
 
 @mean.errors
@@ -194,7 +209,7 @@ def sum_to_size(input: Any, *size: Any) -> Any:
     dims = tuple(d for d in range(input.ndim) if d < extra or (shape[d - extra] == 1 and input.shape[d] != 1))
     if not dims:
         return input
-    total = clang.maybe_convert_to_dtype(clang.sum(input, dims), input.dtype)
+    total = clang.sum(input, dims)
     return total if total.shape == shape else ltorch.reshape(total, shape)
 
 

@@ -13,6 +13,7 @@ from thunder.core import dtypes
 from thunder.core.errors import UnsupportedError
 from thunder.core.prims.base import prim
 from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 
 _TAGS = (OpTags.MATMUL_OP, OpTags.RANDOM_OP)
@@ -32,7 +33,8 @@ def attention_dropout(
 ) -> tuple[TensorProxy, TensorProxy, TensorProxy, TensorProxy]:
     """Attention by torch's `kernel`, with each row's logarithm of the sum of exponentials, the seed and the offset."""
     out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
-    lse = TensorProxy(like=query, shape=query.shape[:-1], dtype=dtypes.float32)
+    wide = dtypes.float64 if query.dtype is dtypes.float64 else dtypes.float32
+    lse = TensorProxy(like=query, shape=query.shape[:-1], dtype=wide)
     # The flash kernel keeps both numbers in one tensor and has the other one empty.
     seed_shape, kind = ((2,), dtypes.uint64) if kernel == "flash" else ((), dtypes.int64)
     seed = TensorProxy(like=query, shape=seed_shape, dtype=kind)
@@ -44,6 +46,20 @@ def _(g: Any, out: Any, query: Any, key: Any, value: Any, attn_mask: Any, *how: 
     result, lse, seed, offset = out
     grads = attention_dropout_backward(g[0], query, key, value, attn_mask, result, lse, seed, offset, *how)
     return (*grads, None)
+
+
+def _tensors(make: MakeTensor) -> list[Any]:
+    # No gradients: torch gives the sums none, and nothing differentiates the backward kernels.
+    return [make((2, 3, n, 8), low=-2, high=2, requires_grad=False) for n in (5, 7, 7)]
+
+
+# A probability of zero draws nothing, so that results can be compared, and all devices have a kernel for it.
+_HOW = (0.0, False, 0.3, "flash")
+
+
+@attention_dropout.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(*_tensors(make), None, *_HOW)
 
 
 @prim(tags=(OpTags.MATMUL_OP,))
@@ -73,3 +89,14 @@ def _(*args: Any) -> Any:
         "the gradient of a gradient through attention with dropout is not supported, as in torch: use dropout_p=0 or "
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
     )
+
+
+@attention_dropout_backward.samples
+def _(make: MakeTensor) -> Any:
+    query, key, value = _tensors(make)
+    kind = dtypes.float64 if dtypes.to_dtype(query.dtype) is dtypes.float64 else dtypes.float32
+    scores = query.to(dtypes.to_torch_dtype(kind)) @ key.to(dtypes.to_torch_dtype(kind)).mT * 0.3
+    out = (scores.softmax(-1) @ value.to(scores.dtype)).to(query.dtype)
+    drawn = (make((2,), dtype=dtypes.uint64, requires_grad=False), make((), dtype=dtypes.uint64, requires_grad=False))
+    grad = make((2, 3, 5, 8), requires_grad=False)
+    yield SampleInput(grad, query, key, value, None, out, scores.logsumexp(-1), *drawn, *_HOW)

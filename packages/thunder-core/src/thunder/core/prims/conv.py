@@ -7,10 +7,10 @@ All three are linear in each of two tensors, so the gradients of each are writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from thunder.core import dtypes, prims
+from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import check_same_device
@@ -136,6 +136,8 @@ def convolution(
 ) -> TensorProxy:
     """The convolution of `a` with `weight`, or with `transposed` its transpose, plus `bias` for each output channel."""
     spatial = weight.ndim - 2
+    if dtypes.is_complex_dtype(a.dtype):
+        raise NotImplementedError(f'"convolution" not implemented for {a.dtype}: convolve real and imaginary parts')
     check(spatial > 0, lambda: "weight should have at least three dimensions")
     _check_numbers(stride, padding, dilation, output_padding, groups, spatial)
     check(
@@ -193,23 +195,10 @@ def convolution_weight_grad(
     return TensorProxy(like=weight)
 
 
-def _bilinear(fn: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
-    """`fn(x, conj(y))` of complex tensors with an `fn` for real ones that is linear in both."""
-    if not dtypes.is_complex_dtype(x.dtype):
-        return fn(x, y)
-    real = fn(x.real, y.real) + fn(x.imag, y.imag)
-    return prims.complex(real, fn(x.imag, y.real) - fn(x.real, y.imag))
-
-
 @convolution.vjp
 def _(g: Any, out: Any, a: Any, weight: Any, bias: Any, *how: Any) -> Any:
-    def part(x: Any) -> Any:
-        return x.real if dtypes.is_complex_dtype(x.dtype) else x
-
-    of_a = _bilinear(lambda x, w: convolution_input_grad(x, part(a), w, *how), g, weight)
-    of_weight = _bilinear(lambda x, y: convolution_weight_grad(x, y, part(weight), *how), g, a)
     of_bias = None if bias is None else g.sum((0, *range(2, g.ndim)))
-    return of_a, of_weight, of_bias
+    return convolution_input_grad(g, a, weight, *how), convolution_weight_grad(g, a, weight, *how), of_bias
 
 
 @convolution_input_grad.vjp

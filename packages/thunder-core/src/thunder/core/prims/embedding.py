@@ -92,6 +92,8 @@ def _(make: MakeTensor) -> Any:
 
 @embedding_backward.samples
 def _(make: MakeTensor) -> Any:
-    for padding_idx, scale in ((-1, False), (2, False), (2, True)):
-        yield SampleInput(make((2, 4, 3)), _indices(make, 2, 4, high=5), 5, padding_idx, scale)
+    for padding_idx in (-1, 2):
+        yield SampleInput(make((2, 4, 3)), _indices(make, 2, 4, high=5), 5, padding_idx, False)
+    # Without a gradient: differentiating this again, torch forgets the frequencies.
+    yield SampleInput(make((2, 4, 3), requires_grad=False), _indices(make, 2, 4, high=5), 5, 2, True)
     yield SampleInput(make((3,)), _indices(make, high=5), 5, -1, False)

@@ -236,6 +236,8 @@ def _(make: MakeTensor) -> Any:
 # -- adaptive ----------------------------------------------------------------------------------------------------------
 def _adaptive(name: str, a: TensorProxy, output_size: Sequence[int]) -> tuple[int, ...]:
     spatial = len(output_size)
+    if dtypes.is_complex_dtype(a.dtype):
+        raise NotImplementedError(f'"{name}{spatial}d" not implemented for {a.dtype}')
     check(
         a.ndim in (spatial + 1, spatial + 2),
         lambda: f"{name}{spatial}d(): Expected {spatial + 1}D or {spatial + 2}D tensor, but got {list(a.shape)}",

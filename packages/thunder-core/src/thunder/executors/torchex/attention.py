@@ -44,6 +44,12 @@ def _padded(x: torch.Tensor) -> torch.Tensor:
     return F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x
 
 
+def _no_random(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
+    """What stands for seed and offset where nothing was drawn; no kernel reads it."""
+    shape, kind = ((2,), torch.uint64) if kernel == "flash" else ((), torch.int64)
+    return torch.zeros(shape, dtype=kind, device=query.device), torch.zeros((), dtype=kind, device=query.device)
+
+
 def _forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, p: float, causal: bool, scale: float,
     kernel: str,
@@ -52,7 +58,8 @@ def _forward(
     mask = _additive(mask, query)
     if query.device.type == "cpu":
         how = {"attn_mask": mask, "scale": scale}
-        return (*aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, p, causal, **how), None, None)
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, p, causal, **how)
+        return out, lse, *_no_random(query, kernel)
     if kernel == "flash":
         padded = (_padded(x) for x in (query, key, value))
         got = aten._scaled_dot_product_flash_attention(*padded, p, causal, False, scale=scale)
@@ -91,14 +98,6 @@ def _backward(
     run = aten._scaled_dot_product_cudnn_attention_backward
     sums = lse.unsqueeze(-1)
     return run(grad, query, key, value, out, sums, seed, offset, mask, None, None, *lengths, p, causal, scale=scale)
-
-
-def _no_random(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
-    """What stands for seed and offset where nothing was drawn; no kernel reads it."""
-    if query.device.type == "cpu":
-        return None, None
-    kind = torch.uint64 if kernel == "flash" else torch.int64
-    return tuple(torch.empty((2,) if kernel == "flash" else (), dtype=kind, device=query.device) for _ in range(2))
 
 
 @torch_impl(ltorch.attention_forward)

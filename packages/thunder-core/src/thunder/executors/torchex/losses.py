@@ -48,10 +48,14 @@ def nll_loss_forward(
     """The loss and the sum of the weights."""
     number = _NUMBERS[reduction]
     if input.ndim <= 2:
-        return aten.nll_loss_forward(input, target, weight, number, ignore_index)
-    x, t = (input, target) if input.ndim == 4 else _two_dimensional(input, target)
-    loss, total = aten.nll_loss2d_forward(x, t, weight, number, ignore_index)
-    return loss.reshape(target.shape) if reduction == "none" else loss, total
+        loss, total = aten.nll_loss_forward(input, target, weight, number, ignore_index)
+    else:
+        x, t = (input, target) if input.ndim == 4 else _two_dimensional(input, target)
+        loss, total = aten.nll_loss2d_forward(x, t, weight, number, ignore_index)
+    if reduction == "none":
+        # What the kernels leave in the sum, which nobody divides by, depends on the shape.
+        return loss.reshape(target.shape), torch.zeros_like(total)
+    return loss, total
 
 
 @torch_impl(ltorch.nll_loss_backward)
@@ -114,7 +118,7 @@ def _cross_entropy_rule(
         put_grad(input, ltorch.log_softmax_backward(of_x, x, dim))
         return loss
     smoothed, share = _smoothing_loss(x, target, weight, ignore_index, reduction, label_smoothing)
-    out = loss * (1 - label_smoothing) + smoothed
+    out = loss * (1 - label_smoothing) + smoothed.to(loss.dtype)
     g = get_grad(out)
     of_loss = g * (1 - label_smoothing)
     of_x = ltorch.nll_loss_backward(of_loss, x, target, weight, reduction, ignore_index, total)

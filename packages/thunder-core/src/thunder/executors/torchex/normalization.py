@@ -80,21 +80,25 @@ def rms_norm_forward(
     return torch._fused_rms_norm(input, list(normalized_shape), weight, eps)
 
 
-def _has_fused_rms_backward(
-    grad: torch.Tensor, input: torch.Tensor, normalized_shape: Sequence[int], rstd: torch.Tensor, weight: Optional
-) -> bool | str:
-    if input.device.type == "cuda" and not input.dtype.is_complex:
-        return True
-    return "torch has a fused backward of rms_norm for real numbers on a GPU only"
-
-
-@torch_impl(ltorch.rms_norm_backward, checker=_has_fused_rms_backward)
+@torch_impl(ltorch.rms_norm_backward)
 def rms_norm_backward(
     grad: torch.Tensor, input: torch.Tensor, normalized_shape: Sequence[int], rstd: torch.Tensor, weight: Optional
 ) -> tuple[Optional, Optional]:
     """The gradients of input and weight."""
     mask = [True, weight is not None]
-    return aten._fused_rms_norm_backward(grad, input, list(normalized_shape), rstd, weight, mask)
+    if input.device.type == "cuda" and not input.is_complex():
+        return aten._fused_rms_norm_backward(grad, input, list(normalized_shape), rstd, weight, mask)
+    # torch has no kernel for this on the CPU; in place where that saves memory.
+    first = input.ndim - len(normalized_shape)
+    dims = tuple(range(first, input.ndim))
+    x, g, r, w = (None if t is None else _wide(t, t).conj() for t in (input, grad.conj(), rstd, weight))
+    normal = x * r
+    of_weight = None
+    if weight is not None:
+        of_weight = (g * normal).sum(tuple(range(first))) if first else g * normal
+        g = g * w
+    of_input = normal.mul_((g * normal).mean(dims, True)).neg_().add_(g).mul_(r)
+    return of_input.to(input.dtype), None if weight is None else of_weight.to(weight.dtype)
 
 
 # -- group normalization -----------------------------------------------------------------------------------------------

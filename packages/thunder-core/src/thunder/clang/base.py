@@ -70,12 +70,23 @@ def expand(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
 
 
 def maybe_broadcast(*args: Any) -> tuple[Any, ...]:
-    """The arguments with their tensors broadcast to one shape; numbers and None stay."""
-    shapes = [a.shape for a in args if isinstance(a, TensorProxy)]
-    if all(s == shapes[0] for s in shapes):
+    """The arguments with their tensors broadcast to one shape; numbers and None stay.
+
+    A CPU tensor without dimensions goes along with tensors of another device, to which it is moved.
+    """
+    tensors = [a for a in args if isinstance(a, TensorProxy)]
+    if all(t.shape == tensors[0].shape for t in tensors):
         return args
-    shape = compute_broadcast_shape(*shapes)
-    return tuple(expand(a, shape) if isinstance(a, TensorProxy) else a for a in args)
+    shape = compute_broadcast_shape(*[t.shape for t in tensors])
+    device = next(t.device for t in tensors if t.ndim)
+    out = []
+    for a in args:
+        if isinstance(a, TensorProxy):
+            if a.ndim == 0 and a.device is not device and a.device.type == "cpu":
+                a = prims.device_put(a, device)
+            a = expand(a, shape)
+        out.append(a)
+    return tuple(out)
 
 
 def maybe_convert_to_dtype(a: Any, dtype: dtypes.dtype | type) -> Any:

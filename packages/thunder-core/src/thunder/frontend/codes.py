@@ -129,3 +129,8 @@ def is_library(filename: str) -> bool:
         trusted = filename.startswith(_TRUSTED) and not filename.startswith(os.path.join(_OWN, "tests"))
         found = _libraries[filename] = standard or trusted or filename.startswith(("<frozen", "<thunder."))
     return found
+
+
+def is_library_scope(scope: dict[str, Any]) -> bool:
+    """Whether globals are those of a module of a library."""
+    return is_library(str(scope.get("__file__") or "<string>"))

@@ -546,6 +546,8 @@ class Recorder:
         """A code object ran for the first time."""
         if id(code) in self._ran or codes.is_library(code.co_filename) or state.frontend is None:
             return
+        if code.co_filename == "<string>" and codes.is_library_scope(frame.f_globals):
+            return  # written by the library when it was imported: the __init__ of a dataclass
         functions = self._functions.get(id(code))
         if functions is None and id(code) in self._methods:
             cls, name = self._methods[id(code)]

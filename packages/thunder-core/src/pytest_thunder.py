@@ -66,7 +66,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out the skipped tests by which pytest stands for tests of the suite that have no case for this executor."""
+    """Leaves out the skipped tests that stand for tests of the suite without a case for this executor."""
     items[:] = [item for item in items if not _is_without_case(item)]
 
 

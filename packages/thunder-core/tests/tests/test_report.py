@@ -25,6 +25,8 @@ SUMMARY = Summary(
         outcome("passed", "sum", family="reductions", claimed=False),
         outcome("passed", "mean", family="reductions"),
         outcome("skipped", "mean", family="reductions", claimed=None),
+        outcome("passed", "fft", family="fft", claimed=False),
+        outcome("passed", "rand", family="random", claimed=False),
     ]
 )
 
@@ -32,12 +34,13 @@ SUMMARY = Summary(
 def test_text() -> None:
     """One claim makes an operator claimed; a failure, known or not, keeps it from having passed."""
     assert SUMMARY.text("acme") == [
-        "family      claimed  passed  known failures  failed  total",
-        "----------------------------------------------------------",
-        "reductions        1       1               0       0      2",
-        "shape             3       1               1       1      3",
-        "----------------------------------------------------------",
-        "all               4       2               1       1      5",
+        "family                  claimed  passed  known failures  failed  total",
+        "----------------------------------------------------------------------",
+        "reductions                    1       1               0       0      2",
+        "shape                         3       1               1       1      3",
+        "2 families not claimed        0       0               0       0      2",
+        "----------------------------------------------------------------------",
+        "all                           4       2               1       1      7",
     ]
 
 
@@ -48,9 +51,9 @@ def test_json(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     assert content["environment"] == {"torch": "2.13"}
     acme = content["executors"]["acme"]
-    assert acme["total"] == {"claimed": 4, "passed": 2, "known_failures": 1, "failed": 1, "total": 5}
+    assert acme["total"] == {"claimed": 4, "passed": 2, "known_failures": 1, "failed": 1, "total": 7}
     assert acme["families"]["reductions"]["total"] == 2
-    assert acme["tests"] == {"passed": 6, "failed": 1, "xfailed": 1, "skipped": 1}
+    assert acme["tests"] == {"passed": 8, "failed": 1, "xfailed": 1, "skipped": 1}
     assert acme["operators"]["flip"]["failures"] == ["test_x[flip]"]
     assert acme["operators"]["cat"]["passed"] is True
 
@@ -62,6 +65,6 @@ def test_markdown(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     assert lines[0] == "## Conformance of acme"
     assert "| shape | 3 | 1 | 1 | 1 | 3 |" in lines
-    assert "| all | 4 | 2 | 1 | 1 | 5 |" in lines
-    assert "Operators by family; tests: 6 passed, 1 failed, 1 xfailed, 1 skipped." in lines
+    assert "| all | 4 | 2 | 1 | 1 | 7 |" in lines
+    assert "Operators by family; tests: 8 passed, 1 failed, 1 xfailed, 1 skipped." in lines
     assert lines[-1] == "thunder 0.1.0, torch 2.13"

@@ -95,8 +95,13 @@ class Summary:
         return counts
 
     def text(self, executor: str) -> list[str]:
-        """The table as lines of text."""
-        cells = [_COLUMNS, *(_cells(row) for row in self.rows(executor))]
+        """The table as lines of text; families in which the executor does nothing share a line."""
+        *families, total = self.rows(executor)
+        idle = [row for row in families if not (row.claimed or row.failed or row.known_failures)]
+        rows = [row for row in families if row not in idle]
+        if idle:
+            rows.append(Row(f"{len(idle)} families not claimed", total=sum(row.total for row in idle)))
+        cells = [_COLUMNS, *map(_cells, (*rows, total))]
         widths = [max(len(line[i]) for line in cells) for i in range(len(_COLUMNS))]
         lines = [
             "  ".join([line[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(line[1:], widths[1:]))])

@@ -99,6 +99,29 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), (4, 2)), RuntimeError, r"shape '\[4, 2\]' is invalid for input of size 6"
 
 
+@prim(torch="torch.Tensor.view", tags=_VIEW)
+def view(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
+    """`reshape` of a tensor whose memory allows it without a copy; running it is an error where it does not."""
+    shape = tuple(shape)
+    check(
+        _product(shape) == _product(a.shape) and all(n >= 0 for n in shape),
+        lambda: f"shape '{list(shape)}' is invalid for input of size {_product(a.shape)}",
+    )
+    return TensorProxy(like=a, shape=shape)
+
+
+@view.vjp
+def _(g: Any, out: Any, a: Any, shape: Any) -> Any:
+    return reshape(g, a.shape)
+
+
+@view.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 6)), (3, 8))
+    yield SampleInput(make(()), (1, 1))
+    yield SampleInput(make((0, 3)), (2, 0, 5))
+
+
 @prim(torch="torch.permute", tags=_VIEW)
 def transpose(a: TensorProxy, permutation: Sequence[int], /) -> TensorProxy:
     """`a` with its dimensions in another order: dimension i of the result is dimension `permutation[i]` of `a`."""

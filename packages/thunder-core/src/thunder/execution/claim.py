@@ -82,7 +82,7 @@ class _Claimer:
             self.take(sub, excluded)
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
-        """The error where no executor takes `bsym`; first it names the operation of the program that this is a part of."""
+        """The error where no executor takes `bsym`: first the operation of the program that this is a part of."""
         whole = self.whole or bsym
         text = f"Could not find executor for bound symbol {whole}"
         if bsym.sym is not whole.sym:

@@ -173,7 +173,10 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
         given = kwargs if out is None else {**kwargs, "out": out}
         return call_opaque(tracer, sym.reference, args, given)
     requires_grad = bool(kwargs.pop("requires_grad", False)) if "requires_grad" not in sym.bind.known else False
+    whole = args, kwargs
     inplace, args, kwargs = _without_inplace(sym, args, kwargs)
+    if inplace and sym.module is None:
+        _let_refuse(tracer, sym, *whole)
     result = tracer.call_symbol(sym, args, kwargs)
     if requires_grad:
         set_requires_grad(result, True)
@@ -198,6 +201,12 @@ def _without_inplace(
         return False, args, kwargs
     rest = dict(zip(names[position + 1 :], args[position + 1 :]))
     return bool(args[position]), args[:position], {**rest, **kwargs}
+
+
+def _let_refuse(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Shows an operation that was declared outside of thunder that `inplace` is asked for: it may not want that."""
+    with tracer.recording(), tracer.trace.scope():
+        sym(*tracer.unwrap(args), **tracer.unwrap(kwargs))
 
 
 def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:

@@ -38,8 +38,10 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     """Within it, what torch's overrides do not reach goes to `tracer`, on this thread."""
     thread = threading.get_ident()
     function = torch.autograd.Function
-    apply = function.__dict__.get("apply", torch.autograd.function.Function.apply.__func__)
-    original = apply.__func__ if isinstance(apply, classmethod) else apply
+    apply = next(c.__dict__["apply"] for c in function.__mro__ if "apply" in c.__dict__)
+
+    def original(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply.__get__(None, cls)(*args, **kwargs)  # a class method, in some versions of torch one written in C
 
     def traced_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
@@ -68,11 +70,15 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     owners.append((torch, "vmap", refused("torch.vmap", torch.vmap)))
     for name in ("manual_seed", "seed", "set_rng_state"):
         owners.append((torch, name, refused(f"torch.{name}", getattr(torch, name))))
-    before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in owners]
+    absent = object()
+    before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:
         for owner, name, replacement in owners:
             setattr(owner, name, replacement)
         yield
     finally:
         for owner, name, value in before:
-            setattr(owner, name, value)
+            if value is absent:
+                delattr(owner, name)  # inherited
+            else:
+                setattr(owner, name, value)

@@ -140,6 +140,8 @@ def _written(x: Any, context: Any) -> str:
     if isinstance(x, (Proxy, str, int, float, complex, bytes, torch.dtype, type(None))) or any(x is t for t in (int, float, str, bool)):
         return printable(x, context)
     name = getattr(x, "__name__", None) if isinstance(x, _NAMED) else None
+    if isinstance(x, types.ModuleType):
+        name = x.__name__.rpartition(".")[2]
     base = "".join(c if c.isalnum() and c.isascii() else "_" for c in name or type(x).__name__)
     return context.name_of(x, base.strip("_") or "x")  # type: ignore[no-any-return]
 

@@ -625,7 +625,7 @@ class Recorder:
             else:
                 root = Place(types.SimpleNamespace(), "").to("{}.__dict__")
                 self._refuse("a function ran whose globals are those of no module")
-            root.label = ""
+            root.label, root.title = "", scope.get("__name__", "the globals").rpartition(".")[2]
             found = self._globals[id(scope)] = GlobalsSnapshot(root, scope)
         return found
 

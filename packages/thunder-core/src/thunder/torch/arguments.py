@@ -40,8 +40,6 @@ class FlexibleBinder(Binder):
             single = len(args) - at
             if single > 1 or (single == self.least == 1 and isinstance(args[at], _SINGLE)):
                 args = (*args[:at], tuple(args[at:]))
-            elif single == 0 and self.least == 1 and not kwargs:
-                args = (*args, ())
         return args, kwargs
 
 

@@ -10,7 +10,7 @@ import torch
 
 from thunder import clang
 from thunder.core import dtypes, prims
-from thunder.core.errors import check
+from thunder.core.binder import Binder
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.prims.sorting import distinct_values
 from thunder.core.proxies import TensorProxy, number_value
@@ -21,11 +21,22 @@ from thunder.torch.base import torchsymbol
 _SHAPE = (OpTags.SHAPE_OP,)
 
 
+class _StableBinder(Binder):
+    """torch takes `stable` only when everything else is given by name."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = super().__call__(args, kwargs)
+        if kwargs.get("stable") and len(args) > 1:
+            return args[:1], {**dict(zip(self.names[1:], args[1:])), **kwargs}
+        return args, kwargs
+
+
 def _sort_samples(make: MakeTensor) -> Any:
     yield SampleInput(distinct_values(make, 4, 5))
     yield SampleInput(distinct_values(make, 4, 5), 0, True)
     yield SampleInput(distinct_values(make, 2, 3, 4), dim=1)
     yield SampleInput(make((3, 6)), stable=True)
+    yield SampleInput(make((3, 6)), dim=0, descending=True, stable=True)
     yield SampleInput(make(()))
     yield SampleInput(make((0, 3)), 0)
     yield SampleInput(distinct_values(make, 4, 5).mT, -1)
@@ -55,6 +66,7 @@ def msort(input: TensorProxy) -> TensorProxy:
 
 
 for _sym in (sort, argsort):
+    _sym.bind = _StableBinder(_sym.meta, _sym.name)
     _sym.samples(_sort_samples)
     _sym.errors(_sort_errors)
 
@@ -91,20 +103,10 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.kthvalue, tags=_SHAPE)
 def kthvalue(input: TensorProxy, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The `k`-th smallest element along `dim`, counted from 1, and its position."""
-    dim = canonicalize_dim(input.ndim, dim)
-    length = input.shape[dim] if input.ndim else 1
-    k = operator.index(number_value(k))
-    check(
-        length > 0,
-        lambda: f"kthvalue(): Expected reduction dim {dim} to have non-zero size.",
-        IndexError,
-    )
-    check(0 < k <= length, lambda: f"kthvalue(): selected number k out of range for dimension {dim}")
-    if input.ndim == 0:
-        zero = prims.full((), 0, device=input.device, dtype=dtypes.int64)
-        return torch.return_types.kthvalue((prims.clone(input), zero))
-    pair = [clang.slice_in_dim(x, k - 1, k, dim=dim) for x in prims.sort(input, dim, False, True)]
-    return torch.return_types.kthvalue(pair if keepdim else [prims.squeeze(x, (dim,)) for x in pair])
+    pair = prims.kthvalue(input, operator.index(number_value(k)), dim)
+    if keepdim and input.ndim:
+        pair = tuple([clang.unsqueeze(x, canonicalize_dim(input.ndim, dim)) for x in pair])
+    return torch.return_types.kthvalue(pair)
 
 
 @kthvalue.samples

@@ -28,13 +28,6 @@ def _scan_meta(a: TensorProxy, dim: int) -> TensorProxy:
     return TensorProxy(like=a)
 
 
-def _check_wide(name: str, a: TensorProxy) -> None:
-    check(
-        dtypes.is_inexact_dtype(a.dtype) or a.dtype is dtypes.int64,
-        lambda: f"prims.{name} adds up in int64, but {a.name} is a tensor of {a.dtype}: convert it before",
-    )
-
-
 def _from_the_end(scan: Any, x: TensorProxy, dim: int) -> TensorProxy:
     """The scan that starts at the other end."""
     if x.ndim == 0:
@@ -54,10 +47,9 @@ def _wrong_dims(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
 
 
-@prim(torch="torch.cumsum", tags=_TAGS)
+@prim(tags=_TAGS)
 def cumsum(a: TensorProxy, dim: int, /) -> TensorProxy:
     """The sums of the elements up to each one along `dim`."""
-    _check_wide("cumsum", a)
     return _scan_meta(a, dim)
 
 
@@ -66,10 +58,9 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
     return _from_the_end(cumsum, g, dim)
 
 
-@prim(torch="torch.cumprod", tags=_TAGS)
+@prim(tags=_TAGS)
 def cumprod(a: TensorProxy, dim: int, /) -> TensorProxy:
     """The products of the elements up to each one along `dim`."""
-    _check_wide("cumprod", a)
     return _scan_meta(a, dim)
 
 

@@ -10,6 +10,7 @@ from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.prims.scattering import scatter, scatter_add
+from thunder.core.prims.shape import reshape
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -102,3 +103,37 @@ def _(make: MakeTensor) -> Any:
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), 4), RuntimeError, "selected index k out of range"
     yield SampleInput(make((2, 3)), 1, 2), IndexError, "Dimension out of range"
+
+
+@prim(torch="torch.kthvalue", tags=_TAGS)
+def kthvalue(a: TensorProxy, k: int, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
+    """The `k`-th smallest element along `dim`, counted from 1, and its position; `dim` goes."""
+    dim = canonicalize_dim(a.ndim, dim)
+    length = a.shape[dim] if a.ndim else 1
+    check(length > 0, lambda: f"kthvalue(): Expected reduction dim {dim} to have non-zero size.", IndexError)
+    check(0 < k <= length, lambda: f"kthvalue(): selected number k out of range for dimension {dim}")
+    shape = (*a.shape[:dim], *a.shape[dim + 1 :])
+    return TensorProxy(like=a, shape=shape), TensorProxy(like=a, shape=shape, dtype=dtypes.int64)
+
+
+@kthvalue.vjp
+def _(g: Any, out: Any, a: Any, k: Any, dim: Any) -> Any:
+    if a.ndim == 0:
+        return g[0]
+    dim = canonicalize_dim(a.ndim, dim)
+    kept = (*a.shape[:dim], 1, *a.shape[dim + 1 :])
+    return scatter(g[0].new_zeros(a.shape), dim, reshape(out[1], kept), reshape(g[0], kept))
+
+
+@kthvalue.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(distinct_values(make, 4, 6), 3, 1)
+    yield SampleInput(distinct_values(make, 4, 6), 2, 0)
+    yield SampleInput(make(()), 1, -1)
+    yield SampleInput(distinct_values(make, 6, 4).mT, 4, -1)
+
+
+@kthvalue.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), 4, 1), RuntimeError, r"kthvalue\(\): selected number k out of range for dimension 1"
+    yield SampleInput(make((2, 0)), 1, 1), IndexError, "to have non-zero size"

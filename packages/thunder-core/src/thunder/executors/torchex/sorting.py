@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the primitives that order elements."""
+"""torch's implementations of the primitives that order elements or run along a dimension."""
 
 from __future__ import annotations
 
@@ -16,3 +16,15 @@ def sort(
     """The elements in order, and where they were."""
     values, indices = torch.sort(a, dim=dim, descending=descending, stable=stable)
     return values, indices
+
+
+@torch_impl(prims.cumsum)
+def cumsum(a: torch.Tensor, dim: int) -> torch.Tensor:
+    """Sums in the tensor's own dtype, where torch would widen integers."""
+    return torch.cumsum(a, dim, dtype=a.dtype)
+
+
+@torch_impl(prims.cumprod)
+def cumprod(a: torch.Tensor, dim: int) -> torch.Tensor:
+    """Products in the tensor's own dtype, where torch would widen integers."""
+    return torch.cumprod(a, dim, dtype=a.dtype)

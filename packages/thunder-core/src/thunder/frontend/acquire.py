@@ -111,7 +111,7 @@ def _run(
     aliases: dict[int, Any] = {}
     writes: list[Any] = []
     with recorder:
-        recorder.start(fn, trace_name(fn))
+        recorder.start(fn)
         arguments.read(recorder)
         for original, copy, place in zip(call, copies, arguments.roots):
             recorder.copied(original, copy, place, aliases)

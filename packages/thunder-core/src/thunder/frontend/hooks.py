@@ -68,13 +68,16 @@ def resume() -> None:
 class Paused:
     """Within it nothing is recorded: what the reader itself reads is no read of the program."""
 
-    __slots__ = ("_thread",)
+    __slots__ = ("_before",)
 
     def __enter__(self) -> None:
-        self._thread, _Active.thread = _Active.thread, 0
+        hushed = hush()
+        self._before, _Active.thread = (hushed, _Active.thread), 0
 
     def __exit__(self, *exc: Any) -> None:
-        _Active.thread = self._thread
+        hushed, _Active.thread = self._before
+        if hushed:
+            resume()
 
 
 def _hook(original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
@@ -83,18 +86,18 @@ def _hook(original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     def __getattribute__(self: Any, name: str) -> Any:
         if active.thread != get_ident():
             return original(self, name)
-        reader = active.reader
+        reader: Any = active.reader
         try:
             value = original(self, name)
         except AttributeError:
             with Paused():
-                value = reader.missing(self, name)  # type: ignore[union-attr]
+                value = reader.missing(self, name)
             if value is ABSENT:
                 raise
             return value
-        if (id(self), name) not in reader.seen:  # type: ignore[union-attr]
+        if (id(self), name) not in reader.seen:
             with Paused():
-                reader.read(self, name)  # type: ignore[union-attr]
+                reader.read(self, name)
         return value
 
     __getattribute__._thunder_hook = True  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ class Argument:
 class Place:
     """One step of a path. Steps from the same place are the same object when their text is."""
 
-    __slots__ = ("_steps", "label", "parent", "root", "step", "title")
+    __slots__ = ("_steps", "_text", "label", "parent", "root", "step", "title")
 
     def __init__(
         self, root: Any = None, label: str = "", *, title: str = "", parent: Place | None = None, step: str = ""
@@ -37,6 +37,7 @@ class Place:
         self.label = label  # what an input that is made of it is called
         self.title = title  # what a message calls it
         self._steps: dict[str, Place] = {}
+        self._text: str | None = None
 
     def to(self, step: str, label: str = "") -> Place:
         """The place that `step` (`{}.name`, `{}['key']`) leads to."""
@@ -59,15 +60,25 @@ class Place:
         return self.to("{}.__dict__").item(name)
 
     def __str__(self) -> str:
-        return _VARIABLE.sub(r".\2", _TABLE.sub("", self._path())).lstrip(".")
+        """What a reader of a message wants to see: m.weight, not m.__dict__['_parameters']['weight']."""
+        if self._text is None:
+            self._text = self._describe()
+        return self._text
 
-    def _path(self) -> str:
+    def _describe(self) -> str:
         if self.parent is None or self.title:
             return self.root.name if isinstance(self.root, Argument) else self.title or self.label
-        return self.step.replace("{}", self.parent._path())
+        named = _ITEM.fullmatch(self.step)
+        if named is None:
+            return self.step.replace("{}", str(self.parent))
+        owner = self.parent
+        if owner.step in _TABLE_STEPS:
+            owner = owner.parent or owner
+        if owner.step not in ("{}.__dict__", "{}.__globals__") or owner.parent is None:
+            return f"{owner}['{named[1]}']"
+        return f"{owner if owner.title else owner.parent}.{named[1]}"
 
 
 _TABLES = ("_parameters", "_buffers", "_modules")
-# What a reader of a message wants to see of a path: m.weight, not m.__dict__['_parameters']['weight'].
-_TABLE = re.compile(r"\.__dict__\['(?:_parameters|_buffers|_modules)'\](?=\[)")
-_VARIABLE = re.compile(r"(?:\.__dict__|\.__globals__)?\[(['\"])([A-Za-z_]\w*)\1\]")
+_TABLE_STEPS = frozenset(f"{{}}['{name}']" for name in _TABLES)
+_ITEM = re.compile(r"\{\}\['([A-Za-z_]\w*)'\]")

@@ -98,8 +98,9 @@ class Recorder:
         self._hooks.__enter__()
         return self
 
-    def start(self, fn: Any, title: str) -> None:
+    def start(self, fn: Any) -> None:
         """Begins with the callable that is traced."""
+        title = getattr(fn, "__name__", type(fn).__name__).strip("<>")
         with Paused():
             self.value(Place(fn, title=title), fn, root=True)
 

@@ -321,6 +321,7 @@ class Tracer:
                     storage = lifted.handle._storage
                     if storage.written and storage.value is not lifted.proxy:
                         self._write_back(lifted, storage)
+                _share_memory(_tensors_in(output))
                 output = self.unwrap(output)
                 self.trace.output = output
                 prims.python_return(output)
@@ -328,6 +329,22 @@ class Tracer:
             state.trace, state.frontend = before
         self.trace.bound_symbols[:0] = _unpacks(self.trace.args)
         return output
+
+
+def _share_memory(tensors: list[torch.Tensor]) -> None:
+    """Results that share memory in torch are to share it here: views among them are taken anew from what they are views of.
+
+    (A view that was written to is known by the value that was written, and its base is made of that and the rest.)
+    """
+    groups: dict[int, list[Handle]] = {}
+    for t in tensors:
+        if isinstance(t, Handle) and t._storage.written:
+            groups.setdefault(id(t._storage), []).append(t)
+    for handles in groups.values():
+        if len({id(h) for h in handles}) > 1:
+            for handle in handles:
+                if handle._views:
+                    handle._version_seen = -1
 
 
 def _unpacks(args: Sequence[Proxy]) -> list[Any]:

@@ -17,6 +17,7 @@ import io
 import re
 import sys
 import traceback
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -95,7 +96,9 @@ def execute(block: Block, page: str, namespace: dict[str, object]) -> str:
 
 def run(path: Path, *, gpu: bool) -> None:
     """Run every Python block of a page."""
-    namespace: dict[str, object] = {"__name__": "__main__"}
+    # A reader's code is the main module, and its globals are that module's.
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    namespace = module.__dict__
     printed = ""
     for block in blocks_of(path.read_text(encoding="utf-8")):
         if "gpu" in block.marks and not gpu:

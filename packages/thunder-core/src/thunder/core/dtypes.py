@@ -201,7 +201,11 @@ def corresponding_real_dtype(d: dtype) -> dtype:
 
 def corresponding_complex_dtype(d: dtype) -> dtype:
     """The complex type whose parts are of type `d`; a complex type answers itself."""
-    return d if d.category == COMPLEX else _COMPLEX_OF_REAL[d]
+    if d.category == COMPLEX:
+        return d
+    if d not in _COMPLEX_OF_REAL:
+        raise RuntimeError(f"Unknown Complex ScalarType for {d}: no complex type has parts of it")
+    return _COMPLEX_OF_REAL[d]
 
 
 @cache

@@ -68,7 +68,7 @@ def _lift(result: dtype | None, other: dtype | None) -> dtype | None:
     if other.category == COMPLEX and result.category == FLOAT:
         # A complex number does not widen: it takes the precision of the higher rank.
         return dtypes.corresponding_complex_dtype(result)
-    return other
+    return other if other.category == COMPLEX else promote(result, other)
 
 
 def result_type(*operands: Any) -> dtype:

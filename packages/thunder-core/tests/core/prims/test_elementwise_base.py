@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What elementwise primitives refuse: they neither promote nor broadcast, and some dtypes mean nothing to them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.core.prims.elementwise_base import conjugated, differentiable
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.trace import Trace
+
+
+def proxy(dtype: torch.dtype, *shape: int, device: str = "cpu") -> TensorProxy:
+    """A proxy with a fresh name."""
+    return TensorProxy(shape=shape, device=device, dtype=dtype)
+
+
+def test_dtypes_that_mean_nothing() -> None:
+    """torch's own type of error, which names the operation, the dtype and what it takes."""
+    with tracectx(Trace("program")):
+        i, b, f, c = (proxy(d, 2) for d in (torch.int32, torch.bool, torch.float32, torch.complex64))
+        for call, message in (
+            (lambda: prims.sin(i), '"sin" not implemented for int32: it takes floating point and complex tensors'),
+            (lambda: prims.erf(c), '"erf" not implemented for complex64: it takes floating point tensors'),
+            (lambda: prims.floor(b), '"floor" not implemented for bool: it takes integer and floating point tensors'),
+            (
+                lambda: prims.lt(c, c),
+                '"lt" not implemented for complex64: it takes bool and integer and floating point',
+            ),
+            (lambda: prims.bitwise_and(f, f), '"bitwise_and" not implemented for float32: it takes bool and integer'),
+            (lambda: prims.gcd(b, b), '"gcd" not implemented for bool: it takes integer tensors'),
+            (lambda: prims.div(b, b), '"div" not implemented for bool'),
+            (lambda: prims.pow(b, b), '"pow" not implemented for bool'),
+        ):
+            with pytest.raises(NotImplementedError) as error:
+                call()
+            assert str(error.value).startswith(message)
+
+
+def test_operands_that_do_not_fit() -> None:
+    """Shapes, dtypes, devices and things that are no operands."""
+    with tracectx(Trace("program")):
+        a = proxy(torch.float32, 2, 3)
+        with pytest.raises(RuntimeError, match=r"add: the tensors must have one shape, but have \(2, 3\), \(3,\)"):
+            prims.add(a, proxy(torch.float32, 3))
+        with pytest.raises(RuntimeError, match="mul: the tensors must have one dtype, but have float32, float64"):
+            prims.mul(a, proxy(torch.float64, 2, 3))
+        with pytest.raises(RuntimeError, match="the complex 1j does not fit a tensor of dtype float32"):
+            prims.mul(a, 1j)
+        with pytest.raises(RuntimeError, match="at least two devices, cpu and cuda:0"):
+            prims.sub(a, proxy(torch.float32, 2, 3, device="cuda:0"))
+        with pytest.raises(TypeError, match="expected tensors and numbers, but got str: 'x'"):
+            prims.maximum(a, "x")
+        with pytest.raises(TypeError, match="needs at least one tensor"):
+            prims.add(1, 2)
+
+
+def test_a_scalar_on_the_cpu_goes_along() -> None:
+    """As in torch, where it becomes an argument of the kernel."""
+    with tracectx(Trace("program")):
+        a, b = proxy(torch.float32, device="cuda:0"), proxy(torch.float32)
+        assert str(prims.add(b, a).device) == str(prims.add(a, b).device) == "cuda:0"
+
+
+def test_in_gradient_rules() -> None:
+    """What is conjugated, and what has a gradient at all."""
+    with tracectx(Trace("program")):
+        a, c, i = (proxy(d, 2) for d in (torch.float32, torch.complex64, torch.int64))
+        assert conjugated(a) is a
+        assert conjugated(2 + 3j) == 2 - 3j
+        assert conjugated(2.5) == 2.5
+        assert str(ltorch.conj(c).dtype) == str(conjugated(c).dtype) == "complex64"
+        assert [differentiable(x) for x in (a, c, i, 2.5)] == [True, True, False, False]

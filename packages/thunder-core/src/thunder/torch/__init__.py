@@ -28,6 +28,7 @@ from thunder.torch.embedding import *  # noqa: F403
 from thunder.torch.extremes import *  # noqa: F403
 from thunder.torch.indexing import *  # noqa: F403
 from thunder.torch.joining import *  # noqa: F403
+from thunder.torch.loss_kernels import *  # noqa: F403
 from thunder.torch.losses import *  # noqa: F403
 from thunder.torch.margin_losses import *  # noqa: F403
 from thunder.torch.matmul import *  # noqa: F403

@@ -18,26 +18,21 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
 from thunder.torch.loss_arguments import reduced, reduction_of, upcast, warn_of_sizes
+from thunder.torch.loss_kernels import (
+    REDUCTIONS,
+    huber_loss_kernel,
+    l1_loss_kernel,
+    mse_loss_kernel,
+    own_gradient,
+    pair,
+    smooth_l1_loss_kernel,
+)
 
 _TAGS = (OpTags.REDUCTION_OP,)
 
 
 def _sizes_match(input: Any, target: Any, text: str) -> None:
     check(input.shape == target.shape, lambda: text, ValueError)
-
-
-def _check_float(name: str, *tensors: Any) -> None:
-    for x in tensors:
-        if not dtypes.is_inexact_dtype(x.dtype):
-            raise NotImplementedError(f'"{name}_cpu" not implemented for {x.dtype}')
-
-
-def _pair(input: Any, target: Any) -> tuple[Any, Any, dtypes.dtype]:
-    """Both tensors in the type that is computed in, and the type of the result."""
-    kind = dtypes.to_dtype(ltorch.result_type(input, target))
-    wide = clang.compute_dtype(kind)
-    a, b = clang.maybe_broadcast(input, target)
-    return clang.maybe_convert_to_dtype(a, wide), clang.maybe_convert_to_dtype(b, wide), kind
 
 
 def _weighted(loss: Any, input: Any, weight: Any, reduction: str, *, by_weight: bool) -> Any:
@@ -62,108 +57,6 @@ def bad_reduction(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), make((3,)), reduction="x"), ValueError, "x is not a valid value for reduction"
 
 
-# -- kernels: losses of the difference of two tensors ------------------------------------------------------------------
-# torch's own kernels, which its functions call with the reduction as a number. What the user wrote comes down to these.
-_REDUCTIONS = ("none", "mean", "sum")
-
-
-def _difference_vjp(slope: Any) -> Any:
-    """The gradient of a loss that is a function of input - target, from its slope at the difference."""
-
-    def vjp(g: Any, out: Any, input: Any, target: Any, reduction: int, *rest: Any) -> Any:
-        a, b, _ = _pair(input, target)
-        if _REDUCTIONS[reduction] == "mean":
-            g = g / max(math.prod(a.shape), 1)
-        grad = slope(a - b, *rest) * g
-        return own_gradient(grad, input), own_gradient(-grad, target)
-
-    return vjp
-
-
-def own_gradient(grad: Any, like: Any) -> Any:
-    """A gradient in the shape and type of the tensor that it is of."""
-    if not dtypes.is_inexact_dtype(like.dtype):
-        return None
-    return clang.maybe_convert_to_dtype(ltorch.sum_to_size(grad, like.shape), like.dtype)
-
-
-def _kernel_samples(*options: Any) -> Any:
-    def samples(make: MakeTensor) -> Any:
-        for shape, reduction in (((4, 4), 1), ((4, 4), 0), ((2, 3), 2), ((), 1)):
-            yield SampleInput(make(shape), make(shape), reduction, *options)
-
-    return samples
-
-
-@torchsymbol(torch._C._nn.mse_loss, is_method=False, tags=_TAGS)
-def mse_loss_kernel(self: Any, target: Any, reduction: int) -> Any:
-    """(self - target) ** 2, reduced."""
-    _check_float("mse", self)
-    a, b, kind = _pair(self, target)
-    difference = a - b
-    return reduced(difference * difference, _REDUCTIONS[reduction], kind)
-
-
-mse_loss_kernel.vjp(_difference_vjp(lambda d: d * 2))
-mse_loss_kernel.samples(_kernel_samples())
-
-
-@torchsymbol(torch._C._nn.l1_loss, is_method=False, tags=_TAGS)
-def l1_loss_kernel(self: Any, target: Any, reduction: int) -> Any:
-    """|self - target|, reduced."""
-    a, b, kind = _pair(self, target)
-    return reduced(
-        ltorch.abs(a - b),
-        _REDUCTIONS[reduction],
-        dtypes.corresponding_real_dtype(kind) if dtypes.is_inexact_dtype(kind) else None,
-    )
-
-
-l1_loss_kernel.vjp(_difference_vjp(lambda d, *_: ltorch.sgn(d)))
-l1_loss_kernel.samples(_kernel_samples())
-
-
-@torchsymbol(torch._C._nn.smooth_l1_loss, is_method=False, tags=_TAGS)
-def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int, beta: float) -> Any:
-    """A square of the difference below `beta`, its size above, reduced."""
-    check(beta >= 0, lambda: "smooth_l1_loss does not support negative values for beta.")
-    _check_float("smooth_l1", self)
-    a, b, kind = _pair(self, target)
-    size = ltorch.abs(a - b)
-    loss = size if beta == 0 else ltorch.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta)
-    return reduced(loss, _REDUCTIONS[reduction], kind)
-
-
-@smooth_l1_loss_kernel.vjp
-def _(g: Any, out: Any, self: Any, target: Any, reduction: int, beta: float) -> Any:
-    def slope(d: Any) -> Any:
-        return ltorch.sign(d) if beta == 0 else ltorch.clamp(d / beta, -1.0, 1.0)
-
-    return _difference_vjp(slope)(g, out, self, target, reduction)
-
-
-smooth_l1_loss_kernel.samples(_kernel_samples(3.0))
-
-
-@torchsymbol(torch._C._nn.huber_loss, is_method=False, tags=_TAGS)
-def huber_loss_kernel(self: Any, target: Any, reduction: int, delta: float) -> Any:
-    """A square of the difference up to `delta`, `delta` times its size above, reduced."""
-    check(delta > 0, lambda: "huber_loss does not support non-positive values for delta.")
-    _check_float("huber", self)
-    a, b, kind = _pair(self, target)
-    size = ltorch.abs(a - b)
-    loss = ltorch.where(size <= delta, size * size * 0.5, (size - 0.5 * delta) * delta)
-    return reduced(loss, _REDUCTIONS[reduction], kind)
-
-
-@huber_loss_kernel.vjp
-def _(g: Any, out: Any, self: Any, target: Any, reduction: int, delta: float) -> Any:
-    return _difference_vjp(lambda d: ltorch.clamp(d, -delta, delta))(g, out, self, target, reduction)
-
-
-huber_loss_kernel.samples(_kernel_samples(3.0))
-
-
 # -- regression --------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.mse_loss, is_method=False, tags=_TAGS)
 def mse_loss(
@@ -179,7 +72,7 @@ def mse_loss(
     warn_of_sizes(input, target)
     if weight is not None:
         return _weighted((input - target) ** 2, input, weight, reduction, by_weight=True)
-    return mse_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction))
+    return mse_loss_kernel(*clang.maybe_broadcast(input, target), REDUCTIONS.index(reduction))
 
 
 @torchsymbol(torch.nn.functional.l1_loss, is_method=False, tags=_TAGS)
@@ -196,7 +89,7 @@ def l1_loss(
     warn_of_sizes(input, target)
     if weight is not None:
         return _weighted(ltorch.abs(input - target), input, weight, reduction, by_weight=True)
-    return l1_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction))
+    return l1_loss_kernel(*clang.maybe_broadcast(input, target), REDUCTIONS.index(reduction))
 
 
 @torchsymbol(torch.nn.functional.smooth_l1_loss, is_method=False, tags=_TAGS)
@@ -211,10 +104,10 @@ def smooth_l1_loss(
     """A square of the difference below `beta`, its size above."""
     reduction = reduction_of(reduction, size_average, reduce)
     warn_of_sizes(input, target)
-    pair = clang.maybe_broadcast(input, target)
+    both = clang.maybe_broadcast(input, target)
     if beta == 0:
-        return l1_loss_kernel(*pair, _REDUCTIONS.index(reduction))
-    return smooth_l1_loss_kernel(*pair, _REDUCTIONS.index(reduction), beta)
+        return l1_loss_kernel(*both, REDUCTIONS.index(reduction))
+    return smooth_l1_loss_kernel(*both, REDUCTIONS.index(reduction), beta)
 
 
 @torchsymbol(torch.nn.functional.huber_loss, is_method=False, tags=_TAGS)
@@ -224,7 +117,7 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     warn_of_sizes(input, target)
     if weight is not None:
         return _weighted(huber_loss_kernel(input, target, 0, delta), input, weight, reduction, by_weight=False)
-    return huber_loss_kernel(*clang.maybe_broadcast(input, target), _REDUCTIONS.index(reduction), delta)
+    return huber_loss_kernel(*clang.maybe_broadcast(input, target), REDUCTIONS.index(reduction), delta)
 
 
 def _weighted_samples(make: MakeTensor) -> Any:
@@ -403,7 +296,7 @@ def kl_div(
             "'mean' will be changed to behave the same as 'batchmean' in the next major release.",
             stacklevel=5,
         )
-    x, y, kind = _pair(input, target)
+    x, y, kind = pair(input, target)
     loss = ltorch.exp(y) * (y - x) if log_target else ltorch.xlogy(y, y) - y * x
     out = reduced(loss, reduction)
     return clang.maybe_convert_to_dtype(out / input.shape[0] if batchmean and input.ndim else out, kind)
@@ -437,7 +330,7 @@ def poisson_nll_loss(
 ) -> Any:
     """Minus the log-likelihood of `target` under a Poisson distribution with rate exp(input), or `input`."""
     reduction = reduction_of(reduction, size_average, reduce)
-    x, y, kind = _pair(input, target)
+    x, y, kind = pair(input, target)
     loss = ltorch.exp(x) - y * x if log_input else x - y * ltorch.log(x + eps)
     if full:
         stirling = y * ltorch.log(y) - y + 0.5 * ltorch.log(2 * math.pi * y)

@@ -79,6 +79,34 @@ def nll_loss_backward(
     return aten.nll_loss2d_backward(g, x, t, *how).reshape(input.shape)
 
 
+# -- differences of two tensors ----------------------------------------------------------------------------------------
+def _alike(grad: Any, self: Any, target: Any, *how: Any) -> bool | str:
+    same = grad.dtype == self.dtype == target.dtype and tuple(self.shape) == tuple(target.shape)
+    return same or "torch's kernel takes tensors of one shape and type"
+
+
+@torch_impl(ltorch.mse_loss_backward, checker=_alike)
+def mse_loss_backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
+    """The gradient of the first tensor."""
+    return aten.mse_loss_backward(grad, self, target, reduction)
+
+
+@torch_impl(ltorch.smooth_l1_loss_backward, checker=_alike)
+def smooth_l1_loss_backward(
+    grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+) -> torch.Tensor:
+    """The gradient of the first tensor."""
+    return aten.smooth_l1_loss_backward(grad, self, target, reduction, beta)
+
+
+@torch_impl(ltorch.huber_loss_backward, checker=_alike)
+def huber_loss_backward(
+    grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, delta: float
+) -> torch.Tensor:
+    """The gradient of the first tensor."""
+    return aten.huber_loss_backward(grad, self, target, reduction, delta)
+
+
 # -- cross-entropy -----------------------------------------------------------------------------------------------------
 def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float) -> Any:
     """What label smoothing adds to the loss of log-probabilities, and how much of its gradient each row has."""

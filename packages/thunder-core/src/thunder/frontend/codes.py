@@ -117,7 +117,11 @@ def _folder(path: str | None) -> str:
 _SITE = ("site-packages", "dist-packages")
 _STANDARD = tuple({_folder(contextlib.__file__), sysconfig.get_path("stdlib") + os.sep})
 _OWN = _folder(_folder(__file__)[:-1])
-_TRUSTED = (_folder(torch.__file__), _OWN, *[sysconfig.get_path("purelib") + os.sep + n + os.sep for n in ("numpy", "optree")])
+_TRUSTED = (
+    _folder(torch.__file__),
+    _OWN,
+    *[sysconfig.get_path("purelib") + os.sep + n + os.sep for n in ("numpy", "optree")],
+)
 _libraries: dict[str, bool] = {}
 
 

@@ -122,7 +122,10 @@ def _new_tuple(cls: type, items: Any) -> Any:
     return tuple.__new__(cls, items) if hasattr(cls, "_fields") or not hasattr(cls, "n_fields") else cls(items)
 
 
-_EFFECTS = {s.name: s for s in (set_item, delete_item, extend, replace_items, set_attribute, delete_attribute, set_cell, set_variable)}
+_EFFECTS = {
+    s.name: s
+    for s in (set_item, delete_item, extend, replace_items, set_attribute, delete_attribute, set_cell, set_variable)
+}
 
 
 def _print_make(bsym: BoundSymbol, context: Any) -> list[str]:
@@ -228,7 +231,9 @@ class Epilogue:
         if isinstance(x, types.MethodType):
             return x  # a function of the program's own making, good for this call
         if kind not in ("class", "function", "wrapper", "partial"):
-            self.unguardable = f"the program keeps or returns a {type(x).__name__} that it made, which cannot be made again"
+            self.unguardable = (
+                f"the program keeps or returns a {type(x).__name__} that it made, which cannot be made again"
+            )
         return x
 
     def _tensor(self, x: torch.Tensor) -> Proxy:
@@ -254,12 +259,16 @@ class Epilogue:
             if kind is frozenset:
                 return x
             out = AnyProxy(name=self.trace.make_name("x"))
-            items = {k: self.expression(v) for k, v in x.items()} if kind is dict else kind([self.expression(i) for i in x])
+            items = (
+                {k: self.expression(v) for k, v in x.items()} if kind is dict else kind([self.expression(i) for i in x])
+            )
             self._made[id(x)] = out
             self.trace.record(BoundSymbol(make, (items,), {}, out))
             return out
         if kind is collections.defaultdict or (kind is collections.deque and x.maxlen is not None):
-            self.unguardable = f"the program keeps or returns a {kind.__name__} that it made, which cannot be made again"
+            self.unguardable = (
+                f"the program keeps or returns a {kind.__name__} that it made, which cannot be made again"
+            )
         proxy = self._make(x, "new_container")
         self._fill(x, proxy)
         return proxy

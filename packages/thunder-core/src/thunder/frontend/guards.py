@@ -57,7 +57,9 @@ def state_checks() -> list[tuple[str, tuple[Any, ...], str]]:
     else:
         for d in autocast:
             checks.append(("torch.is_autocast_enabled({0}) is not {1}", (d, torch.is_autocast_enabled(d)), "autocast"))
-            checks.append(("torch.get_autocast_dtype({0}) is not {1}", (d, torch.get_autocast_dtype(d)), "autocast's dtype"))
+            checks.append(
+                ("torch.get_autocast_dtype({0}) is not {1}", (d, torch.get_autocast_dtype(d)), "autocast's dtype")
+            )
     return [(condition, operands, f"{what} was another") for condition, operands, what in checks]
 
 
@@ -104,7 +106,9 @@ def same_value(x: Any, expected: Any) -> bool:
 def same_contents(x: Any, expected: Any) -> bool:
     """Whether a container has the same plain values: `expected` is a tuple of its items, or a frozenset."""
     if isinstance(expected, frozenset):
-        return len(x) == len(expected) and same_value(tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected))))
+        return len(x) == len(expected) and same_value(
+            tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected)))
+        )
     if isinstance(x, dict):
         x = dict_type(x).items(x)
         return len(x) == len(expected) and all(
@@ -137,7 +141,9 @@ def _written(x: Any, context: Any) -> str:
 
     if isinstance(x, Step):
         return x.step.replace("{}", _written(x.parent, context))
-    if isinstance(x, (Proxy, str, int, float, complex, bytes, torch.dtype, type(None))) or any(x is t for t in (int, float, str, bool)):
+    if isinstance(x, (Proxy, str, int, float, complex, bytes, torch.dtype, type(None))) or any(
+        x is t for t in (int, float, str, bool)
+    ):
         return printable(x, context)
     name = getattr(x, "__name__", None) if isinstance(x, _NAMED) else None
     if isinstance(x, types.ModuleType):
@@ -182,7 +188,9 @@ def condition_of(kind: str, value: Any) -> str:
     if kind == "keys":
         return "tuple({0}) != {1}" if all(type(k) is str for k in value) else "not same_contents(tuple({0}), {1})"
     if kind == "contents":
-        return "{0} is not {1} and not same_contents({0}, {1})" if type(value) is tuple else "not same_contents({0}, {1})"
+        return (
+            "{0} is not {1} and not same_contents({0}, {1})" if type(value) is tuple else "not same_contents({0}, {1})"
+        )
     if isinstance(value, _BY_IDENTITY):
         return "{0} is not {1}"
     if type(value) is int or type(value) is str or type(value) is bytes:

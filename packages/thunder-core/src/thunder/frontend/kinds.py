@@ -198,7 +198,16 @@ def plain_class_attributes(cls: type) -> list[str]:
 # Names that mean something else while a program is traced.
 REPLACED_WHILE_TRACING = {"grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize",
                           "manual_seed", "seed", "set_rng_state", "_is_compiling_flag"}  # fmt: skip
-_CLOCKS = {"time", "monotonic", "perf_counter", "process_time", "time_ns", "monotonic_ns", "perf_counter_ns", "thread_time"}
+_CLOCKS = {
+    "time",
+    "monotonic",
+    "perf_counter",
+    "process_time",
+    "time_ns",
+    "monotonic_ns",
+    "perf_counter_ns",
+    "thread_time",
+}
 
 
 def source_of_chance(module: types.ModuleType, name: str, value: Any) -> str | None:

@@ -104,7 +104,9 @@ class _Writer:
             parent = self.fetch(place.parent, inline=inline)
             if inline and self._uses.get(place, 0) <= 1:
                 return guards.Step(parent, place.step)
-            line, found = guards.fetched(parent, place.step, self.trace.add_name(name) if name else self.trace.make_name("v"))
+            line, found = guards.fetched(
+                parent, place.step, self.trace.add_name(name) if name else self.trace.make_name("v")
+            )
             self.trace.record(line)
         self._found[place] = found
         return found
@@ -155,7 +157,15 @@ def build_prologue(
     trace = Trace("prologue", signature="*args, **kwargs")
     trace.decorated = False
     call = TupleProxy((), name="args"), DictProxy({}, name="kwargs")
-    trace.names |= {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "current_device", "is_any_autocast_enabled"}
+    trace.names |= {
+        "args",
+        "kwargs",
+        "GuardFailed",
+        "same_value",
+        "same_contents",
+        "current_device",
+        "is_any_autocast_enabled",
+    }
     writer = _Writer(trace, recorder.checks)
     for place, value in zip(arguments.roots, call):
         writer.bind(place, value)
@@ -190,7 +200,12 @@ def build_prologue(
 
 
 def _read_tensors(
-    writer: _Writer, recorder: Recorder, inputs: Sequence[Lifted], real: list[Any], fetched: list[Any], found: dict[int, Any]
+    writer: _Writer,
+    recorder: Recorder,
+    inputs: Sequence[Lifted],
+    real: list[Any],
+    fetched: list[Any],
+    found: dict[int, Any],
 ) -> None:
     """Fetches the tensors that were read: inputs in their order, then those of which only metadata was asked."""
     read = {id(tensor) for _, tensor in recorder.tensors_read}

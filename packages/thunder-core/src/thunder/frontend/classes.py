@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classes that a program reads: attributes along the order of bases, methods, properties, and the bases themselves."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from thunder.frontend import codes, kinds
+from thunder.frontend.hooks import ABSENT
+from thunder.frontend.kinds import is_library_class
+from thunder.frontend.places import Place
+from thunder.frontend.snapshots import AttributesSnapshot
+from thunder.frontend.values import UNSHADOWED, Values
+
+__all__ = ["Classes"]
+
+_MODULE = torch.nn.Module
+_OF_ALL_MODULES = Place(torch.nn.modules.module, "torch.nn.modules.module")
+_GLOBAL_HOOKS = [
+    name
+    for name, value in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+]
+
+
+class Classes(Values):
+    """The reads of classes."""
+
+    def _know_class(self, cls: type) -> Place:
+        place = self._classes.get(cls)
+        if place is None:
+            place = self._classes[cls] = Place(cls, cls.__name__)
+            if not is_library_class(cls):
+                self._check("is", place.attribute("__mro__"), cls.__mro__)
+                for c in cls.__mro__:
+                    if not is_library_class(c):
+                        self._index(c)
+            if issubclass(cls, _MODULE):
+                for name in _GLOBAL_HOOKS:
+                    self.value(_OF_ALL_MODULES.attribute(name), getattr(torch.nn.modules.module, name))
+                self._class_read(cls, "__call__", self._lookup(cls, "__call__"))
+        return place
+
+    def _index(self, cls: type) -> None:
+        if id(cls) in self.reached:
+            return
+        place = self._classes.get(cls) or Place(cls, cls.__name__)
+        self._classes.setdefault(cls, place)
+        self._reach(place, cls, [AttributesSnapshot(place, cls, dict(cls.__dict__))])
+        for name, raw in list(cls.__dict__.items()):
+            for fn in kinds.functions_in(raw):
+                self._methods.setdefault(id(fn.__code__), (cls, name))
+                if not self._watch.available and name.startswith("__"):
+                    self._class_read(cls, name, raw)
+
+    def _lookup(self, cls: type, name: str) -> Any:
+        key = (cls, name)
+        found = self._lookups.get(key)
+        if found is None:
+            found = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), ABSENT)
+            self._lookups[key] = found
+        return found
+
+    def _class_read(self, cls: type, name: str, raw: Any) -> None:
+        """A class's attribute was read, as it stands in the `__dict__` of the first class that has it."""
+        if name in UNSHADOWED or kinds.is_of_the_interpreter(raw):
+            return
+        owner = next((c for c in cls.__mro__ if name in c.__dict__), None)
+        if owner is None:
+            return
+        before = self.reached.get(id(owner))
+        if before is not None and before.snapshots and before.snapshots[0].before.get(name, ABSENT) is not raw:
+            return  # the program assigned it
+        place = self._know_class(cls)
+        if kinds.has_plain_lookup(cls):
+            place = place.to(f"{{}}.{name}" if name.isidentifier() else f"getattr({{}}, {name!r})", name)
+        else:
+            place = self._know_class(owner).to("{}.__dict__").item(name)
+            if isinstance(raw, (staticmethod, classmethod)):
+                place = place.to("{}.__func__")
+        if place in self._guarded:
+            return
+        if isinstance(raw, staticmethod):
+            raw = raw.__func__
+        elif isinstance(raw, classmethod):
+            raw, place = raw.__func__, place.to("{}.__func__") if kinds.has_plain_lookup(cls) else place
+        if isinstance(raw, property):
+            self._guarded.add(place)
+            self._check("type", place, type(raw))
+            for accessor in ("fget", "fset"):
+                if getattr(raw, accessor) is not None:
+                    self.value(place.attribute(accessor), getattr(raw, accessor))
+        elif kinds.is_cached_property(raw):
+            self._guarded.add(place)
+            self._check("type", place, type(raw))
+            self.value(place.attribute("func"), raw.func)
+        else:
+            if isinstance(raw, types.FunctionType) or not hasattr(type(raw), "__get__"):
+                self.value(place, raw)
+            else:
+                self.value(self._know_class(owner).to("{}.__dict__").item(name), raw)
+
+    def _class_level_names(self) -> None:
+        """Attributes that code reads of classes themselves (`type(self).K`, `cls.K`), which no hook sees."""
+        names: set[str] = set()
+        for code in self._ran.values():
+            uses = codes.attribute_uses(code)
+            loads = {chain[0] for chain in codes.global_loads(code)}
+            if "type" in loads or "__class__" in uses or "super" in loads or "cls" in code.co_varnames[:1]:
+                names.update(uses)
+        for cls in list(self._classes):
+            for name in kinds.plain_class_attributes(cls):
+                if name in names:
+                    self._class_read(cls, name, self._lookup(cls, name))
+
+    def _class(self, place: Place, cls: type, root: bool) -> None:
+        self._check("is", place, cls)
+        if not is_library_class(cls):
+            self._know_class(cls)
+            self._hooks.watch(cls)

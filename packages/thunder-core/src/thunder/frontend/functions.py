@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions and code that a program runs: code, defaults, closures, and the globals that code names.
+
+A frame does not know its function, so code that runs is matched with the functions that reads have led to.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from types import CodeType, FrameType
+from typing import Any
+
+from thunder.core.state import state
+from thunder.frontend import codes, kinds
+from thunder.frontend.classes import Classes
+from thunder.frontend.hooks import ABSENT
+from thunder.frontend.kinds import is_library_class
+from thunder.frontend.places import Argument, Place
+from thunder.frontend.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
+
+__all__ = ["Functions"]
+
+_BUILTINS = Place(builtins, "builtins")
+
+
+class Functions(Classes):
+    """The reads of functions."""
+
+    def _function(self, place: Place, fn: types.FunctionType, root: bool = False) -> None:
+        self._reach(place, fn, [])
+        code = fn.__code__
+        if not root:
+            if isinstance(_root(place), Argument):
+                self._check("type", place, types.FunctionType)
+            else:
+                self._weakly(place, fn)
+        self._check("is", place.attribute("__code__"), code)
+        self._functions.setdefault(id(code), []).append((place, fn))
+        self._alive.append(code)
+        if codes.is_library(code.co_filename):
+            self._cells_of(place, fn)
+        elif id(code) in self._ran or not self._watch.available:
+            self._function_ran(place, fn)
+
+    def code_ran(self, code: CodeType, frame: FrameType) -> None:
+        """A code object ran for the first time."""
+        if id(code) in self._ran or codes.is_library(code.co_filename) or state.frontend is None:
+            return
+        if code.co_filename == "<string>" and codes.is_library_scope(frame.f_globals):
+            return  # written by the library when it was imported: the __init__ of a dataclass
+        functions = self._functions.get(id(code))
+        if functions is None and id(code) in self._methods:
+            cls, name = self._methods[id(code)]
+            self._class_read(cls, name, cls.__dict__.get(name))
+            functions = self._functions.get(id(code))
+        if functions is None and id(code) not in self._nested:
+            if _is_imported_now(frame):
+                return
+            self._strangers[id(code)] = (code, frame.f_globals)
+        for place, fn in functions or ():
+            self._function_ran(place, fn)
+        self._code(code, frame.f_globals)
+
+    def _find_stranger(self, code: CodeType, scope: dict[str, Any]) -> None:
+        """Code that ran though nothing led to it: a function of its module, or one that no path leads to."""
+        if id(code) in self._functions or id(code) in self._nested:
+            return
+        if id(code) in self._methods:
+            cls, name = self._methods[id(code)]
+            self._class_read(cls, name, cls.__dict__.get(name))
+        found = scope.get(code.co_name)
+        if isinstance(found, types.FunctionType) and found.__code__ is code:
+            self.value(self._scope(scope).place.item(code.co_name), found)
+        if id(code) not in self._functions:
+            self._refuse(f"the function {code.co_name} ran, to which no path from the function or its arguments leads")
+
+    def _code(self, code: CodeType, scope: dict[str, Any]) -> None:
+        if id(code) in self._ran:
+            return
+        self._ran[id(code)] = code
+        self._nested.update(id(c) for c in codes.nested_codes(code))
+        self._loads(code, scope)
+
+    def _function_ran(self, place: Place, fn: types.FunctionType) -> None:
+        code = fn.__code__
+        self._scope(fn.__globals__, place)
+        self._code(code, fn.__globals__)
+        if not self._watch.available:
+            for nested in codes.nested_codes(code):
+                self._code(nested, fn.__globals__)
+        if code.co_argcount:
+            self._defaults(place.attribute("__defaults__"), fn.__defaults__)
+        if code.co_kwonlyargcount:
+            self._defaults(place.attribute("__kwdefaults__"), fn.__kwdefaults__)
+        if fn.__dict__:
+            self.value(place.to("{}.__dict__"), fn.__dict__)
+        self._cells_of(place, fn)
+
+    def _defaults(self, place: Place, defaults: Any) -> None:
+        if defaults is None:
+            self._check("is", place, None)
+        else:
+            self.value(place, defaults)
+
+    def _cells_of(self, place: Place, fn: types.FunctionType) -> None:
+        for i, (name, cell) in enumerate(zip(fn.__code__.co_freevars, fn.__closure__ or ())):
+            inner = place.to(f"{{}}.__closure__[{i}]")
+            before = cell_value(cell)
+            if id(cell) not in self._cells:
+                self._cells.add(id(cell))
+                self._reach(inner, cell, [CellSnapshot(inner, cell, before)])
+            step = inner.to("{}.cell_contents")
+            step.label = step.title = name
+            self.value(step, self.reached[id(cell)].snapshots[0].before if id(cell) in self.reached else before)
+
+    def _scope(self, scope: dict[str, Any], place: Place | None = None) -> GlobalsSnapshot:
+        """The snapshot of a module's globals."""
+        found = self._globals.get(id(scope))
+        if found is None:
+            module = sys.modules.get(scope.get("__name__", ""))
+            if module is not None and module.__dict__ is scope:
+                root = Place(module, "").to("{}.__dict__")
+            elif place is not None:
+                root = place.to("{}.__globals__")
+            else:
+                root = Place(types.SimpleNamespace(), "").to("{}.__dict__")
+                self._refuse("a function ran whose globals are those of no module")
+            root.label, root.title = "", scope.get("__name__", "the globals").rpartition(".")[2]
+            found = self._globals[id(scope)] = GlobalsSnapshot(root, scope)
+        return found
+
+    def _loads(self, code: CodeType, scope: dict[str, Any]) -> None:
+        snapshot = self._scope(scope)
+        snapshot.stored |= codes.stored_globals(code)
+        for chain in codes.global_loads(code):
+            name = chain[0]
+            if name in snapshot.before:
+                place = snapshot.place.item(name)
+                place.label = place.title = name
+                if scope.get(name, ABSENT) is snapshot.before[name]:
+                    self.value(place, snapshot.before[name])
+                    self._attributes_of(place, snapshot.before[name], chain[1:])
+            elif name in scope:
+                continue  # the program assigned it
+            elif hasattr(builtins, name):
+                self._absence(snapshot.place, name)
+                self.value(_BUILTINS.attribute(name), getattr(builtins, name))
+
+    def _attributes_of(self, place: Place, value: Any, chain: tuple[str, ...]) -> None:
+        """The attributes that code reads of a module or class by name."""
+        for name in chain:
+            if isinstance(value, types.ModuleType):
+                found = value.__dict__.get(name, ABSENT)
+                reason = kinds.source_of_chance(value, name, found)
+                if reason is not None:
+                    self._refuse(reason)
+                if found is ABSENT or name in kinds.REPLACED_WHILE_TRACING:
+                    return
+                place, value = place.to(f"{{}}.{name}", name), found
+                place.label = name
+                self.value(place, value)
+            elif isinstance(value, type) and not is_library_class(value):
+                raw = self._lookup(value, name)
+                if raw is not ABSENT:
+                    self._class_read(value, name, raw)
+                return
+            else:
+                return
+
+
+def _is_imported_now(frame: FrameType) -> bool:
+    """Whether code runs because a module is being imported, or was made by `namedtuple`."""
+    if str(frame.f_globals.get("__name__", "")).startswith("namedtuple_"):
+        return True
+    back: FrameType | None = frame
+    while back is not None:
+        if back.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        back = back.f_back
+    return False
+
+
+def _root(place: Place) -> Any:
+    while place.parent is not None:
+        place = place.parent
+    return place.root

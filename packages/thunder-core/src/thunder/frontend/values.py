@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that a program reads: how each kind is guarded, and what is registered because it can be read through it.
+
+What a read reaches has a place, and a snapshot of how it was, which is older than anything the program did to it.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from thunder.frontend import kinds
+from thunder.frontend.hooks import ABSENT, ClassHooks, CodeWatch, Youth
+from thunder.frontend.places import Place
+from thunder.frontend.snapshots import (
+    TABLES,
+    AttributesSnapshot,
+    GlobalsSnapshot,
+    Snapshot,
+    VariableSnapshot,
+    container_snapshot,
+    snapshots_of,
+)
+
+__all__ = ["Check", "Reached", "Values"]
+
+# Containers with more items than this are not read item by item; those of plain values only, up to the second number.
+MAX_ITEMS, MAX_PLAIN = 1024, 4096
+
+_MODULE = torch.nn.Module
+# Names that nobody gives to an instance to change what a class does.
+UNSHADOWED = frozenset({"__class__", "_call_impl", "_slow_forward", "__setattr__", "__getattribute__"})
+
+
+class Check(NamedTuple):
+    """What has to hold of what is found at a place: `guards.py` says how each kind is written."""
+
+    kind: str
+    place: Place
+    value: Any = None
+
+
+class Reached(NamedTuple):
+    """Something that a read led to."""
+
+    place: Place
+    thing: Any
+    snapshots: list[Snapshot]
+
+
+class Values:
+    """The checks of one run, and what it reached."""
+
+    if TYPE_CHECKING:  # of the classes that are built on this one
+
+        def _function(self, place: Place, fn: Any, root: bool = False) -> None: ...
+        def _class_read(self, cls: type, name: str, raw: Any) -> None: ...
+        def _know_class(self, cls: type) -> Place: ...
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[int, str], None] = {}
+        self.checks: list[Check] = []
+        self.tensors: dict[int, list[Place]] = {}
+        self.tensors_read: list[tuple[Place, torch.Tensor]] = []
+        self.unguardable: list[str] = []
+        self.reached: dict[int, Reached] = {}
+        self.has_modules = False
+        self._guarded: set[Place] = set()
+        self._absent: set[tuple[Place, str]] = set()
+        self._alive: list[Any] = []
+        self._unknown: dict[int, Any] = {}
+        self._hooks = ClassHooks(self)
+        self._watch = CodeWatch(self)
+        self._youth = Youth()
+        self._functions: dict[int, list[tuple[Place, Any]]] = {}
+        self._ran: dict[int, CodeType] = {}
+        self._strangers: dict[int, tuple[CodeType, dict[str, Any]]] = {}
+        self._nested: set[int] = set()
+        self._classes: dict[type, Place] = {}
+        self._methods: dict[int, tuple[type, str]] = {}
+        self._lookups: dict[tuple[type, str], Any] = {}
+        self._globals: dict[int, GlobalsSnapshot] = {}
+        self._cells: set[int] = set()
+
+    def _refuse(self, reason: str) -> None:
+        if reason not in self.unguardable:
+            self.unguardable.append(reason)
+
+    def _check(self, kind: str, place: Place, value: Any = None) -> None:
+        self.checks.append(Check(kind, place, value))
+
+    def _absence(self, place: Place, name: str) -> None:
+        if name not in UNSHADOWED and (place, name) not in self._absent:
+            self._absent.add((place, name))
+            self._check("absent", place, name)
+
+    def value(self, place: Place, value: Any, *, root: bool = False) -> None:
+        """Guards what was found at a place before the program ran, and registers what can be read through it."""
+        if place in self._guarded or value is ABSENT:
+            return
+        self._guarded.add(place)
+        kind = kinds.kind_of(value)
+        if kind == "plain":
+            self._check("value", place, value)
+        elif kind == "identity":
+            self._check("is", place, value)
+        elif kind == "tensor":
+            self._tensor(place, value)
+        elif id(value) in self.reached:
+            known = self.reached[id(value)].place
+            if known is not place:
+                self._check("same", place, known)
+        else:
+            getattr(self, f"_{kind}")(place, value, root)
+
+    def _reach(self, place: Place, thing: Any, snapshots: list[Snapshot]) -> Reached:
+        found = self.reached[id(thing)] = Reached(place, thing, snapshots)
+        return found
+
+    def _tensor(self, place: Place, tensor: torch.Tensor) -> None:
+        if kinds.is_handle(tensor):
+            return
+        known = self.tensors.setdefault(id(tensor), [])
+        known.append(place)
+        if len(known) == 1:
+            self.tensors_read.append((place, tensor))
+            own = tensor.__dict__ if type(tensor) is not torch.Tensor else None
+            if own and id(own) not in self.reached:
+                self.value(place.to("{}.__dict__"), own)
+        else:
+            self._check("same", place, known[0])
+
+    def _weakly(self, place: Place, thing: Any) -> None:
+        self._check("weak", place, weakref.ref(thing))
+
+    def _method(self, place: Place, method: types.MethodType, root: bool) -> None:
+        if not root:
+            self._check("type", place, types.MethodType)
+        self.value(place.to("{}.__self__"), method.__self__, root=root)
+        self.value(place.to("{}.__func__"), method.__func__, root=root)
+
+    def _partial(self, place: Place, partial: Any, root: bool) -> None:
+        self._reach(place, partial, [])
+        if not root:
+            self._check("type", place, type(partial))
+        self.value(place.attribute("func"), partial.func)
+        self.value(place.attribute("args"), partial.args)
+        self.value(place.attribute("keywords"), partial.keywords)
+
+    def _wrapper(self, place: Place, wrapper: Any, root: bool) -> None:
+        self._reach(place, wrapper, [])
+        if not root:
+            self._weakly(place, wrapper)
+        self.value(place.attribute("__wrapped__"), wrapper.__wrapped__)
+
+    def _opaque(self, place: Place, value: Any, root: bool) -> None:
+        self._alive.append(value)
+        self._refuse(f"{place} is a {type(value).__name__}, whose contents no guard watches")
+
+    def _library(self, place: Place, value: Any, root: bool) -> None:
+        try:
+            self._weakly(place, value)
+        except TypeError:
+            self._opaque(place, value, root)
+
+    def _jitted(self, place: Place, value: Any, root: bool) -> None:
+        """A jitted callable that the program calls: what it wraps is a part of the program."""
+        self._reach(place, value, [])
+        if not root:
+            self._weakly(place, value)
+        name = "_model" if isinstance(value, _MODULE) else "_fn"
+        self.value(place.variable(name), value.__dict__[name])
+
+    def _variable(self, place: Place, variable: Any, root: bool) -> None:
+        """A context variable: its value is what was set when it was reached."""
+        self._check("is", place, variable)
+        found = variable.get(ABSENT)
+        inner = place.to("{}.get(None)")
+        self._reach(place, variable, [VariableSnapshot(place, variable, found)])
+        if found is ABSENT:
+            self._check("value", inner, None)
+        elif kinds.kind_of(found) == "plain":
+            self.value(inner, found)
+        else:
+            self._refuse(f"the context variable {variable.name} holds a {type(found).__name__}, which no guard watches")
+
+    def _container(self, place: Place, x: Any, root: bool) -> None:
+        self._reach(place, x, [container_snapshot(place, x)])
+        if not (isinstance(x, dict) and not x and place.step.startswith(("{}['_", "{}._global_"))):
+            self._check("type", place, type(x))
+        self._contents(place, x)
+
+    def _contents(self, place: Place, x: Any) -> None:
+        items = kinds.items_of(x)
+        if not items:
+            self._check("empty", place)
+        elif kinds.all_plain(items, isinstance(x, dict)):
+            if len(items) > MAX_PLAIN:
+                self._refuse(f"{place} has {len(items)} items, of which a guard cannot tell which were read")
+            else:
+                self._check("contents", place, kinds.frozen(x))
+        elif isinstance(x, (set, frozenset)) or (isinstance(x, dict) and not kinds.all_plain(tuple(x), False)):
+            self._refuse(f"the elements or keys of {place} are objects, which no guard watches")
+        elif len(items) > MAX_ITEMS:
+            self._refuse(f"{place} has {len(items)} items, of which a guard cannot tell which were read")
+        elif isinstance(x, dict):
+            self._check("keys", place, tuple(x))
+            get = "{{}}[{!r}]" if type(x) in kinds.EXACT else "dict.__getitem__({{}}, {!r})"
+            for key, item in items:
+                step = place.item(key) if get.startswith("{{}}[") else place.to(get.format(key), str(key))
+                self.value(step, item)
+        else:
+            self._check("length", place, len(items))
+            get = (
+                "{{}}[{!r}]" if type(x) in kinds.EXACT else f"{kinds.base_of(x).__name__}.__getitem__({{{{}}}}, {{!r}})"
+            )
+            for i, item in enumerate(items):
+                self.value(place.to(get.format(i), str(i)), item)
+
+    def _object(self, place: Place, obj: Any, root: bool) -> None:
+        cls = type(obj)
+        if isinstance(obj, _MODULE):
+            self.has_modules = True
+            if root:
+                place.label = "t"
+            elif not place.label.startswith("t"):
+                place.label = f"t_{place.label}"
+        self._check("type", place, cls)
+        self._know_class(cls)
+        self._reach(place, obj, snapshots_of(place, obj))
+        if isinstance(obj, kinds.CONTAINERS):
+            self._contents(place, obj)
+        if not self._hooks.watch(cls):
+            self._whole(place, obj)
+
+    def _namespace(self, place: Place, obj: Any, root: bool) -> None:
+        self._check("type", place, type(obj))
+        self._reach(place, obj, snapshots_of(place, obj))
+        self._whole(place, obj)
+
+    def _whole(self, place: Place, obj: Any) -> None:
+        """Reads an object whose class cannot be watched: everything that it has."""
+        for snapshot in self.reached[id(obj)].snapshots:
+            if isinstance(snapshot, AttributesSnapshot):
+                for name, value in snapshot.before.items():
+                    self.value(place.attribute(name), value)
+            elif snapshot.place is not place and not snapshot.place.step.endswith(tuple(f"['{t}']" for t in TABLES)):
+                self._check("keys", snapshot.place, tuple(snapshot.before))
+                for key, value in snapshot.before.items():
+                    self.value(snapshot.place.item(key), value)
+        for name in kinds.plain_class_attributes(type(obj)):
+            self._class_read(type(obj), name, getattr(type(obj), name))

@@ -34,21 +34,23 @@ def pad(a: torch.Tensor, padding_value: Any, padding_config: Sequence[tuple[int,
         a = out
     if all(low == 0 and high == 0 for low, high, _ in padding_config):
         return a.clone() if not any(between for _, _, between in padding_config) else a
-    widths = [width for low, high, _ in reversed(padding_config) for width in (low, high)]
-    if isinstance(padding_value, complex):
-        if padding_value.imag:
-            return _padded_by_complex(a, padding_value, padding_config)
+    if isinstance(padding_value, complex) and not padding_value.imag:
         padding_value = padding_value.real
+    cropped = any(n + min(low, 0) + min(high, 0) < 0 for n, (low, high, _) in zip(a.shape, padding_config))
+    if cropped or isinstance(padding_value, complex):
+        return _padded(a, padding_value, padding_config)
+    widths = [width for low, high, _ in reversed(padding_config) for width in (low, high)]
     return torch.nn.functional.pad(a, widths, value=padding_value)
 
 
-def _padded_by_complex(a: torch.Tensor, value: complex, config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    # torch pads by real numbers only. Nothing lies between the elements of `a` here.
+def _padded(a: torch.Tensor, value: Any, config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+    # What torch's own pad does not do: imaginary values, and taking away more than there is. Nothing lies between here.
     shape = [low + n + high for n, (low, high, _) in zip(a.shape, config)]
     out = torch.full(shape, value, dtype=a.dtype, device=a.device)
-    inner = tuple([slice(max(low, 0), n - max(high, 0)) for n, (low, high, _) in zip(shape, config)])
-    kept = tuple([slice(max(-low, 0), n - max(-high, 0)) for n, (low, high, _) in zip(a.shape, config)])
-    out[inner] = a[kept]
+    kept = [(max(0, -low), min(n, size - low)) for n, size, (low, _, _) in zip(a.shape, shape, config)]
+    if all(start < end for start, end in kept):
+        inner = tuple([slice(start + low, end + low) for (start, end), (low, _, _) in zip(kept, config)])
+        out[inner] = a[tuple([slice(start, end) for start, end in kept])]
     return out
 
 

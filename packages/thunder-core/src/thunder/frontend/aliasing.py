@@ -93,9 +93,10 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
     storage.visible |= not hidden
     if hidden and storage.needs_grad:
         storage.value = prims.assign_value(before, storage.value)
-        if handle._views:
+        if not handle._views:
+            new = storage.value
+        elif not torch.is_grad_enabled():
             return  # seen anew from there when it is next read
-        new = storage.value
     handle._value = new
     handle._version_seen = storage.version
 

@@ -343,7 +343,8 @@ def _share_memory(tensors: list[torch.Tensor]) -> None:
     for handles in groups.values():
         if len({id(h) for h in handles}) > 1:
             for handle in handles:
-                if handle._views:
+                # A detached view that was assigned something is the only one that has the gradient of that.
+                if handle._views and not (handle._needs_grad and any(view.hides_writes for view in handle._views)):
                     handle._version_seen = -1
 
 

@@ -59,7 +59,7 @@ class Holder:
         self.state = torch.zeros(6)
         self.log: list[Any] = []
         self.table: dict[str, Any] = {"a": 1}
-        self.recent: Any = collections.deque([], maxlen=3)
+        self.recent: Any = collections.deque(maxlen=3)
         self.steps = 0
         self.seen: set[int] = set()
 
@@ -94,7 +94,7 @@ def test_list_append() -> None:
         o.log.append(x.sum())
         return x * 2
 
-    check(Holder, run, lambda o: o.log)
+    check(Holder, run, lambda o: o.log, misses=1)
 
 
 def test_list_edits() -> None:
@@ -353,3 +353,49 @@ def test_what_is_given_up() -> None:
             torch.testing.assert_close(jitted(X), X + i)
     assert o.steps == 24
     assert sys.getprofile() is None
+
+
+GLOBAL_LOG: list[Any] = []
+
+
+def test_logs_grow_without_new_traces() -> None:
+    closed: list[Any] = []
+
+    def run(x: Any) -> Any:
+        GLOBAL_LOG.append(1)
+        closed.append(x.sum())
+        return x * 2
+
+    jitted = thunder.jit(run)
+    for i in range(5):
+        jitted(X + i)
+    assert GLOBAL_LOG == [1] * 5
+    assert [float(c) for c in closed] == [float((X + i).sum()) for i in range(5)]
+    assert thunder.cache_misses(jitted) == 1, thunder.explain(jitted)
+
+
+def test_a_log_that_is_read() -> None:
+    log: list[Any] = []
+
+    def run(x: Any) -> Any:
+        log.append(1)
+        return x * len(log)
+
+    jitted = thunder.jit(run)
+    for i in range(1, 4):
+        torch.testing.assert_close(jitted(X), X * i)
+
+
+def test_two_objects_or_one() -> None:
+    def run(x: Any, a: Holder, b: Holder) -> Any:
+        a.steps = 1
+        b.steps = 2
+        return x * a.steps
+
+    jitted = thunder.jit(run)
+    a, b = Holder(), Holder()
+    torch.testing.assert_close(jitted(X, a, b), X)
+    torch.testing.assert_close(jitted(X, a, a), X * 2)
+    torch.testing.assert_close(jitted(X, b, a), X)
+    a.steps = b.steps = 0
+    torch.testing.assert_close(jitted(X, b, b), X * 2)

@@ -110,16 +110,16 @@ def _run(
     copies = pytree.tree_unflatten(leaves, arguments.structure)
     aliases: dict[int, Any] = {}
     writes: list[Any] = []
-    with recorder:
-        recorder.start(fn)
-        arguments.read(recorder)
-        for original, copy, place in zip(call, copies, arguments.roots):
-            recorder.copied(original, copy, place, aliases)
-        try:
+    try:
+        with recorder:
+            recorder.start(fn)
+            arguments.read(recorder)
+            for original, copy, place in zip(call, copies, arguments.roots):
+                recorder.copied(original, copy, place, aliases)
             with replaced_entry_points(tracer), tracer.user_code(), recorder.watch_code():
                 result = fn(*copies[0], **copies[1])
-        finally:
-            writes += recorder.undo()
+    finally:
+        writes += recorder.undo()
     if not Epilogue.needed(result, writes):
         tracer.finish(result)
         return None

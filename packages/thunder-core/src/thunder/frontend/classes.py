@@ -107,7 +107,7 @@ class Classes(Values):
         """Attributes that code reads of classes themselves (`type(self).K`, `cls.K`), which no hook sees."""
         names: set[str] = set()
         for code in self._ran.values():
-            uses = codes.attribute_uses(code)
+            uses = tuple(codes.attribute_names(code))
             loads = {chain[0] for chain in codes.global_loads(code)}
             if "type" in loads or "__class__" in uses or "super" in loads or "cls" in code.co_varnames[:1]:
                 names.update(uses)

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["attribute_names", "attribute_uses", "global_loads", "is_library", "nested_codes", "stored_globals"]
+__all__ = ["ATTRIBUTE", "VARIABLE", "attribute_names", "global_loads", "is_library", "nested_codes", "stored_globals", "uses"]
 
 _GLOBAL = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME") if name in dis.opmap}
 _ATTRIBUTE = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
 _STORE = {dis.opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL")}
 _LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
+_DEREF = dis.opmap["LOAD_DEREF"]
 _EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
 _PUSH_NULL = dis.opmap.get("PUSH_NULL", -1)
 # Since then the lowest bit of the argument says how a call is prepared.
@@ -53,21 +54,25 @@ def _facts(code: CodeType) -> tuple[Any, ...]:
 
 def _scan(code: CodeType) -> tuple[Any, ...]:
     loads: dict[tuple[str, ...], None] = {}
-    attributes: dict[str, set[str]] = {}
+    attributes: dict[str, None] = {}
+    uses: dict[tuple[str, str], set[str]] = {}
     stored: set[str] = set()
     chain: tuple[str, ...] = ()
-    last = ""  # the attribute that was loaded just before
+    last: tuple[str, str] | None = None  # what was loaded just before
     names = code.co_names
     for op, argument in _instructions(code):
-        name = ""
+        name, now = "", None
         if op in _GLOBAL:
             chain = (names[argument >> (_GLOBAL_SHIFT if op == _LOAD_GLOBAL else 0)],)
             loads[chain] = None
+            now = (VARIABLE, chain[0])
+        elif op == _DEREF:
+            chain = ()
+            now = (VARIABLE, _dereferenced(code, argument))
         elif op in _ATTRIBUTE:
             name = names[argument >> (_ATTRIBUTE_SHIFT if op == _LOAD_ATTR else 0)]
-            attributes.setdefault(name, set())
-            if last:
-                attributes[last].add(name)
+            attributes[name] = None
+            now = (ATTRIBUTE, name)
             if chain:
                 chain = (*chain, name)
                 loads[chain] = None
@@ -75,10 +80,19 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
             chain = ()
             if op in _STORE:
                 stored.add(names[argument])
-        if last and not name:
-            attributes[last].add("")  # used in some other way
-        last = name
-    return tuple(loads), attributes, frozenset(stored)
+        if last is not None:
+            uses.setdefault(last, set()).add(name)
+        last = now
+    return tuple(loads), tuple(attributes), frozenset(stored), uses
+
+
+ATTRIBUTE, VARIABLE = "attribute", "variable"
+
+
+def _dereferenced(code: CodeType, argument: int) -> str:
+    if hasattr(code, "_varname_from_oparg"):
+        return code._varname_from_oparg(argument)  # type: ignore[no-any-return]
+    return (code.co_cellvars + code.co_freevars)[argument]
 
 
 def global_loads(code: CodeType) -> tuple[tuple[str, ...], ...]:
@@ -91,9 +105,10 @@ def attribute_names(code: CodeType) -> Iterator[str]:
     return iter(_facts(code)[1])
 
 
-def attribute_uses(code: CodeType) -> dict[str, set[str]]:
-    """For each attribute that it reads, the attributes read of that in turn; "" stands for any other use."""
-    return _facts(code)[1]  # type: ignore[no-any-return]
+def uses(code: CodeType, kind: str, name: str) -> set[str]:
+    """What it does with an attribute or variable of that name: the attributes that it takes of it, "" for anything else."""
+    found: set[str] = set(_facts(code)[3].get((kind, name), ()))
+    return found | {""} if name in code.co_consts else found
 
 
 def stored_globals(code: CodeType) -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import sys
 import types
+from collections import deque
 from types import CodeType, FrameType
 from typing import Any
 
@@ -43,6 +44,22 @@ class Functions(Classes):
             self._cells_of(place, fn)
         elif id(code) in self._ran or not self._watch.available:
             self._function_ran(place, fn)
+
+    def _append_only(self) -> None:
+        """Lists that the program only appended to: what was in them was not read, so that a log may grow."""
+        logs: set[Place] = set()
+        for reached in self.reached.values():
+            if type(reached.thing) not in (list, deque) or getattr(reached.thing, "maxlen", None) is not None:
+                continue
+            before, place = reached.snapshots[0].before, reached.place
+            if len(before) < len(reached.thing) and all(a is b for a, b in zip(before, reached.thing)):
+                kind, name = _named(place)
+                used = {use for code in self._ran.values() for use in codes.uses(code, kind, name)}
+                if name and used <= {"append", "extend"} and not any(c.value is place for c in self.checks):
+                    logs.add(place)
+        if logs:
+            self.checks[:] = [c for c in self.checks if not _under(c.place, logs) or (c.kind == "type" and c.place in logs)]
+            self.tensors_read[:] = [(place, t) for place, t in self.tensors_read if not _under(place, logs)]
 
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """A code object ran for the first time."""
@@ -179,6 +196,24 @@ def _is_imported_now(frame: FrameType) -> bool:
         if back.f_code.co_filename.startswith("<frozen importlib"):
             return True
         back = back.f_back
+    return False
+
+
+def _named(place: Place) -> tuple[str, str]:
+    """How code speaks of what stands at a place: an attribute or variable, and its name."""
+    if place.title:
+        return codes.VARIABLE, place.title
+    if place.parent is not None and place.parent.step == "{}.__dict__":
+        return codes.ATTRIBUTE, place.step[4:-2]
+    return "", ""
+
+
+def _under(place: Place | None, places: set[Place]) -> bool:
+    """Whether a place is one of these, or found through one."""
+    while place is not None:
+        if place in places:
+            return True
+        place = place.parent
     return False
 
 

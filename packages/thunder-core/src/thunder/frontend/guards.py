@@ -208,6 +208,13 @@ def check_tensors(check: TensorCheck, tensors: Sequence[Any]) -> None:
 
 
 @_guard
+def check_different(objects: Sequence[Any]) -> None:
+    """Objects of which the program changes one are as many as they were."""
+    if len({*map(id, objects)}) != len(objects):
+        raise GuardFailed("objects that were different are one, and the program changes it")
+
+
+@_guard
 def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
     """Inputs that the program writes to share no memory with others."""
     storages = [t.untyped_storage()._cdata for t in tensors]

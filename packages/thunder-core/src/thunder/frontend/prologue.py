@@ -171,7 +171,8 @@ def build_prologue(
         writer.bind(place, value)
     writer.expect([recorder.tensors[id(x.tensor)][0] for x in inputs if id(x.tensor) in recorder.tensors])
     writer.expect(place for place, _ in recorder.tensors_read)
-    writer.expect(targets or ())
+    alike = recorder.alike(targets or ())
+    writer.expect((*(targets or ()), *alike))
     with tracectx(trace):
         for condition in guards.state_checks():
             writer.guard(*condition)
@@ -187,6 +188,8 @@ def build_prologue(
                 fetched.append(proxy)
         for check in recorder.checks:
             writer.check(check)
+        if alike:
+            guards.check_different(tuple(writer.fetch(place) for place in alike))
         _read_tensors(writer, recorder, inputs, real, fetched, found)
         if fetched:
             guards.check_tensors(guards.TensorCheck(real), tuple(fetched))

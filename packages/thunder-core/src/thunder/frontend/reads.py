@@ -99,6 +99,7 @@ class Recorder(Functions):
         for code, scope in self._strangers.values():
             self._find_stranger(code, scope)
         self._class_level_names()
+        self._append_only()
         if self._unknown:
             young = Youth.ids()
             for key, obj in self._unknown.items():
@@ -116,6 +117,14 @@ class Recorder(Functions):
         for scope in self._globals.values():
             writes += scope.undo()
         return writes
+
+    def alike(self, targets: Iterable[Place]) -> list[Place]:
+        """Where objects stand that an effect is made to, and those that might be the same: they have to stay different."""
+        wanted = set(targets)
+        written = [r for r in self.reached.values() if any(s.place in wanted for s in r.snapshots)]
+        types_written = {type(r.thing) for r in written} - {types.CellType, type, types.FunctionType}
+        found = [r.place for r in self.reached.values() if type(r.thing) in types_written]
+        return found if len(found) > 1 else []
 
     def release(self) -> None:
         """Lets go of the user's objects."""

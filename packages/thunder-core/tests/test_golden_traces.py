@@ -34,6 +34,7 @@ class Program(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = {}  # noqa: RUF012  nobody writes to it
     jit: Callable[[Any], Any] = thunder.jit
+    shows_prologue: bool = False
 
 
 def fresh(x: Any) -> Any:
@@ -118,7 +119,7 @@ def numbers() -> Program:
         out = getattr(a, name)(dim) * scale
         return out.sqrt() if root else out
 
-    return Program(fn, (torch.rand(2, 3), 1, 0.5, True, "sum"))
+    return Program(fn, (torch.rand(2, 3), 1, 0.5, True, "sum"), shows_prologue=True)
 
 
 @program
@@ -130,14 +131,14 @@ def containers() -> Program:
         return {"sum": inputs["x"] + first, "rest": [second * count, (extra[1], None)]}
 
     a, b = torch.randn(2, 3), torch.randn(3)
-    return Program(fn, ({"x": a, "pair": [b, (a + 1, 3)]},), {"extra": (b + 1, "k")})
+    return Program(fn, ({"x": a, "pair": [b, (a + 1, 3)]},), {"extra": (b + 1, "k")}, shows_prologue=True)
 
 
 @program
 def module() -> Program:
     """Parameters are inputs that the prologue fetches."""
-    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1, bias=False))
-    return Program(net.requires_grad_(False), (torch.randn(2, 3),))
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1, bias=False)).requires_grad_(False)
+    return Program(net, (torch.randn(2, 3),), shows_prologue=True)
 
 
 @program
@@ -202,7 +203,8 @@ class Compiled:
 
     def stages(self) -> Iterator[tuple[str, Trace]]:
         """Its traces by the headings that they have in the file."""
-        yield "prologue", self.prologue
+        if self.program.shows_prologue:
+            yield "prologue", self.prologue
         yield "acquired", self.acquired
         yield "execution", self.execution
         for trace in self.backward:

@@ -59,3 +59,12 @@ def test_special_numbers_outside_of_the_triangle() -> None:
     assert torch.equal(out, torch.tril(a))
     (grad,) = torch.autograd.grad(out, a, torch.ones(3, 3, dtype=torch.float64))
     assert torch.equal(grad, torch.ones(3, 3, dtype=torch.float64).tril())
+
+
+def test_filling_a_diagonal_in_place() -> None:
+    """torch has it in place only; tall matrices stop or start again."""
+    for shape, wrap in (((3, 4), False), ((7, 2), False), ((7, 2), True), ((3, 3, 3), False), ((0, 2), False)):
+        ours, theirs = torch.zeros(shape), torch.zeros(shape)
+        thunder.jit(lambda x, wrap=wrap: x.fill_diagonal_(5, wrap) * 1)(ours)
+        theirs.fill_diagonal_(5, wrap)
+        assert torch.equal(ours, theirs)

@@ -35,12 +35,14 @@ from thunder.torch.matmul import *  # noqa: F403
 from thunder.torch.matmul_add import *  # noqa: F403
 from thunder.torch.norms import *  # noqa: F403
 from thunder.torch.padding import *  # noqa: F403
+from thunder.torch.patches import *  # noqa: F403
 from thunder.torch.pooling import *  # noqa: F403
 from thunder.torch.properties import *  # noqa: F403
 from thunder.torch.random import *  # noqa: F403
 from thunder.torch.reductions import *  # noqa: F403
 from thunder.torch.scans import *  # noqa: F403
 from thunder.torch.scattering import *  # noqa: F403
+from thunder.torch.searching import *  # noqa: F403
 from thunder.torch.shape import *  # noqa: F403
 from thunder.torch.softmax import *  # noqa: F403
 from thunder.torch.sorting import *  # noqa: F403

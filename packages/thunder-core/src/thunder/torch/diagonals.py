@@ -17,7 +17,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 from thunder.torch.base import torchsymbol
-from thunder.torch.shape import VIEW
+from thunder.torch.shape import VIEW, own_memory
 
 _SHAPE = (OpTags.SHAPE_OP,)
 
@@ -180,6 +180,56 @@ def diagflat(input: TensorProxy, offset: int = 0) -> TensorProxy:
 def _(make: MakeTensor) -> Any:
     for shape, offset in (((3,), 0), ((2, 2), 1), ((), 0), ((0,), -1)):
         yield SampleInput(make(shape), offset)
+
+
+@torchsymbol(torch.trace, tags=(OpTags.REDUCTION_OP,))
+def trace(input: TensorProxy) -> TensorProxy:
+    """The sum of the diagonal of a matrix."""
+    check(input.ndim == 2, lambda: f"trace: expected a matrix, but got tensor with dim {input.ndim}")
+    if dtypes.is_boolean_dtype(input.dtype):
+        raise NotImplementedError('"trace" not implemented for bool: convert to integers')
+    return clang.diagonal(input).sum()
+
+
+@trace.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((3, 3), (2, 4), (4, 2), (0, 3)):
+        yield SampleInput(make(shape))
+    yield SampleInput(make((3, 2)).mT)
+
+
+@trace.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,))), RuntimeError, "trace: expected a matrix, but got tensor with dim 1"
+
+
+@torchsymbol(id="torch.fill_diagonal", is_method=True, tags=_SHAPE)
+def fill_diagonal(input: TensorProxy, fill_value: Any, wrap: bool = False) -> TensorProxy:
+    """`input` with one value in its diagonal; `wrap` starts it again below in a tall matrix. torch has it in place."""
+    check(input.ndim >= 2, lambda: "dimensions must larger than 1")
+    check(
+        input.ndim == 2 or len(set(input.shape)) == 1,
+        lambda: "all dimensions of input must be of equal length",
+    )
+    count, last = numel(input.shape), input.shape[-1]
+    step = last + 1 if input.ndim == 2 else sum([last**d for d in range(input.ndim)])
+    stop = count if wrap or input.ndim > 2 else min(count, last * last)
+    flat = clang.reshape(input, (count,))
+    written = clang.setitem(flat, slice(0, stop, max(step, 1)), fill_value)
+    return own_memory(clang.reshape(written, input.shape), input)
+
+
+@fill_diagonal.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((3, 3), (2, 4), (5, 2), (3, 3, 3), (0, 2)):
+        yield SampleInput(make(shape), 1)
+    yield SampleInput(make((7, 2)), 1, True)
+
+
+@fill_diagonal.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,)), 1), RuntimeError, "dimensions must larger than 1"
+    yield SampleInput(make((3, 4, 5)), 1), RuntimeError, "all dimensions of input must be of equal length"
 
 
 # -- triangles --------------------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from thunder.clang.shape import numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.prims.indexing import distinct_positions, positions
-from thunder.core.prims.metas import canonicalize_dim, is_number
+from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
-from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
 from thunder.torch.shape import VIEW, own_memory
 
@@ -415,6 +415,43 @@ def _(make: MakeTensor) -> Any:
     )
 
 
+@torchsymbol(torch.put, tags=_SHAPE)
+def put(input: TensorProxy, index: TensorProxy, source: TensorProxy, accumulate: bool = False) -> TensorProxy:
+    """`input`, read as if it had one dimension, with `source` written (or added) at `index`."""
+    check(index.dtype is dtypes.int64, lambda: f"put_(): Expected a long tensor for index, but got {index.dtype}")
+    check(
+        input.dtype is source.dtype,
+        lambda: (
+            "put_(): self and source expected to have the same dtype, but got self.dtype = "
+            f"{input.dtype} and source.dtype = {source.dtype}"
+        ),
+    )
+    count = numel(index.shape)
+    check(
+        count == numel(source.shape),
+        lambda: (
+            "put_(): Expected source and index to have the same number of elements, but got source.numel() = "
+            f"{numel(source.shape)}, index.numel() = {count}"
+        ),
+    )
+    flat = clang.reshape(input, (numel(input.shape),))
+    where, values = clang.reshape(index, (count,)), clang.reshape(source, (count,))
+    return clang.reshape(prims.index_put(flat, (where,), values, bool(accumulate)), input.shape)
+
+
+@put.samples
+def _(make: MakeTensor) -> Any:
+    index = distinct_positions(make, (12,), 0)
+    yield SampleInput(make((4, 3)), index[:4].reshape(2, 2), make((2, 2)))
+    yield SampleInput(make((4, 3)), positions(make, (6,), 12), make((2, 3)), True)
+    yield SampleInput(make((4, 3)), index[:0], make((0,)))
+
+
+@put.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((4, 3)), positions(make, (2,), 4), make((3,))), RuntimeError, "same number of elements"
+
+
 # -- by masks ---------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.masked_scatter, tags=_SHAPE)
 def masked_scatter(input: TensorProxy, mask: TensorProxy, source: TensorProxy) -> TensorProxy:
@@ -456,88 +493,4 @@ def _(make: MakeTensor) -> Any:
         SampleInput(a, make((4, 3), dtype=dtypes.int64), a),
         RuntimeError,
         "masked_scatter_ only supports boolean masks",
-    )
-
-
-# -- positions in order -----------------------------------------------------------------------------------------------
-@torchsymbol(torch.searchsorted, tags=(NON_DIFFERENTIABLE,))
-def searchsorted(
-    sorted_sequence: TensorProxy,
-    input: Any,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: TensorProxy | None = None,
-) -> TensorProxy:
-    """Where each of `input` would have to be put in to keep the last dimension of `sorted_sequence` in order."""
-    check(
-        side in (None, "left", "right"),
-        lambda: f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}",
-    )
-    check(
-        not (side == "left" and right),
-        lambda: "torch.searchsorted(): side and right can't be set to opposites, got side of left while right was True",
-    )
-    if sorter is not None:
-        check(
-            sorter.shape == sorted_sequence.shape,
-            lambda: (
-                "torch.searchsorted(): boundary and sorter must have the same size, but got boundary tensor "
-                f"{list(sorted_sequence.shape)} and got sorter tensor {list(sorter.shape)}"
-            ),
-        )
-        sorted_sequence = prims.gather(sorted_sequence, sorted_sequence.ndim - 1, sorter)
-    values = _as_value(input, sorted_sequence)
-    return prims.searchsorted(sorted_sequence, values, out_int32=bool(out_int32), right=bool(right or side == "right"))
-
-
-def _as_value(input: Any, like: TensorProxy) -> TensorProxy:
-    if not is_number(input):
-        return input
-    value = number_value(input)
-    dtype = like.dtype if dtypes.category(type(value)) <= like.dtype.category else dtypes.float64
-    return prims.full((), value, device=like.device, dtype=dtype)
-
-
-@searchsorted.samples
-def _(make: MakeTensor) -> Any:
-    line = make((6,), requires_grad=False)
-    yield SampleInput(line.sort()[0], make((3, 4)))
-    yield SampleInput(make((2, 6)).sort()[0], make((2, 3)), right=True)
-    yield SampleInput(line.sort()[0], make(()), out_int32=True)
-    yield SampleInput(line, make((2,)), side="right", sorter=line.argsort())
-    yield SampleInput(line.sort()[0], 1)
-
-
-@searchsorted.errors
-def _(make: MakeTensor) -> Any:
-    a = make((3,))
-    yield SampleInput(a, a, side="left", right=True), RuntimeError, "side and right can't be set to opposites"
-    yield SampleInput(make(()), a), RuntimeError, "boundaries tensor should have positive dimension"
-    yield SampleInput(make((2, 3)), make((3, 3))), RuntimeError, "boundaries tensor should be 1 dimension or the first"
-
-
-@torchsymbol(torch.bucketize, tags=(NON_DIFFERENTIABLE,))
-def bucketize(input: Any, boundaries: TensorProxy, *, out_int32: bool = False, right: bool = False) -> TensorProxy:
-    """Which of the intervals between `boundaries`, a vector in order, each of `input` lies in."""
-    check(boundaries.ndim == 1, lambda: f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
-    return prims.searchsorted(boundaries, _as_value(input, boundaries), out_int32=bool(out_int32), right=bool(right))
-
-
-@bucketize.samples
-def _(make: MakeTensor) -> Any:
-    line = make((6,), requires_grad=False).sort()[0]
-    yield SampleInput(make((3, 4)), line)
-    yield SampleInput(make(()), line, right=True)
-    yield SampleInput(make((2,)), line, out_int32=True)
-    yield SampleInput(2, line)
-
-
-@bucketize.errors
-def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((3,)), make((2, 2))),
-        RuntimeError,
-        r"boundaries tensor must be 1 dimension, but got dim\(2\)",
     )

@@ -94,8 +94,8 @@ def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 
 @torch_impl(prims.assign_value)
 def assign_value(a: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The value."""
-    return value
+    """The value, as a tensor of its own: both may be results, with different gradients."""
+    return value.detach()
 
 
 @torch_impl(prims.copy_)

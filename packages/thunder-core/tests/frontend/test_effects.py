@@ -40,7 +40,7 @@ def same(a: Any, b: Any) -> None:
 
 
 def check(make: Any, run: Any, read: Any, calls: int = 4, *, misses: int | None = None) -> Any:
-    """Calls `run(x, obj)` on an object and on its like, one jitted and one not, and compares results and what is left."""
+    """Calls `run(x, obj)` on an object and on its like, one jitted and one not; compares results and what is left."""
     ours, theirs = make(), make()
     jitted = thunder.jit(lambda x: run(x, ours))
     for i in range(calls):

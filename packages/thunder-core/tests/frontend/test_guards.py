@@ -15,12 +15,15 @@ from thunder.frontend.guards import GuardFailed, TensorCheck, condition_of, same
 
 PLAIN = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=True, width=16), st.text("ab", max_size=2),
-    st.complex_numbers(max_magnitude=2, width=64), st.binary(max_size=1), st.sampled_from([torch.float32, torch.device("cpu")]),
+    st.complex_numbers(max_magnitude=2, width=64), st.binary(max_size=1),
+    st.sampled_from([torch.float32, torch.device("cpu")]),
 )  # fmt: skip
 NESTED = st.recursive(
     PLAIN,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.tuples(inner, inner), st.dictionaries(st.text("ab", max_size=2), inner, max_size=3)
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
     ),
     max_leaves=8,
 )

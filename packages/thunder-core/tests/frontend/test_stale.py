@@ -172,9 +172,9 @@ def test_defaults_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     w.changed()
 
 
-def test_a_global_shadows_a_builtin(module_globals: Any) -> None:
+def test_a_global_shadows_a_builtin() -> None:
     w = Watched(lambda x: x * max(1, 2))
-    module_globals("max", min) if False else setattr(sys.modules[__name__], "max", min)
+    vars(sys.modules[__name__])["max"] = min
     try:
         w.changed()
     finally:
@@ -205,7 +205,7 @@ def test_a_function_of_torch_is_patched(monkeypatch: pytest.MonkeyPatch) -> None
     w.changed()
 
 
-# -- closures -----------------------------------------------------------------------------------------------------------
+# -- closures ---------------------------------------------------------------------------------------------------------
 def test_a_closure_cell() -> None:
     k = 2.0
 
@@ -274,7 +274,7 @@ def test_a_cached_helper() -> None:
     w.kept()
 
 
-# -- modules ------------------------------------------------------------------------------------------------------------
+# -- modules ----------------------------------------------------------------------------------------------------------
 class Config:
     def __init__(self) -> None:
         self.scale = 2.0
@@ -500,10 +500,8 @@ def test_parametrizations(net: Net) -> None:
     assert thunder.cache_misses(w.jitted) == before + 1
 
 
-def test_a_module_by_a_global(module_globals: Any) -> None:
-    module_globals("NET", torch.nn.Linear(6, 6).requires_grad_(False)) if False else setattr(
-        sys.modules[__name__], "NET", torch.nn.Linear(6, 6).requires_grad_(False)
-    )
+def test_a_module_by_a_global() -> None:
+    vars(sys.modules[__name__])["NET"] = torch.nn.Linear(6, 6).requires_grad_(False)
     try:
         w = Watched(lambda x: NET(x))  # type: ignore[name-defined]  # noqa: F821
         sys.modules[__name__].NET = torch.nn.Linear(6, 6, bias=False).requires_grad_(False)  # type: ignore[attr-defined]
@@ -512,7 +510,7 @@ def test_a_module_by_a_global(module_globals: Any) -> None:
         del sys.modules[__name__].NET  # type: ignore[attr-defined]
 
 
-# -- objects ------------------------------------------------------------------------------------------------------------
+# -- objects ----------------------------------------------------------------------------------------------------------
 class Slotted:
     __slots__ = ("maybe", "scale")
 
@@ -737,7 +735,7 @@ def test_cached_properties(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(jitted(X), X * 5.0)
 
 
-# -- arguments ------------------------------------------------------------------------------------------------------------
+# -- arguments --------------------------------------------------------------------------------------------------------
 class Batch:
     def __init__(self, x: Any, k: float = 2.0):
         self.x = x
@@ -799,9 +797,11 @@ def test_modules_as_arguments(net: Net) -> None:
     w.changed()
 
 
-# -- torch's state ----------------------------------------------------------------------------------------------------------
+# -- torch's state ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)], ids=["grad", "inference", "autocast"]
+    "mode",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)],
+    ids=["grad", "inference", "autocast"],
 )
 def test_modes(mode: Any) -> None:
     jitted = thunder.jit(lambda x: x @ x.t())
@@ -821,7 +821,7 @@ def test_default_dtype() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-# -- what is never cached -------------------------------------------------------------------------------------------------
+# -- what is never cached ---------------------------------------------------------------------------------------------
 TABLE = {i: torch.ones(6) * i for i in range(2000)}
 ITERATOR: Iterator[float] = iter(())
 ARRAY = numpy.ones(3)
@@ -861,7 +861,7 @@ def test_context_variables() -> None:
     w.kept()
 
 
-# -- and the tracing itself -------------------------------------------------------------------------------------------------
+# -- and the tracing itself -------------------------------------------------------------------------------------------
 def test_classes_are_as_they_were(net: Net) -> None:
     Watched(net)
     for cls in (Net, torch.nn.Linear, Config, torch.nn.Module):

@@ -69,8 +69,8 @@ def acquire(
 ) -> Acquired:
     """Runs `fn` once on handles and returns what was recorded. The user's objects are left as they were.
 
-    With `independent` each argument is an input of its own, though the same tensor may be given for several of them: what
-    gradients are taken for.
+    With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
+    what gradients are taken for.
     """
     with tracing_lock:
         arguments = Arguments(args, kwargs, parameter_names(fn))
@@ -136,8 +136,8 @@ def _refuse_shared_writes(tracer: Tracer) -> None:
         shared = [y.proxy.name for y in tracer.inputs if y.tensor is x.tensor]
         if len(shared) > 1 and x.handle._storage.written:
             raise TracingError(
-                f"gradients are taken for the arguments {', '.join(shared)}, which are one tensor, and the function writes to "
-                f"{x.proxy.name}: give each a tensor of its own"
+                f"gradients are taken for the arguments {', '.join(shared)}, which are one tensor, and the function "
+                f"writes to {x.proxy.name}: give each a tensor of its own"
             )
 
 
@@ -153,8 +153,8 @@ def _refuse_leftovers(tracer: Tracer) -> None:
     found = left()
     if found:
         raise TracingError(
-            f"the traced function stored a tensor ({found[0]!r}) in {_holder(found[0])}, which outlives the call. Return it from the "
-            "function instead, or keep it as an attribute of the module"
+            f"the traced function stored a tensor ({found[0]!r}) in {_holder(found[0])}, which outlives the call. "
+            "Return it from the function instead, or keep it as an attribute of the module"
         )
 
 

@@ -14,7 +14,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["ATTRIBUTE", "VARIABLE", "attribute_names", "global_loads", "is_library", "nested_codes", "stored_globals", "uses"]
+__all__ = [
+    "ATTRIBUTE",
+    "VARIABLE",
+    "attribute_names",
+    "global_loads",
+    "is_library",
+    "nested_codes",
+    "stored_globals",
+    "uses",
+]
 
 _GLOBAL = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME") if name in dis.opmap}
 _ATTRIBUTE = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
@@ -106,7 +115,7 @@ def attribute_names(code: CodeType) -> Iterator[str]:
 
 
 def uses(code: CodeType, kind: str, name: str) -> set[str]:
-    """What it does with an attribute or variable of that name: the attributes that it takes of it, "" for anything else."""
+    """What it does with an attribute or variable of that name: the attributes it takes of it, "" for anything else."""
     found: set[str] = set(_facts(code)[3].get((kind, name), ()))
     return found | {""} if name in code.co_consts else found
 

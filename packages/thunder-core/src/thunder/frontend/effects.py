@@ -2,7 +2,8 @@
 """The epilogue: a program that makes the user's result of what the computation returns, and does again what the traced
 program assigned to the user's objects.
 
-What the program made itself (containers, objects) is made anew at each call; what was there before is found by its place.
+What the program made itself (containers, objects) is made anew at each call; what was there before is found by its
+place.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from thunder.frontend.snapshots import Write, dict_type, slot, slot_names, varia
 __all__ = ["Epilogue"]
 
 
-# -- operations ---------------------------------------------------------------------------------------------------------
+# -- operations -------------------------------------------------------------------------------------------------------
 def _no_meta(*args: Any) -> None:
     return None
 
@@ -107,12 +108,13 @@ def fill_object(obj: Any, values: dict[str, Any], slots: dict[str, Any], items: 
                 (base.add if base is set else base.append)(obj, item)
 
 
-def _new_object(cls: type) -> Any:
+def _new_object(cls: Any) -> Any:
     return cls.__new__(cls) if cls.__new__ in (object.__new__, dict.__new__) else object.__new__(cls)
 
 
 def _new_container(cls: type) -> Any:
-    for base in (collections.OrderedDict, dict, list, set, collections.deque):
+    bases: tuple[Any, ...] = (collections.OrderedDict, dict, list, set, collections.deque)
+    for base in bases:
         if issubclass(cls, base):
             return base.__new__(cls)
     return object.__new__(cls)
@@ -253,8 +255,7 @@ class Epilogue:
     def _container(self, x: Any) -> Any:
         kind = type(x)
         if kind is tuple:
-            items = [self.expression(i) for i in x]
-            return tuple(items)
+            return tuple([self.expression(i) for i in x])
         if kind in (list, dict, set, frozenset):
             if kind is frozenset:
                 return x

@@ -58,7 +58,9 @@ class Functions(Classes):
                 if name and used <= {"append", "extend"} and not any(c.value is place for c in self.checks):
                     logs.add(place)
         if logs:
-            self.checks[:] = [c for c in self.checks if not _under(c.place, logs) or (c.kind == "type" and c.place in logs)]
+            self.checks[:] = [
+                c for c in self.checks if not _under(c.place, logs) or (c.kind == "type" and c.place in logs)
+            ]
             self.tensors_read[:] = [(place, t) for place, t in self.tensors_read if not _under(place, logs)]
 
     def code_ran(self, code: CodeType, frame: FrameType) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guards: what a specialization checks before it answers a call, as operators of the python executor.
 
-Each raises `GuardFailed` when what it looks at is not what it was when the program was traced. They stand in the prologue
-trace, which prints like any other.
+Each raises `GuardFailed` when what it looks at is not what it was when the program was traced. They stand in the
+prologue trace, which prints like any other.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from thunder.frontend.snapshots import dict_type
 __all__ = ["GuardFailed", "TensorCheck", "condition_of", "guard", "same_contents", "same_value", "state_checks"]
 
 
-class GuardFailed(Exception):  # noqa: N818  (it is no error, only an answer)
-    """The specialization is not for this call."""
+class GuardFailed(Exception):
+    """The specialization is not for this call. It is no error, only an answer."""
 
 
 _TAGS = (OpTags.CHECK_OP, OpTags.NON_DIFFERENTIABLE)
@@ -41,15 +41,17 @@ def _guard(fn: Callable[..., Any]) -> Symbol:
 
 
 def state_checks() -> list[tuple[str, tuple[Any, ...], str]]:
-    """Conditions on the modes and defaults of torch that change what a program means: each with operands and a message."""
+    """Conditions on the modes and defaults of torch that change what a program means, with operands and messages."""
     autocast = ("cpu", "cuda")
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    precision = torch.get_float32_matmul_precision()
     checks: list[tuple[str, tuple[Any, ...], str]] = [
         ("torch.is_grad_enabled() is not {0}", (torch.is_grad_enabled(),), "grad mode"),
         ("torch.is_inference_mode_enabled() is not {0}", (torch.is_inference_mode_enabled(),), "inference mode"),
         ("torch.get_default_dtype() is not {0}", (torch.get_default_dtype(),), "the default dtype"),
         ("current_device() != {0}", (current_device(),), "the default device"),
-        ("torch.are_deterministic_algorithms_enabled() is not {0}", (torch.are_deterministic_algorithms_enabled(),), "determinism"),
-        ("torch.get_float32_matmul_precision() != {0}", (torch.get_float32_matmul_precision(),), "the precision of products"),
+        ("torch.are_deterministic_algorithms_enabled() is not {0}", (deterministic,), "determinism"),
+        ("torch.get_float32_matmul_precision() != {0}", (precision,), "the precision of products"),
     ]  # fmt: skip
     if not any(torch.is_autocast_enabled(d) for d in autocast) and hasattr(torch, "is_autocast_enabled"):
         condition = "torch._C._is_any_autocast_enabled()" if _ANY_AUTOCAST else "is_any_autocast_enabled()"
@@ -273,7 +275,7 @@ def _sameness(ids: list[int]) -> tuple[int, ...] | None:
     return tuple(first.setdefault(x, i) for i, x in enumerate(ids))
 
 
-# -- reading inputs -----------------------------------------------------------------------------------------------------
+# -- reading inputs ---------------------------------------------------------------------------------------------------
 def _flatten_meta(*args: Any) -> Any:
     raise TypeError("flatten_call is bound by the prologue's builder")
 

@@ -37,7 +37,7 @@ class Reader(Protocol):
 
 ABSENT = object()
 
-# Python 3.13 gives each class a limited number of versions: hooked too often, it would be slow for the rest of the process.
+# Python 3.13 gives each class a limited number of versions: hooked too often, it would be slow for ever after.
 MAX_INSTALLS = 200
 _installs: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _HEAP_TYPE, _IMMUTABLE = 1 << 9, 1 << 8
@@ -80,7 +80,7 @@ class Paused:
             resume()
 
 
-def _hook(original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
     active, get_ident = _Active, threading.get_ident
 
     def __getattribute__(self: Any, name: str) -> Any:
@@ -159,7 +159,8 @@ class ClassHooks:
         _Active.reader, _Active.thread = self._before
 
 
-# -- code that runs -----------------------------------------------------------------------------------------------------
+# -- code that runs ---------------------------------------------------------------------------------------------------
+_monitoring: Any = getattr(sys, "monitoring", None)
 _TOOLS = (3, 4)  # of the interpreter's monitoring: the ids that nobody claims by convention
 
 
@@ -173,7 +174,7 @@ class CodeWatch:
         self._profiling = False
         self._seen: dict[int, CodeType] = {}
         if sys.version_info >= (3, 12):
-            self.available = any(sys.monitoring.get_tool(tool) is None for tool in _TOOLS)
+            self.available = any(_monitoring.get_tool(tool) is None for tool in _TOOLS)
         else:
             self.available = sys.getprofile() is None
 
@@ -188,7 +189,7 @@ class CodeWatch:
         return self
 
     def _monitor(self) -> None:
-        monitoring = sys.monitoring
+        monitoring = _monitoring
         for tool in _TOOLS:
             try:
                 monitoring.use_tool_id(tool, "thunder")
@@ -205,7 +206,7 @@ class CodeWatch:
             return None  # it has not run on the thread that traces, or not for the program
         with Paused():
             self._reader.code_ran(code, sys._getframe(1))
-        return sys.monitoring.DISABLE
+        return _monitoring.DISABLE
 
     def _on_profile(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call" and _Active.thread:
@@ -217,7 +218,7 @@ class CodeWatch:
 
     def __exit__(self, *exc: Any) -> None:
         if self._tool is not None:
-            monitoring = sys.monitoring
+            monitoring = _monitoring
             monitoring.set_events(self._tool, 0)
             monitoring.register_callback(self._tool, monitoring.events.PY_START, None)
             monitoring.free_tool_id(self._tool)

@@ -148,7 +148,7 @@ class JitFunction:
             inputs: Any = [x.tensor for x in acquired.inputs]
             if acquired.epilogue is not None:
                 inputs = inputs, acquired.targets
-            acquired = None  # nothing of it outlives the program's own run
+            del acquired  # the user's tensors live no longer than in eager
         return specialization.call(inputs)
 
     def _give_up(self, reason: str) -> None:

@@ -28,12 +28,15 @@ from thunder.frontend.snapshots import CONTAINERS, dict_type
 __all__ = ["CONTAINERS", "EXACT", "all_plain", "frozen", "items_of", "kind_of"]
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
-                   torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo})  # fmt: skip
+                   torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo,
+                   torch.iinfo})  # fmt: skip
 EXACT = frozenset({list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict})
-_IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+_IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+             types.MethodWrapperType,
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
-             types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
-             decimal.Decimal, fractions.Fraction, torch.Generator, torch.Stream, type(threading.Lock()), type(threading.RLock()), Symbol)  # fmt: skip
+             types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, datetime.date, datetime.time,
+             datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, torch.Generator, torch.Stream,
+             type(threading.Lock()), type(threading.RLock()), Symbol)  # fmt: skip
 _LRU = type(functools.lru_cache(lambda: None))
 _FOUND: dict[type, str] = {
     types.FunctionType: "function", types.MethodType: "method", functools.partial: "partial", _LRU: "wrapper",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program reads, recorded while it runs: each read becomes a check of the prologue.
 
-What a read reaches is registered: its place, a snapshot of how it was, and, where its class can be watched, hooks through
-which the reads of its attributes are seen in turn. Checks compare with the snapshot.
+What a read reaches is registered: its place, a snapshot of how it was, and, where its class can be watched, hooks
+through which the reads of its attributes are seen in turn. Checks compare with the snapshot.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Recorder(Functions):
         for tensor in tensors:
             if id(tensor) not in self.tensors:
                 return (
-                    f"a tensor of shape {tuple(tensor.shape)} was used that is neither an argument nor found in the function's "
-                    "module, closure or globals"
+                    f"a tensor of shape {tuple(tensor.shape)} was used that is neither an argument nor found in the "
+                    "function's module, closure or globals"
                 )
         return None
 
@@ -119,7 +119,7 @@ class Recorder(Functions):
         return writes
 
     def alike(self, targets: Iterable[Place]) -> list[Place]:
-        """Where objects stand that an effect is made to, and those that might be the same: they have to stay different."""
+        """Where objects stand that an effect is made to, and those that might be the same: they must stay different."""
         wanted = set(targets)
         written = [r for r in self.reached.values() if any(s.place in wanted for s in r.snapshots)]
         types_written = {type(r.thing) for r in written} - {types.CellType, type, types.FunctionType}

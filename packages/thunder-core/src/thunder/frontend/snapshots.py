@@ -21,7 +21,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class Write(NamedTuple):
-    """One assignment: `kind` is an operation of `effects.py` that takes the target, `key` where it has one, and `value`."""
+    """One assignment: `kind` is an operation of `effects.py` on the target, with `key` where it has one, and a value."""
 
     kind: str
     place: Place
@@ -53,9 +53,9 @@ class DictSnapshot(Snapshot):
     def undo(self) -> list[Write]:
         before, now = self.before, self.target
         base = dict_type(now)
-        if len(before) == len(now) and all(a is b for a, b in zip(before.values(), base.values(now))):
-            if all(a is b for a, b in zip(before, base.keys(now))) or list(before) == list(base.keys(now)):
-                return []
+        same = len(before) == len(now) and all(a is b for a, b in zip(before.values(), base.values(now)))
+        if same and list(before) == list(base.keys(now)):
+            return []
         items = dict(base.items(now))
         writes = [
             Write("set_item", self.place, self.target, key, value)
@@ -200,10 +200,11 @@ class VariableSnapshot(Snapshot):
 
 
 _CLASS_INTERNALS = frozenset({"__getattribute__", "__dict__", "__weakref__", "__doc__", "__static_attributes__",
-                              "__firstlineno__", "_abc_impl", "__abstractmethods__", "__annotations_cache__"})  # fmt: skip
+                              "__firstlineno__", "_abc_impl", "__abstractmethods__",
+                              "__annotations_cache__"})  # fmt: skip
 
 
-def _base(target: Any) -> type:
+def _base(target: Any) -> Any:
     return type if isinstance(target, type) else object
 
 
@@ -249,7 +250,7 @@ def container_snapshot(place: Place, x: Any) -> Snapshot:
     if isinstance(x, dict):
         return DictSnapshot(place, x, dict(dict_type(x).items(x)))
     if isinstance(x, (list, collections.deque)):
-        return ListSnapshot(place, x, list((list if isinstance(x, list) else collections.deque).__iter__(x)))
+        return ListSnapshot(place, x, list(list.__iter__(x) if isinstance(x, list) else collections.deque.__iter__(x)))
     if isinstance(x, set):
         return SetSnapshot(place, x, set(x))
     return Snapshot(place, x, x)

@@ -73,8 +73,9 @@ class Values:
         self._absent: set[tuple[Place, str]] = set()
         self._alive: list[Any] = []
         self._unknown: dict[int, Any] = {}
-        self._hooks = ClassHooks(self)
-        self._watch = CodeWatch(self)
+        reader: Any = self  # `Recorder`, which is built on this class
+        self._hooks = ClassHooks(reader)
+        self._watch = CodeWatch(reader)
         self._youth = Youth()
         self._functions: dict[int, list[tuple[Place, Any]]] = {}
         self._ran: dict[int, CodeType] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A notebook that adds an executor for one operation with `add_operator_executor`, run cell by cell on the CPU.
+"""A notebook that adds an executor for one operation with `add_operator_executor`, run cell by cell.
 
-It is the oldest of the documents. Where it prints a trace otherwise than the others do, the newer form holds: both
-decorators, no `alpha=None`, `del b` without brackets, imports that are not commented out, the time in the header, and
-decompositions in execution traces.
+It runs on the CPU, and on a GPU where there is one. The notebook is the oldest of the documents. Where it prints a trace
+otherwise than the others do, the newer form holds: both decorators, no `alpha=None`, `del b` without brackets, imports
+that are not commented out, the time in the header, and decompositions in execution traces.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from thunder.tests.opinfos import add_opinfo
 class Log:
     """The notebook's logging of calls, with arguments and results, kept instead of printed."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self.device = device
         self.lines: list[str] = []
         self.depth = 0
 
     def take(self) -> list[str]:
-        """What was logged since it was last asked for."""
+        """What was logged since it was last asked for, with the CPU for the device."""
         lines, self.lines = self.lines, []
-        return lines
+        return [line.replace(f"device={self.device}", "device=cpu") for line in lines]
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
         def told(v: Any) -> str:
@@ -64,11 +65,16 @@ def fun(a: Any, b: Any) -> Any:
     return a + b * a
 
 
-@pytest.fixture(scope="module")
-def notebook() -> Iterator[SimpleNamespace]:
+DEVICES = ["cpu", *(["cuda:0"] if torch.cuda.is_available() else [])]
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def notebook(request: pytest.FixtureRequest) -> Iterator[SimpleNamespace]:
     """The notebook's variables after its cells have run, with what each call returned, logged and left as a trace."""
     torch.manual_seed(0)
-    n = SimpleNamespace(a=torch.randn(2, 2, device="cpu"), b=torch.randn(2, 1, device="cpu"), log=Log())
+    device = request.param
+    n = SimpleNamespace(a=torch.randn(2, 2, device=device), b=torch.randn(2, 1, device=device), log=Log(device))
+    n.device = device
     n.trace = thunder.trace()(fun, n.a, n.b)
     _executor(n)
     _runs(n)
@@ -125,7 +131,7 @@ def _runs(n: SimpleNamespace) -> None:
 
 
 def _samples(n: SimpleNamespace) -> None:
-    generator = add_opinfo.sample_input_generator(add_opinfo, device="cpu", dtype=torch.float32, requires_grad=False)
+    generator = add_opinfo.sample_input_generator(add_opinfo, device=n.device, dtype=torch.float32, requires_grad=False)
     n.generator, n.sample = generator, next(generator)
     n.sample_pair = n.cfun_torch(*n.sample.args), n.cfun(*n.sample.args)
     n.sample_log = n.log.take()
@@ -135,8 +141,8 @@ def _orders(n: SimpleNamespace) -> None:
     cfun_torch_first = thunder.compile(fun, executors_list=[thunder.executors.TORCH, "custom_add_executor"])
     cfun_torch_first(n.a, n.b)
     n.torch_first_trace, n.torch_first_log = thunder.last_traces(cfun_torch_first)[-1], n.log.take()
-    a = torch.randn(3, 2, device="cpu", dtype=torch.float64)
-    b = torch.randn(3, 1, device="cpu", dtype=torch.float64)
+    a = torch.randn(3, 2, device=n.device, dtype=torch.float64)
+    b = torch.randn(3, 1, device=n.device, dtype=torch.float64)
     torch.testing.assert_close(n.cfun(a, b), fun(a, b))
     n.unsupported_trace, n.unsupported_log = thunder.last_traces(n.cfun)[-1], n.log.take()
 
@@ -170,6 +176,11 @@ INPUTS = """\
 """
 
 
+def on(device: str, text: str) -> str:
+    """What is shown for the CPU, for a device."""
+    return text.replace('"cpu ', f'"{device} ')
+
+
 def test_the_function_as_a_trace(notebook: SimpleNamespace) -> None:
     """Before anything is executed it is written in the torch language, primitives below."""
     shown = (
@@ -185,8 +196,8 @@ def test_the_function_as_a_trace(notebook: SimpleNamespace) -> None:
   return t2
 """
     )
-    same_trace(shown, notebook.trace, deletes=False)
-    assert str(notebook.trace) == shown.rstrip()  # this one in every letter
+    same_trace(on(notebook.device, shown), notebook.trace, deletes=False)
+    assert str(notebook.trace) == on(notebook.device, shown).rstrip()  # this one in every letter
 
 
 def test_bound_symbols(notebook: SimpleNamespace) -> None:
@@ -196,7 +207,7 @@ def test_bound_symbols(notebook: SimpleNamespace) -> None:
         printed.append(f"{bound_symbol.sym.id} |{bound_symbol}|")
         printed += [f"  {subsymbol.sym.id} |{subsymbol}|" for subsymbol in bound_symbol.subsymbols]
     assert (
-        "\n".join(printed)
+        "\n".join(printed).replace(notebook.device, "cpu")
         == """\
 PrimIDs.UNPACK_TRIVIAL |# a: "cpu f32[2, 2]"|
 PrimIDs.UNPACK_TRIVIAL |# b: "cpu f32[2, 1]"|
@@ -229,7 +240,7 @@ Could not find executor for bound symbol t1 = ltorch.mul(b, a)  # t1: "cpu f32[2
   # t0 = prims.broadcast_in_dim(b, [2, 2], (0, 1))  # t0: "cpu f32[2, 2]"
   # t1 = prims.mul(t0, a)  # t1: "cpu f32[2, 2]"
 """
-    assert notebook.error.startswith(shown)
+    assert notebook.error.startswith(on(notebook.device, shown))
     assert notebook.error.endswith(": return a + b * a")
 
 
@@ -267,7 +278,7 @@ def test_the_execution_trace(notebook: SimpleNamespace) -> None:
   return t2
 """
     )
-    same_trace(shown, notebook.execution_trace)
+    same_trace(on(notebook.device, shown), notebook.execution_trace)
 
 
 def test_a_sample_of_the_operator(notebook: SimpleNamespace) -> None:
@@ -284,13 +295,13 @@ def test_a_sample_of_the_operator(notebook: SimpleNamespace) -> None:
 
 def test_the_order_of_executors_decides(notebook: SimpleNamespace) -> None:
     """Where torch is asked first it takes the sum, and the checker is not asked at all."""
-    same_trace(EXECUTION_HEADER + INPUTS + MUL + TORCH_ADD, notebook.torch_first_trace)
+    same_trace(on(notebook.device, EXECUTION_HEADER + INPUTS + MUL + TORCH_ADD), notebook.torch_first_trace)
     assert notebook.torch_first_log == []
 
 
 def test_inputs_that_the_executor_does_not_take(notebook: SimpleNamespace) -> None:
     """Other inputs are compiled anew, and what the checker refuses goes to the next executor."""
-    shown = EXECUTION_HEADER + INPUTS + MUL + TORCH_ADD
+    shown = on(notebook.device, EXECUTION_HEADER + INPUTS + MUL + TORCH_ADD)
     same_trace(shown.replace("f32[2", "f64[3").replace("[2, 2]", "[3, 2]"), notebook.unsupported_trace)
     proxies = [f"TensorProxy(name={name}, shape=(3, 2), dtype=float64, device=cpu)" for name in ("a", "t1")]
     log = [f"call checker_add_numpy({', '.join(proxies)})", "|<- checker_add_numpy = False"]

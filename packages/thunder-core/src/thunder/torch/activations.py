@@ -253,7 +253,8 @@ def softshrink(input: Any, lambd: float = 0.5) -> Any:
     """input moved towards zero by `lambd`, as far as zero."""
     check_floats("softshrink", input)
     check(lambd >= 0, lambda: f"lambda must be greater or equal to 0, but found to be {lambd}.")
-    return clang.where(input > lambd, input - lambd, clang.where(input < -lambd, input + lambd, input * 0))
+    rest = clang.where(clang.isnan(input), input, 0)
+    return clang.where(input > lambd, input - lambd, clang.where(input < -lambd, input + lambd, rest))
 
 
 @softshrink.vjp

@@ -234,9 +234,12 @@ def lcm(input: Any, other: Any) -> Any:
     """The least common multiple of input and other; 0 where one of them is."""
     divisor = clang.gcd(input, other)
     kind = divisor.dtype
-    safe = clang.where(clang.eq(divisor, 0), 1, divisor)
-    quotient = clang.trunc_divide(clang.maybe_convert_to_dtype(input, kind), safe)
-    return clang.abs(clang.mul(quotient, other))
+    # Short integers in 32 bits, as C does: what overflows does so at the end.
+    wide = int32 if kind.bytes < 4 else kind
+    safe = clang.maybe_convert_to_dtype(clang.where(clang.eq(divisor, 0), 1, divisor), wide)
+    quotient = clang.trunc_divide(clang.maybe_convert_to_dtype(input, wide), safe)
+    product = clang.abs(clang.mul(quotient, clang.maybe_convert_to_dtype(other, wide)))
+    return clang.maybe_convert_to_dtype(product, kind)
 
 
 def _no_floats(make: MakeTensor) -> Any:

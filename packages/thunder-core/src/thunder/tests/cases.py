@@ -23,7 +23,7 @@ from thunder.tests.comparison import Mismatch, describe
 from thunder.tests.known_failures import KnownFailure
 from thunder.tests.opinfo import OpInfo
 from thunder.tests.running import claimed_by, could_claim, execution_trace, exists, trace_sample, writes
-from thunder.tests.target import QUICK_DTYPES, Target
+from thunder.tests.target import FULL_DTYPES, QUICK_DTYPES, Target
 
 __all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate", "takes"]
 
@@ -57,6 +57,16 @@ def each_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtyp
             yield dtype
 
 
+def each_dtype_with_arithmetic(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
+    """As `each_dtype`, without those for which torch has few kernels, so that parts of an operation may have none."""
+    yield from (d for d in each_dtype(info, target, every) if d not in _WITHOUT_KERNELS)
+
+
+_WITHOUT_KERNELS = frozenset(
+    (torch.uint16, torch.uint32, torch.uint64, torch.complex32, *(d for d in FULL_DTYPES if "float8" in str(d)))
+)
+
+
 def first_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
     """One dtype: float32 where that is tested and exists."""
     order = sorted(each_dtype(info, target, every), key=lambda d: d is not torch.float32)
@@ -67,7 +77,7 @@ def each_differentiable_dtype(info: OpInfo, target: Target, every: bool) -> Iter
     """The widest real and the widest complex type; in the full tier, or with `every`, all inexact ones."""
     if info.supports_grad is False or OpTags.IN_PLACE_OP in info.tags:
         return
-    inexact = [d for d in target.every_dtype if (d.is_floating_point and d.itemsize > 1) or d.is_complex]
+    inexact = [d for d in target.every_dtype if (d.is_floating_point or d.is_complex) and d not in _WITHOUT_KERNELS]
     if not (every or target.full):
         named = [d for d in inexact if d in target.dtypes and d not in QUICK_DTYPES]
         widest = [_widest(d for d in inexact if d.is_complex is kind) for kind in (False, True)]

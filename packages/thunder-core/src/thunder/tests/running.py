@@ -138,9 +138,12 @@ def exists(info: OpInfo, sample: SampleInput, *, with_values: bool = False) -> b
         # With no elements torch often returns before it looks at the dtype; a meta function says what there is not.
         refusals = REFUSALS if own or info.symbol.is_prim else NotImplementedError
         try:
-            result = trace_sample(info, sample).output
+            trace = trace_sample(info, sample)
+            result = trace.output
             if own and not all(x.dtype in _PLAIN for x in tensors):
-                reference(info, given)  # torch's kernels may be missing below it
+                # torch's kernels may be missing below it, and below those that it is made of.
+                reference(info, given)
+                run_trace(execution_trace(trace, ()), given)
         except refusals:
             return False
         except Exception:  # a fault of its declaration, for a test to show

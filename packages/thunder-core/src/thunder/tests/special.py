@@ -27,7 +27,9 @@ def special_numbers(dtype: torch.dtype, *, zero: bool = True) -> torch.Tensor | 
     if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
         return None
     info = torch.iinfo(dtype)
-    found = [x for x in (*_INTEGERS, info.max) if info.min <= x <= info.max and (zero or x)]
+    # C++ computes with narrow integers in wider ones, so that what overflows depends on how it is written.
+    ends = (info.max,) if dtype.itemsize >= 4 else ()
+    found = [x for x in (*_INTEGERS, *ends) if info.min <= x and (zero or x)]
     return torch.tensor(found, dtype=torch.int64 if dtype is not torch.uint64 else dtype).to(dtype)
 
 

@@ -27,6 +27,7 @@ from thunder.tests.cases import (
     ConformanceFailure,
     conformance,
     each_differentiable_dtype,
+    each_dtype_with_arithmetic,
     first_dtype,
     generate,
     is_candidate,
@@ -177,7 +178,7 @@ def _check_arguments(given: SampleInput, before: SampleInput) -> None:
         raise Mismatch(f"an argument was changed: {error}") from None
 
 
-@conformance(where=is_elementwise)
+@conformance(each_dtype_with_arithmetic, where=is_elementwise)
 def test_special_values(case: Case) -> None:
     """NaN, infinities, signed zeros and the ends of the range give what torch gives, through the primitives too."""
     assert case.dtype is not None
@@ -199,7 +200,7 @@ def test_special_values(case: Case) -> None:
                 compare(actual, expected, tolerance=case.tolerance, truth=truth, signed_zeros=alone)
 
 
-@conformance(where=is_composite)
+@conformance(each_dtype_with_arithmetic, where=is_composite)
 def test_decomposition(case: Case) -> None:
     """What an operation decomposes into, run primitive by primitive by torch, gives the same: fusers rely on it."""
     for i, sample in case.samples():

@@ -110,7 +110,17 @@ def test_by_path_and_operator(pytester: pytest.Pytester) -> None:
     import thunder
 
     source = Path(thunder.__file__).parents[1]
-    command = [sys.executable, "-m", "pytest", "thunder/tests/test_ops.py", "-k", "unfold", "-q", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "thunder/tests/test_ops.py",
+        "-k",
+        "unfold",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
     found = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "conformance of torch" in found.stdout

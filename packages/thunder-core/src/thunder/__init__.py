@@ -29,7 +29,19 @@ _ATTRIBUTES = {
     "dtypes": "thunder.core.dtypes",
     "devices": "thunder.core.devices",
 }
-_MODULES = {"clang", "core", "examine", "executors", "extend", "numpy", "plugins", "prims", "torch", "transforms", "tests"}
+_MODULES = {
+    "clang",
+    "core",
+    "examine",
+    "executors",
+    "extend",
+    "numpy",
+    "plugins",
+    "prims",
+    "torch",
+    "transforms",
+    "tests",
+}
 
 __all__ = ["__version__", *_ATTRIBUTES]  # noqa: PLE0604  (names of a table)
 

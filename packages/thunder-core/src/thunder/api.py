@@ -72,7 +72,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def compile(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:
-    """As `jit`, with exactly the executors listed (torch does not end the list) and traces under the function's name."""
+    """As `jit`, with exactly the executors listed (torch does not end the list) and traces that keep its name."""
     jitted = compile_function(fn, executors_list=executors_list)
     _jitted.add(jitted)
     return jitted

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`thunder.examine(fn, *args)`: what thunder makes of a program, operation by operation.
 
-For each operation: whether thunder has a symbol of its own for it or leaves it to torch as it is (opaque), which executor
-takes it, and why those asked before it did not. Nothing is run.
+For each operation: whether thunder has a symbol of its own for it or leaves it to torch as it is (opaque), which
+executor takes it, and why those asked before it did not. Nothing is run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Report", "examine"]
 
 
 class Report:
-    """What `examine` found: `operations`, `opaque` among them, and `uncacheable` (why a trace serves one call only, or None)."""
+    """What `examine` found: `operations`, `opaque` among them, and `uncacheable` (why it serves one call, or None)."""
 
     def __init__(self, operations: list[OperationReport], uncacheable: str | None):
         self.operations = operations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How operations of the core language are declared, and what they share: broadcasting and conversion.
 
-A clang operation is a plain function over primitives. It is not recorded itself, so traces show the user's language and,
-below it, primitives.
+A clang operation is a plain function over primitives. It is not recorded itself, so traces show the user's language
+and, below it, primitives.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
                 continue
             if out[-i] != 1:
                 raise RuntimeError(
-                    f"The size of tensor a ({out[-i]}) must match the size of tensor b ({n}) at non-singleton dimension "
-                    f"{rank - i}"
+                    f"The size of tensor a ({out[-i]}) must match the size of tensor b ({n}) at non-singleton "
+                    f"dimension {rank - i}"
                 )
             out[-i] = n
     return tuple(out)

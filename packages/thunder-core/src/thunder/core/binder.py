@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one way a call's arguments are written down.
 
-The same call can be spelt in many ways; a trace holds one: positional where the signature allows it, without what equals
-its default, keywords for what comes after a gap. So `add(a, b)`, `add(a, other=b, alpha=1)` and `add(input=a, other=b)`
-are the same bound symbol, which is what common subexpressions, patterns and checkers compare.
+The same call can be spelt in many ways; a trace holds one: positional where the signature allows it, without what
+equals its default, keywords for what comes after a gap. So `add(a, b)`, `add(a, other=b, alpha=1)` and
+`add(input=a, other=b)` are the same bound symbol, which is what common subexpressions, patterns and checkers compare.
 """
 
 from __future__ import annotations

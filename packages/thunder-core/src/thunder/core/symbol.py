@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations: a `Symbol` is one, a `BoundSymbol` is one call of it in a trace.
 
-A symbol's `meta` is what it means: for a primitive a function that checks its inputs and makes its output proxies, for a
-composite its decomposition into lower operations. What else is known of the operation is attached right below its
+A symbol's `meta` is what it means: for a primitive a function that checks its inputs and makes its output proxies, for
+a composite its decomposition into lower operations. What else is known of the operation is attached right below its
 declaration with the symbol's decorators: `@sym.grad` or `@sym.vjp` (its gradient rule), `@sym.samples`, `@sym.errors`.
 """
 

@@ -16,7 +16,7 @@ _HOMES = {
     "cse": "thunder.transforms.cse",
 }
 
-__all__ = list(_HOMES)  # noqa: PLE0605  (the names of a table)
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

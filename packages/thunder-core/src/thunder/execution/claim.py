@@ -187,9 +187,7 @@ def ordered(bsym: BoundSymbol, executors: Sequence[Executor]) -> Sequence[Execut
     """The executors in the order in which they are asked for this operation."""
     id = bsym.sym.id
     own = {
-        i: impl.priority
-        for i, ex in enumerate(executors)
-        if (impl := ex.implmap.get(id)) and impl.priority is not None
+        i: impl.priority for i, ex in enumerate(executors) if (impl := ex.implmap.get(id)) and impl.priority is not None
     }
     if not own:
         return executors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs each operation of a program, and why the others do not: the same questions that claiming asks, written down."""
+"""Who runs each operation of a program, and why the others do not: the questions that claiming asks, written down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ class OperationReport:
     __slots__ = ("depth", "executor", "name", "opaque", "rejections", "source")
 
     def __init__(
-        self, name: str, opaque: bool, executor: str | None, rejections: dict[str, str], source: SourceLine | None, depth: int
+        self,
+        name: str,
+        opaque: bool,
+        executor: str | None,
+        rejections: dict[str, str],
+        source: SourceLine | None,
+        depth: int,
     ):
         self.name = name
         self.opaque = opaque
@@ -40,7 +46,7 @@ class OperationReport:
 
 
 def report(trace: Trace, executors: Sequence[Executor]) -> list[OperationReport]:
-    """A row for each operation of a program that has not been claimed yet; parts of one that nobody takes come below it."""
+    """A row for each operation of a program not claimed yet; parts of one that nobody takes come below it."""
     return [row for bsym in trace.bound_symbols for row in _rows(bsym, executors, 0)]
 
 

@@ -20,8 +20,9 @@ from thunder.core.trace import Trace
 
 __all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "implementations_epoch"]
 
+
 def implementations_epoch() -> int:
-    """Grows whenever an implementation is registered: what was compiled before may not be what would be compiled now."""
+    """Grows whenever an implementation is registered: what was compiled before may be compiled differently now."""
     return registrations[0]
 
 
@@ -48,7 +49,7 @@ class Implementation:
 class Executor:
     """What all executors have: a name, a version, operators and implementations by the id of what they implement."""
 
-    # Whether it ends every list and takes what nobody else does: a gradient rule that was registered goes before its own.
+    # Whether it ends every list and takes what nobody else does: a registered gradient rule goes before its own.
     is_fallback = False
 
     def __init__(self, name: str, *, version: str | None = None):
@@ -89,8 +90,8 @@ class Executor:
         """
         if (like is None) == (meta is None):
             raise ValueError(
-                f"register_operator({name!r}) needs either like= (a function of existing operations) or meta= (a function "
-                f"that makes the output proxies), and got {'both' if like is not None else 'neither'}"
+                f"register_operator({name!r}) needs either like= (a function of existing operations) or meta= (a "
+                f"function that makes the output proxies), and got {'both' if like is not None else 'neither'}"
             )
         if not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"the operator name {name!r} is no Python identifier, but traces call it by its name")
@@ -136,7 +137,9 @@ class Executor:
         if op is not None and execution_transform is not None:
             raise ValueError("give either an operator with the same arguments or an execution_transform, not both")
         if op is None and execution_transform is None and grad_transform is None:
-            raise ValueError("give an operator, an execution_transform or a grad_transform: nothing was given to register")
+            raise ValueError(
+                "give an operator, an execution_transform or a grad_transform: nothing was given to register"
+            )
         id = sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id
         self.implmap[id] = Implementation(op, checker, execution_transform, grad_transform, priority)
         _changed()
@@ -228,7 +231,7 @@ class FusionExecutor(Executor):
         _changed()
 
     def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
-        """Why it does not take that operation into a fusion; None when it does: itself, or all that it decomposes into."""
+        """Why it does not take that operation into a fusion; None when it does: itself, or all it decomposes into."""
         id = bsym.sym.id
         if id in self._supported:
             checker = self._supported[id]

@@ -116,9 +116,7 @@ def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
             )
         new = maybe_convert_to_dtype(new, old.dtype)
     if new.shape != old.shape:
-        if len(new.shape) > old.ndim or any(
-            n not in (1, o) for n, o in zip(reversed(new.shape), reversed(old.shape))
-        ):
+        if len(new.shape) > old.ndim or any(n not in (1, o) for n, o in zip(reversed(new.shape), reversed(old.shape))):
             raise RuntimeError(
                 f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} (in {name})"
             )

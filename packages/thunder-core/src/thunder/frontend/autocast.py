@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Autocast, as torch's documentation lists it: which operations run in the lower precision, which in float32.
 
-A trace says every type itself, so the casts that torch would make when autocast is on become operations of the trace, where
-common subexpressions make each weight's cast once.
+A trace says every type itself, so the casts that torch would make when autocast is on become operations of the trace,
+where common subexpressions make each weight's cast once.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ _LOWER = {
 }
 _FLOAT32 = {
     "cuda": {
-        "rsqrt", "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "pow", "reciprocal", "sinh",
-        "tan", "softplus", "layer_norm", "group_norm", "norm", "vector_norm", "nuclear_norm", "cosine_similarity", "poisson_nll_loss",
-        "cosine_embedding_loss", "nll_loss", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
-        "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss",
-        "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "cross_entropy", "rms_norm",
-        "softmax", "log_softmax", "softmin", "cumprod", "cumsum", "prod", "sum", "normalize",
+        "rsqrt", "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "pow",
+        "reciprocal", "sinh", "tan", "softplus", "layer_norm", "group_norm", "norm", "vector_norm", "nuclear_norm",
+        "cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "hinge_embedding_loss", "kl_div",
+        "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss",
+        "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist",
+        "pdist", "cdist", "renorm", "logsumexp", "cross_entropy", "rms_norm", "softmax", "log_softmax", "softmin",
+        "cumprod", "cumsum", "prod", "sum", "normalize",
     },
     "cpu": {
-        "avg_pool3d", "binary_cross_entropy", "grid_sample", "polar", "prod", "quantile", "nanquantile", "stft", "cdist", "trace",
-        "cholesky", "inverse", "mse_loss", "cosine_embedding_loss", "nll_loss", "cross_entropy", "hinge_embedding_loss", "poisson_nll_loss",
-        "smooth_l1_loss", "l1_loss", "huber_loss", "margin_ranking_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss",
-        "multilabel_margin_loss", "ctc_loss", "kl_div", "binary_cross_entropy_with_logits", "pdist", "reflection_pad",
+        "avg_pool3d", "binary_cross_entropy", "grid_sample", "polar", "prod", "quantile", "nanquantile", "stft",
+        "cdist", "trace", "cholesky", "inverse", "mse_loss", "cosine_embedding_loss", "nll_loss", "cross_entropy",
+        "hinge_embedding_loss", "poisson_nll_loss", "smooth_l1_loss", "l1_loss", "huber_loss", "margin_ranking_loss",
+        "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "multilabel_margin_loss", "ctc_loss", "kl_div",
+        "binary_cross_entropy_with_logits", "pdist", "reflection_pad",
     },
 }  # fmt: skip
 _WIDEST = {
-    "cuda": {"addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sample", "index_put", "scatter_add", "tensordot",
-             "cat", "stack"},
+    "cuda": {"addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sample", "index_put",
+             "scatter_add", "tensordot", "cat", "stack"},
     "cpu": {"cat", "stack", "index_copy"},
 }  # fmt: skip
 

@@ -20,13 +20,11 @@ __all__ = ["Differentiable"]
 class Differentiable:
     """A forward and a backward program as one function that torch's autograd can differentiate.
 
-    The forward returns `(output, saved)`. What goes through autograd is a flat tuple: each tensor of the output once, without
-    those that are inputs themselves, which the caller gets back as they are.
+    The forward returns `(output, saved)`. What goes through autograd is a flat tuple: each tensor of the output once,
+    without those that are inputs themselves, which the caller gets back as they are.
     """
 
-    def __init__(
-        self, *, forward: Trace, backward: Trace, outputs: Sequence[TensorProxy], wrt: Sequence[TensorProxy]
-    ):
+    def __init__(self, *, forward: Trace, backward: Trace, outputs: Sequence[TensorProxy], wrt: Sequence[TensorProxy]):
         output = forward.output[0]
         inputs = {p.name: i for i, p in enumerate(forward.args)}
         names = dict.fromkeys(p.name for p in proxies_in(output) if p.name not in inputs)

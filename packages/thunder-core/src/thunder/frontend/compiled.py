@@ -77,15 +77,14 @@ class Passes:
 
     def of_plugins(self, traces: list[Trace], phase: str) -> None:
         """Appends what the passes that plugins registered for `phase` make of the last trace."""
-        for trace in transformed(traces[-1], phase, options=self.options, executors=self.executors):
-            traces.append(verify_if_asked(trace))
+        made = transformed(traces[-1], phase, options=self.options, executors=self.executors)
+        traces.extend(verify_if_asked(trace) for trace in made)
 
     def to_execution(self, trace: Trace) -> list[Trace]:
         """The traces that lead from a program to the one that runs."""
         traces = clean(trace)
         self.of_plugins(traces, "before_execution")
-        for claimed in transform_for_execution(traces[-1], self.executors):
-            traces.append(verify_if_asked(claimed))
+        traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
         self.of_plugins(traces, "after_execution")
         traces.append(verify_if_asked(dce(traces[-1])))
         traces.append(verify_if_asked(delete_last_used(traces[-1])))
@@ -115,16 +114,14 @@ def compile_trace(
         if outputs:
             traces += [forward, *passes.to_execution(forward)]
             backward_traces = [backward, *passes.to_execution(backward)]
-            differentiable = Differentiable(
-                forward=traces[-1], backward=backward_traces[-1], outputs=outputs, wrt=wrt
-            )
+            differentiable = Differentiable(forward=traces[-1], backward=backward_traces[-1], outputs=outputs, wrt=wrt)
             return _specialization(acquired, differentiable, traces, backward_traces)
     traces += passes.to_execution(traces[-1])
     return _specialization(acquired, _without_gradient(traces[-1]), traces, backward_traces)
 
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
-    """The function of a program that no gradient flows through; only its decorators' work is left out where it is none."""
+    """The function of a program that no gradient flows through; its decorators' work is left out where it is none."""
     needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
     return trace.python_callable(decorators=needs_no_grad or _autocast_is_on())
 

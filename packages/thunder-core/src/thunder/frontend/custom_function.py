@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`torch.autograd.Function` inside a traced program.
 
-Its forward becomes one composite operation; its backward is traced right after it, with proxies for the incoming gradients,
-and becomes that operation's gradient rule.
+Its forward becomes one composite operation; its backward is traced right after it, with proxies for the incoming
+gradients, and becomes that operation's gradient rule.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
     given = {p.name for p in proxies_in(inputs)}
     if any(name in given for name in flat):
         raise TracingError(
-            f"{cls.__name__}.forward returns one of its inputs unchanged, which cannot be traced: return input.view_as(input)"
+            f"{cls.__name__}.forward returns one of its inputs unchanged, which cannot be traced: return "
+            "input.view_as(input)"
         )
     backward = _trace_backward(tracer, cls, ctx, output)
     sym = _symbol(cls, inputs, output, forward, backward)
@@ -116,7 +117,8 @@ def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -
         with tracer.trace.scope() as operations, tracer.without_gradients():
             with tracer.proxies():
                 result.cotangents = [
-                    TensorProxy(like=p) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) else None for p in outs
+                    TensorProxy(like=p) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) else None
+                    for p in outs
                 ]
             grads = cls.backward(ctx, *[None if p is None else tracer.wrap(p) for p in result.cotangents])
             result.gradients = tracer.unwrap(grads if isinstance(grads, tuple) else (grads,))

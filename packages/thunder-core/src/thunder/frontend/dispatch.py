@@ -2,9 +2,9 @@
 """From torch functions to operations: what happens when traced user code calls torch.
 
 Each call goes to the first that knows it: metadata of a handle (answered by torch from the handle itself), what thunder
-handles by hand (`special.py`), an executor's replacement, the torch language's symbol, the functional form of an in-place
-method or of `out=`, the Python source of a torch function that thunder does not know (traced through), and last an opaque
-operation that torch runs.
+handles by hand (`special.py`), an executor's replacement, the torch language's symbol, the functional form of an
+in-place method or of `out=`, the Python source of a torch function that thunder does not know (traced through), and
+last an opaque operation that torch runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ _METADATA_PROPERTIES = {
 # Python's operators on tensors, by the name of torch's method.
 _DUNDER: dict[str, tuple[str, bool]] = {dunder: (method, False) for dunder, method in OPERATORS.items()}
 _DUNDER.update(
-    {f"__r{d.strip('_')}__": (m, True) for d, m in OPERATORS.items() if d.strip("_") not in {"neg", "pos", "abs", "invert"}}
+    {
+        f"__r{d.strip('_')}__": (m, True)
+        for d, m in OPERATORS.items()
+        if d.strip("_") not in {"neg", "pos", "abs", "invert"}
+    }
 )
 _INPLACE_DUNDER = {f"__i{d.strip('_')}__": m for d, m in OPERATORS.items()}
 _DUNDER["__div__"], _DUNDER["__rdiv__"] = ("true_divide", False), ("true_divide", True)
@@ -64,8 +68,8 @@ def _tracer_of(args: Any, kwargs: Any) -> Tracer:
     if isinstance(tracer, Tracer):
         return tracer
     raise TracingError(
-        "a tensor from inside a traced function was used outside it: it was stored somewhere while the function was traced "
-        "and has no data. Return it from the function instead"
+        "a tensor from inside a traced function was used outside it: it was stored somewhere while the function was "
+        "traced and has no data. Return it from the function instead"
     )
 
 
@@ -159,14 +163,19 @@ def _call_language(tracer: Tracer, fn: Any, args: Any, kwargs: Any) -> Any:
 
 
 def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls an operation that has no in-place form itself, for a call that may ask for one with `out=` or `inplace=`."""
+    """Calls an operation that has no in-place form itself, for a call that may ask for it with `out=` or `inplace=`."""
     out = kwargs.pop("out", None) if "out" in kwargs and "out" not in sym.bind.known else None
     for option in ("pin_memory", "layout"):
         if option in kwargs and option not in sym.bind.known:
             value = kwargs.pop(option)
             if value not in (None, False, torch.strided):
-                raise TracingError(f"{sym.name}: {option}={value} is not supported in traced programs: create it outside")
-    if not sym.bind.accepts(args, {k: v for k, v in kwargs.items() if k != "requires_grad"}) and sym.reference is not None:
+                raise TracingError(
+                    f"{sym.name}: {option}={value} is not supported in traced programs: create it outside"
+                )
+    if (
+        not sym.bind.accepts(args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
+        and sym.reference is not None
+    ):
         from thunder.frontend.opaque import call_opaque
 
         # An option of torch's that the operation does not know (a generator, say): torch runs the call as it is.
@@ -235,7 +244,11 @@ def _check_leaf(tracer: Tracer, handle: Handle, result: Any, name: str) -> None:
         return
     for lifted in tracer.inputs:
         if lifted.handle._storage is handle._storage and lifted.tensor.requires_grad and lifted.tensor.is_leaf:
-            what = "a view of a leaf Variable that requires grad" if handle._views else "a leaf Variable that requires grad"
+            what = (
+                "a view of a leaf Variable that requires grad"
+                if handle._views
+                else "a leaf Variable that requires grad"
+            )
             raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
 
 

@@ -68,8 +68,8 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
         if fn is not None:
             owners.append((torch.func, name, refused(f"torch.func.{name}", fn)))
     owners.append((torch, "vmap", refused("torch.vmap", torch.vmap)))
-    for name in ("manual_seed", "seed", "set_rng_state"):
-        owners.append((torch, name, refused(f"torch.{name}", getattr(torch, name))))
+    seeds = ("manual_seed", "seed", "set_rng_state")
+    owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles: what user code holds while it is traced.
 
-A handle is a real `torch.Tensor` (a wrapper subclass, so C++ code that trusts `isinstance` is safe) that has the metadata
-of a tensor and no data. It points at a `TensorProxy`. Views and in-place writes are kept track of here: handles that share
-memory share a `Storage`, and each remembers how it is seen from there.
+A handle is a real `torch.Tensor` (a wrapper subclass, so C++ code that trusts `isinstance` is safe) that has the
+metadata of a tensor and no data. It points at a `TensorProxy`. Views and in-place writes are kept track of here:
+handles that share memory share a `Storage`, and each remembers how it is seen from there.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class View(NamedTuple):
         rule: Callable[..., Any] | None = getattr(self.sym, "view_scatter_rule", None)
         if rule is None:
             raise TracingError(
-                f"an in-place write through a view made by {self.sym.name} is not supported: write to the tensor itself, or "
-                "use the out-of-place form"
+                f"an in-place write through a view made by {self.sym.name} is not supported: write to the tensor "
+                "itself, or use the out-of-place form"
             )
         extra = {} if self.part is None else {"index": self.part}
         return rule(base, new, *self.args, **self.kwargs, **extra)  # type: ignore[no-any-return]
@@ -121,8 +121,8 @@ class Handle(torch.Tensor):
         if func is torch.ops.aten.detach.default and isinstance(args[0], Handle):
             return args[0]
         raise TracingError(
-            f"{func} was called on a tensor that is being traced in a way that thunder cannot record. Use torch's public "
-            "functions on it, or leave this part out of the traced function"
+            f"{func} was called on a tensor that is being traced in a way that thunder cannot record. Use torch's "
+            "public functions on it, or leave this part out of the traced function"
         )
 
     def __deepcopy__(self, memo: Any) -> Any:

@@ -2,7 +2,8 @@
 """Strides, found when somebody asks.
 
 Proxies have no strides. Where the program observes them (`stride()`, `is_contiguous()`, an in-place write through
-`reshape`), the operations that led to the value are run by torch on the meta device, which gives exactly torch's strides.
+`reshape`), the operations that led to the value are run by torch on the meta device, which gives exactly torch's
+strides.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def meta_of(handle: Handle) -> torch.Tensor:
 
 
 def is_view(handle: Handle) -> bool:
-    """Whether the last step to a handle, a `reshape`, `contiguous` and the like, gave it memory of its base, or a copy."""
+    """Whether the last step to a handle, a `reshape`, `contiguous` or the like, gave it its base's memory or a copy."""
     value = _base(handle)
     for view in handle._views[:-1]:
         value = _apply(handle, view, value)

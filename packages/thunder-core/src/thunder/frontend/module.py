@@ -12,7 +12,6 @@ from thunder.frontend.jit import CompileStats, JitFunction
 __all__ = ["ThunderModule"]
 
 
-
 def _rebuild(model: torch.nn.Module, options: Any, transforms: Any) -> ThunderModule:
     return ThunderModule(model, JitFunction(model, options, transforms=transforms))
 
@@ -27,8 +26,9 @@ class ThunderModule(torch.nn.Module):
         d["_jitted"] = jitted
         d["_stats"] = jitted._stats
         # The tables of tensors, children and hooks are the model's: whatever walks this module walks the model.
+        tables = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
         for table, value in model.__dict__.items():
-            if table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set") or table.endswith("_hooks"):
+            if table in tables or table.endswith("_hooks"):
                 d[table] = value
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -33,7 +33,11 @@ def _never(*args: Any, **kwargs: Any) -> bool:
     return False
 
 
-_OVERRIDE_CHECKS = {"has_torch_function": _never, "has_torch_function_unary": _never, "has_torch_function_variadic": _never}
+_OVERRIDE_CHECKS = {
+    "has_torch_function": _never,
+    "has_torch_function_unary": _never,
+    "has_torch_function_variadic": _never,
+}
 
 
 @functools.cache
@@ -68,14 +72,17 @@ def _opaque_symbol(func: Any) -> Symbol:
         return _fake_result(func, args, kwargs)
 
     meta.__doc__ = f"torch's {name}, which thunder does not look into."
-    sym = Symbol(name, meta, id=("opaque", func), module=module, is_prim=True, executor=torch_executor, fn=func, tags=tags)
+    sym = Symbol(
+        name, meta, id=("opaque", func), module=module, is_prim=True, executor=torch_executor, fn=func, tags=tags
+    )
     if OpTags.RANDOM_OP not in sym.tags:
         sym.grad(_gradient_by_torch(sym, func))
     return sym
 
 
-_RANDOM_NAMES = ("rand", "normal", "bernoulli", "multinomial", "dropout", "poisson", "exponential", "cauchy", "geometric",
-                 "log_normal", "uniform", "rrelu", "random", "binomial", "dirichlet", "gamma", "fractional_max_pool")  # fmt: skip
+_RANDOM_NAMES = ("rand", "normal", "bernoulli", "multinomial", "dropout", "poisson", "exponential", "cauchy",
+                 "geometric", "log_normal", "uniform", "rrelu", "random", "binomial", "dirichlet", "gamma",
+                 "fractional_max_pool")  # fmt: skip
 
 
 def _is_random(func: Any, name: str) -> bool:
@@ -95,9 +102,9 @@ def _fake_result(func: Any, args: Any, kwargs: Any) -> Any:
                 result = func(*map_proxies(args, fake), **map_proxies(kwargs, fake))
         except DynamicOutputShapeException as error:
             raise TracingError(
-                f"the shape of the result of {getattr(func, '__name__', func)} depends on its input's values, which are not known "
-                "while tracing. Use a form of fixed size (torch.where, masks, padding), or leave this line out of the traced "
-                "function"
+                f"the shape of the result of {getattr(func, '__name__', func)} depends on its input's values, which "
+                "are not known while tracing. Use a form of fixed size (torch.where, masks, padding), or leave this "
+                "line out of the traced function"
             ) from error
     return _proxies_of(result)
 
@@ -131,7 +138,9 @@ def _vjp_symbol(func: Any) -> Symbol:
 
     def meta(args: Any, kwargs: Any, cotangents: Any) -> Any:
         return [
-            TensorProxy(like=p) for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
+            TensorProxy(like=p)
+            for p in proxies_in((args, kwargs))
+            if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
         ]
 
     def run(args: Any, kwargs: Any, cotangents: Any) -> list[torch.Tensor]:
@@ -190,7 +199,8 @@ def _without_tensors(x: Any) -> bool:
 
 def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether a function without tensor arguments is a factory, or one that reads or sets state of torch's."""
-    if getattr(func, "__module__", None) not in ("torch", None) or getattr(func, "__name__", "").startswith(("_", "set_")):
+    name = getattr(func, "__name__", "")
+    if getattr(func, "__module__", None) not in ("torch", None) or name.startswith(("_", "set_")):
         return False
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         result = func(*args, **kwargs)

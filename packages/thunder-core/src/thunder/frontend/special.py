@@ -37,13 +37,14 @@ def _methods(*names: str) -> list[Any]:
 
 
 # -- values that are not known while tracing --------------------------------------------------------------------------
-@_special(*_methods("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__complex__", "__index__", "is_nonzero",
-                    "__contains__", "__array__", "data_ptr", "__dlpack__"), torch.equal, torch.allclose, torch.is_nonzero)  # fmt: skip
+@_special(*_methods("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__complex__", "__index__",
+                    "is_nonzero", "__contains__", "__array__", "data_ptr", "__dlpack__"),
+          torch.equal, torch.allclose, torch.is_nonzero)  # fmt: skip
 def _value(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     raise TracingError(
-        "the program asks for the value of a tensor (a branch on it, .item(), .tolist(), int(), numpy() or the like), which is "
-        "not known while tracing. Ways out: compute with tensors (torch.where, masks, torch.cond); pass the number as an "
-        "argument; or call thunder.jit on the parts before and after this line"
+        "the program asks for the value of a tensor (a branch on it, .item(), .tolist(), int(), numpy() or the like), "
+        "which is not known while tracing. Ways out: compute with tensors (torch.where, masks, torch.cond); pass the "
+        "number as an argument; or call thunder.jit on the parts before and after this line"
     )
 
 
@@ -62,8 +63,8 @@ def _requires_grad_(tracer: Tracer, x: Any, requires_grad: bool = True) -> Any:
           torch.Tensor.retain_grad)  # fmt: skip
 def _autograd(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     raise TracingError(
-        "backward(), torch.autograd.grad and hooks on tensors inside a traced function are not traced: return the loss and "
-        "differentiate outside (loss.backward() works on the result of a jitted function), or use thunder's grad"
+        "backward(), torch.autograd.grad and hooks on tensors inside a traced function are not traced: return the loss "
+        "and differentiate outside (loss.backward() works on the result of a jitted function), or use thunder's grad"
     )
 
 
@@ -130,7 +131,8 @@ def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
 def _shape_in_place(name: str) -> Callable[..., Any]:
     def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
         raise TracingError(
-            f"{name} changes a tensor's own shape or memory, which traced programs cannot: use the form without the underscore"
+            f"{name} changes a tensor's own shape or memory, which traced programs cannot: use the form without the "
+            "underscore"
         )
 
     return handler
@@ -185,7 +187,9 @@ def _tensor(
     else:
         if not _is_python_data(data):
             tracer.uncacheable = f"a tensor was made of a {type(data).__name__}, whose contents no guard watches"
-        out = call_opaque(tracer, torch.tensor, (data,), {"dtype": dtype, "device": device or torch.get_default_device()})
+        out = call_opaque(
+            tracer, torch.tensor, (data,), {"dtype": dtype, "device": device or torch.get_default_device()}
+        )
     if requires_grad:
         set_requires_grad(out, True)
     return out
@@ -255,7 +259,8 @@ def _get_grad(tracer: Tracer, x: Any) -> Any:
     if isinstance(x, Handle):
         return None
     raise TracingError(
-        "the program reads the .grad of a tensor, which no guard can watch: read it outside the traced function and pass it in"
+        "the program reads the .grad of a tensor, which no guard can watch: read it outside the traced function and "
+        "pass it in"
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tracer: stands between user code and the trace while the program runs natively, once.
 
-It turns handles and real tensors into proxies and results into handles, keeps the inputs of the program (arguments, then
-tensors that the program reaches by itself), and at the end writes back what was changed in place.
+It turns handles and real tensors into proxies and results into handles, keeps the inputs of the program (arguments,
+then tensors that the program reaches by itself), and at the end writes back what was changed in place.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ from thunder.frontend import aliasing
 from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import hush, resume
+
 try:
     from thunder.torch.shape import MAYBE_VIEW
 except ImportError:
     MAYBE_VIEW = set()
 
 __all__ = ["Lifted", "Tracer", "annotate", "user_line"]
+
 
 def _folder(path: str | None) -> str:
     return os.path.dirname(path or "") + os.sep
@@ -143,8 +145,8 @@ class Tracer:
         if isinstance(tensor, Handle):
             if tensor._tracer is not self:
                 raise TracingError(
-                    f"a tensor of another trace ({tensor!r}) was used: it was kept from an earlier call of a traced function. "
-                    "Return it from that function instead of storing it"
+                    f"a tensor of another trace ({tensor!r}) was used: it was kept from an earlier call of a traced "
+                    "function. Return it from that function instead of storing it"
                 )
             return tensor
         if not self._lift:
@@ -218,7 +220,7 @@ class Tracer:
 
     @contextmanager
     def without_gradients(self) -> Iterator[None]:
-        """Within it, user code runs whose gradients are said elsewhere: grad mode is off and nothing is detached for it."""
+        """Within it, user code runs whose gradients are said elsewhere: grad mode is off, nothing is detached."""
         before, self.detaching = self.detaching, False
         try:
             with torch.no_grad():
@@ -252,7 +254,11 @@ class Tracer:
         given = {p.name for p in proxies_in((args, kwargs))}
         if isinstance(out, (tuple, list)):
             return type(out)(self._detached(o, args, kwargs) for o in out)
-        return detach(out) if isinstance(out, TensorProxy) and out.name not in given and is_inexact_dtype(out.dtype) else out
+        return (
+            detach(out)
+            if isinstance(out, TensorProxy) and out.name not in given and is_inexact_dtype(out.dtype)
+            else out
+        )
 
     def _results(self, out: Any, tensors: list[torch.Tensor], grad: bool) -> Any:
         if isinstance(out, TensorProxy):
@@ -263,9 +269,7 @@ class Tracer:
                     return t if isinstance(t, Handle) else handle
         return self.wrap(out, requires_grad=grad)
 
-    def _views(
-        self, sym: Symbol, base: Handle, call: tuple[Any, Any], out: Any, grad: bool, detached: bool
-    ) -> Any:
+    def _views(self, sym: Symbol, base: Handle, call: tuple[Any, Any], out: Any, grad: bool, detached: bool) -> Any:
         args, kwargs = call[0][1:], call[1]
         certain = sym.name not in MAYBE_VIEW
 
@@ -332,7 +336,7 @@ class Tracer:
 
 
 def _share_memory(tensors: list[torch.Tensor]) -> None:
-    """Results that share memory in torch are to share it here: views among them are taken anew from what they are views of.
+    """Results that share memory in torch are to share it here: views among them are taken anew from their bases.
 
     (A view that was written to is known by the value that was written, and its base is made of that and the rest.)
     """
@@ -372,15 +376,16 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _check_kind(tensor: torch.Tensor) -> None:
-    if type(tensor) not in _PLAIN and type(tensor).__torch_function__ is not torch._C._disabled_torch_function_impl:
-        if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl or not isinstance(
-            tensor, torch.nn.Parameter
-        ):
-            raise TracingError(
-                f"tensors of the class {type(tensor).__module__}.{type(tensor).__qualname__} have operations of their own, which "
-                "thunder cannot see: unwrap it to a plain tensor first"
-            )
+    kind = type(tensor)
+    overrides = kind not in _PLAIN and kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+    dispatches = kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+    if overrides and (dispatches or not isinstance(tensor, torch.nn.Parameter)):
+        raise TracingError(
+            f"tensors of the class {kind.__module__}.{kind.__qualname__} have operations of their own, which "
+            "thunder cannot see: unwrap it to a plain tensor first"
+        )
     if tensor.layout is not torch.strided:
         raise TracingError(
-            f"a tensor with the layout {tensor.layout} was used: thunder traces strided tensors; convert it with .to_dense()"
+            f"a tensor with the layout {tensor.layout} was used: thunder traces strided tensors; convert it with "
+            ".to_dense()"
         )

@@ -2,6 +2,6 @@
 """The NumPy language (users write `import thunder.numpy as lnp`): a small one, with NumPy's names and promotion."""
 
 from thunder.numpy.arrays import *  # noqa: F403
-from thunder.numpy.base import all_npsymbols, language, npctx, npsymbol  # noqa: F401
+from thunder.numpy.base import all_npsymbols, language, npctx, npsymbol
 from thunder.numpy.elementwise import *  # noqa: F403
-from thunder.numpy.promotion import promote_types, result_type  # noqa: F401
+from thunder.numpy.promotion import promote_types, result_type

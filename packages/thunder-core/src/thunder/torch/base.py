@@ -6,8 +6,9 @@
         '''input * relu6(input + 3) / 6.'''
         return input * relu6(input + 3) / 6
 
-The first argument says which functions of torch it stands for; from it come the map that tracing uses, the tensor method,
-the torch executor's implementation and the reference that conformance tests compare with. Parameters have torch's names.
+The first argument says which functions of torch it stands for; from it come the map that tracing uses, the tensor
+method, the torch executor's implementation and the reference that conformance tests compare with. Parameters have
+torch's names.
 """
 
 from __future__ import annotations

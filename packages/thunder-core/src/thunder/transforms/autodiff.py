@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reverse mode differentiation of traces.
 
-Each operation's gradient rule runs the operation and says, with get_grad and put_grad, how gradients flow from its result
-to its inputs. What a rule records falls apart into what its result needs (the forward part) and the rest (the backward
-part). The forward parts in order, then the backward parts in reverse order with get_grad and put_grad replaced by the sums
-they stand for, are the joint program; splitting it gives a forward program that also returns what the backward needs.
+Each operation's gradient rule runs the operation and says, with get_grad and put_grad, how gradients flow from its
+result to its inputs. What a rule records falls apart into what its result needs (the forward part) and the rest (the
+backward part). The forward parts in order, then the backward parts in reverse order with get_grad and put_grad replaced
+by the sums they stand for, are the joint program; splitting it gives a forward program that also returns what the
+backward needs.
 
 The rule of an operation is the first of: the claiming executor's `grad_transform`, one that `register_grad` set, the
 operation's own, the rules of what it decomposes into.
@@ -64,8 +65,8 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule
 def _refuse_write(bsym: BoundSymbol) -> None:
     target = bsym.args[1].name
     raise ThunderError(
-        f"the program writes a value that requires grad into its input {target}, through which no gradient can flow back: write "
-        f"under torch.no_grad() or a detached value, or return the value instead of writing it{_at(bsym)}"
+        f"the program writes a value that requires grad into its input {target}, through which no gradient can flow "
+        f"back: write under torch.no_grad() or a detached value, or return the value instead of writing it{_at(bsym)}"
     )
 
 
@@ -86,7 +87,8 @@ class _Block:
 class JointTrace:
     """A program and its differentiation, before they are put together.
 
-    `trace` holds the forward operations; `backward(cotangents)` records the backward ones into it, or into another trace.
+    `trace` holds the forward operations; `backward(cotangents)` records the backward ones into it, or into another
+    trace.
     """
 
     def __init__(self, source: Trace, wrt: Sequence[TensorProxy], executors: Sequence[Executor] = ()):
@@ -120,8 +122,8 @@ class JointTrace:
             self._through_decomposition(bsym)
         elif bsym.out_names:
             raise ThunderError(
-                f"{sym.name} has no gradient rule: give it one with thunder.core.transforms.register_grad, or keep what it "
-                f"is applied to out of the gradient with .detach(){_at(bsym)}"
+                f"{sym.name} has no gradient rule: give it one with thunder.core.transforms.register_grad, or keep "
+                f"what it is applied to out of the gradient with .detach(){_at(bsym)}"
             )
 
     def _through_decomposition(self, bsym: BoundSymbol) -> None:
@@ -171,8 +173,8 @@ class JointTrace:
         old, new = proxies_in(bsym.output), proxies_in(result)
         if len(old) != len(new):
             raise ThunderError(
-                f"the gradient rule of {bsym.sym.name} returned {len(new)} values instead of {len(old)}: it must return what "
-                "the operation returns"
+                f"the gradient rule of {bsym.sym.name} returned {len(new)} values instead of {len(old)}: it must "
+                "return what the operation returns"
             )
         made = {name for op in recorded for name in op.out_names}
         names: dict[str, Any] = {}
@@ -218,7 +220,7 @@ class JointTrace:
                     put.append((op.args[0].name, op.args[1]))
                 continue
             trace.record(op)
-        # An operation's result may be its input (in rules that pass it on): its gradient is used up before new ones come.
+        # An operation's result may be its input (in rules that pass it on): its gradient is used up before any new one.
         for name in asked:
             grads.pop(name, None)
         for name, grad in put:
@@ -302,7 +304,8 @@ def differentiate(
             cotangents = {p.name: _ones_like(p) for p in differentiable_outputs(joint.output, joint.tracked)}
             if not cotangents:
                 raise ThunderError(
-                    "grad: no output depends on a floating point input of the function, so there is nothing to differentiate"
+                    "grad: no output depends on a floating point input of the function, so there is nothing to "
+                    "differentiate"
                 )
             grads = joint.backward(cotangents, wrt)
             found = [g if g is not None else ltorch.zeros_like(p) for g, p in zip(grads, wrt)]
@@ -355,7 +358,7 @@ def _writes(op: BoundSymbol) -> bool:
 
 
 def _as_they_were(forward: Trace, backward: Trace, saved: list[Proxy]) -> list[Proxy]:
-    """What to save, where the forward program writes to its inputs at its end: copies, made before, of what is in that memory."""
+    """What to save, where the forward program ends with writes to its inputs: copies, made before, of that memory."""
     program = forward.bound_symbols
     first_write = next((i for i, op in enumerate(program) if _writes(op)), None)
     if first_write is None:

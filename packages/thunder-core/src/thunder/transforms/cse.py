@@ -38,7 +38,7 @@ def _writes(bsym: BoundSymbol) -> bool:
 
 
 def _escaping(trace: Trace) -> set[str]:
-    """The values that the caller gets hold of, directly or as the memory behind a view: each stays a tensor of its own."""
+    """The values that the caller gets hold of, directly or as the memory behind a view: each stays its own tensor."""
     escaping: set[str] = set()
     for bsym in reversed(trace.bound_symbols):
         if bsym.sym is prims.python_return or (

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dead code elimination: an operation stays when its result is used, or when running it is the point.
 
-Contract: the result computes the same outputs, draws the same random numbers in the same order and writes the same memory.
+Contract: the result computes the same outputs, draws the same random numbers in order and writes the same memory.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@
     def _(make):
         yield from elementwise_unary(make)
 
-`torch` names the function of torch with the same arguments, from which the torch executor derives its implementation and
-the conformance suite its reference. `make_prim` does the same piece by piece, with an id of one's own, from anywhere.
+`torch` names the function of torch with the same arguments, from which the torch executor derives its implementation
+and the conformance suite its reference. `make_prim` does the same piece by piece, with an id of one's own, from
+anywhere.
 """
 
 from __future__ import annotations

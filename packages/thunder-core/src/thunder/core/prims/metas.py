@@ -36,9 +36,7 @@ def canonicalize_dim(rank: int, dim: int, wrap_scalar: bool = True) -> int:
         rank = 1
     if not -rank <= dim < rank:
         check(rank > 0, lambda: f"Dimension specified as {dim} but tensor has no dimensions", IndexError)
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})"
-        )
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
     return dim if dim >= 0 else dim + rank
 
 
@@ -72,8 +70,8 @@ def check_same_device(name: str, *tensors: Any) -> Device:
         elif t.device is not device and not (t.ndim == 0 and t.device.type == "cpu"):
             found = sorted({str(x.device) for x in tensors if isinstance(x, TensorProxy)})
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {' and '.join(found)}! "
-                f"(in {name}; move them with .to())"
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{' and '.join(found)}! (in {name}; move them with .to())"
             )
     assert device is not None
     return device

@@ -11,7 +11,7 @@ import torch
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.symbol import Symbol
-from thunder.executors.torchex import (  # noqa: F401
+from thunder.executors.torchex import (
     activations,
     attention,
     creation,
@@ -70,7 +70,7 @@ def _register_implementation(
     execution_transform: Callable[..., Any] | None = None,
     grad_transform: Callable[..., Any] | None = None,
 ) -> None:
-    """Says how the torch executor runs `sym`: by `op` with the same arguments, or as `execution_transform` rewrites it."""
+    """Says how the torch executor runs `sym`: by `op` with its arguments, or as `execution_transform` rewrites it."""
     ex.register_implementation(
         sym, op, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
     )

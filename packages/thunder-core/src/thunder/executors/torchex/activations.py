@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activations' gradients by torch's own kernels: one each, where the rules would run several.
 
-Each backward operator decomposes into the activation's own gradient rule, so other executors and further differentiation see
-through it.
+Each backward operator decomposes into the activation's own gradient rule, so other executors and further
+differentiation see through it.
 """
 
 from __future__ import annotations
@@ -85,4 +85,6 @@ _register_gelu()
 _by_input(ltorch.silu, lambda g, input, inplace=False: aten.silu_backward(g, input))
 _by_input(ltorch.mish, lambda g, input, inplace=False: aten.mish_backward(g, input))
 _by_input(ltorch.hardswish, lambda g, input, inplace=False: aten.hardswish_backward(g, input))
-_by_output(ltorch.relu, lambda g, out: aten.threshold_backward(g, out, 0), lambda g, out: ltorch.where(out <= 0, 0.0, g))
+_by_output(
+    ltorch.relu, lambda g, out: aten.threshold_backward(g, out, 0), lambda g, out: ltorch.where(out <= 0, 0.0, g)
+)

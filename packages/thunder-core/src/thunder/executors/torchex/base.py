@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The torch executor: it takes every operation that torch has, under torch's own name and with the same arguments.
 
-Its implementations are derived: an operation of the torch language runs as the torch function it stands for, a primitive
-as the function that its declaration names. What torch spells otherwise is written with `@torch_impl` in the family files
-beside this one.
+Its implementations are derived: an operation of the torch language runs as the torch function it stands for, a
+primitive as the function that its declaration names. What torch spells otherwise is written with `@torch_impl` in the
+family files beside this one.
 """
 
 from __future__ import annotations
@@ -87,19 +87,27 @@ def qualified_name(fn: Any) -> tuple[str | None, str]:
 
 @functools.cache
 def torch_operator(fn: Any, name: str | None = None, tags: frozenset[OpTags] = frozenset()) -> Symbol:
-    """The symbol that runs a function of torch. Called in a trace, it decomposes into what torch's language has for it."""
+    """The symbol that runs a function of torch. In a trace it decomposes into what torch's language has for it."""
     module, found = qualified_name(fn)
 
     def meta(*args: Any, **kwargs: Any) -> Any:
         sym = torch_function_map().get(fn)
         if sym is None:
             raise TypeError(
-                f"{found} is not an operation of the torch language, so its result is not known while tracing: claim an "
-                "operation with it (register_implementation(symbol, op)) instead of calling it in a transform"
+                f"{found} is not an operation of the torch language, so its result is not known while tracing: claim "
+                "an operation with it (register_implementation(symbol, op)) instead of calling it in a transform"
             )
         return sym(*args, **kwargs)
 
-    return Symbol(found if module else (name or found), meta, id=("torchex", fn), module=module, executor=ex, fn=fn, tags=tuple(tags))
+    return Symbol(
+        found if module else (name or found),
+        meta,
+        id=("torchex", fn),
+        module=module,
+        executor=ex,
+        fn=fn,
+        tags=tuple(tags),
+    )
 
 
 class TorchExecutor(OperatorExecutor):
@@ -121,7 +129,6 @@ class TorchExecutor(OperatorExecutor):
                 return Implementation(op=_python_operator(fn))
         reference = sym.reference if not sym.is_prim else _resolve(sym.torch_names)
         return None if reference is None else Implementation(op=torch_operator(reference, sym.name, sym.tags))
-
 
     def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return to_torch_arguments(bsym.args), {k: to_torch_arguments(v) for k, v in bsym.kwargs.items()}

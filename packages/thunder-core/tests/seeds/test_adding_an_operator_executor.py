@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A notebook that adds an executor for one operation with `add_operator_executor`, run cell by cell.
 
-It runs on the CPU, and on a GPU where there is one. The notebook is the oldest of the documents. Where it prints a trace
+It runs on the CPU, and on a GPU where there is one. The notebook is the oldest of the documents; where it prints traces
 otherwise than the others do, the newer form holds: both decorators, no `alpha=None`, `del b` without brackets, imports
 that are not commented out, the time in the header, and decompositions in execution traces.
 """

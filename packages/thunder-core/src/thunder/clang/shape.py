@@ -68,16 +68,15 @@ def transpose(a: TensorProxy, permutation: Sequence[int]) -> TensorProxy:
 @clangop()
 def movedim(a: TensorProxy, source: int | Sequence[int], destination: int | Sequence[int]) -> TensorProxy:
     """`a` with the dimensions `source` at the places `destination`; the others keep their order."""
-    source = (source,) if isinstance(source, int) else tuple(source)
-    destination = (destination,) if isinstance(destination, int) else tuple(destination)
+    given = [(x,) if isinstance(x, int) else tuple(x) for x in (source, destination)]
     check(
-        len(source) == len(destination),
+        len(given[0]) == len(given[1]),
         lambda: (
-            f"movedim: Invalid source or destination dims: source ({list(source)} dims) should contain the same number "
-            f"of dims as destination ({list(destination)} dims)"
+            f"movedim: Invalid source or destination dims: source ({list(given[0])} dims) should contain the same "
+            f"number of dims as destination ({list(given[1])} dims)"
         ),
     )
-    source, destination = canonicalize_dims(a.ndim, source), canonicalize_dims(a.ndim, destination)
+    source, destination = canonicalize_dims(a.ndim, given[0]), canonicalize_dims(a.ndim, given[1])
     if a.ndim == 0:
         return a
     order: list[Any] = [None] * a.ndim
@@ -137,7 +136,8 @@ def slice_in_dim(a: TensorProxy, start: int, stop: int, stride: int = 1, dim: in
 @clangop()
 def cat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
     """The tensors one after the other along `dim`, in their common dtype."""
-    dtype = tensors[0].dtype if tensors else None
+    check(len(tensors) > 0, lambda: "cat expects at least one tensor", ValueError)
+    dtype = tensors[0].dtype
     for t in tensors:
         dtype = promote(dtype, t.dtype)
     return prims.cat([maybe_convert_to_dtype(t, dtype) for t in tensors], dim)

@@ -48,8 +48,7 @@ _DIAGONALS = (
 )  # fmt: skip
 
 
-@diagonal.samples
-def _(make: MakeTensor) -> Any:
+def _diagonal_samples(make: MakeTensor) -> Any:
     for shape, options in _DIAGONALS:
         yield SampleInput(make(shape), **options)
 
@@ -73,7 +72,8 @@ def _(base: Any, new: Any, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return _with_diagonal(base, new, offset, dim1, dim2)
 
 
-linalg_diagonal.samples(diagonal.sample_generator)
+diagonal.samples(_diagonal_samples)
+linalg_diagonal.samples(_diagonal_samples)
 
 
 @torchsymbol(torch.diagonal_scatter, tags=_SHAPE)

@@ -76,7 +76,7 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.Tensor.view, tags=VIEW)
 def view(input: TensorProxy, shape: Any) -> TensorProxy:
     """`input` in another shape, or, given a dtype, its memory read as elements of that dtype."""
-    if isinstance(shape, (Sequence, int)):
+    if isinstance(shape, Sequence):
         return clang.reshape(input, shape)
     return prims.bitcast(input, dtypes.to_dtype(shape))
 
@@ -88,7 +88,7 @@ reshape.errors(_reshape_errors)
 
 @view.view_scatter
 def _(base: Any, new: Any, shape: Any) -> Any:
-    if isinstance(shape, (Sequence, int)):
+    if isinstance(shape, Sequence):
         return clang.reshape(new, base.shape)
     return prims.bitcast(new, base.dtype)
 

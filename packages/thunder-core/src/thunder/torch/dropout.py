@@ -16,6 +16,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.errors import check
+from thunder.core.prims import get_grad, put_grad
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.torch.base import torchsymbol
 
@@ -32,10 +33,45 @@ def scaled_noise(a: Any, p: float, feature: bool = False) -> Any:
     return prims.dropout_noise(a, p, feature) / (1 - p)
 
 
+@torchsymbol(id="torch.dropout_backward")
+def dropout_backward(grad: Any, mask: Any, scale: float) -> Any:
+    """The gradient of dropout's input, from the mask of what was kept."""
+    return grad * mask * scale
+
+
+@dropout_backward.samples
+def _(make: MakeTensor) -> Any:
+    for shape in ((3, 4), (2, 3, 4)):
+        yield SampleInput(make(shape), make(shape, dtype=torch.bool), 2.0)
+
+
+@torchsymbol(torch.native_dropout, is_method=False)
+def native_dropout(input: Any, p: float, train: bool | None) -> Any:
+    """torch's fused dropout: the result, and the mask of what was kept."""
+    if train is False or 0 in input.shape:
+        return ltorch.clone(input), ltorch.ones_like(input, dtype=torch.bool)
+    return prims.native_dropout(input, p)
+
+
+@native_dropout.grad
+def _(input: Any, p: float, train: bool | None) -> Any:
+    out, mask = native_dropout(input, p, train)
+    scale = 1.0 if train is False else 0.0 if p == 1 else 1.0 / (1.0 - p)
+    put_grad(input, dropout_backward(get_grad(out), mask, scale))
+    return out, mask
+
+
+@native_dropout.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 4)), 0.3, True)
+    yield SampleInput(make((3, 4)), 0.3, False)
+    yield SampleInput(make((2, 3, 4)), 1.0, True)
+
+
 def dropped(a: Any, p: float) -> tuple[Any, Any]:
     """`a` after dropout, and what it was multiplied with."""
     if a.device.type == "cuda":
-        out, mask = prims.native_dropout(a, p)
+        out, mask = native_dropout(a, p, True)
         return out, mask * (1.0 / (1.0 - p))
     noise = scaled_noise(a, p)
     return a * noise, noise

@@ -47,7 +47,9 @@ def _padded(x: torch.Tensor) -> torch.Tensor:
 def _no_random(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
     """What stands for seed and offset where nothing was drawn; no kernel reads it."""
     shape, kind = ((2,), torch.uint64) if kernel == "flash" else ((), torch.int64)
-    return torch.zeros(shape, dtype=kind, device=query.device), torch.zeros((), dtype=kind, device=query.device)
+    # The CPU's kernel gives none, so there they are results; elsewhere they cost no kernel.
+    make = torch.zeros if query.device.type == "cpu" else torch.empty
+    return make(shape, dtype=kind, device=query.device), make((), dtype=kind, device=query.device)
 
 
 def _forward(

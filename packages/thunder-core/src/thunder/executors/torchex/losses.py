@@ -88,6 +88,8 @@ def _alike(grad: Any, self: Any, target: Any, *how: Any) -> bool | str:
 @torch_impl(ltorch.mse_loss_backward, checker=_alike)
 def mse_loss_backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
     """The gradient of the first tensor."""
+    if not self.is_floating_point():
+        raise NotImplementedError(f'"mse_backward" not implemented for {self.dtype}')  # the kernel would round
     return aten.mse_loss_backward(grad, self, target, reduction)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.executors.torchex.base import torch_impl
 
@@ -194,3 +195,9 @@ def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
 def native_dropout(a: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
     """The result of dropout and what was kept."""
     return torch.native_dropout(a, p, True)
+
+
+@torch_impl(ltorch.dropout_backward)
+def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """The gradient of dropout's input."""
+    return aten.native_dropout_backward(grad, mask, scale)

@@ -26,7 +26,7 @@ def _wide(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _as_kernel_has_them(x: torch.Tensor, input: torch.Tensor, weight: Optional) -> torch.Tensor:
     """Statistics as the backward kernel takes them."""
-    if input.device.type != "cpu" or input.dtype not in (torch.bfloat16, torch.float16):
+    if input.dtype not in (torch.bfloat16, torch.float16):
         return x
     mixed = weight is not None and weight.dtype != input.dtype
     return x if mixed else x.to(input.dtype)
@@ -66,7 +66,8 @@ def layer_norm_backward(
     bias: Optional,
 ) -> tuple[Optional, Optional, Optional]:
     """The gradients of input, weight and bias."""
-    mean, rstd = (_as_kernel_has_them(x, input, weight if weight is not None else bias) for x in (mean, rstd))
+    if input.device.type == "cpu":
+        mean, rstd = (_as_kernel_has_them(x, input, weight if weight is not None else bias) for x in (mean, rstd))
     mask = [True, weight is not None, bias is not None]
     return aten.native_layer_norm_backward(grad.contiguous(), input, normalized_shape, mean, rstd, weight, bias, mask)
 
@@ -116,8 +117,8 @@ def group_norm_forward(
 
 
 def _laid_out(input: torch.Tensor) -> torch.Tensor:
-    # torch's kernel takes dense memory, with the channels last or not.
-    if input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
+    # torch's kernels take dense memory; the channels may be last on the CPU only.
+    if input.device.type == "cpu" and input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
         return input
     return input.contiguous()
 
@@ -211,7 +212,9 @@ def batch_norm_backward(
     reserve: Optional,
 ) -> tuple[Optional, Optional, Optional]:
     """The gradients of input, weight and bias."""
-    if mean is not None and invstd is not None:
+    if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
+        mean, invstd = running_mean.float(), (running_var.float() + eps).rsqrt()  # some kernels ask for them
+    if mean is not None and input.device.type == "cpu":
         mean, invstd = (_as_kernel_has_them(x, input, weight) for x in (mean, invstd))
     if (
         train

@@ -18,6 +18,7 @@ import random
 import sys
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -574,6 +575,24 @@ OBJECT: Any = None
 def on_object(fn: Callable[[Any], Any], obj: Any, monkeypatch: pytest.MonkeyPatch) -> Watched:
     monkeypatch.setattr(sys.modules[__name__], "OBJECT", obj)
     return Watched(lambda x: x * fn(OBJECT))
+
+
+def test_a_property_over_an_instance_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = on_object(lambda o: o.base, Computing(), monkeypatch)
+    monkeypatch.setattr(Computing, "base", property(lambda self: 17.0), raising=False)
+    w.changed()
+
+
+def test_weak_references_and_odd_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Computing()
+    table: Any = {(1, "a"): 2.0, torch.float32: 3.0, Computing: 4.0, "ref": weakref.ref(target)}
+    w = on_object(lambda o: o[Computing] + o["ref"]().base, table, monkeypatch)
+    target.unused = 9
+    w.kept()
+    table[Computing] = 5.0
+    w.changed()
+    target.base = 7.0
+    w.changed()
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:

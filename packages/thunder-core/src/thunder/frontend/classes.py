@@ -121,3 +121,14 @@ class Classes(Values):
         if not is_library_class(cls):
             self._know_class(cls)
             self._hooks.watch(cls)
+
+    def _not_on_classes(self) -> None:
+        """What was found in an instance comes from there as long as its class has no property of that name."""
+        names: dict[type, set[str]] = {}
+        for cls, own in self._own_names.items():
+            for c in cls.__mro__:
+                if not is_library_class(c):
+                    names.setdefault(c, set()).update(n for n in own if n not in c.__dict__)
+        for c, absent in names.items():
+            if absent:
+                self._check("disjoint", self._know_class(c).to("{}.__dict__"), frozenset(absent))

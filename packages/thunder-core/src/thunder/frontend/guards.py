@@ -179,6 +179,7 @@ _CONDITIONS = {
     "empty": "{0}",
     "length": "len({0}) != {1}",
     "no_attribute": "hasattr({0}, {1})",
+    "disjoint": "not {0}.keys().isdisjoint({1})",
 }
 _BY_IDENTITY = (bool, type(None), type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)
 

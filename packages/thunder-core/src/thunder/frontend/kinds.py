@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
@@ -40,7 +41,7 @@ _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
 _LRU = type(functools.lru_cache(lambda: None))
 _FOUND: dict[type, str] = {
     types.FunctionType: "function", types.MethodType: "method", functools.partial: "partial", _LRU: "wrapper",
-    types.SimpleNamespace: "namespace", contextvars.ContextVar: "variable", threading.local: "opaque",
+    types.SimpleNamespace: "namespace", weakref.ref: "reference", contextvars.ContextVar: "variable", threading.local: "opaque",
     random.Random: "opaque", random.SystemRandom: "opaque",
 }  # fmt: skip
 # Classes of Python's library whose instances are data that programs keep their options in.
@@ -135,6 +136,16 @@ def items_of(x: Any) -> tuple[Any, ...]:
 
 def _is_plain(x: Any) -> bool:
     return kind_of(x) == "plain" or isinstance(x, enum.Enum) or (type(x) is tuple and all(_is_plain(i) for i in x))
+
+
+def is_key(x: Any) -> bool:
+    """Whether a dict's key can be compared with what it was."""
+    return _is_plain(x) or kind_of(x) in ("identity", "class")
+
+
+def is_literal(x: Any) -> bool:
+    """Whether its repr can stand in the text of a prologue."""
+    return type(x) in (str, int, bool, bytes, type(None)) or (type(x) is tuple and all(is_literal(i) for i in x))
 
 
 def all_plain(items: tuple[Any, ...], pairs: bool) -> bool:

@@ -141,6 +141,8 @@ def _message(check: Check) -> str:
         return f"the contents of {place} were {value!r:.80}"
     if kind == "keys":
         return f"the keys of {place} were {value!r:.80}"
+    if kind == "disjoint":
+        return f"{place.parent} had none of {', '.join(sorted(value))}"
     if kind == "no_attribute":
         return f"{place} had no attribute {value}"
     return f"{place} was another object"

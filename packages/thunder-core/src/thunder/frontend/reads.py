@@ -99,6 +99,7 @@ class Recorder(Functions):
         for code, scope in self._strangers.values():
             self._find_stranger(code, scope)
         self._class_level_names()
+        self._not_on_classes()
         self._append_only()
         if self._unknown:
             young = Youth.ids()
@@ -160,6 +161,8 @@ class Recorder(Functions):
             return
         now, before = variables(obj), _before(reached, "{}.__dict__")
         if before is not None and name in before:
+            if raw is ABSENT:
+                self._own_names.setdefault(cls, set()).add(name)
             if now.get(name, ABSENT) is before[name]:  # type: ignore[union-attr]
                 self.value(place.variable(name), before[name])
         elif now is not None and name in now:
@@ -206,6 +209,7 @@ class Recorder(Functions):
             elif found is not ABSENT:
                 before = _before(reached, f"{{}}['{table}']") or {}
                 if before.get(name, ABSENT) is found:
+                    self._own_names.setdefault(cls, set()).add(name)
                     self.value(reached.place.variable(table).item(name), found)
             else:
                 self._nowhere(reached, cls, name)

@@ -83,6 +83,7 @@ class Values:
         self._nested: set[int] = set()
         self._classes: dict[type, Place] = {}
         self._methods: dict[int, tuple[type, str]] = {}
+        self._own_names: dict[type, set[str]] = {}
         self._lookups: dict[tuple[type, str], Any] = {}
         self._globals: dict[int, GlobalsSnapshot] = {}
         self._cells: set[int] = set()
@@ -158,6 +159,15 @@ class Values:
             self._weakly(place, wrapper)
         self.value(place.attribute("__wrapped__"), wrapper.__wrapped__)
 
+    def _reference(self, place: Place, reference: Any, root: bool) -> None:
+        """A weak reference: what it refers to."""
+        self._check("type", place, type(reference))
+        found = reference()
+        if found is None:
+            self._check("is", place.to("{}()"), None)
+        else:
+            self.value(place.to("{}()"), found)
+
     def _opaque(self, place: Place, value: Any, root: bool) -> None:
         self._alive.append(value)
         self._refuse(f"{place} is a {type(value).__name__}, whose contents no guard watches")
@@ -197,30 +207,24 @@ class Values:
 
     def _contents(self, place: Place, x: Any) -> None:
         items = kinds.items_of(x)
+        pairs = isinstance(x, dict)
+        plain = kinds.all_plain(items, pairs)
         if not items:
             self._check("empty", place)
-        elif kinds.all_plain(items, isinstance(x, dict)):
-            if len(items) > MAX_PLAIN:
-                self._refuse(f"{place} has {len(items)} items, of which a guard cannot tell which were read")
-            else:
-                self._check("contents", place, kinds.frozen(x))
-        elif isinstance(x, (set, frozenset)) or (isinstance(x, dict) and not kinds.all_plain(tuple(x), False)):
-            self._refuse(f"the elements or keys of {place} are objects, which no guard watches")
-        elif len(items) > MAX_ITEMS:
+        elif len(items) > (MAX_PLAIN if plain else MAX_ITEMS):
             self._refuse(f"{place} has {len(items)} items, of which a guard cannot tell which were read")
-        elif isinstance(x, dict):
-            self._check("keys", place, tuple(x))
-            get = "{{}}[{!r}]" if type(x) in kinds.EXACT else "dict.__getitem__({{}}, {!r})"
-            for key, item in items:
-                step = place.item(key) if get.startswith("{{}}[") else place.to(get.format(key), str(key))
-                self.value(step, item)
+        elif plain:
+            self._check("contents", place, kinds.frozen(x))
+        elif isinstance(x, (set, frozenset)) or (pairs and not all(kinds.is_key(k) for k, _ in items)):
+            self._refuse(f"the elements or keys of {place} are objects, which no guard watches")
+        elif pairs:
+            self._check("keys", place, tuple(k for k, _ in items))
+            for i, (key, item) in enumerate(items):
+                self.value(_entry(place, x, key, i), item)
         else:
             self._check("length", place, len(items))
-            get = (
-                "{{}}[{!r}]" if type(x) in kinds.EXACT else f"{kinds.base_of(x).__name__}.__getitem__({{{{}}}}, {{!r}})"
-            )
             for i, item in enumerate(items):
-                self.value(place.to(get.format(i), str(i)), item)
+                self.value(_element(place, x, i), item)
 
     def _object(self, place: Place, obj: Any, root: bool) -> None:
         cls = type(obj)
@@ -255,3 +259,17 @@ class Values:
                     self.value(snapshot.place.item(key), value)
         for name in kinds.plain_class_attributes(type(obj)):
             self._class_read(type(obj), name, getattr(type(obj), name))
+
+
+def _entry(place: Place, x: Any, key: Any, position: int) -> Place:
+    """Where the value of a dict's key stands, read without code of a subclass."""
+    if not kinds.is_literal(key):
+        return place.to(f"tuple(dict.values({{}}))[{position}]", str(position))
+    return place.item(key) if type(x) in kinds.EXACT else place.to(f"dict.__getitem__({{}}, {key!r})", str(key))
+
+
+def _element(place: Place, x: Any, i: int) -> Place:
+    """Where an item of a list or tuple stands, read without code of a subclass."""
+    if type(x) in kinds.EXACT:
+        return place.item(i)
+    return place.to(f"{kinds.base_of(x).__name__}.__getitem__({{}}, {i})", str(i))

@@ -103,7 +103,9 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
     def part(g: Any) -> Any:
         rest = g <= 0
         log = g.masked_fill(rest, 1).log().masked_fill(rest, -math.inf)
-        return (_from_the_end(logcumsumexp, log - out, dim) + a).exp()
+        # Where nothing but exp(-inf) was added up there is nothing to share either.
+        share = (log - out).masked_fill(out == -math.inf, -math.inf)
+        return (_from_the_end(logcumsumexp, share, dim) + a).exp()
 
     return part(g) - part(-g)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The executors that come with thunder. Importing this package registers them."""
-# No `from __future__ import annotations` here: help(add_operator_executor) is to show the types as they are written.
+# No `from __future__ import annotations` here: help(add_operator_executor) is to show the types as they are written,
+# and those that it has not stay unwritten.
 
 from thunder.core.symbol import Symbol
 from thunder.executors.pythonex import ex as PYTHON
@@ -13,7 +14,7 @@ add_always_executor(TORCH)
 add_always_executor(PYTHON)
 
 
-def add_operator_executor(name, op_map, *, add_to_default_executors: bool = True) -> None:
+def add_operator_executor(name, op_map, *, add_to_default_executors: bool = True) -> None:  # type: ignore[no-untyped-def]
     """Makes and registers an executor from a map of operator ids to `(name, checker, implementation)`.
 
     The checker sees the operator's arguments as proxies; the implementation gets real tensors and returns real tensors.

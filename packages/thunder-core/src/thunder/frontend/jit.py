@@ -22,7 +22,7 @@ from thunder.frontend.options import Options
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "statistics", "trace"]
 
-# What a prologue raises when a call is not for its specialization: a guard's answer, or a path that is not there any more.
+# What a prologue raises when a call is not for its specialization: a guard's answer, or a path that is gone.
 _NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError)
 
 
@@ -31,14 +31,15 @@ MAX_SPECIALIZATIONS = 16
 
 
 class CompileStats:
-    """What a jitted callable has done: calls answered from the cache, calls that compiled, and the traces of the last."""
+    """What a jitted callable has done: calls answered from the cache, calls that compiled, the traces of the last."""
 
     def __init__(self) -> None:
         self.cache_hits = 0
         self.cache_misses = 0
         self.last: Specialization | None = None
         self.uncacheable: str | None = None
-        self.refused: list[str] = []  # why the cached programs, newest first, did not answer the last call that compiled
+        # Why the cached programs, newest first, did not answer the last call that compiled.
+        self.refused: list[str] = []
         self.eager: str | None = None  # why it is not compiled any more
 
     @property
@@ -154,8 +155,8 @@ class JitFunction:
     def _give_up(self, reason: str) -> None:
         self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached and none was for this call ({reason})"
         warnings.warn(
-            f"{self!r} runs eagerly where its programs do not fit: {self._stats.eager}. Pass what changes as a tensor, or "
-            "start anew with thunder.reset()",
+            f"{self!r} runs eagerly where its programs do not fit: {self._stats.eager}. Pass what changes as a tensor, "
+            "or start anew with thunder.reset()",
             stacklevel=4,
         )
 
@@ -208,7 +209,7 @@ def jit_function(fn: Callable[..., Any], options: Options, transforms: Sequence[
 
 
 def compile_function(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:
-    """`thunder.compile`: as `thunder.jit`, but it uses exactly the executors listed and traces keep the function's name."""
+    """`thunder.compile`: as `thunder.jit`, but with exactly the executors listed; traces keep the function's name."""
     exact = None if executors_list is None else tuple(get_executor(ex) for ex in executors_list)
     if exact is None:
         exact = resolve_executors(None)
@@ -230,5 +231,3 @@ def statistics(fn: Any) -> CompileStats:
     if not isinstance(stats, CompileStats):
         raise TypeError(f"{fn!r} is not a jitted function or module: give what thunder.jit returned")
     return stats
-
-

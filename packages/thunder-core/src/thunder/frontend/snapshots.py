@@ -21,7 +21,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class Write(NamedTuple):
-    """One assignment: `kind` is an operation of `effects.py` on the target, with `key` where it has one, and a value."""
+    """One assignment: `kind` is an operation of `effects.py` on the target, with a `key` where it has one."""
 
     kind: str
     place: Place

@@ -124,7 +124,7 @@ def _same_object(actual: Any, expected: Any) -> bool:
     if isinstance(expected, (float, complex)) and type(actual) is type(expected):
         if actual == expected:
             return True
-        if isinstance(expected, complex):
+        if isinstance(expected, complex) or isinstance(actual, complex):  # both: their types are the same
             return abs(actual - expected) <= 1e-6 * abs(expected) or (actual != actual and expected != expected)
         return math.isclose(actual, expected, rel_tol=1e-6) or (math.isnan(actual) and math.isnan(expected))
     return type(actual) is type(expected) and bool(actual == expected)

@@ -328,13 +328,10 @@ def test_errors(case: Case) -> None:
     for i, (sample, kind, pattern) in enumerate(case.info.error_inputs(case.device)):
         with case.sample(i, sample):
             case.counted["samples"] += 1
-            _check_raises(lambda s=sample: running.trace_sample(case.info, s), kind, pattern, "while it is traced")
-            _check_raises(
-                lambda s=sample: running.run_jitted(case.info, s, case.target.executors),
-                kind,
-                pattern,
-                "in thunder.jit",
-            )
+            traced = functools.partial(running.trace_sample, case.info, sample)
+            _check_raises(traced, kind, pattern, "while it is traced")
+            jitted = functools.partial(running.run_jitted, case.info, sample, case.target.executors)
+            _check_raises(jitted, kind, pattern, "in thunder.jit")
     case.claimed(True)
 
 

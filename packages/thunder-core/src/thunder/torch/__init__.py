@@ -4,10 +4,10 @@
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.proxies import TensorProxy as TensorLike  # what operations say of their arguments
-from thunder.torch.base import all_torchsymbols, language, torch_function_map, torchctx, torchsymbol
 from thunder.torch.activations import *  # noqa: F403
 from thunder.torch.activations_smooth import *  # noqa: F403
 from thunder.torch.attention import *  # noqa: F403
+from thunder.torch.base import all_torchsymbols, language, torch_function_map, torchctx, torchsymbol
 from thunder.torch.batch_norms import *  # noqa: F403
 from thunder.torch.casting import *  # noqa: F403
 from thunder.torch.conv import *  # noqa: F403
@@ -37,7 +37,7 @@ from thunder.torch.norms import *  # noqa: F403
 from thunder.torch.padding import *  # noqa: F403
 from thunder.torch.patches import *  # noqa: F403
 from thunder.torch.pooling import *  # noqa: F403
-from thunder.torch.properties import *  # noqa: F403
+from thunder.torch.properties import *  # type: ignore[assignment]  # noqa: F403  (`numel` is a helper in others)
 from thunder.torch.random import *  # noqa: F403
 from thunder.torch.reductions import *  # noqa: F403
 from thunder.torch.scans import *  # noqa: F403

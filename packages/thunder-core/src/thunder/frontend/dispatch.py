@@ -21,7 +21,7 @@ from thunder.core.state import state
 from thunder.core.symbol import Symbol
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
-from thunder.frontend.tracer import Tracer, annotate, user_line
+from thunder.frontend.tracer import Tracer, annotate, needs_grad, tensors_in, user_line
 from thunder.torch.base import language, torch_function_map
 
 __all__ = ["TracingMode", "call_torch_function"]
@@ -158,8 +158,9 @@ def _functional_form(func: Any, name: str) -> Symbol | None:
 def _call_language(tracer: Tracer, fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(fn, Symbol):
         return tracer.call_symbol(fn, args, kwargs)
+    grad = torch.is_grad_enabled() and any(needs_grad(t) for t in tensors_in(args, kwargs))
     with tracer.recording():
-        return tracer.wrap(fn(*tracer.unwrap(args), **tracer.unwrap(kwargs)))
+        return tracer.wrap(fn(*tracer.unwrap(args), **tracer.unwrap(kwargs)), requires_grad=grad)
 
 
 def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -232,7 +232,7 @@ class Tracer:
         """Calls an operation for user code."""
         with self.recording():
             given = args[0] if args and isinstance(args[0], torch.Tensor) else None
-            tensors = _tensors_in(args, kwargs)
+            tensors = tensors_in(args, kwargs)
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
             if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
@@ -325,7 +325,7 @@ class Tracer:
                     storage = lifted.handle._storage
                     if storage.written and storage.value is not lifted.proxy:
                         self._write_back(lifted, storage)
-                _share_memory(_tensors_in(output))
+                _share_memory(tensors_in(output))
                 output = self.unwrap(output)
                 self.trace.output = output
                 prims.python_return(output)
@@ -358,7 +358,8 @@ def _unpacks(args: Sequence[Proxy]) -> list[Any]:
     return [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in args]
 
 
-def _tensors_in(*containers: Any) -> list[torch.Tensor]:
+def tensors_in(*containers: Any) -> list[torch.Tensor]:
+    """The tensors in arguments, through tuples, lists, dicts and slices."""
     found: list[torch.Tensor] = []
     stack = list(containers)
     while stack:

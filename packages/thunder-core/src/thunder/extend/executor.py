@@ -113,7 +113,7 @@ class Executor:
         )
         self.opmap[name] = sym
         for target in (replaces,) if callable(replaces) else tuple(replaces or ()):
-            self._lookasides[target] = sym
+            self._lookasides[_overridable(target)] = sym
         _changed()
         return sym
 
@@ -189,6 +189,18 @@ class Executor:
     def lookaside(self, fn: Callable[..., Any]) -> Symbol | None:
         """The operator that replaces `fn` in traced programs."""
         return self._lookasides.get(fn)
+
+
+def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, if calls of it can be seen while a program is traced."""
+    from torch.overrides import resolve_name
+
+    if resolve_name(fn) is None:
+        raise TypeError(
+            f"replaces= takes functions of torch, whose calls a traced program can be seen making, but {fn!r} is not one: call "
+            "the operator in its place"
+        )
+    return fn
 
 
 def _in_torch_language(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,7 +41,8 @@ _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
 _LRU = type(functools.lru_cache(lambda: None))
 _FOUND: dict[type, str] = {
     types.FunctionType: "function", types.MethodType: "method", functools.partial: "partial", _LRU: "wrapper",
-    types.SimpleNamespace: "namespace", weakref.ref: "reference", contextvars.ContextVar: "variable", threading.local: "opaque",
+    types.SimpleNamespace: "namespace", weakref.ref: "reference",
+    contextvars.ContextVar: "variable", threading.local: "opaque",
     random.Random: "opaque", random.SystemRandom: "opaque",
 }  # fmt: skip
 # Classes of Python's library whose instances are data that programs keep their options in.

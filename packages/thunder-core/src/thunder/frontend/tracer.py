@@ -359,7 +359,7 @@ def _unpacks(args: Sequence[Proxy]) -> list[Any]:
 
 
 def tensors_in(*containers: Any) -> list[torch.Tensor]:
-    """The tensors in arguments, through tuples, lists, dicts and slices."""
+    """The tensors in arguments, through tuples, lists and dicts."""
     found: list[torch.Tensor] = []
     stack = list(containers)
     while stack:

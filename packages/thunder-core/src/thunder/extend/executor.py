@@ -197,8 +197,8 @@ def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     if resolve_name(fn) is None:
         raise TypeError(
-            f"replaces= takes functions of torch, whose calls a traced program can be seen making, but {fn!r} is not one: call "
-            "the operator in its place"
+            f"replaces= takes functions of torch, whose calls a traced program can be seen making, but {fn!r} is not "
+            "one: call the operator in its place"
         )
     return fn
 

@@ -250,6 +250,26 @@ def _f_batch_norm(
     return _batch_norm(tracer, input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
+# -- embeddings that shorten the rows they look up --------------------------------------------------------------------
+@_special(torch.nn.functional.embedding)
+def _embedding(
+    tracer: Tracer, input: Any, weight: Any, padding_idx: Any = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Any:  # fmt: skip
+    import thunder.torch as ltorch
+
+    if max_norm is not None:
+        with torch.no_grad():
+            used = torch.zeros(weight.shape[0], dtype=torch.bool, device=weight.device)
+            used = used.index_fill(0, input.reshape(-1), True)
+            norms = torch.linalg.vector_norm(weight, norm_type, dim=1)
+            scale = torch.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
+            _write(tracer, weight, weight * scale[:, None], "embedding")
+    return tracer.call_symbol(
+        ltorch.embedding, (input, weight, padding_idx, None, 2.0, scale_grad_by_freq, sparse), {}
+    )
+
+
 # -- properties -------------------------------------------------------------------------------------------------------
 def _get_data(tracer: Tracer, x: Any) -> Any:
     return tracer.handle_of(x).detach()

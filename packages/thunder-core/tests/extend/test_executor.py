@@ -110,7 +110,7 @@ def test_names_that_no_trace_can_call(executor: OperatorExecutor, name: str) -> 
 def test_replacing_functions_of_torch(executor: OperatorExecutor) -> None:
     """In programs that use the executor, one or several, and in no others."""
     op = executor.register_operator(
-        "acme_exp", like=lambda a: a.exp(), fn=torch.exp, replaces=[torch.exp, torch.Tensor.exp, math.fabs]
+        "acme_exp", like=lambda a: a.exp(), fn=torch.exp, replaces=[torch.exp, torch.Tensor.exp]
     )
     assert executor.lookaside(torch.exp) is op
     assert executor.lookaside(torch.sin) is None
@@ -124,6 +124,8 @@ def test_replacing_functions_of_torch(executor: OperatorExecutor) -> None:
         assert "acme_exp(" not in str(thunder.last_traces(without)[-1])
     single = executor.register_operator("acme_sin", like=lambda a: a.sin(), fn=torch.sin, replaces=torch.sin)
     assert executor.lookaside(torch.sin) is single
+    with pytest.raises(TypeError, match="replaces= takes functions of torch"):
+        executor.register_operator("acme_fabs", like=lambda a: a.abs(), fn=torch.abs, replaces=math.fabs)
 
 
 def test_bind_postprocess(executor: OperatorExecutor) -> None:

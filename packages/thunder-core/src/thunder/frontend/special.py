@@ -265,9 +265,7 @@ def _embedding(
             norms = torch.linalg.vector_norm(weight, norm_type, dim=1)
             scale = torch.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
             _write(tracer, weight, weight * scale[:, None], "embedding")
-    return tracer.call_symbol(
-        ltorch.embedding, (input, weight, padding_idx, None, 2.0, scale_grad_by_freq, sparse), {}
-    )
+    return tracer.call_symbol(ltorch.embedding, (input, weight, padding_idx, None, 2.0, scale_grad_by_freq, sparse), {})
 
 
 # -- properties -------------------------------------------------------------------------------------------------------

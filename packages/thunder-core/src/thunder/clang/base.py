@@ -75,7 +75,11 @@ def maybe_broadcast(*args: Any) -> tuple[Any, ...]:
     A CPU tensor without dimensions goes along with tensors of another device, to which it is moved.
     """
     tensors = [a for a in args if isinstance(a, TensorProxy)]
-    if all(t.shape == tensors[0].shape for t in tensors):
+    first = tensors[0].shape
+    for t in tensors:
+        if t.shape != first:
+            break
+    else:
         return args
     shape = compute_broadcast_shape(*[t.shape for t in tensors])
     device = next(t.device for t in tensors if t.ndim)
@@ -92,7 +96,7 @@ def maybe_broadcast(*args: Any) -> tuple[Any, ...]:
 def maybe_convert_to_dtype(a: Any, dtype: dtypes.dtype | type) -> Any:
     """`a` converted to `dtype`, where that changes it: tensors by an operation, numbers at once."""
     if isinstance(a, TensorProxy):
-        target = dtypes.to_dtype(dtype)
+        target = dtype if type(dtype) is dtypes.dtype else dtypes.to_dtype(dtype)
         return a if a.dtype is target else prims.convert_element_type(a, target)
     if isinstance(a, (bool, int, float, complex, NumberProxy)):
         value = number_value(a)

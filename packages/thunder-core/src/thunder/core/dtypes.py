@@ -176,8 +176,11 @@ def is_low_precision_dtype(d: dtype) -> bool:
 
 
 def category(d: dtype | type) -> int:
-    """The promotion category of a dtype or of a Python number type."""
-    return d.category if isinstance(d, dtype) else _CATEGORY_OF_NUMBER[d]
+    """The promotion category of a dtype or of a Python number type, or of what derives from one (an IntEnum)."""
+    if isinstance(d, dtype):
+        return d.category
+    found = _CATEGORY_OF_NUMBER.get(d)
+    return found if found is not None else next(c for t, c in _CATEGORY_OF_NUMBER.items() if issubclass(d, t))
 
 
 def dtype_to_numbertype(d: dtype | type) -> type:

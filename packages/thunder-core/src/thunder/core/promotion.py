@@ -91,16 +91,28 @@ def result_type(*operands: Any) -> dtype:
     return result
 
 
+def _is_type_of_first(operands: tuple[Any, ...]) -> bool:
+    """Whether the common type is plainly the first operand's: tensors of that type, and numbers that it holds."""
+    first = operands[0]
+    if type(first) is not TensorProxy:
+        return False
+    kind = first.dtype
+    for x in operands:
+        if type(x) is TensorProxy:
+            if x.dtype is not kind:
+                return False
+        elif type(x) not in dtypes.number_types or dtypes.category(type(x)) > kind.category:
+            return False
+    return True
+
+
 def elementwise_type_promotion(
     *operands: Any,
     type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
 ) -> tuple[dtype, dtype]:
     """The type that an elementwise operation computes in, and the type of its result."""
     first = operands[0]
-    if isinstance(first, TensorProxy) and all(isinstance(x, TensorProxy) and x.dtype is first.dtype for x in operands):
-        common: dtype = first.dtype
-    else:
-        common = result_type(*operands)
+    common = first.dtype if _is_type_of_first(operands) else result_type(*operands)
     kinds = ELEMENTWISE_TYPE_PROMOTION_KIND
     kind = type_promotion_kind
     if kind is kinds.ALWAYS_BOOL:

@@ -259,7 +259,7 @@ def _halves(input: Any, dim: int) -> Any:
         lambda: f"Halving dimension must be even, but dimension {d} is size {size}",
     )
     check_floats("glu", input)
-    return input.narrow(d, 0, size // 2), input.narrow(d, size // 2, size // 2)
+    return clang.slice_in_dim(input, 0, size // 2, dim=d), clang.slice_in_dim(input, size // 2, size, dim=d)
 
 
 @glu.samples

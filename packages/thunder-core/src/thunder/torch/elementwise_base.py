@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from thunder import clang
 from thunder.core.dtypes import INTEGER, dtype, float32, is_complex_dtype, low_precision_dtypes
+from thunder.core.langctx import set_langctx
 from thunder.core.prims.elementwise_base import differentiable
 from thunder.core.promotion import default_dtype
 from thunder.core.proxies import TensorProxy
@@ -66,15 +67,19 @@ def _low_precision(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dtype | Non
 
 
 def in_float32(decomposition: F) -> F:
-    """Decorator of a decomposition: 16-bit tensors come in as float32, and the result goes back rounded once."""
+    """Decorator of a decomposition: 16-bit tensors come in as float32, and the result goes back rounded once.
+
+    Its operators are the core language's, so that it decomposes into primitives at once.
+    """
 
     @functools.wraps(decomposition)
     def widened(*args: Any, **kwargs: Any) -> Any:
         low = _low_precision(args, kwargs)
-        if low is None:
-            return decomposition(*args, **kwargs)
-        out = decomposition(*map(to_float32, args), **{k: to_float32(v) for k, v in kwargs.items()})
-        return clang.maybe_convert_to_dtype(out, low)
+        with set_langctx(clang.clangctx):
+            if low is None:
+                return decomposition(*args, **kwargs)
+            out = decomposition(*map(to_float32, args), **{k: to_float32(v) for k, v in kwargs.items()})
+            return clang.maybe_convert_to_dtype(out, low)
 
     return widened  # type: ignore[return-value]
 

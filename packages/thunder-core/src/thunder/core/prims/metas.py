@@ -98,11 +98,26 @@ def check_same_dtype(name: str, *args: Any) -> dtypes.dtype:
     return found[0]
 
 
+def _plainly_alike(args: tuple[Any, ...]) -> TensorProxy | None:
+    """The tensor that the result is like, in the usual case that operands agree in everything; else None."""
+    first: TensorProxy | None = None
+    for a in args:
+        if type(a) is TensorProxy:
+            if first is None:
+                first = a
+            elif a.shape != first.shape or a.dtype is not first.dtype or a.device is not first.device:
+                return None
+        elif first is None or type(a) not in dtypes.number_types or dtypes.category(type(a)) > first.dtype.category:
+            return None
+    return first
+
+
 def elementwise_meta(name: str, *args: Any, out_dtype: dtypes.dtype | None = None) -> TensorProxy:
     """The result of an elementwise primitive: shapes, devices and dtypes must agree."""
+    like = _plainly_alike(args)
+    if like is not None:
+        return TensorProxy(like=like, dtype=out_dtype)
     tensors = [a for a in args if isinstance(a, TensorProxy)]
-    if len(tensors) == 1 and len(args) == 1:
-        return TensorProxy(like=tensors[0], dtype=out_dtype)
     check(bool(tensors), lambda: f"{name} needs at least one tensor", TypeError)
     for a in args:
         if not (isinstance(a, TensorProxy) or is_number(a)):

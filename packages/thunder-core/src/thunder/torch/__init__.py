@@ -12,12 +12,14 @@ from thunder.torch.batch_norms import *  # noqa: F403
 from thunder.torch.casting import *  # noqa: F403
 from thunder.torch.conv import *  # noqa: F403
 from thunder.torch.creation import *  # noqa: F403
+from thunder.torch.creation_ranges import *  # noqa: F403
 from thunder.torch.cross_entropy import *  # noqa: F403
 from thunder.torch.data_dependent import *  # noqa: F403
 from thunder.torch.diagonals import *  # noqa: F403
 from thunder.torch.dropout import *  # noqa: F403
 from thunder.torch.einsum import *  # noqa: F403
 from thunder.torch.elementwise import *  # noqa: F403
+from thunder.torch.elementwise_binary import *  # noqa: F403
 from thunder.torch.elementwise_comparison import *  # noqa: F403
 from thunder.torch.elementwise_complex import *  # noqa: F403
 from thunder.torch.elementwise_conditional import *  # noqa: F403

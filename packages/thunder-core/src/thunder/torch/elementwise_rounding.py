@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signs, absolute values, rounding, division with remainder and the like in the torch language."""
+"""Signs, absolute values and rounding in the torch language."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import torch
 
 from thunder import clang
 from thunder.core import prims
-from thunder.core.dtypes import COMPLEX, INTEGER, bool8, complex64, complex128, float64, int32, int64, is_complex_dtype
+from thunder.core.dtypes import INTEGER, bool8, complex64, int32
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp
-from thunder.core.prims.elementwise_base import differentiable, unary_samples
-from thunder.core.prims.elementwise_binary import pow_by_base, pow_by_exponent
-from thunder.core.promotion import result_type
-from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
+from thunder.core.prims.elementwise_base import unary_samples
+from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
 from thunder.torch.base import torchsymbol
-from thunder.torch.elementwise_base import COMPARISON, ELEMENTWISE, in_float32, sum_to
+from thunder.torch.elementwise_base import COMPARISON, ELEMENTWISE, in_float32
 
 
 @torchsymbol(torch.neg, torch.negative, tags=ELEMENTWISE)
@@ -155,40 +153,6 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 2), dtype=int32)), NotImplementedError, "not implemented for int32"
 
 
-@torchsymbol(torch.fmod, tags=ELEMENTWISE)
-def fmod(input: Any, other: Any) -> Any:
-    """What is left of input after dividing by other, with the sign of input."""
-    return clang.fmod(input, other)
-
-
-@torchsymbol(torch.remainder, tags=ELEMENTWISE)
-def remainder(input: Any, other: Any) -> Any:
-    """What is left of input after dividing by other, with the sign of other."""
-    return clang.remainder(input, other)
-
-
-@fmod.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, exclude_zero=True)
-    yield SampleInput(make((2, 3)), -3)
-
-
-@remainder.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, exclude_zero=True)
-    yield SampleInput(make((2, 3)), -3)
-    yield SampleInput(7, make((2, 3), exclude_zero=True))
-
-
-def _no_remainder(make: MakeTensor) -> Any:
-    a = make((2, 3), dtype=complex64)
-    yield SampleInput(a, a), NotImplementedError, "not implemented for"
-
-
-fmod.errors(_no_remainder)
-remainder.errors(_no_remainder)
-
-
 @torchsymbol(torch.frexp, tags=ELEMENTWISE)
 def frexp(input: Any) -> Any:
     """Fractions in [0.5, 1) and the powers of two that make input of them."""
@@ -201,168 +165,3 @@ frexp.samples(unary_samples())
 @frexp.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 2), dtype=int32)), RuntimeError, "only supports floating-point dtypes"
-
-
-@torchsymbol(torch.ldexp, tags=ELEMENTWISE)
-def ldexp(input: Any, other: Any) -> Any:
-    """input * 2**other."""
-    if not (input.dtype.is_floating_point and other.dtype.category == INTEGER):
-        return clang.mul(input, clang.pow(2.0, other))
-    # Exact, in the type of input: the power in two halves, which do not overflow where the product does not.
-    exponent = clang.minimum(clang.maximum(clang.maybe_convert_to_dtype(other, int64), -2046), 2046)
-    half = clang.bitwise_right_shift(exponent, 1)
-    out = clang.maybe_convert_to_dtype(input, float64)
-    for part in (half, clang.sub(exponent, half)):
-        out = clang.mul(out, clang.exp2(clang.maybe_convert_to_dtype(part, float64)))
-    return clang.maybe_convert_to_dtype(out, input.dtype)
-
-
-@ldexp.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, numbers=False)
-    yield SampleInput(make((4, 4)), make((4, 4), dtype=int32, low=0))
-
-
-@torchsymbol(torch.gcd, tags=COMPARISON)
-def gcd(input: Any, other: Any) -> Any:
-    """The greatest common divisor of input and other."""
-    return clang.gcd(input, other)
-
-
-@torchsymbol(torch.lcm, tags=COMPARISON)
-def lcm(input: Any, other: Any) -> Any:
-    """The least common multiple of input and other; 0 where one of them is."""
-    divisor = clang.gcd(input, other)
-    kind = divisor.dtype
-    # Short integers in 32 bits, as C does: what overflows does so at the end.
-    wide = int32 if kind.bytes < 4 else kind
-    safe = clang.maybe_convert_to_dtype(clang.where(clang.eq(divisor, 0), 1, divisor), wide)
-    quotient = clang.trunc_divide(clang.maybe_convert_to_dtype(input, wide), safe)
-    product = clang.abs(clang.mul(quotient, clang.maybe_convert_to_dtype(other, wide)))
-    return clang.maybe_convert_to_dtype(product, kind)
-
-
-def _no_floats(make: MakeTensor) -> Any:
-    a = make((2, 3), dtype=float64)
-    yield SampleInput(a, a), NotImplementedError, '"gcd" not implemented for float64'
-
-
-for _op in (gcd, lcm):
-    _op.samples(lambda make: elementwise_binary(make, numbers=False))
-    _op.errors(_no_floats)
-
-
-@torchsymbol(torch.copysign, tags=ELEMENTWISE)
-def copysign(input: Any, other: Any) -> Any:
-    """|input| with the sign of other."""
-    return clang.copysign(input, other)
-
-
-@copysign.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make)
-    yield SampleInput(make((2, 3)), -2)
-
-
-@torchsymbol(torch.nextafter, tags=ELEMENTWISE)
-def nextafter(input: Any, other: Any) -> Any:
-    """The number next to input in the direction of other."""
-    return clang.nextafter(input, other)
-
-
-@torchsymbol(torch.hypot, tags=ELEMENTWISE)
-def hypot(input: Any, other: Any) -> Any:
-    """The length of (input, other)."""
-    return clang.hypot(input, other)
-
-
-@torchsymbol(torch.atan2, torch.arctan2, tags=ELEMENTWISE)
-def atan2(input: Any, other: Any) -> Any:
-    """The angle of the point (other, input)."""
-    return clang.atan2(input, other)
-
-
-for _op in (nextafter, hypot, atan2):
-    _op.samples(lambda make: elementwise_binary(make, numbers=False))
-
-
-def _no_integers(make: MakeTensor) -> Any:
-    a = make((2, 3), dtype=int32)
-    yield SampleInput(a, a), NotImplementedError, "not implemented for int32"
-
-
-nextafter.errors(_no_integers)
-hypot.errors(_no_integers)
-
-
-@torchsymbol(torch.heaviside, tags=COMPARISON)
-def heaviside(input: Any, values: Any) -> Any:
-    """0 below zero, `values` at zero, 1 above."""
-    check(
-        not is_complex_dtype(input.dtype) and not is_complex_dtype(values.dtype),
-        lambda: "heaviside is not yet implemented for complex tensors.",
-    )
-    check(
-        input.dtype is values.dtype,
-        lambda: f"heaviside is not yet implemented for tensors with different dtypes: {input.dtype}, {values.dtype}",
-    )
-    step = clang.maybe_convert_to_dtype(clang.gt(input, 0), input.dtype)
-    return clang.where(clang.eq(input, 0), values, step)
-
-
-@heaviside.samples
-def _(make: MakeTensor) -> Any:
-    for s in elementwise_binary(make, numbers=False, low=-2, high=2):
-        a, b = s.args
-        yield SampleInput(a.round() if a.is_floating_point() else a, b)
-
-
-@heaviside.errors
-def _(make: MakeTensor) -> Any:
-    a, b = make((3,), dtype=float64), make((3,), dtype=complex64)
-    yield SampleInput(a, make((3,), dtype=int32)), RuntimeError, "not yet implemented for tensors with different dtypes"
-    yield SampleInput(b, b), RuntimeError, "not yet implemented for complex tensors"
-
-
-@torchsymbol(torch.pow, tags=ELEMENTWISE)
-def pow(input: Any, exponent: Any) -> Any:
-    """input to the power of exponent."""
-    return clang.pow(input, exponent)
-
-
-@pow.vjp
-def _(g: Any, out: Any, input: Any, exponent: Any) -> Any:
-    by_input = sum_to(pow_by_base(g, input, exponent), input) if differentiable(input) else None
-    return by_input, (sum_to(pow_by_exponent(g, out, input, exponent), exponent) if differentiable(exponent) else None)
-
-
-@pow.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, low=0.5, high=3)
-    for exponent in (0, 1, 3, 4, 0.5, -0.5, -1, -2, 2.5):
-        if exponent >= 0 or make.dtype.is_floating_point or make.dtype.is_complex:
-            yield SampleInput(make((3, 4), low=0.5), exponent)
-    yield SampleInput(make((3, 4)), 2)
-    yield SampleInput(2, make((3, 4), low=0, high=3))
-    yield SampleInput(2.5, make((3, 4), low=0, high=3))
-
-
-@pow.errors
-def _(make: MakeTensor) -> Any:
-    a = make((3,), dtype=bool8)
-    yield SampleInput(make((3,), dtype=int32), -1), RuntimeError, "Integers to negative integer powers"
-    yield SampleInput(a, a), NotImplementedError, '"pow" not implemented for'
-
-
-@torchsymbol(torch.float_power, tags=ELEMENTWISE)
-def float_power(input: Any, exponent: Any) -> Any:
-    """input to the power of exponent in double precision."""
-    wide = complex128 if result_type(input, exponent).category == COMPLEX else float64
-    return clang.pow(clang.maybe_convert_to_dtype(input, wide), clang.maybe_convert_to_dtype(exponent, wide))
-
-
-@float_power.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, low=0.5, high=3)
-    yield SampleInput(2, make((3, 4), low=0, high=3))
-    yield SampleInput(make((3, 4), low=0.5), -1.5)

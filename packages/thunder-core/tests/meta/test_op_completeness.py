@@ -13,6 +13,9 @@ from thunder.core import prims
 from thunder.core.symbol import OpTags, Symbol
 from thunder.tests.opinfos import all_opinfos
 
+# torch's remarks on deprecated and experimental functions are not about declarations.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 # Operations that make a program out of the others, or exist only in the making of gradients: nothing to sample.
 _FRAME = {OpTags.UNPACK_OP, OpTags.CHECK_OP, OpTags.GRAD_OP}
 _FRAME_NAMES = {"python_return", "python_del", "comment", "missing_gradient"}

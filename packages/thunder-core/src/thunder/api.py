@@ -58,7 +58,9 @@ def jit(
     _check_options(options)
     chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, extra=options)
     if isinstance(fn, (JitFunction, ThunderModule)):
-        return fn
+        if (executors, tuple(transforms), cache, sharp_edges, options) == (None, (), "constant values", "allow", {}):
+            return fn
+        fn = fn.__dict__["_model" if isinstance(fn, ThunderModule) else "_fn"]  # anew, as it is asked for here
     jitted = JitFunction(fn, chosen, transforms=transforms)
     _jitted.add(jitted)
     return ThunderModule(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted

@@ -16,6 +16,7 @@ from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
+from thunder.frontend.guards import overlap
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.prologue import Arguments, build_prologue
 from thunder.frontend.reads import Recorder
@@ -96,6 +97,7 @@ def acquire(
         _refuse_leftovers(tracer)
         if independent:
             _refuse_shared_writes(tracer)
+        _refuse_overlaps(tracer)
     return acquired
 
 
@@ -128,6 +130,18 @@ def _run(
     tracer.finish(tuple(epilogue.tensors))
     epilogue.release()
     return epilogue
+
+
+def _refuse_overlaps(tracer: Tracer) -> None:
+    """A write to one input would have to reach another that has elements in the same places."""
+    written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
+    found = overlap([x.tensor for x in tracer.inputs], written) if written else None
+    if found is not None:
+        one, other = (tracer.inputs[i].proxy.name for i in found)
+        raise TracingError(
+            f"the function writes to {one}, which shares memory with {other}: give each memory of its own (.clone()), "
+            "or pass what both are views of and take the views inside"
+        )
 
 
 def _refuse_shared_writes(tracer: Tracer) -> None:

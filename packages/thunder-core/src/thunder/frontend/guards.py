@@ -220,10 +220,49 @@ def check_different(objects: Sequence[Any]) -> None:
 @_guard
 def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
     """Inputs that the program writes to share no memory with others."""
+    if overlap(tensors, written) is not None:
+        raise GuardFailed("an input that is written in place shares memory with another")
+
+
+def overlap(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> tuple[int, int] | None:
+    """The positions of a tensor that is written to and of another that has elements in the same places, if any."""
     storages = [t.untyped_storage()._cdata for t in tensors]
+    if len(set(storages)) == len(storages):
+        return None
     for i in written:
-        if storages.count(storages[i]) != 1:
-            raise GuardFailed("an input that is written in place shares memory with another")
+        for j, storage in enumerate(storages):
+            if j != i and storage == storages[i] and _meet(tensors[i], tensors[j]):
+                return i, j
+    return None
+
+
+def _meet(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one storage have a place in common. Where that is hard to tell, they are taken to."""
+    if not a.numel() or not b.numel():
+        return False
+    (first, last), (start, end) = _places(a), _places(b)
+    if last < start or end < first:
+        return False
+    if a.stride() != b.stride() or a.dtype is not b.dtype:
+        return True
+    # Rows or columns of one matrix lie between each other: is the distance one of steps that both can take?
+    steps = sorted(zip(a.stride(), a.shape, b.shape), reverse=True)
+    return _reachable(b.storage_offset() - a.storage_offset(), steps)
+
+
+def _places(t: torch.Tensor) -> tuple[int, int]:
+    first = t.storage_offset() * t.element_size()
+    return first, first + (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * t.element_size() - 1
+
+
+def _reachable(distance: int, steps: Sequence[tuple[int, int, int]]) -> bool:
+    if not steps:
+        return distance == 0
+    (stride, here, there), *rest = steps
+    if stride == 0:
+        return _reachable(distance, rest)
+    nearest = distance // stride
+    return any(-there < k < here and _reachable(distance - k * stride, rest) for k in (nearest, nearest + 1))
 
 
 class TensorCheck:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import collections
 import contextvars
 import datetime
 import decimal
@@ -165,7 +166,8 @@ def frozen(x: Any) -> Any:
 
 # -- classes ----------------------------------------------------------------------------------------------------------
 _OF_INTERPRETER = (types.WrapperDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType,
-                   types.ClassMethodDescriptorType, types.MemberDescriptorType, types.BuiltinFunctionType)  # fmt: skip
+                   types.ClassMethodDescriptorType, types.MemberDescriptorType, types.BuiltinFunctionType,
+                   type(collections.namedtuple("_", "field").field))  # fmt: skip
 
 
 def is_of_the_interpreter(raw: Any) -> bool:

@@ -58,6 +58,8 @@ class Recorder(Functions):
             ]
         else:
             return
+        if dataclasses.is_dataclass(copy) or hasattr(copy, "_fields"):
+            self._know_class(type(copy))  # its methods
         if not isinstance(copy, tuple) and place.parent is not None:
             self.reached[id(copy)] = Reached(place, copy, snapshots_of(place, copy))
             for snapshot in self.reached[id(copy)].snapshots:

@@ -331,6 +331,7 @@ def test_directives(opinfos: SimpleNamespace, test: str, dtype: Any, device: str
 def test_the_suite_picks_them_up(contribution: str, tmp_path: Path) -> None:
     """`pytest … -k unfold` runs the tests of what was appended, beside those of thunder's own."""
     (tmp_path / "our_operations.py").write_text(contribution, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # no settings of a project around it
     command = [sys.executable, "-m", "pytest", "-p", "our_operations", "--pyargs", "thunder.tests", "-q", "-rA"]
     command += ["--thunder-dtypes", "float16,float32", "-k", "unfold or acos"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}

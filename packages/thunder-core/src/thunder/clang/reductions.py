@@ -176,7 +176,7 @@ def _counted(a: TensorProxy, dims: tuple[int, ...], keepdim: bool, *, zeros: boo
     """Whether there is a zero (`zeros`), or anything else, over `dims`."""
     found = clang.eq(a, 0) if zeros else (a if dtypes.is_boolean_dtype(a.dtype) else clang.ne(a, 0))
     if not dims:
-        return found
+        return prims.clone(found) if found is a else found
     count = prims.sum(maybe_convert_to_dtype(found, dtypes.int64), dims)
     return kept(a, clang.ne(count, 0), dims, keepdim)
 

@@ -41,6 +41,7 @@ __all__ = [
     "run_jitted",
     "run_trace",
     "same_random_numbers",
+    "share_memory",
     "tensors_in",
     "to_primitives",
     "torch_implementation",
@@ -87,6 +88,11 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
     if any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride())):
         return x.detach()  # elements that share memory cannot be written to one by one
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x.detach())
+
+
+def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are views of the same memory."""
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0
 
 
 # -- torch -------------------------------------------------------------------------------------------------------------

@@ -163,6 +163,8 @@ def test_core_vs_torch_consistency(case: Case) -> None:
             random = running.draws_random_numbers(trace)
             _compare_with_torch(case, sample, actual, expected, values=case.target.takes_everything or not random)
             _check_arguments(given, theirs if running.writes(case.info) else sample)
+            if case.target.takes_everything and not (random or running.writes(case.info)):
+                _check_views(actual, given, expected, sample)
             if random:
                 with running.same_random_numbers():
                     again = jitted(given.args, given.kwargs)
@@ -176,6 +178,16 @@ def _check_arguments(given: SampleInput, before: SampleInput) -> None:
         compare(given.kwargs, before.kwargs)
     except Mismatch as error:
         raise Mismatch(f"an argument was changed: {error}") from None
+
+
+def _check_views(actual: Any, given: SampleInput, expected: Any, sample: SampleInput) -> None:
+    """What is a view in torch is one of ours, and the other way round: who writes to it can tell."""
+    for i, (ours, theirs) in enumerate(zip(running.tensors_in(actual), running.tensors_in(expected))):
+        if theirs.numel() and theirs.layout is torch.strided:
+            found = [running.share_memory(ours, x) for x in running.tensors_in(given)]
+            wanted = [running.share_memory(theirs, x) for x in running.tensors_in(sample)]
+            if found != wanted:
+                raise Mismatch(f"result {i} shares memory with the arguments as {found} says, in torch as {wanted}")
 
 
 @conformance(each_dtype_with_arithmetic, where=is_elementwise)

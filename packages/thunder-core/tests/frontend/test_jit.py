@@ -715,3 +715,28 @@ def test_a_tensor_of_another_trace() -> None:
         stolen[0] + 1
     with pytest.raises(TracingError, match="another trace"):
         thunder.jit(lambda x: x + stolen[0])(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda t: (t[0], t[1]),
+        lambda t: (t[:, 0], t[:, 1]),
+        lambda t: (t[:2, :2], t[:2, 2:]),
+        lambda t: (t[::2], t[1::2]),
+        lambda t: (t[:2], t[2:]),
+    ],
+)
+def test_parts_of_one_tensor_that_do_not_meet(parts: Any) -> None:
+    """Are written to as in eager, and cached: they only share a storage."""
+
+    def f(a: Any, b: Any) -> Any:
+        a.add_(1)
+        return a.sum() + b.sum()
+
+    jitted = thunder.jit(f)
+    ours, theirs = torch.arange(16.0).view(4, 4), torch.arange(16.0).view(4, 4)
+    for _ in range(2):
+        assert jitted(*parts(ours)) == f(*parts(theirs))
+        assert torch.equal(ours, theirs)
+    assert counts(jitted) == (1, 1)

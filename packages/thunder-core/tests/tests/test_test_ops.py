@@ -285,3 +285,25 @@ def test_a_plugins_own_operators(
     assert "test_grad_vs_torch[acme_double_mul-on_purpose-cpu-float32] PASSED" in result.stdout.str()
     run(3.0)
     assert "test_core_vs_torch_consistency" in failed_tests(suite(only="acme_double_mul"))
+
+
+def test_a_copy_where_torch_has_a_view(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The torch executor's views are views: who writes to one changes what it is a view of."""
+    from thunder.tests import running
+    from thunder.tests.opinfos import opinfo_of
+
+    original = running.run_jitted
+
+    def copies(info: Any, sample: Any, executors: Any) -> Any:
+        result, jitted = original(info, sample, executors)
+        return (result.clone() if info is opinfo_of("unfold") else result), jitted
+
+    monkeypatch.setattr(running, "run_jitted", copies)
+    only = "core_vs and [unfold-torch-cpu-float32"
+    result = pytester.runpytest_inprocess(
+        "--pyargs", "thunder.tests", "--tb=short", "-p", "no:cacheprovider", "-k", only
+    )
+    assert failed_tests(result) == {"test_core_vs_torch_consistency"}
+    result.stdout.fnmatch_lines(
+        ["*result 0 shares memory with the arguments as [[]False[]] says, in torch as [[]True[]]*"]
+    )

@@ -7,14 +7,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from thunder.core.errors import UnsupportedError
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
 
 __all__ = ["Differentiable"]
+
+
+class _OnlyOnce(torch.autograd.Function):
+    """A gradient that says so when it is differentiated itself, instead of passing for a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise UnsupportedError(
+            "the gradient of a jitted function cannot be differentiated again through torch's autograd "
+            "(create_graph=True): use thunder.core.transforms.grad twice, or call the function without thunder.jit"
+        )
 
 
 class Differentiable:
@@ -111,9 +126,12 @@ def _function_of(
             return flat
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, *grads: Any) -> Any:
-            found = backward_program(*ctx.saved_tensors, *[grads[i] for i in cotangents if i is not None])
+            again = torch.is_grad_enabled()  # create_graph=True
+            with torch.no_grad():
+                found = backward_program(*ctx.saved_tensors, *[grads[i] for i in cotangents if i is not None])
+            if again:
+                found = [None if g is None else _OnlyOnce.apply(g, torch.ones((), requires_grad=True)) for g in found]
             return tuple([None if i is None else found[i] for i in gradient_of])
 
     return ThunderFunction

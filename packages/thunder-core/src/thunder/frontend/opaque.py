@@ -64,6 +64,8 @@ def _opaque_symbol(func: Any) -> Symbol:
     module, name = qualified_name(func)
     if getattr(func, "__name__", "") == "__get__":
         name, module = f"get_{func.__self__.__name__}", None
+    if module is None:
+        name = "".join(c if c.isalnum() else "_" for c in name)  # an overload of torch.ops is called `add.Tensor`
     tags = [OpTags.OPAQUE_OP]
     if _is_random(func, name):
         tags.append(OpTags.RANDOM_OP)

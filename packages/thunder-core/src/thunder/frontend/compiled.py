@@ -107,15 +107,19 @@ def compile_trace(
         traces += clean(traces[-1])
         traces.append(verify_if_asked(transform(traces[-1], executors)))
     backward_traces: list[Trace] = []
-    wrt = _differentiated(traces[-1]) if autograd and torch.is_grad_enabled() else []
-    if wrt and not transforms:
+    # A program may switch gradients on itself, though they are off around it.
+    off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    switched_on = off and acquired.computation.info.get("requires_grad", False)
+    wrt = _differentiated(traces[-1]) if autograd and (torch.is_grad_enabled() or switched_on) else []
+    if wrt:
         traces += clean(traces[-1])
         forward, backward, outputs, _ = split_forward_backward(traces[-1], executors, wrt)
         if outputs:
             traces += [forward, *passes.to_execution(forward)]
             backward_traces = [backward, *passes.to_execution(backward)]
             differentiable = Differentiable(forward=traces[-1], backward=backward_traces[-1], outputs=outputs, wrt=wrt)
-            return _specialization(acquired, differentiable, traces, backward_traces)
+            run = torch.enable_grad()(differentiable.__call__) if switched_on else differentiable
+            return _specialization(acquired, run, traces, backward_traces)
     traces += passes.to_execution(traces[-1])
     return _specialization(acquired, _without_gradient(traces[-1]), traces, backward_traces)
 

@@ -325,7 +325,9 @@ class Tracer:
                     storage = lifted.handle._storage
                     if storage.written and storage.value is not lifted.proxy:
                         self._write_back(lifted, storage)
-                _share_memory(tensors_in(output))
+                results = tensors_in(output)
+                _share_memory(results)
+                self.trace.info["requires_grad"] = any(map(needs_grad, results))
                 output = self.unwrap(output)
                 self.trace.output = output
                 prims.python_return(output)

@@ -109,7 +109,9 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
             return tracer.call_symbol(replacement, args, kwargs)
     sym = torch_function_map().get(func)
     if sym is not None:
-        return call_functional(tracer, sym, args, kwargs)
+        result = call_functional(tracer, sym, args, kwargs)
+        # Fills such as `uniform_` have no form that does not write: the symbol gives what is written.
+        return assign(tracer, args[0], result, name) if name.endswith("_") and not name.endswith("__") else result
     if name in _METADATA_METHODS:
         return _natively(func, args, kwargs)
     if name in _DUNDER or name in _INPLACE_DUNDER:

@@ -102,6 +102,8 @@ def _write(tracer: Tracer, target: Any, value: Any, name: str) -> Any:
 def _copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) -> Any:
     import thunder.torch as ltorch
 
+    if not isinstance(source, torch.Tensor):
+        return _fill_(tracer, target, source)
     value = source.to(device=target.device, dtype=target.dtype)
     if value is source:
         value = tracer.call_symbol(ltorch.clone, (source,), {})

@@ -167,7 +167,7 @@ def frozen(x: Any) -> Any:
 # -- classes ----------------------------------------------------------------------------------------------------------
 _OF_INTERPRETER = (types.WrapperDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType,
                    types.ClassMethodDescriptorType, types.MemberDescriptorType, types.BuiltinFunctionType,
-                   type(collections.namedtuple("_", "field").field))  # fmt: skip
+                   type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip
 
 
 def is_of_the_interpreter(raw: Any) -> bool:

@@ -217,7 +217,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3, 4, 5)), memory_format=torch.channels_last)
 
 
-@torchsymbol(torch.Tensor.detach, tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
+@torchsymbol(torch.Tensor.detach, torch.detach, tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
 def detach(input: TensorProxy) -> TensorProxy:
     """`input`, through which no gradient flows."""
     return prims.detach(input)

@@ -148,16 +148,18 @@ def _extremum_vjp(g: Any, out: Any, a: Any, dims: Any) -> Any:
 def amax(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """The largest element over `dims`; NaN where there is one."""
     _check_ordered("amax", a)
+    out = _reduction_meta("amax", a, dims)
     _check_not_empty("amax", a, dims)
-    return _reduction_meta("amax", a, dims)
+    return out
 
 
 @prim(torch="torch.amin", tags=_TAGS)
 def amin(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """The smallest element over `dims`; NaN where there is one."""
     _check_ordered("amin", a)
+    out = _reduction_meta("amin", a, dims)
     _check_not_empty("amin", a, dims)
-    return _reduction_meta("amin", a, dims)
+    return out
 
 
 amax.vjp(_extremum_vjp)

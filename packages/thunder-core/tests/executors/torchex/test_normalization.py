@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's kernels of normalizations: the types and layouts that they take, and what stays out of their hands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+import thunder.torch as ltorch
+from thunder.executors.torchex import ex, normalization
+
+
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32, None], ids=str)
+def test_statistics_are_float32(weights: torch.dtype | None) -> None:
+    """Out of the forward kernels and into the backward ones, whatever those keep them in."""
+    x = torch.randn(2, 4, 6).bfloat16()
+    over_last, over_channels = (None if weights is None else torch.randn(n, dtype=weights) for n in (6, 4))
+    for forward, backward, args, weight in (
+        (normalization.layer_norm_forward, normalization.layer_norm_backward, ((6,),), over_last),
+        (normalization.group_norm_forward, normalization.group_norm_backward, (2,), over_channels),
+    ):
+        out, mean, rstd = forward(x, *args, weight, weight, 1e-5)
+        assert (out.dtype, mean.dtype, rstd.dtype) == (torch.bfloat16, torch.float32, torch.float32)
+        of_input, of_weight, of_bias = backward(out, x, *args, mean, rstd, weight, weight)
+        assert of_input.dtype is torch.bfloat16
+        assert of_weight is of_bias is None if weights is None else of_weight.dtype is of_bias.dtype is weights
+
+
+def test_layouts_that_kernels_do_not_take() -> None:
+    """A transposed image is laid out anew."""
+    x = torch.randn(2, 4, 5, 3).transpose(2, 3)
+    out, mean, rstd = normalization.group_norm_forward(x, 2, None, None, 1e-5)
+    torch.testing.assert_close(out, torch.nn.functional.group_norm(x, 2))
+    normalization.group_norm_backward(out.transpose(2, 3).contiguous().transpose(2, 3), x, 2, mean, rstd, None, None)
+
+
+def test_writes_in_place_are_not_claimed() -> None:
+    """torch's batch_norm in training writes its statistics, which an operation of a trace does not."""
+
+    def names(training: bool) -> tuple[list[str], Any]:
+        mean, var = torch.zeros(3), torch.ones(3)
+        jitted = thunder.jit(lambda x, m, v: ltorch.batch_norm(x, m, v, None, None, training))
+        jitted(torch.randn(2, 3, 4), mean, var)
+        assert mean.eq(0).all()
+        return [b.sym.name for b in thunder.last_traces(jitted)[-1].bound_symbols], mean
+
+    assert "batch_norm" in names(False)[0]
+    assert "batch_norm_forward" in names(True)[0]
+    assert "writes the running statistics in place" in str(
+        ex.implmap[ltorch.batch_norm.id].checker(None, 1, 1, training=True)
+    )

@@ -98,6 +98,14 @@ def test_as_good_as_torch_is_good_enough() -> None:
         compare(t(0.9), t(theirs), truth=lambda: t(truth, dtype=torch.float64))
 
 
+def test_nearer_than_an_overflow() -> None:
+    """Where torch overflowed on the way and the truth is finite, being close to the truth is right."""
+    compare(t(3.0), t(INF), truth=lambda: t(3.0, dtype=torch.float64))
+    for actual, truth in ((4.0, 3.0), (INF, 3.0), (3.0, INF)):
+        with pytest.raises(Mismatch):
+            compare(t(actual), t(1.0), truth=lambda value=truth: t(value, dtype=torch.float64))
+
+
 def test_a_truth_that_cannot_be_had() -> None:
     """Leaves the plain tolerance."""
 

@@ -191,8 +191,8 @@ def _as_good(a: torch.Tensor, e: torch.Tensor, truth: torch.Tensor, rtol: float,
     if truth.dtype != a.dtype:
         return torch.zeros_like(a, dtype=torch.bool)
     # What is the truth is right, even where torch's kernel misses it (an infinity that becomes NaN).
-    usable = torch.isfinite(a) & torch.isfinite(e) & torch.isfinite(truth)
-    theirs = torch.where(usable, (e - truth).abs(), 0.0)
+    usable = torch.isfinite(a) & torch.isfinite(truth)
+    theirs = torch.where(usable & torch.isfinite(e), (e - truth).abs(), 0.0)
     worst = float(theirs.max()) if theirs.numel() else 0.0
     return (a == truth) | usable & ((a - truth).abs() <= atol + rtol * truth.abs() + MARGIN * worst)
 

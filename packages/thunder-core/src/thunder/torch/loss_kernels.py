@@ -127,8 +127,12 @@ def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int, beta: float) -
 @torchsymbol(id="torch.smooth_l1_loss_backward")
 def smooth_l1_loss_backward(grad: Any, self: Any, target: Any, reduction: int, beta: float) -> Any:
     """The gradient of smooth_l1_loss's first tensor; the second one's is its negative."""
+    _check_float("smooth_l1_backward", self)
     a, b, kind = pair(self, target)
-    slope = ltorch.sign(a - b) if beta == 0 else ltorch.clamp((a - b) / beta, -1.0, 1.0)
+    difference = a - b
+    slope = ltorch.sign(difference)
+    if beta:
+        slope = ltorch.where(ltorch.abs(difference) < beta, difference / beta, slope)
     return clang.maybe_convert_to_dtype(slope * _shared(grad, a, reduction), kind)
 
 
@@ -151,8 +155,11 @@ def huber_loss_kernel(self: Any, target: Any, reduction: int, delta: float) -> A
 @torchsymbol(id="torch.huber_loss_backward")
 def huber_loss_backward(grad: Any, self: Any, target: Any, reduction: int, delta: float) -> Any:
     """The gradient of huber_loss's first tensor; the second one's is its negative."""
+    _check_float("huber_backward", self)
     a, b, kind = pair(self, target)
-    return clang.maybe_convert_to_dtype(ltorch.clamp(a - b, -delta, delta) * _shared(grad, a, reduction), kind)
+    difference = a - b
+    slope = ltorch.where(ltorch.abs(difference) < delta, difference, ltorch.sign(difference) * delta)
+    return clang.maybe_convert_to_dtype(slope * _shared(grad, a, reduction), kind)
 
 
 @huber_loss_kernel.vjp

@@ -85,11 +85,16 @@ def _alike(grad: Any, self: Any, target: Any, *how: Any) -> bool | str:
     return same or "torch's kernel takes tensors of one shape and type"
 
 
+def _check_float(name: str, x: torch.Tensor) -> None:
+    # The kernels take integers, and round what they compute of them.
+    if not x.is_floating_point():
+        raise NotImplementedError(f'"{name}" not implemented for {x.dtype}')
+
+
 @torch_impl(ltorch.mse_loss_backward, checker=_alike)
 def mse_loss_backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
     """The gradient of the first tensor."""
-    if not self.is_floating_point():
-        raise NotImplementedError(f'"mse_backward" not implemented for {self.dtype}')  # the kernel would round
+    _check_float("mse_backward", self)
     return aten.mse_loss_backward(grad, self, target, reduction)
 
 
@@ -98,6 +103,7 @@ def smooth_l1_loss_backward(
     grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
     """The gradient of the first tensor."""
+    _check_float("smooth_l1_backward", self)
     return aten.smooth_l1_loss_backward(grad, self, target, reduction, beta)
 
 
@@ -106,6 +112,7 @@ def huber_loss_backward(
     grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, delta: float
 ) -> torch.Tensor:
     """The gradient of the first tensor."""
+    _check_float("huber_backward", self)
     return aten.huber_loss_backward(grad, self, target, reduction, delta)
 
 

@@ -101,9 +101,9 @@ def test_as_good_as_torch_is_good_enough() -> None:
 def test_nearer_than_an_overflow() -> None:
     """Where torch overflowed on the way and the truth is finite, being close to the truth is right."""
     compare(t(3.0), t(INF), truth=lambda: t(3.0, dtype=torch.float64))
-    for actual, truth in ((4.0, 3.0), (INF, 3.0), (3.0, INF)):
+    for actual, theirs, truth in ((4.0, INF, 3.0), (INF, 1.0, 3.0), (3.0, 1.0, INF)):
         with pytest.raises(Mismatch):
-            compare(t(actual), t(1.0), truth=lambda value=truth: t(value, dtype=torch.float64))
+            compare(t(actual), t(theirs), truth=lambda value=truth: t(value, dtype=torch.float64))
 
 
 def test_a_truth_that_cannot_be_had() -> None:

@@ -65,6 +65,7 @@ def test_half_precision_by_primitives(by_primitives: Any, randn: Any, name: str,
     torch.testing.assert_close(actual, expected, rtol=torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
 
 
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 def test_weights_in_float32(as_eager: Any, randn: Any) -> None:
     """A bfloat16 activation with float32 weights, as mixed precision has it."""
     x = randn(6, 5, dtype=torch.bfloat16)

@@ -175,7 +175,7 @@ class NumberProxy(Proxy):
 def _refuse_unknown_number(name: str) -> NoReturn:
     raise TracingError(
         f"the number {name} is computed by the program, so its value is not known while tracing. Keep it a tensor "
-        "(torch.where, torch.cond), or leave this part out of the traced function"
+        "(torch.where), or leave this part out of the traced function"
     )
 
 
@@ -264,7 +264,7 @@ class TensorProxy(Proxy):
     def __bool__(self) -> bool:
         raise TracingError(
             f"the truth of the tensor {self.name} is a value, which is not known while tracing. Use torch.where or "
-            "torch.cond, or leave the branch out of the traced function"
+            "masks, or leave the branch out of the traced function"
         )
 
     def __getattr__(self, name: str) -> Any:

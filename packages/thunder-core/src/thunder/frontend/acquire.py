@@ -119,7 +119,7 @@ def _run(
             for original, copy, place in zip(call, copies, arguments.roots):
                 recorder.copied(original, copy, place, aliases)
             with replaced_entry_points(tracer), tracer.user_code(), recorder.watch_code():
-                result = fn(*copies[0], **copies[1])
+                result = _result(fn, *copies)
     finally:
         writes += recorder.undo()
     if not Epilogue.needed(result, writes):
@@ -130,6 +130,18 @@ def _run(
     tracer.finish(tuple(epilogue.tensors))
     epilogue.release()
     return epilogue
+
+
+def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return fn(*args, **kwargs)
+    except RuntimeError as error:
+        if "TorchScript interpreter" in str(error):
+            raise TracingError(
+                "the program calls a function that torch.jit.script has compiled, into which thunder cannot see: call "
+                "the Python function that it was made of"
+            ) from error
+        raise
 
 
 def _refuse_overlaps(tracer: Tracer) -> None:

@@ -6,9 +6,10 @@ A replacement asks whether the calling thread is the one that traces, and is tor
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +32,24 @@ class _CompilingHere:
 
     def __bool__(self) -> bool:
         return threading.get_ident() == self.thread or bool(self.before)
+
+
+def _uncompiled(thread: int, compile: Any) -> Any:
+    """`torch.compile`, which on the tracing thread gives the function as it is."""
+
+    def call(model: Any = None, **options: Any) -> Any:
+        if threading.get_ident() != thread:
+            return compile(model, **options)
+        return (lambda model: model) if model is None else model
+
+    return call
+
+
+def _compiled_callables_unwrapped() -> Any:
+    """Callables that `torch.compile` made run their own Python, so that it is traced."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()  # nobody has compiled anything
+    return torch.compiler.set_stance("force_eager")
 
 
 @contextmanager
@@ -68,6 +87,8 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
         if fn is not None:
             owners.append((torch.func, name, refused(f"torch.func.{name}", fn)))
     owners.append((torch, "vmap", refused("torch.vmap", torch.vmap)))
+    owners.append((torch, "cond", refused("torch.cond", torch.cond)))
+    owners.append((torch, "compile", _uncompiled(thread, torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
     absent = object()
@@ -75,7 +96,8 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     try:
         for owner, name, replacement in owners:
             setattr(owner, name, replacement)
-        yield
+        with _compiled_callables_unwrapped():
+            yield
     finally:
         for owner, name, value in before:
             if value is absent:

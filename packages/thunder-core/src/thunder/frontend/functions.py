@@ -175,7 +175,7 @@ class Functions(Classes):
                 reason = kinds.source_of_chance(value, name, found)
                 if reason is not None:
                     self._refuse(reason)
-                if found is ABSENT or name in kinds.REPLACED_WHILE_TRACING:
+                if found is ABSENT or kinds.is_replaced_while_tracing(value, name):
                     return
                 place, value = place.to(f"{{}}.{name}", name), found
                 place.label = name

@@ -213,8 +213,15 @@ def plain_class_attributes(cls: type) -> list[str]:
 
 # -- chance -----------------------------------------------------------------------------------------------------------
 # Names that mean something else while a program is traced.
-REPLACED_WHILE_TRACING = {"grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize",
-                          "manual_seed", "seed", "set_rng_state", "_is_compiling_flag"}  # fmt: skip
+_REPLACED_WHILE_TRACING = {"grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize",
+                           "manual_seed", "seed", "set_rng_state", "_is_compiling_flag", "compile", "cond"}  # fmt: skip
+
+
+def is_replaced_while_tracing(module: types.ModuleType, name: str) -> bool:
+    """Whether a function of torch is another one now, for as long as a program is traced (`entry_points.py`)."""
+    return name in _REPLACED_WHILE_TRACING and module.__name__.partition(".")[0] == "torch"
+
+
 _CLOCKS = {
     "time",
     "monotonic",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.overrides
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
 from thunder.core.devices import to_device, to_torch_device
@@ -40,12 +41,28 @@ _OVERRIDE_CHECKS = {
 }
 
 
+class _Seen:
+    """A module with some of its attributes replaced, for whoever reads them through this."""
+
+    def __init__(self, module: types.ModuleType, **replaced: Any):
+        self.__dict__.update(replaced, _module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+_OVERRIDES = _Seen(torch.overrides, **_OVERRIDE_CHECKS)
+_TORCH = _Seen(torch, overrides=_OVERRIDES)
+
+
 @functools.cache
 def _without_override_check(func: types.FunctionType) -> Callable[..., Any]:
     """The same function with its first step, asking whether its arguments override it, answered no."""
-    out = types.FunctionType(
-        func.__code__, {**func.__globals__, **_OVERRIDE_CHECKS}, func.__name__, func.__defaults__, func.__closure__
-    )
+    scope = {**func.__globals__, **_OVERRIDE_CHECKS}
+    for name, module, seen in (("torch", torch, _TORCH), ("overrides", torch.overrides, _OVERRIDES)):
+        if scope.get(name) is module:
+            scope[name] = seen
+    out = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     out.__kwdefaults__ = func.__kwdefaults__
     return out
 
@@ -177,10 +194,8 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     """Calls a function of torch that thunder does not look into."""
     out = kwargs.pop("out", None)
     name = getattr(func, "__name__", "")
-    if name.endswith("_") and not name.endswith("__") and hasattr(torch.Tensor, name[:-1]):
-        from thunder.frontend.dispatch import assign, call_torch_function
-
-        return assign(tracer, args[0], call_torch_function(getattr(torch.Tensor, name[:-1]), args, kwargs), name)
+    if _writes(func, name):
+        return _write_opaque(tracer, func, name, args, kwargs)
     if _without_tensors(args) and _without_tensors(kwargs) and not _makes_tensor(func, args, kwargs):
         return func(*args, **kwargs)
     result = tracer.call_symbol(_opaque_symbol(func), args, kwargs)
@@ -189,6 +204,30 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
         return _assign_out(tracer, out, result, name)
     return result
+
+
+def _writes(func: Any, name: str) -> bool:
+    schema = getattr(func, "_schema", None)
+    return (name.endswith("_") and not name.endswith("__")) or bool(schema is not None and schema.is_mutable)
+
+
+def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function that writes in place: the result of the one that does not is assigned."""
+    from thunder.frontend.dispatch import assign, call_torch_function
+
+    for owner in (torch.Tensor, torch):
+        functional = getattr(owner, name[:-1], None)
+        if name.endswith("_") and functional is not None and getattr(owner, name, None) is func:
+            result = call_torch_function(functional, args, kwargs)
+            if isinstance(args[0], (tuple, list)):  # torch._foreach_add_
+                for target, value in zip(args[0], result):
+                    assign(tracer, target, value, name)
+                return None
+            return assign(tracer, args[0], result, name)
+    raise TracingError(
+        f"{name} writes to its arguments in a way that thunder does not know: use a form that returns its result, or "
+        "leave it out of the traced function"
+    )
 
 
 def _without_tensors(x: Any) -> bool:

@@ -7,6 +7,7 @@ language is traced through its Python source or becomes opaque (`dispatch.py`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,19 @@ def _special(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
+def _in_torch(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a handler that is written with torch functions, which are traced whatever tensors they are given."""
+
+    @functools.wraps(handler)
+    def traced(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+        from thunder.frontend.dispatch import TracingMode
+
+        with TracingMode():  # torch takes the mode off for the call that it hands over
+            return handler(tracer, *args, **kwargs)
+
+    return traced
+
+
 def _methods(*names: str) -> list[Any]:
     return [getattr(torch.Tensor, name) for name in names if hasattr(torch.Tensor, name)]
 
@@ -43,7 +57,7 @@ def _methods(*names: str) -> list[Any]:
 def _value(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     raise TracingError(
         "the program asks for the value of a tensor (a branch on it, .item(), .tolist(), int(), numpy() or the like), "
-        "which is not known while tracing. Ways out: compute with tensors (torch.where, masks, torch.cond); pass the "
+        "which is not known while tracing. Ways out: compute with tensors (torch.where, masks); pass the "
         "number as an argument; or call thunder.jit on the parts before and after this line"
     )
 
@@ -99,6 +113,7 @@ def _write(tracer: Tracer, target: Any, value: Any, name: str) -> Any:
 
 
 @_special(torch.Tensor.copy_)
+@_in_torch
 def _copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) -> Any:
     import thunder.torch as ltorch
 
@@ -119,11 +134,13 @@ def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
 
 
 @_special(torch.Tensor.zero_)
+@_in_torch
 def _zero_(tracer: Tracer, target: Any) -> Any:
     return _write(tracer, target, torch.zeros_like(target), "zero_")
 
 
 @_special(torch.Tensor.fill_)
+@_in_torch
 def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return _write(tracer, target, value.to(target.dtype).expand(target.shape), "fill_")
@@ -254,6 +271,7 @@ def _f_batch_norm(
 
 # -- embeddings that shorten the rows they look up --------------------------------------------------------------------
 @_special(torch.nn.functional.embedding)
+@_in_torch
 def _embedding(
     tracer: Tracer, input: Any, weight: Any, padding_idx: Any = None, max_norm: float | None = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,

@@ -33,6 +33,8 @@ def _class_dim(input: Any) -> int:
 
 def _check_numbers(input: Any, target: Any, weight: Any) -> None:
     """The checks that torch makes of class numbers."""
+    if not dtypes.is_float_dtype(input.dtype):
+        raise NotImplementedError(f'"nll_loss_out_frame" not implemented for {input.dtype}')
     check(input.ndim > 0, lambda: f"Expected 1 or more dimensions (got {input.ndim})", ValueError)
     check(
         target.dtype in (dtypes.int64, dtypes.uint8),

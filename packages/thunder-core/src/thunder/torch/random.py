@@ -196,6 +196,7 @@ normal.vjp(zero_vjp)
 @normal.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(1.0, 2.0, (3, 16), device=make.device, dtype=make.dtype)
+    yield SampleInput(0.0, 1.0, (3, 16), device=make.device, dtype=make.dtype)
     yield SampleInput(make((3, 4)), make((3, 4), low=0.1))
     yield SampleInput(make((3, 4)), 0.5)
     yield SampleInput(make((3, 4)))

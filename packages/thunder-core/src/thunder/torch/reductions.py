@@ -83,8 +83,7 @@ sum.errors(_bad_dims)
 @torchsymbol(torch.nansum, tags=_TAGS)
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over `dim` with NaN counted as zero."""
-    check(not dtypes.is_complex_dtype(input.dtype), lambda: "nansum does not support complex inputs")
-    if dtypes.is_float_dtype(input.dtype):
+    if dtypes.is_inexact_dtype(input.dtype):
         input = ltorch.where(ltorch.isnan(input), 0.0, input)
     return clang.sum(input, all_dims(dim), keepdim, dtype=dtype)
 

@@ -47,7 +47,7 @@ def _(
     return embedding_backward(g, indices, weight.shape[0], padding_idx, scale)
 
 
-@prim(torch="torch.ops.aten.embedding_dense_backward")
+@prim()
 def embedding_backward(
     g: TensorProxy, indices: TensorProxy, num_weights: int, padding_idx: int, scale_grad_by_freq: bool, /
 ) -> TensorProxy:
@@ -81,7 +81,8 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((5, 3)), _indices(make, 6, high=5), -1, True)
     yield SampleInput(make((5, 3)), _indices(make, high=5))
     yield SampleInput(make((5, 3)), _indices(make, 0, high=5))
-    yield SampleInput(make((5, 0)), _indices(make, 2, high=5))
+    # Without a gradient: torch's kernel on a GPU reads memory that is not there.
+    yield SampleInput(make((5, 0), requires_grad=False), _indices(make, 2, high=5))
 
 
 @embedding.errors

@@ -52,11 +52,28 @@ def _no_random(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
     return make(shape, dtype=kind, device=query.device), make((), dtype=kind, device=query.device)
 
 
+def _checked(query: Any, key: Any, attn_mask: Any, is_causal: bool, kernel: str) -> bool | str:
+    """Whether a kernel can compute this; torch, which chose it, asked, but a trace may be written by hand."""
+    if query.device.type == "cpu" or kernel != "flash":
+        return True
+    if attn_mask is not None:
+        return "the flash kernel takes no mask"
+    aligned = not is_causal or query.shape[-2] == key.shape[-2]
+    return aligned or "the flash kernel aligns causal masks with the last query"
+
+
+def _require(query: Any, key: Any, attn_mask: Any, is_causal: bool, kernel: str) -> None:
+    reason = _checked(query, key, attn_mask, is_causal, kernel)
+    if reason is not True:
+        raise NotImplementedError(reason)
+
+
 def _forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, p: float, causal: bool, scale: float,
     kernel: str,
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
     """Result, sums, seed and offset."""
+    _require(query, key, mask, causal, kernel)
     mask = _additive(mask, query)
     if query.device.type == "cpu":
         how = {"attn_mask": mask, "scale": scale}
@@ -80,6 +97,7 @@ def _backward(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, out: torch.Tensor,
     lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float, kernel: str,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
+    _require(query, key, mask, causal, kernel)
     mask = _additive(mask, query)
     if query.device.type == "cpu":
         how = {"attn_mask": mask, "scale": scale}
@@ -102,7 +120,20 @@ def _backward(
     return run(grad, query, key, value, out, sums, seed, offset, mask, None, None, *lengths, p, causal, scale=scale)
 
 
-@torch_impl(ltorch.attention_forward)
+def _check_forward(
+    query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float, kernel: str
+) -> bool | str:
+    return _checked(query, key, attn_mask, is_causal, kernel)
+
+
+def _check_backward(
+    grad: Any, query: Any, key: Any, value: Any, attn_mask: Any, out: Any, lse: Any, is_causal: bool, scale: float,
+    kernel: str,
+) -> bool | str:  # fmt: skip
+    return _checked(query, key, attn_mask, is_causal, kernel)
+
+
+@torch_impl(ltorch.attention_forward, checker=_check_forward)
 def attention_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, is_causal: bool, scale: float,
     kernel: str,
@@ -111,7 +142,7 @@ def attention_forward(
     return _forward(query, key, value, attn_mask, 0.0, is_causal, scale, kernel)[:2]
 
 
-@torch_impl(ltorch.attention_backward)
+@torch_impl(ltorch.attention_backward, checker=_check_backward)
 def attention_backward(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional,
     out: torch.Tensor, lse: torch.Tensor, is_causal: bool, scale: float, kernel: str,
@@ -123,10 +154,13 @@ def attention_backward(
 
 @torch_impl(prims.attention_dropout)
 def attention_dropout(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, *how: Any
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, dropout_p: float, *how: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Attention with dropout: the result, the sums, the seed and the offset."""
-    return _forward(query, key, value, attn_mask, *how)
+    out, lse, seed, offset = _forward(query, key, value, attn_mask, dropout_p, *how)
+    if dropout_p:
+        return out, lse, seed, offset
+    return out, lse, torch.zeros_like(seed), torch.zeros_like(offset)  # what kernels leave there means nothing
 
 
 @torch_impl(prims.attention_dropout_backward)

@@ -142,6 +142,17 @@ def adaptive_max_pool_backward(
     return aten.adaptive_max_pool2d_backward(g, a, indices).squeeze(-2)
 
 
+# -- embedding ---------------------------------------------------------------------------------------------------------
+@torch_impl(prims.embedding_backward)
+def embedding_backward(
+    g: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> torch.Tensor:
+    """The gradient of an embedding's table."""
+    if not g.numel():  # torch's kernel on a GPU reads memory that is not there
+        return g.new_zeros((num_weights, g.shape[-1]))
+    return aten.embedding_dense_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
 # -- resampling --------------------------------------------------------------------------------------------------------
 def _resizer(mode: str, spatial: int, antialias: bool, suffix: str) -> Callable[..., Any]:
     name = "nearest_exact" if mode == "nearest-exact" else mode

@@ -73,7 +73,13 @@ def layer_norm_backward(
 
 
 # -- root mean square normalization ------------------------------------------------------------------------------------
-@torch_impl(ltorch.rms_norm_forward)
+def _is_real_or_on_cpu(
+    input: torch.Tensor, normalized_shape: Sequence[int], weight: Optional, eps: float | None
+) -> bool | str:
+    return input.device.type == "cpu" or not input.dtype.is_complex or "torch's kernel is for real numbers"
+
+
+@torch_impl(ltorch.rms_norm_forward, checker=_is_real_or_on_cpu)
 def rms_norm_forward(
     input: torch.Tensor, normalized_shape: Sequence[int], weight: Optional, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -213,7 +219,8 @@ def batch_norm_backward(
 ) -> tuple[Optional, Optional, Optional]:
     """The gradients of input, weight and bias."""
     if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
-        mean, invstd = running_mean.float(), (running_var.float() + eps).rsqrt()  # some kernels ask for them
+        mean, var = _wide(running_mean, running_mean), _wide(running_var, running_var)
+        invstd = (var + eps).rsqrt()  # some kernels ask for them
     if mean is not None and input.device.type == "cpu":
         mean, invstd = (_as_kernel_has_them(x, input, weight) for x in (mean, invstd))
     if (

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.executors.torchex.base import torch_impl
 
@@ -30,6 +31,12 @@ def normal(
 ) -> torch.Tensor:
     """Numbers of the normal distribution."""
     return _empty(shape, device, dtype).normal_(mean, std, generator=generator)
+
+
+@torch_impl(ltorch.normal)
+def normal_of(mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
+    """Numbers of normal distributions; torch wants both numbers where it is given a size."""
+    return torch.normal(mean, std, **options) if size is None else torch.normal(mean, std, size, **options)
 
 
 @torch_impl(prims.randint)

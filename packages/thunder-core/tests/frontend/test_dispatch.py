@@ -1,0 +1,585 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From torch's functions to operations: every way to write in place or to take a view, and what has no symbol."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import thunder
+import thunder.torch as ltorch
+from thunder.core.errors import TracingError
+from thunder.core.symbol import OpTags
+
+# What the arguments of a call stand for.
+SQUARE, ROW, MASK, COLUMNS, ORDER, BATCH = (object() for _ in range(6))
+CALLS: list[tuple[Any, ...]] = [
+    (),
+    (2,),
+    (SQUARE,),
+    (0, 1),
+    (SQUARE, SQUARE),
+    (0, COLUMNS, SQUARE),
+    (COLUMNS, SQUARE),
+    (MASK, 2.0),
+    (MASK, SQUARE),
+    (0.2, 0.7),
+    (0, COLUMNS, SQUARE, "sum"),
+    (SQUARE, SQUARE, SQUARE),
+    (0, ORDER, SQUARE),
+    (0, ORDER, 1.5),
+    ((ORDER, ORDER), ROW),
+    (ROW, ROW),
+    (ROW, SQUARE),
+    (0,),
+    (0.5,),
+    (2, 0, 1.0),
+    (BATCH, BATCH),
+    (0, ORDER, SQUARE, "prod"),
+]
+
+
+def value(kind: torch.dtype) -> torch.Tensor:
+    """A matrix of that type."""
+    return (
+        torch.linspace(0.1, 0.9, 9, dtype=torch.float64).reshape(3, 3).mul(1 if kind.is_floating_point else 5).to(kind)
+    )
+
+
+def arguments(call: tuple[Any, ...], kind: torch.dtype) -> list[Any]:
+    """Real arguments for a call."""
+    x = value(kind)
+    real = {
+        SQUARE: x + (0 if kind.is_floating_point else 1),
+        ROW: x[0],
+        MASK: torch.eye(3, dtype=torch.bool),
+        COLUMNS: torch.tensor([[0, 1, 2]] * 3),
+        ORDER: torch.tensor([0, 2, 1]),
+        BATCH: x[None].repeat(2, 1, 1),
+    }
+    return [
+        tuple(real.get(i, i) for i in a) if isinstance(a, tuple) else real.get(a, a) if type(a) is object else a
+        for a in call
+    ]
+
+
+SHAPES_ITSELF = {
+    "resize_",
+    "resize_as_",
+    "set_",
+    "share_memory_",
+    "squeeze_",
+    "swapaxes_",
+    "swapdims_",
+    "t_",
+    "transpose_",
+    "unsqueeze_",
+    "as_strided_",
+    "rename_",
+    "requires_grad_",
+    "detach_",
+    "apply_",
+    "map_",
+    "map2_",
+}
+IN_PLACE = sorted(
+    n
+    for n in dir(torch.Tensor)
+    if n.endswith("_") and not n.startswith("_") and callable(getattr(torch.Tensor, n)) and n not in SHAPES_ITSELF
+)
+
+
+def eager_call(name: str) -> tuple[torch.dtype, tuple[Any, ...], Any] | None:
+    """A call of an in-place method that eager takes, as a function of one tensor."""
+    for kind in (torch.float64, torch.int64, torch.bool):
+        for call in CALLS:
+
+            def f(x: Any, *rest: Any) -> Any:
+                y = x.clone()
+                flat = y.view(-1)
+                return getattr(y, name)(*rest), y, flat
+
+            try:
+                torch.manual_seed(0)
+                if all(isinstance(t, torch.Tensor) for t in f(value(kind), *arguments(call, kind))):
+                    return kind, call, f
+            except Exception:
+                continue
+    return None
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_every_in_place_method(name: str) -> None:
+    """It writes to its tensor and to what shares its memory, and draws what eager draws."""
+    found = eager_call(name)
+    if found is None:  # its arguments are of no kind that is tried here
+        assert name in {"addmv_", "baddbmm_", "resize_as_sparse_", "sparse_resize_", "sparse_resize_and_clear_"}
+        return
+    kind, call, f = found
+    torch.manual_seed(0)
+    expected = f(value(kind), *arguments(call, kind))
+    torch.manual_seed(0)
+    got = thunder.jit(f)(value(kind), *arguments(call, kind))
+    for g, e in zip(got, expected):
+        torch.testing.assert_close(g, e, equal_nan=True)
+    assert got[0] is got[1]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(SHAPES_ITSELF - {"requires_grad_", "detach_", "apply_", "map_", "map2_", "rename_"})
+)
+def test_methods_that_change_a_tensors_own_shape(name: str) -> None:
+    """Are refused, with the way out."""
+    rest = {
+        "resize_": (9,),
+        "resize_as_": (SQUARE,),
+        "set_": (SQUARE,),
+        "swapaxes_": (0, 1),
+        "swapdims_": (0, 1),
+        "transpose_": (0, 1),
+        "unsqueeze_": (0,),
+        "as_strided_": ((3,), (1,)),
+    }.get(name, ())
+    with pytest.raises(TracingError, match=r"form without the underscore|public"):
+        thunder.jit(lambda x: getattr(x * 1, name)(*arguments(rest, torch.float64)))(value(torch.float64))
+
+
+ACTIVATIONS = [
+    F.relu,
+    F.relu6,
+    F.elu,
+    F.selu,
+    F.celu,
+    F.leaky_relu,
+    F.silu,
+    F.mish,
+    F.hardswish,
+    F.hardsigmoid,
+    F.hardtanh,
+    F.dropout,
+    F.threshold,
+    F.alpha_dropout,
+    F.rrelu,
+]
+
+
+@pytest.mark.parametrize("fn", ACTIVATIONS, ids=lambda f: f.__name__)
+def test_activations_in_place(fn: Any) -> None:
+    """`inplace=True` by name and by position, through views too."""
+    position = list(inspect.signature(fn).parameters).index("inplace")
+    names = list(inspect.signature(fn).parameters.values())[1:position]
+    middle = [0.3 if p.default is p.empty else p.default for p in names]
+
+    def f(x: Any) -> Any:
+        y, z = x * 1, x * 2
+        return fn(y[1:], *middle, inplace=True), fn(z, *middle, True), y, z
+
+    x = value(torch.float64) - 0.5
+    results = []
+    for g in (f, thunder.jit(f)):
+        torch.manual_seed(0)
+        results.append(g(x))
+    torch.testing.assert_close(*reversed(results))
+    assert torch.equal(x, value(torch.float64) - 0.5)
+
+
+VIEWS = {
+    "T": lambda x: x.T,
+    "mT": lambda x: x.mT,
+    "H": lambda x: x.H,
+    "t": torch.t,
+    "adjoint": torch.adjoint,
+    "swapaxes": lambda x: torch.swapaxes(x, 0, 1),
+    "moveaxis": lambda x: torch.moveaxis(x, 0, 1),
+    "ravel": torch.ravel,
+    "diagonal": torch.diagonal,
+    "select": lambda x: torch.select(x, 0, 1),
+    "narrow": lambda x: torch.narrow(x, 1, 0, 2),
+    "split": lambda x: torch.split(x, 2)[0],
+    "chunk": lambda x: torch.chunk(x, 2, 1)[1],
+    "unbind": lambda x: torch.unbind(x)[2],
+    "tensor_split": lambda x: torch.tensor_split(x, 2)[1],
+    "hsplit": lambda x: torch.hsplit(x, 3)[1],
+    "vsplit": lambda x: torch.vsplit(x, (1,))[0],
+    "flatten": torch.flatten,
+    "view": lambda x: x.view(9),
+    "bits": lambda x: x.view(torch.int64),
+    "view_as": lambda x: x.view_as(x),
+    "reshape_as": lambda x: x.reshape_as(x.T),
+    "expand_as": lambda x: x.expand_as(x),
+    "squeeze": lambda x: x[None].squeeze(0),
+    "unflatten": lambda x: x.unflatten(0, (1, 3)),
+    "iteration": lambda x: next(row for row in x),
+    "unpacking": lambda x: (lambda a, *rest: a)(*x),
+    "index": lambda x: x[torch.tensor(1)],
+    "ellipsis": lambda x: x[..., None, 0],
+    "steps": lambda x: x[::2, 1:],
+    "detach": torch.detach,
+    "data": lambda x: x.data,
+    "movedim": lambda x: x.movedim(-1, 0),
+    "as_strided": lambda x: x.as_strided((2, 2), (3, 1)),
+    "permute": lambda x: x.permute(1, 0),
+    "real": lambda x: x.real,
+    "atleast_3d": torch.atleast_3d,
+    "unfold": lambda x: x.unfold(0, 2, 2),
+    "contiguous": lambda x: x.contiguous(),
+    "broadcast_to": lambda x: x.broadcast_to(3, 3),
+    "to": lambda x: x.to(torch.float64),
+    "type_as": lambda x: x.type_as(x),
+    "double": lambda x: x.double(),
+    "cpu": lambda x: x.cpu(),
+    "real of complex": lambda x: torch.complex(x, x).real,
+    "view_as_real": lambda x: torch.view_as_real(torch.complex(x, x)),
+    "imag": lambda x: torch.complex(x, x).imag,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view(name: str) -> None:
+    """A write through it reaches its base, a write to the base reaches it."""
+
+    def f(x: Any) -> Any:
+        base = x * 1
+        view = VIEWS[name](base)
+        if view.is_floating_point():
+            view.mul_(3)
+        else:
+            view.bitwise_xor_(4)
+        between = view.clone(), base.clone()
+        base.add_(1)
+        return view, base, *between
+
+    x = value(torch.float64)
+    for found, expected in zip(thunder.jit(f)(x), f(x)):
+        assert torch.equal(found, expected)
+
+
+def test_out_arguments() -> None:
+    """One or several, the same as an input, a part of a tensor."""
+
+    def f(x: Any) -> Any:
+        a, b, i = (
+            torch.empty(3, 3, dtype=x.dtype),
+            torch.zeros(2, 3, 3, dtype=x.dtype),
+            torch.empty(3, dtype=torch.int64),
+        )
+        m = torch.empty(3, dtype=x.dtype)
+        first = torch.add(x, 1, out=a)
+        torch.mul(a, a, out=a)
+        torch.exp(x, out=b[1])
+        torch.max(x, 1, out=(m, i))
+        torch.matmul(x, x, out=b[0])
+        return first, a, b, m, i
+
+    x = value(torch.float64)
+    found, expected = thunder.jit(f)(x), f(x)
+    torch.testing.assert_close(found, expected)
+    assert found[0] is found[1]
+
+
+def test_augmented_assignments() -> None:
+    """Of Python, to tensors, to parts of them, to attributes."""
+
+    def f(x: Any) -> Any:
+        y = x.clone()
+        z = y
+        y += 1
+        y *= x
+        y -= 2
+        y /= 3
+        y **= 2
+        y[0] += 5
+        y[:, 1] *= y[:, 0]
+        y %= 2
+        y //= 0.5
+        i = (x * 10).long()
+        i |= 1
+        i &= 7
+        i ^= 2
+        i <<= 1
+        i >>= 2
+        y @= x
+        return y, z, i
+
+    x = value(torch.float64)
+    torch.testing.assert_close(thunder.jit(f)(x), f(x))
+
+
+def test_metadata_is_torchs() -> None:
+    """Everything that a program may ask of a tensor without its values."""
+
+    def f(x: Any) -> Any:
+        y = x[1:].t()
+        return [
+            (
+                t.shape,
+                t.size(),
+                t.size(0),
+                t.size(-1),
+                t.dim(),
+                t.ndim,
+                t.ndimension(),
+                t.numel(),
+                t.nelement(),
+                t.dtype,
+                t.device,
+                t.layout,
+                t.is_floating_point(),
+                t.is_complex(),
+                t.is_signed(),
+                t.element_size(),
+                t.itemsize,
+                t.nbytes,
+                t.is_cuda,
+                t.is_cpu,
+                t.is_meta,
+                t.is_sparse,
+                t.is_quantized,
+                t.requires_grad,
+                t.is_leaf,
+                t.grad_fn,
+                t.stride(),
+                t.is_contiguous(),
+                len(t),
+                t.get_device(),
+                t.type(),
+                t.is_inference(),
+                t.dim_order(),
+                isinstance(t, torch.Tensor),
+                torch.is_tensor(t),
+                torch.numel(t),
+                torch.is_floating_point(t),
+            )
+            for t in (x, y, x > 0.3, x.long())
+        ]
+
+    x = value(torch.float64)
+    assert thunder.jit(f)(x) == f(x)
+
+
+def test_tensors_made_of_tensors_and_numbers() -> None:
+    """Factories of every kind, `new_*`, `*_like`, constants and stacks of values."""
+
+    def f(x: Any) -> Any:
+        n = x.shape[0]
+        return [
+            torch.tensor([1.0, 2.0]),
+            torch.tensor([x[0, 0], x[1, 1] * 2, 3]),
+            torch.as_tensor([[1, 2]]),
+            torch.zeros(n, 2),
+            torch.ones((2, n)),
+            torch.full((n,), 2),
+            torch.arange(n),
+            torch.arange(1, 2, 0.25),
+            torch.linspace(0, 1, n),
+            torch.eye(n),
+            x.new_zeros(2),
+            x.new_full((n,), 7),
+            x.new_tensor([1, 2]),
+            torch.zeros_like(x),
+            x.new_ones(1, n),
+            torch.ones_like(x, dtype=torch.int32),
+            torch.full_like(x, 3),
+            torch.empty(0),
+            torch.stack([x, x]).sum(0),
+            torch.scalar_tensor(2.5),
+            torch.tril_indices(3, 3),
+            torch.cartesian_prod(x[0], x[1]),
+            torch.complex(x, x),
+            torch.meshgrid(x[0], x[1], indexing="ij")[0],
+            torch.nn.functional.one_hot(torch.arange(n), 4),
+        ]
+
+    x = value(torch.float64)
+    jitted = thunder.jit(f)
+    for _ in range(2):
+        for found, expected in zip(jitted(x), f(x)):
+            assert found.dtype is expected.dtype
+            torch.testing.assert_close(found, expected)
+    assert thunder.cache_hits(jitted) == 1
+
+
+def test_random_numbers_come_in_eagers_order() -> None:
+    """Of every kind of draw, in sequence, with generators of the program's own, used or not."""
+
+    def f(x: Any, g: Any) -> Any:
+        torch.rand(3)
+        out = [
+            torch.rand(2),
+            torch.randn(2, 2),
+            torch.randint(0, 9, (4,)),
+            torch.randperm(5),
+            F.dropout(x, 0.4),
+            x.bernoulli(),
+            torch.bernoulli(x),
+            torch.normal(0.0, 1.0, (3,)),
+            torch.normal(x, 2.0),
+            torch.empty(3).uniform_(-1, 1),
+            torch.empty(2).normal_(),
+            torch.rand_like(x),
+            torch.randn_like(x),
+            torch.randint_like(x, 5),
+            x.clone().exponential_(),
+            torch.multinomial(x, 2),
+            torch.rand(2, generator=g),
+            torch.feature_dropout(x[None], 0.5, True),
+            F.gumbel_softmax(x),
+            torch.poisson(x),
+            torch.empty(3).random_(0, 7),
+            torch.randn(2, generator=g),
+            F.alpha_dropout(x, 0.3),
+            torch.rand(1),
+        ]
+        torch.nn.init.kaiming_uniform_(out[1])
+        return out
+
+    x = value(torch.float64)
+    jitted = thunder.jit(f)
+    for seed in (0, 1):
+        results = []
+        for fn in (f, jitted):
+            torch.manual_seed(seed)
+            g = torch.Generator().manual_seed(seed)
+            results.append([*fn(x, g), torch.rand(1), torch.rand(1, generator=g)])
+        for k, (found, expected) in enumerate(zip(results[1], results[0])):
+            assert torch.equal(found, expected), k
+
+
+def test_opaque_functions() -> None:
+    """What thunder has no symbol for runs as torch's, with torch's gradient, and is named as such."""
+    fn = torch.linalg.matrix_exp
+    assert fn not in ltorch.torch_function_map(), "take another function for this test"
+    x = value(torch.float64).requires_grad_()
+    f = thunder.jit(lambda x: fn(x * 2).sum() + 1)
+    expected = fn(x * 2).sum() + 1
+    for _ in range(2):
+        (g,) = torch.autograd.grad(f(x), x)
+        (e,) = torch.autograd.grad(expected, x, retain_graph=True)
+        torch.testing.assert_close(g, e)
+    assert thunder.cache_hits(f) == 1
+    opaque = [op for op in thunder.last_traces(f)[0].bound_symbols if OpTags.OPAQUE_OP in op.sym.tags]
+    assert [op.sym.name for op in opaque] == ["linalg_matrix_exp"]
+    torch.testing.assert_close(thunder.jit(torch.linalg.svdvals)(x.detach()), torch.linalg.svdvals(x.detach()))
+
+
+def test_foreach_operations() -> None:
+    """With results and in place."""
+
+    def f(x: Any) -> Any:
+        tensors = [x * 1, x[0] * 2]
+        made = torch._foreach_mul(tensors, 3.0)
+        torch._foreach_add_(tensors, 1.0)
+        torch._foreach_mul_(tensors, made)
+        return tensors, made, torch._foreach_norm(tensors)
+
+    x = value(torch.float64)
+    torch.testing.assert_close(thunder.jit(f)(x), f(x))
+
+
+def test_writing_in_a_way_that_is_not_known() -> None:
+    """A custom operation that changes its arguments is refused, not run for nothing."""
+    with torch.library._scoped_library("thunder_test_dispatch", "DEF") as library:
+        library.define("bump(Tensor(a!) x) -> ()")
+        library.impl("bump", lambda x: x.add_(1), "CPU")
+        with pytest.raises(TracingError, match="writes to its arguments in a way that thunder does not know"):
+            thunder.jit(lambda x: (torch.ops.thunder_test_dispatch.bump.default(x), x)[1])(torch.ones(2))
+
+
+def test_copies() -> None:
+    """`copy.deepcopy` of a tensor inside of a program is a clone."""
+
+    def f(x: Any) -> Any:
+        y = x * 1
+        z = copy.deepcopy(y)
+        z.add_(1)
+        return y, z
+
+    x = value(torch.float64)
+    torch.testing.assert_close(thunder.jit(f)(x), f(x))
+
+
+def test_modules_made_inside() -> None:
+    """Their parameters are drawn anew by each call, as in eager."""
+
+    def f(x: Any) -> Any:
+        return torch.nn.Linear(3, 2, dtype=torch.float64)(x)
+
+    x = value(torch.float64)
+    jitted = thunder.jit(f)
+    for seed in (0, 1):
+        results = []
+        for fn in (f, jitted):
+            torch.manual_seed(seed)
+            results.append(fn(x))
+        torch.testing.assert_close(results[1], results[0])
+
+
+def test_functions_compiled_by_torch() -> None:
+    """Are traced through, whether or not they have run; `torch.compile` inside does nothing."""
+    compiled = torch.compile(lambda x: x.sin() * 2, backend="eager")
+    x = value(torch.float64)
+    for f in (lambda x: compiled(x) + 1, lambda x: torch.compile(lambda y: y.sin() * 2, backend="eager")(x) + 1):
+        jitted = thunder.jit(f)
+        for _ in range(2):
+            torch.testing.assert_close(jitted(x), x.sin() * 2 + 1)
+        assert thunder.cache_hits(jitted) == 1
+        assert "sin" in str(thunder.last_traces(jitted)[0])
+    torch.testing.assert_close(compiled(x), x.sin() * 2)
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    """Made by TorchScript."""
+    return x + 1
+
+
+REFUSED = {
+    "item": (lambda x: x.sum().item(), "asks for the value of a tensor"),
+    "tolist": (lambda x: x.tolist(), "asks for the value of a tensor"),
+    "float": (lambda x: float(x[0, 0]), "asks for the value of a tensor"),
+    "int": (lambda x: x[int(x[0, 0])], "asks for the value of a tensor"),
+    "numpy": (lambda x: x.numpy(), "asks for the value of a tensor"),
+    "branch": (lambda x: x if x.sum() > 0 else -x, r"torch\.where"),
+    "while": (lambda x: [x.mul_(2) for _ in iter(lambda: bool(x.sum() < 9), False)], "asks for the value of a tensor"),
+    "contains": (lambda x: 1.0 in x, "asks for the value of a tensor"),
+    "equal": (lambda x: torch.equal(x, x), "asks for the value of a tensor"),
+    "max": (lambda x: max(x[0]), "asks for the value of a tensor"),
+    "nonzero": (lambda x: x.nonzero(), "not known while tracing"),
+    "mask": (lambda x: x[x > 0.5], "not known while tracing"),
+    "unique": (lambda x: x.unique(), "not known while tracing"),
+    "counts": (lambda x: torch.bincount((x * 3).long().view(-1)), "not known while tracing"),
+    "vmap": (lambda x: torch.vmap(torch.sum)(x), r"torch\.vmap inside a traced function"),
+    "cond": (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), r"torch\.cond inside a traced function"),
+    "script": (lambda x: scripted(x), r"torch\.jit\.script"),
+    "seed": (lambda x: torch.manual_seed(0) and x, r"torch\.manual_seed inside a traced function"),
+    "nested": (lambda x: torch.nested.nested_tensor([x[0], x[1, :2]]), "thunder cannot record"),
+    "grad": (lambda x: x.grad_fn or (x * 1).backward(), "differentiate outside"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_traced_says_so(name: str) -> None:
+    """With what to do instead and, where an operation of the program is at fault, its line."""
+    f, message = REFUSED[name]
+    with pytest.raises(RuntimeError, match=message) as caught:
+        thunder.jit(f)(value(torch.float64))
+    if name not in ("vmap", "cond", "script", "seed", "nested"):
+        assert "test_dispatch.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: torch.ones(2, 2).to_sparse(), "layout"),
+        (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "no operations"),
+    ],
+)
+def test_inputs_that_cannot_be_traced(make: Any, message: str) -> None:
+    """Say what they are."""
+    with pytest.raises((RuntimeError, ValueError), match=message):
+        thunder.jit(lambda x: x)(make())

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions: which operations of a trace are run together by a fusion executor.
+
+`partition(trace, can_fuse)` orders a program anew so that operations that can be fused, and that depend on each other,
+stand side by side: each such run is a `Region`. `fused` writes the trace in which regions are operators.
+
+How it is found. Each operation has a *level*: that of the values it reads, one more where it cannot be in one region
+with what made them. Along any path levels never fall, and a path that leaves a region and comes back rises; so what is
+connected on one level may become one region, whatever else there is. Then regions on different levels are joined where
+no path leads from the one to the other around them, which a search says that looks no further than the second's level.
+The time is linear but for these searches, which are bounded: one that takes too long is a no.
+
+Contract: every operation is there once, values are made before they are read, random operations keep their order, and
+nothing crosses an operation that writes memory or has another effect.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.trace import Trace, construct
+
+__all__ = ["Region", "fused", "partition"]
+
+CanFuse = Callable[[BoundSymbol], Hashable]
+MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]
+
+# How many regions a search for a path may look at. Programs are local: a search that needs more is about regions that
+# are far apart, and would hold memory for long if they were joined.
+SEARCH_LIMIT = 400
+
+
+class Region:
+    """Operations to run together, in order: what they read from outside, and what others read of what they make."""
+
+    __slots__ = ("inputs", "key", "operations", "outputs")
+
+    def __init__(self, operations: Sequence[BoundSymbol], key: Hashable, read: dict[str, int]):
+        self.operations = list(operations)
+        self.key = key
+        made: dict[str, Proxy] = {}
+        inputs: dict[str, Proxy] = {}
+        inside: dict[str, int] = {}
+        for bsym in self.operations:
+            for p in bsym.flat_args:
+                if p.name not in made:
+                    inputs.setdefault(p.name, p)
+            for name in set(bsym.arg_names):
+                inside[name] = inside.get(name, 0) + 1
+            own = set(bsym.out_names)
+            made.update({p.name: p for p in bsym.flat_outs if p.name in own})
+        self.inputs: tuple[Proxy, ...] = tuple(inputs.values())
+        self.outputs: tuple[Proxy, ...] = tuple(
+            p for name, p in made.items() if read.get(name, 0) > inside.get(name, 0)
+        )
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    def __repr__(self) -> str:
+        names = ", ".join(op.sym.name for op in self.operations[:6])
+        return f"<Region of {len(self)}: {names}{', …' if len(self) > 6 else ''}>"
+
+
+def partition(
+    trace: Trace,
+    can_fuse: CanFuse,
+    *,
+    may_join: MayJoin | None = None,
+    horizontal: bool = True,
+    max_size: int | None = None,
+) -> list[BoundSymbol | Region]:
+    """The program of `trace` in a legal order, with what is to be run together as regions.
+
+    `can_fuse(operation)` is None or False for one that stays by itself, else any hashable: only operations for which it
+    is equal come into one region (True for all, or the device, or an iteration space). `may_join(first, second)` may
+    refuse to make one region of two lists of operations. `horizontal` also joins regions that depend not on each other
+    but read the same tensor. `max_size` bounds the operations of a region.
+    """
+    read: dict[str, int] = {}
+    for bsym in trace.bound_symbols:
+        for name in set(bsym.arg_names):
+            read[name] = read.get(name, 0) + 1
+    parts: list[BoundSymbol | Region] = []
+    segment: list[BoundSymbol] = []
+
+    def close() -> None:
+        if segment:
+            found = _Segment(segment, can_fuse, may_join, math.inf if max_size is None else max_size, read)
+            found.divide(horizontal)
+            parts.extend(found.parts())
+            segment.clear()
+
+    for bsym in trace.bound_symbols:
+        if _is_barrier(bsym):
+            close()
+            parts.append(bsym)
+        else:
+            segment.append(bsym)
+    close()
+    return parts
+
+
+def fused(
+    trace: Trace,
+    parts: Iterable[BoundSymbol | Region],
+    replace: Callable[[Region], Sequence[BoundSymbol] | None],
+    name: str,
+) -> Trace:
+    """The trace in the order of `parts`, with `replace(region)` for each region; None leaves its operations."""
+    with construct(trace, name) as out:
+        for part in parts:
+            if isinstance(part, Region):
+                out.bound_symbols.extend(replace(part) or part.operations)
+            else:
+                out.record(part)
+    return out
+
+
+_ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.UNPACK_OP})
+
+
+def _is_barrier(bsym: BoundSymbol) -> bool:
+    return not _ORDERED.isdisjoint(bsym.sym.tags) or any(_is_barrier(sub) for sub in bsym.subsymbols)
+
+
+def _is_random(bsym: BoundSymbol) -> bool:
+    return OpTags.RANDOM_OP in bsym.sym.tags or any(_is_random(sub) for sub in bsym.subsymbols)
+
+
+class _Node:
+    """Operations that are one region, or one that cannot be fused (key None), among what comes before and after."""
+
+    __slots__ = ("after", "before", "first", "key", "last", "level", "makes_for", "ordered", "reads_of")
+
+    def __init__(self, index: int, key: Hashable):
+        self.ordered: list[int] = [index]  # its operations
+        self.first = self.last = index
+        self.key = key
+        self.level = 0
+        self.before: set[_Node] = set()
+        self.after: set[_Node] = set()
+        self.reads_of: set[_Node] = set()  # those of `before` whose values it reads
+        self.makes_for: set[_Node] = set()
+
+
+class _Segment:
+    """A stretch of the program without effects, being divided into regions."""
+
+    def __init__(
+        self,
+        operations: list[BoundSymbol],
+        can_fuse: CanFuse,
+        may_join: MayJoin | None,
+        max_size: float,
+        read: dict[str, int],
+    ):
+        self.operations = operations
+        self.read = read  # how many operations of the whole program read a value
+        self.can_fuse = can_fuse
+        self.may_join = may_join
+        self.max_size = max_size
+        self.node_of: list[_Node] = []
+        self.readers: dict[str, list[int]] = {}
+
+    def divide(self, horizontal: bool) -> None:
+        """Joins what may be joined."""
+        self._connect()
+        for _ in range(3):  # joining two may allow another; what a further look would find is rare
+            if not self._join_down():
+                break
+        if horizontal:
+            self._join_across()
+
+    def _nodes(self) -> list[_Node]:
+        return list(dict.fromkeys(self.node_of))
+
+    def _group(self, node: _Node) -> list[BoundSymbol]:
+        return [self.operations[i] for i in sorted(node.ordered)]
+
+    def _allowed(self, *nodes: _Node) -> bool:
+        """Whether the caller lets these be one region."""
+        if sum(len(node.ordered) for node in nodes) > self.max_size:
+            return False
+        if self.may_join is None:
+            return True
+        region = self._group(nodes[0])
+        for node in nodes[1:]:
+            more = self._group(node)
+            if not self.may_join(region, more):
+                return False
+            region = region + more
+        return True
+
+    # -- on one level -------------------------------------------------------------------------------------------------
+    def _connect(self) -> None:
+        """Gives each operation its level and joins what is connected on one."""
+        maker: dict[str, int] = {}
+        drawn: int | None = None
+        for i, bsym in enumerate(self.operations):
+            key = self.can_fuse(bsym)
+            node = _Node(i, None if key is False else key)
+            makers = [maker[name] for name in dict.fromkeys(bsym.arg_names) if name in maker]
+            for name in dict.fromkeys(bsym.arg_names):
+                self.readers.setdefault(name, []).append(i)
+            for m in makers:
+                _link(self.node_of[m], node, reads=True)
+            if _is_random(bsym):
+                if drawn is not None:
+                    _link(self.node_of[drawn], node, reads=False)
+                drawn = i
+            self.node_of.append(node)
+            for name in bsym.out_names:
+                maker[name] = i
+            self._place(node)
+
+    def _place(self, node: _Node) -> None:
+        """The level of an operation, and the region on it that it joins."""
+        if node.key is None:
+            node.level = max((b.level for b in node.before), default=0)
+            return
+        apart = [b.level + 1 for b in node.before if b.key != node.key or b not in node.reads_of]
+        node.level = max((*apart, *(b.level for b in node.reads_of if b.key == node.key)), default=0)
+        own = [b for b in node.reads_of if b.key == node.key and b.level == node.level]
+        own.sort(key=lambda b: b.first)
+        if own and not self._allowed(*own, node):
+            node.level += 1
+            return
+        for b in own:
+            node = self._join(b, node)
+
+    def _join(self, a: _Node, b: _Node) -> _Node:
+        """One node of two; the larger one takes the other in. The caller sets the level."""
+        if len(a.ordered) + len(a.before) + len(a.after) < len(b.ordered) + len(b.before) + len(b.after):
+            a, b = b, a
+        for i in b.ordered:
+            self.node_of[i] = a
+        a.ordered += b.ordered
+        a.first, a.last = min(a.first, b.first), max(a.last, b.last)
+        for x in b.before:
+            x.after.discard(b)
+            if x is not a:
+                _link(x, a, reads=x in b.reads_of)
+            x.makes_for.discard(b)
+        for x in b.after:
+            x.before.discard(b)
+            if x is not a:
+                _link(a, x, reads=x in b.makes_for)
+            x.reads_of.discard(b)
+        for linked in (a.before, a.after, a.reads_of, a.makes_for):
+            linked.discard(a)
+            linked.discard(b)
+        return a
+
+    # -- across levels ------------------------------------------------------------------------------------------------
+    def _join_down(self) -> bool:
+        """Joins regions with those that read of them; returns whether there was anything to join."""
+        joined = False
+        for node in self._nodes():
+            if node.key is None or self.node_of[node.first] is not node:
+                continue
+            for maker in sorted((b for b in node.reads_of if b.key == node.key), key=lambda b: -b.last):
+                if maker in node.reads_of and self._may_follow(maker, node):
+                    node = self._join(maker, node)
+                    joined = True
+        return joined
+
+    def _may_follow(self, a: _Node, b: _Node) -> bool:
+        """Whether `b`, which reads of `a`, can be one region with it; sets the level that the region has then."""
+        between: set[_Node] | None = set()
+        if a.after != {b} and b.before != {a}:
+            between = _reached(a, b, b.level)
+        if between is None or not self._allowed(a, b) or self._holds_memory(a, b):
+            return False
+        if b.before == {a}:
+            b.level = a.level
+        else:
+            for x in between:  # they now come after `b` too
+                x.level = max(x.level, b.level)
+            a.level = b.level
+        return True
+
+    def _holds_memory(self, a: _Node, b: _Node) -> bool:
+        """Whether running `a` as late as `b` keeps more memory in use than it saves."""
+        if a.level == b.level or b.before == {a}:
+            return False
+        members = set(a.ordered)
+        made = {p.name: p for i in members for p in self.operations[i].flat_outs}
+        read = {p.name: p for i in members for p in self.operations[i].flat_args if p.name not in made}
+        freed = sum(_bytes(p) for name, p in read.items() if not self._read_outside(name, members))
+        kept = sum(_bytes(p) for name, p in made.items() if self._read_outside(name, members))
+        return freed > kept
+
+    def _read_outside(self, name: str, members: set[int]) -> bool:
+        readers = self.readers.get(name, [])
+        return self.read.get(name, 0) > len(readers) or not members.issuperset(readers)
+
+    # -- side by side -------------------------------------------------------------------------------------------------
+    def _join_across(self) -> None:
+        """Joins regions of one level that read the same tensor and of which none depends on the other."""
+        for readers in list(self.readers.values()):
+            nodes = list(dict.fromkeys(self.node_of[i] for i in readers))
+            if len(nodes) < 2:
+                continue
+            found: dict[tuple[int, Hashable], _Node] = {}
+            for node in nodes:
+                if node.key is None:
+                    continue
+                other = found.get((node.level, node.key))
+                if other is not None and self._independent(other, node):
+                    node = self._join(other, node)
+                found[node.level, node.key] = node
+
+    def _independent(self, a: _Node, b: _Node) -> bool:
+        if b in a.after or a in b.after or not self._allowed(a, b):
+            return False
+        return _reached(a, b, b.level) is not None and _reached(b, a, a.level) is not None
+
+    # -- the result ---------------------------------------------------------------------------------------------------
+    def parts(self) -> list[BoundSymbol | Region]:
+        """Regions and single operations in a legal order, near the one in which they were written."""
+        nodes = self._nodes()
+        waits = {node: len(node.before) for node in nodes}
+        ready = [(node.last, node.first) for node in nodes if not node.before]
+        heapq.heapify(ready)
+        parts: list[BoundSymbol | Region] = []
+        while ready:
+            node = self.node_of[heapq.heappop(ready)[1]]
+            if node.key is None:
+                parts.append(self.operations[node.first])
+            else:
+                parts.append(Region(self._group(node), node.key, self.read))
+            for x in node.after:
+                waits[x] -= 1
+                if not waits[x]:
+                    heapq.heappush(ready, (x.last, x.first))
+        assert not any(waits.values()), "regions that wait for each other"
+        return parts
+
+
+def _link(a: _Node, b: _Node, *, reads: bool) -> None:
+    a.after.add(b)
+    b.before.add(a)
+    if reads:
+        a.makes_for.add(b)
+        b.reads_of.add(a)
+
+
+def _reached(a: _Node, b: _Node, level: int) -> set[_Node] | None:
+    """What comes after `a` on levels up to `level`, not counting `b`; None if it leads to `b`, or if it is too much."""
+    seen = {x for x in a.after if x is not b and x.level <= level}
+    todo = list(seen)
+    while todo:
+        x = todo.pop()
+        if b in x.after or len(seen) > SEARCH_LIMIT:
+            return None
+        for y in x.after:
+            if y.level <= level and y not in seen:
+                seen.add(y)
+                todo.append(y)
+    return seen
+
+
+def _bytes(p: Proxy) -> int:
+    return math.prod(p.shape) * p.dtype.bytes if isinstance(p, TensorProxy) else 0

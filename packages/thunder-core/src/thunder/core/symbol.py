@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Any, TypeVar
 
 from thunder.core.binder import Binder
+from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, state
 
@@ -89,6 +90,8 @@ class Symbol:
         self.bind = Binder(meta, name, explicit=explicit)
         self.grad_rule: Callable[..., Any] | None = None
         self.vjp_rule: Callable[..., Any] | None = None
+        # `(call, JointTrace) -> forward operations, backward operations`, where one program cannot say both.
+        self.joint_rule: Callable[..., Any] | None = None
         self.sample_generator: Callable[..., Iterator[Any]] | None = None
         self.error_generator: Callable[..., Iterator[Any]] | None = None
         self.view_scatter_rule: Callable[..., Any] | None = None
@@ -196,7 +199,7 @@ def _symbol_by_name(module: str, name: str) -> Symbol:
 
 
 def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
-    """The proxies in an argument or output, in order, through tuples, lists, dicts and slices."""
+    """The proxies in an argument or output, in order, through tuples, lists, dicts, slices and symbolic numbers."""
     if found is None:
         found = []
     if isinstance(x, Proxy):
@@ -209,6 +212,8 @@ def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
             proxies_in(item, found)
     elif type(x) is slice:
         proxies_in((x.start, x.stop, x.step), found)
+    elif isinstance(x, SymbolicNumber):
+        found.extend(x.leaves)
     return found
 
 
@@ -230,6 +235,9 @@ def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
         return kind(*[map_proxies(item, fn) for item in x])
     if isinstance(x, tuple) and type(x) is not tuple:
         return kind([map_proxies(item, fn) for item in x]) if proxies_in(x) else x
+    if isinstance(x, SymbolicNumber):
+        new = {p.name: fn(p) for p in x.leaves}
+        return x if all(new[p.name] is p for p in x.leaves) else x.substitute(lambda p: new[p.name])
     return x
 
 

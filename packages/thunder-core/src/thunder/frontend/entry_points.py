@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thunder.core.errors import TracingError
+from thunder.frontend.checkpointing import checkpoint_traced
 from thunder.frontend.custom_function import apply_traced
 
 if TYPE_CHECKING:
@@ -50,6 +51,31 @@ def _compiled_callables_unwrapped() -> Any:
     if "torch._dynamo" not in sys.modules:
         return nullcontext()  # nobody has compiled anything
     return torch.compiler.set_stance("force_eager")
+
+
+def _checkpointed(tracer: Tracer, thread: int) -> list[tuple[Any, str, Any]]:
+    """`torch.utils.checkpoint.checkpoint`, which programs hold under names of their own.
+
+    torch wraps it in a function that looks up, at each call, what to run: that is replaced too. (A private part of
+    torch: without it only calls through its module are seen.)
+    """
+    module = sys.modules["torch.utils.checkpoint"]
+    original = module.checkpoint
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint_traced(tracer, *args, **kwargs)
+
+    def here_or(fn: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (traced if threading.get_ident() == thread else fn)(*args, **kwargs)
+
+        return call
+
+    found: list[tuple[Any, str, Any]] = [(module, "checkpoint", here_or(original))]
+    inner = getattr(original, "__wrapped__", None)
+    if inner is not None:
+        found.append((inner, "__dynamo_disable", here_or(inner.__dict__.get("__dynamo_disable", inner))))
+    return found
 
 
 @contextmanager
@@ -91,6 +117,7 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     owners.append((torch, "compile", _uncompiled(thread, torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
+    owners += _checkpointed(tracer, thread)
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

@@ -28,7 +28,8 @@ def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
     """A tensor on the meta device with the strides that torch gives `value`."""
     known = tracer.meta_tensors
     producers: dict[str, BoundSymbol] = {}
-    for bsym in tracer.trace.bound_symbols:
+    program = [bsym for scope in tracer.trace.scopes for bsym in scope]
+    for bsym in program:
         for name in bsym.out_names:
             producers.setdefault(name, bsym)
     # Oldest first, so that a long program needs no recursion.
@@ -42,7 +43,7 @@ def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
         wanted.append(p)
         if p.name in producers:
             stack += [q for q in producers[p.name].flat_args if isinstance(q, TensorProxy)]
-    position = {id(b): i for i, b in enumerate(tracer.trace.bound_symbols)}
+    position = {id(b): i for i, b in enumerate(program)}
     needed = {id(producers[p.name]): producers[p.name] for p in wanted if p.name in producers}
     for p in wanted:
         if p.name not in producers:

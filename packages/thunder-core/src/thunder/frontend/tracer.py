@@ -31,6 +31,7 @@ from thunder.frontend import aliasing
 from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import hush, resume
+from thunder.transforms.checkpoint import settle
 
 try:
     from thunder.torch.shape import MAYBE_VIEW
@@ -102,6 +103,7 @@ class Tracer:
         self.inputs: list[Lifted] = []
         self.meta_tensors: dict[str, torch.Tensor] = {}
         self.wrote_input = False
+        self.has_regions = False  # whether a part of the program is to be computed again for backward
         self.uncacheable: str | None = None  # why this trace is good for one call only
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
         self._known: dict[int, Lifted] = {}
@@ -333,6 +335,8 @@ class Tracer:
                 prims.python_return(output)
         finally:
             state.trace, state.frontend = before
+        if self.has_regions:
+            settle(self.trace)
         self.trace.bound_symbols[:0] = _unpacks(self.trace.args)
         return output
 

@@ -115,6 +115,12 @@ class JointTrace:
                 _refuse_write(bsym)
             self.trace.record(bsym)
             return
+        if sym.joint_rule is not None:
+            block = _Block(*sym.joint_rule(bsym, self))
+            for op in block.forward:
+                self.trace.record(op)
+            self.blocks.append(block)
+            return
         rule = grad_rule(bsym, self.executors)
         if rule is not None:
             self._apply(rule, bsym)

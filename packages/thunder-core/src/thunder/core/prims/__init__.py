@@ -21,6 +21,7 @@ from thunder.core.prims.indexing import *  # noqa: F403
 from thunder.core.prims.matmul import *  # noqa: F403
 from thunder.core.prims.pooling import *  # noqa: F403
 from thunder.core.prims.random import *  # noqa: F403
+from thunder.core.prims.recompute import *  # noqa: F403
 from thunder.core.prims.reductions import *  # noqa: F403
 from thunder.core.prims.resize import *  # noqa: F403
 from thunder.core.prims.scans import *  # noqa: F403

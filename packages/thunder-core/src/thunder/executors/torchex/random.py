@@ -124,3 +124,28 @@ def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
     noise = torch.ones_like(a)
     torch._C._nn.rrelu_with_noise(a, noise, lower, upper, True)
     return noise
+
+
+@torch_impl(prims.rng_state)
+def rng_state(device: torch.device, generator: Any = None) -> torch.Tensor:
+    """Where random numbers stand."""
+    return prims.state_of_generator(device, generator)  # type: ignore[no-any-return]
+
+
+@torch_impl(prims.exchange_rng_state)
+def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any = None) -> torch.Tensor:
+    """Puts random numbers where they stood."""
+    before = prims.state_of_generator(device, generator)
+    if generator is not None:
+        generator.set_state(state)
+    elif device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        getattr(torch, device.type).set_rng_state(state, str(device))
+    return before  # type: ignore[no-any-return]
+
+
+@torch_impl(prims.barrier)
+def barrier(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The tensors that it is given."""
+    return values

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Primitives of programs that compute values a second time instead of keeping them (`torch.utils.checkpoint`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core import devices
+from thunder.core.dtypes import is_inexact_dtype, uint8
+from thunder.core.errors import check
+from thunder.core.prims.base import prim
+from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
+
+__all__ = ["barrier", "exchange_rng_state", "rng_state", "state_of_generator"]
+
+# Its place among the draws of random numbers is what matters of it, as of any of them.
+_TAGS = (OpTags.RANDOM_OP, OpTags.NON_DIFFERENTIABLE)
+
+
+@prim()
+def barrier(*values: TensorProxy) -> tuple[TensorProxy, ...]:
+    """The same tensors as values of their own.
+
+    What is computed of these is not merged with what is computed of the arguments, and comes after all of them.
+    """
+    for value in values:
+        check(
+            isinstance(value, TensorProxy), lambda v=value: f"barrier takes tensors, not {type(v).__name__}", TypeError
+        )
+    return tuple([TensorProxy(like=value) for value in values])
+
+
+@barrier.vjp
+def _(g: Any, out: Any, *values: TensorProxy) -> tuple[Any, ...]:
+    return tuple([gradient if is_inexact_dtype(value.dtype) else None for gradient, value in zip(g, values)])
+
+
+@barrier.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)))
+    yield SampleInput(make(()), make((0,)), make((3, 2)).mT)
+
+
+@barrier.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2,)), 1), TypeError, "barrier takes tensors, not int"
+
+
+def state_of_generator(device: Any, generator: Any) -> Any:
+    """The state of torch's random numbers for a device, or of a generator of the user's, as a tensor of bytes."""
+    import torch
+
+    if generator is not None:
+        return generator.get_state()
+    return torch.get_rng_state() if device.type == "cpu" else getattr(torch, device.type).get_rng_state(str(device))
+
+
+def _state_meta(device: devices.Device, generator: Any) -> TensorProxy:
+    return TensorProxy(shape=tuple(state_of_generator(device, generator).shape), device=devices.cpu, dtype=uint8)
+
+
+@prim(tags=_TAGS)
+def rng_state(device: devices.Device, generator: Any = None, /) -> TensorProxy:
+    """Where torch's random numbers for a device stand, or those of a generator: a tensor of bytes."""
+    return _state_meta(device, generator)
+
+
+@rng_state.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(devices.to_device(make.device))
+
+
+@prim(tags=_TAGS)
+def exchange_rng_state(state: TensorProxy, device: devices.Device, generator: Any = None, /) -> TensorProxy:
+    """Puts random numbers where they stood when `rng_state` gave `state`; where they stood until now."""
+    check(
+        isinstance(state, TensorProxy) and state.dtype is uint8 and state.device.type == "cpu" and state.ndim == 1,
+        lambda: f"exchange_rng_state takes what rng_state gave, a row of bytes on the cpu, not {state!r}",
+        TypeError,
+    )
+    return _state_meta(device, generator)
+
+
+@exchange_rng_state.samples
+def _(make: MakeTensor) -> Any:
+    device = devices.to_device(make.device)
+    yield SampleInput(state_of_generator(device, None), device)
+
+
+@exchange_rng_state.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(1, devices.to_device(make.device)), TypeError, "takes what rng_state gave"

@@ -26,6 +26,7 @@ _ATTRIBUTES = {
     "cache_hits": "thunder.api",
     "cache_misses": "thunder.api",
     "reset": "thunder.api",
+    "Transform": "thunder.transforms.base",
     "dtypes": "thunder.core.dtypes",
     "devices": "thunder.core.devices",
 }

@@ -15,6 +15,7 @@ from thunder.extend import Executor
 from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.options import Options
+from thunder.transforms.base import Transform, as_transforms
 
 __all__ = [
     "cache_hits",
@@ -46,7 +47,8 @@ def jit(
     """Compiles a function or module: each call runs a program made for its kind of arguments.
 
     `executors` are asked in order who runs each operation, torch last; None takes the installed ones. `transforms` are
-    functions from trace to trace. `cache` says when a program is used again ("constant values", "no caching"). Further
+    objects with hooks for the stages of compilation (`thunder.Transform`; `thunder.transforms` has some), or functions
+    `(trace, executors) -> trace`. `cache` says when a program is used again ("constant values", "no caching"). Further
     options are those that the executors declare. Also a decorator, with or without arguments.
     """
     if fn is None:
@@ -57,13 +59,27 @@ def jit(
         raise TypeError(f"thunder.jit takes a function or a module, not {type(fn).__name__}: {fn!r}")
     _check_options(options)
     chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, extra=options)
+    transforms = as_transforms(transforms)
     if isinstance(fn, (JitFunction, ThunderModule)):
-        if (executors, tuple(transforms), cache, sharp_edges, options) == (None, (), "constant values", "allow", {}):
+        if (executors, transforms, cache, sharp_edges, options) == (None, (), "constant values", "allow", {}):
             return fn
         fn = fn.__dict__["_model" if isinstance(fn, ThunderModule) else "_fn"]  # anew, as it is asked for here
+    if any(t.changes_module for t in transforms):
+        fn = _with_changed_module(fn, transforms)
     jitted = JitFunction(fn, chosen, transforms=transforms)
     _jitted.add(jitted)
     return ThunderModule(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted
+
+
+def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.Module:
+    changing = [t for t in transforms if t.changes_module]
+    if not isinstance(fn, torch.nn.Module):
+        raise TypeError(
+            f"{changing[0].name} changes modules, and {fn!r:.80} is none: give thunder.jit the module itself"
+        )
+    from thunder.transforms.modules import transformed_module
+
+    return transformed_module(fn, changing)
 
 
 def _check_options(options: dict[str, Any]) -> None:

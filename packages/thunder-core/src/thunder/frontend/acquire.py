@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -67,11 +69,12 @@ def acquire(
     name: str,
     executors: Sequence[Executor],
     independent: bool = False,
+    around: Sequence[AbstractContextManager[Any]] = (),
 ) -> Acquired:
     """Runs `fn` once on handles and returns what was recorded. The user's objects are left as they were.
 
     With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
-    what gradients are taken for.
+    what gradients are taken for. The contexts of `around` are entered for the run.
     """
     with tracing_lock:
         arguments = Arguments(args, kwargs, parameter_names(fn))
@@ -79,7 +82,10 @@ def acquire(
         recorder = Recorder()
         tracer.name_lifted(recorder.name_of)
         try:
-            epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent)
+            with contextlib.ExitStack() as contexts:
+                for context in around:
+                    contexts.enter_context(context)
+                epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent)
             acquired = Acquired(tracer.trace, tracer.inputs, epilogue)
             given = {id(leaf) for leaf in arguments.leaves}
             acquired.uncacheable = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from thunder.core.errors import ThunderError
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import Trace
 from thunder.core.verify import verify_if_asked
@@ -18,12 +19,11 @@ from thunder.frontend.acquire import Acquired
 from thunder.frontend.autograd import Differentiable
 from thunder.plugins import transformed
 from thunder.transforms.autodiff import split_forward_backward
+from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.cse import cse
 from thunder.transforms.dce import dce
 
-__all__ = ["Specialization", "TraceTransform", "compile_trace"]
-
-TraceTransform = Callable[[Trace, Sequence[Executor]], Trace]
+__all__ = ["Specialization", "compile_trace"]
 
 
 class Specialization:
@@ -69,23 +69,40 @@ def clean(trace: Trace) -> list[Trace]:
 
 
 class Passes:
-    """What compiling one program goes by: the executors to ask and the user's options for plugins' passes."""
+    """What compiling one program goes by: the executors to ask, the transforms, the user's options for plugins."""
 
-    def __init__(self, executors: Sequence[Executor], options: Mapping[str, Any]):
+    def __init__(self, executors: Sequence[Executor], options: Mapping[str, Any], transforms: Sequence[Transform]):
         self.executors = executors
         self.options = options
+        self.transforms = transforms
 
-    def of_plugins(self, traces: list[Trace], phase: str) -> None:
-        """Appends what the passes that plugins registered for `phase` make of the last trace."""
+    def run(self, traces: list[Trace], phase: str) -> None:
+        """Appends what the passes of `phase` make of the last trace: first those of plugins, then the user's."""
         made = transformed(traces[-1], phase, options=self.options, executors=self.executors)
         traces.extend(verify_if_asked(trace) for trace in made)
+        context = PassContext(phase, self.options, tuple(self.executors))
+        for transform in self.transforms:
+            if not transform.has(phase):
+                continue
+            if phase == "before_grad":
+                traces += clean(traces[-1])
+            result = transform.apply(traces[-1], context)
+            if result is not traces[-1]:
+                traces.append(verify_if_asked(result))
+
+    def around(self, trace: Trace | None, phase: str) -> list[Trace]:
+        """A prologue or epilogue and what the passes of its phase make of it."""
+        traces = [] if trace is None else [trace]
+        if traces:
+            self.run(traces, phase)
+        return traces
 
     def to_execution(self, trace: Trace) -> list[Trace]:
         """The traces that lead from a program to the one that runs."""
         traces = clean(trace)
-        self.of_plugins(traces, "before_execution")
+        self.run(traces, "before_execution")
         traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
-        self.of_plugins(traces, "after_execution")
+        self.run(traces, "after_execution")
         traces.append(verify_if_asked(dce(traces[-1])))
         traces.append(verify_if_asked(delete_last_used(traces[-1])))
         return traces
@@ -94,18 +111,15 @@ class Passes:
 def compile_trace(
     acquired: Acquired,
     executors: Sequence[Executor],
-    transforms: Sequence[TraceTransform],
+    transforms: Sequence[Transform],
     *,
     autograd: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> Specialization:
     """Compiles what was acquired."""
-    passes = Passes(executors, options or {})
+    passes = Passes(executors, options or {}, transforms)
     traces = [verify_if_asked(acquired.computation)]
-    passes.of_plugins(traces, "before_grad")
-    for transform in transforms:
-        traces += clean(traces[-1])
-        traces.append(verify_if_asked(transform(traces[-1], executors)))
+    passes.run(traces, "before_grad")
     backward_traces: list[Trace] = []
     # A program may switch gradients on itself, though they are off around it.
     off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -119,9 +133,9 @@ def compile_trace(
             backward_traces = [backward, *passes.to_execution(backward)]
             differentiable = Differentiable(forward=traces[-1], backward=backward_traces[-1], outputs=outputs, wrt=wrt)
             run = torch.enable_grad()(differentiable.__call__) if switched_on else differentiable
-            return _specialization(acquired, run, traces, backward_traces)
+            return _specialization(acquired, passes, run, traces, backward_traces)
     traces += passes.to_execution(traces[-1])
-    return _specialization(acquired, _without_gradient(traces[-1]), traces, backward_traces)
+    return _specialization(acquired, passes, _without_gradient(traces[-1]), traces, backward_traces)
 
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
@@ -139,15 +153,21 @@ def _differentiated(trace: Trace) -> list[TensorProxy]:
 
 
 def _specialization(
-    acquired: Acquired, run: Callable[..., Any], traces: list[Trace], backward_traces: list[Trace]
+    acquired: Acquired, passes: Passes, run: Callable[..., Any], traces: list[Trace], backward_traces: list[Trace]
 ) -> Specialization:
-    prologue = None if acquired.prologue is None else acquired.prologue.python_callable(decorators=False)
+    if acquired.prologue is None and any(t.has("prologue") for t in passes.transforms):
+        raise ThunderError(
+            "a transform changes the prologue, but this program has none, as it is good for one call only: "
+            f"{acquired.uncacheable}"
+        )
+    prologues = passes.around(acquired.prologue, "prologue")
+    epilogues = passes.around(acquired.epilogue, "epilogue")
     return Specialization(
-        prologue,
+        prologues[-1].python_callable(decorators=False) if prologues else None,
         run,
-        None if acquired.epilogue is None else acquired.epilogue.python_callable(decorators=False),
+        epilogues[-1].python_callable(decorators=False) if epilogues else None,
         traces,
-        [] if acquired.prologue is None else [acquired.prologue],
+        prologues,
         backward_traces,
-        [] if acquired.epilogue is None else [acquired.epilogue],
+        epilogues,
     )

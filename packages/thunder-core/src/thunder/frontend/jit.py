@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,15 +11,16 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import TracingError
+from thunder.core.errors import TracingError, UnsupportedError
 from thunder.core.state import state
 from thunder.core.trace import Trace
 from thunder.extend import Executor, get_executor, implementations_epoch, resolve_executors
 from thunder.frontend.acquire import acquire, trace_function
-from thunder.frontend.compiled import Specialization, TraceTransform, compile_trace
+from thunder.frontend.compiled import Specialization, compile_trace
 from thunder.frontend.guards import GuardFailed
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.options import Options
+from thunder.transforms.base import Transform, as_transforms
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "statistics", "trace"]
 
@@ -95,7 +97,7 @@ class JitFunction:
         fn: Callable[..., Any],
         options: Options,
         *,
-        transforms: Sequence[TraceTransform] = (),
+        transforms: Sequence[Transform] = (),
         autograd: bool = True,
     ):
         self._fn = fn
@@ -109,7 +111,7 @@ class JitFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
-            return self._fn(*args, **kwargs)  # called by a program that is being traced: a part of it
+            return self._as_a_part(args, kwargs)  # called by a program that is being traced
         refused = []
         for specialization in self._specializations:
             prologue = specialization.prologue
@@ -132,14 +134,22 @@ class JitFunction:
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[str]) -> Any:
         if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
             self._give_up(refused[0])
-        if self._stats.eager is not None:
-            return self._fn(*args, **kwargs)
+        if self._stats.eager is not None and not any(t.is_needed for t in self._transforms):
+            return self._eagerly(args, kwargs)
         with tracing_lock:
             self._stats.cache_misses += 1
             self._stats.refused = refused
             executors = self._options.resolved_executors()
             name, independent = self._options.name_for(self._fn), not self._autograd
-            acquired = acquire(self._fn, args, kwargs, name=name, executors=executors, independent=independent)
+            acquired = acquire(
+                self._fn,
+                args,
+                kwargs,
+                name=name,
+                executors=executors,
+                independent=independent,
+                around=[t.tracing() for t in self._transforms],
+            )
             specialization = compile_trace(
                 acquired, executors, self._transforms, autograd=self._autograd, options=self._options.extra
             )
@@ -149,8 +159,28 @@ class JitFunction:
             inputs: Any = [x.tensor for x in acquired.inputs]
             if acquired.epilogue is not None:
                 inputs = inputs, acquired.targets
+            if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
+                inputs = specialization.prologue(*args, **kwargs)  # a transform says what the inputs are
             del acquired  # the user's tensors live no longer than in eager
         return specialization.call(inputs)
+
+    def _as_a_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs `fn` as a part of the program that is being traced."""
+        needed = next((t for t in self._transforms if t.is_needed), None)
+        if needed is not None:
+            raise UnsupportedError(
+                f"{self!r} has the transform {needed.name}, which changes whole programs, and is called by another "
+                "traced function: give the transform to the thunder.jit of that one, or call this one outside of it"
+            )
+        return self._eagerly(args, kwargs)
+
+    def _eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._transforms:
+            return self._fn(*args, **kwargs)
+        with contextlib.ExitStack() as around:
+            for transform in self._transforms:
+                around.enter_context(transform.tracing())
+            return self._fn(*args, **kwargs)
 
     def _give_up(self, reason: str) -> None:
         self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached and none was for this call ({reason})"
@@ -181,12 +211,14 @@ class JitFunction:
         self._specializations.clear()
         self._stats.eager = None
 
-    def with_transform(self, transform: TraceTransform) -> JitFunction:
+    def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction:
         """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself.
 
         Each of its arguments is an input of its own, though the same tensor may be given for several.
         """
-        return JitFunction(self._fn, self._options, transforms=(*self._transforms, transform), autograd=False)
+        return JitFunction(
+            self._fn, self._options, transforms=(*self._transforms, *as_transforms([transform])), autograd=False
+        )
 
     def __repr__(self) -> str:
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
@@ -203,7 +235,7 @@ def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool) -> JitF
     return JitFunction(fn, options, transforms=transforms, autograd=autograd)
 
 
-def jit_function(fn: Callable[..., Any], options: Options, transforms: Sequence[TraceTransform] = ()) -> JitFunction:
+def jit_function(fn: Callable[..., Any], options: Options, transforms: Sequence[Transform] = ()) -> JitFunction:
     """`thunder.jit` of a plain callable."""
     return JitFunction(fn, options, transforms=transforms)
 

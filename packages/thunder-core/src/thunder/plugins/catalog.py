@@ -6,19 +6,13 @@ from __future__ import annotations
 import difflib
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from thunder.core.errors import ThunderError
+from thunder.transforms.base import PHASES, PassContext
 
 __all__ = ["PHASES", "Catalog", "OptionSpec", "PassContext", "TransformSpec"]
-
-#: The phases of compilation at which a plugin's pass may run, and what it sees there.
-PHASES = {
-    "before_grad": "the program as it was acquired, before it is differentiated",
-    "before_execution": "the forward trace, and the backward trace if there is one, before executors claim operations",
-    "after_execution": "each trace after claiming and fusion, before the deletion of values that are no longer used",
-}
 
 
 @dataclass(frozen=True)
@@ -51,18 +45,6 @@ class OptionSpec:
         if self.choices is not None and value not in self.choices:
             raise ValueError(f"option {self.name!r} of {self.owner} must be one of {self.choices}, but it is {value!r}")
         return value
-
-
-@dataclass(frozen=True)
-class PassContext:
-    """What a plugin's pass may know of the compilation it runs in. Later versions may know more; none will know less.
-
-    options: the compile options that the user gave, of all plugins. executors: those that will be asked, in order.
-    """
-
-    phase: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    executors: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)

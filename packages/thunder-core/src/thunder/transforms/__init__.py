@@ -1,2 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes, one a file: each takes a trace and returns a new one."""
+"""Passes and transforms, one a file: a pass makes a trace of a trace; a transform is an object with hooks."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# name -> module that has it
+_HOMES = {
+    "PassContext": "base",
+    "Transform": "base",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_HOMES)}")
+    value = getattr(importlib.import_module(f"thunder.transforms.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

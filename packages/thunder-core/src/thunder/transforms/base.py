@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transform is: an object with a hook for each stage of compiling a program.
+
+    class Doubled(thunder.Transform):
+        '''Returns twice what the program returns.'''
+
+        def transform_computation(self, trace, context):
+            ...
+            return new_trace
+
+    thunder.jit(model, transforms=[Doubled()])
+
+A hook that is not written does nothing. Those that take a trace return a new one, or the same one where there is
+nothing to do; traces are never changed. Transforms run in the order of the list, at each stage. The passes that plugins
+register are named by the same stages (`PHASES`), and run through the same loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from thunder.core.errors import ThunderError
+
+if TYPE_CHECKING:
+    import torch
+
+    from thunder.core.trace import Trace
+
+__all__ = ["PHASES", "FunctionTransform", "PassContext", "Transform", "as_transforms"]
+
+#: The stages of compilation at which a pass may run, and what it sees there.
+PHASES = {
+    "before_grad": "the program as it was acquired, before it is differentiated",
+    "before_execution": "the forward trace, and the backward trace if there is one, before executors claim operations",
+    "after_execution": "each trace after claiming and fusion, before the deletion of values that are no longer used",
+    "prologue": "the prologue: what checks a call's arguments and returns the program's inputs",
+    "epilogue": "the epilogue: what makes the user's result, and the program's effects",
+}
+
+_METHODS = {
+    "before_grad": "transform_computation",
+    "before_execution": "transform_execution",
+    "after_execution": "transform_claimed",
+    "prologue": "transform_prologue",
+    "epilogue": "transform_epilogue",
+}
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """What a pass may know of the compilation it runs in. Later versions may know more; none will know less.
+
+    options: the compile options that the user gave, of all plugins. executors: those that will be asked, in order.
+    """
+
+    phase: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    executors: tuple[Any, ...] = ()
+
+
+class Transform:
+    """Base of all transforms. Override the hooks that are needed; give options to `__init__`."""
+
+    #: Whether a program computes something else without it. Where False, it is left out where it cannot be applied: in
+    #: calls from another traced program, of which the function is a part, and in calls that run eagerly.
+    changes_results = True
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return type(self).__name__
+
+    def transform_module(self, module: torch.nn.Module) -> torch.nn.Module | None:
+        """Changes a module once, when it is given to `thunder.jit`: parameters, buffers, submodules.
+
+        `module` is a copy of the user's that shares its tensors: change it as you like, but replace tensors instead of
+        writing to them. What is returned, if anything, takes its place.
+        """
+        return None
+
+    def tracing(self) -> AbstractContextManager[Any]:
+        """What is entered around the run of the user's function from which its trace is taken."""
+        return nullcontext()
+
+    def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
+        """The program, before it is differentiated."""
+        return trace
+
+    def transform_execution(self, trace: Trace, context: PassContext) -> Trace:
+        """The forward program, then the backward program if there is one, before executors claim operations."""
+        return trace
+
+    def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
+        """Each program in terms of what runs it, before values are deleted at their last use."""
+        return trace
+
+    def transform_prologue(self, trace: Trace, context: PassContext) -> Trace:
+        """What checks the arguments of a call and returns the inputs of the program."""
+        return trace
+
+    def transform_epilogue(self, trace: Trace, context: PassContext) -> Trace:
+        """What makes the user's result of the program's, where there is anything to do."""
+        return trace
+
+    def has(self, phase: str) -> bool:
+        """Whether it does anything at a stage."""
+        method = _METHODS[phase]
+        return getattr(type(self), method) is not getattr(Transform, method)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a call that does not go through its hooks for traces would give something else."""
+        return self.changes_results and any(map(self.has, PHASES))
+
+    @property
+    def changes_module(self) -> bool:
+        """Whether it needs a module to work on."""
+        return type(self).transform_module is not Transform.transform_module
+
+    def apply(self, trace: Trace, context: PassContext) -> Trace:
+        """Its trace at the stage of `context`. An error says which transform it came from."""
+        try:
+            result = getattr(self, _METHODS[context.phase])(trace, context)
+        except ThunderError:
+            raise
+        except Exception as error:
+            where = f"{self.name}.{_METHODS[context.phase]}"
+            if hasattr(error, "add_note"):
+                error.add_note(f"raised by the transform {where}")
+            raise
+        return self.checked(result, context)
+
+    def checked(self, result: Any, context: PassContext) -> Trace:
+        """`result`, if it is a trace."""
+        if not hasattr(result, "bound_symbols"):
+            raise ThunderError(
+                f"{self.name}.{_METHODS[context.phase]} returned {result!r:.80} instead of a trace: return the trace "
+                "that it was given where there is nothing to change"
+            )
+        return result  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+class FunctionTransform(Transform):
+    """A function `(trace, executors) -> trace` as a transform of the program before it is differentiated."""
+
+    def __init__(self, fn: Callable[[Trace, Sequence[Any]], Trace]):
+        self.fn = fn
+
+    @property
+    def name(self) -> str:
+        return getattr(self.fn, "__qualname__", type(self.fn).__name__)
+
+    def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
+        return self.fn(trace, context.executors)
+
+
+def as_transforms(transforms: Any) -> tuple[Transform, ...]:
+    """The transforms that `thunder.jit(…, transforms=…)` was given, or an error that says what is wrong with them."""
+    if isinstance(transforms, (Transform, str)) or not hasattr(transforms, "__iter__"):
+        raise TypeError(
+            f"thunder.jit(…, transforms=…) takes a list of transforms, not {transforms!r}: write [{transforms!r}]"
+        )
+    return tuple(_as_transform(t) for t in transforms)
+
+
+def _as_transform(x: Any) -> Transform:
+    if isinstance(x, Transform):
+        return x
+    if isinstance(x, type) and issubclass(x, Transform):
+        raise TypeError(f"transforms are objects: write {x.__name__}(…) instead of {x.__name__}")
+    if isinstance(x, str) or not callable(x):
+        raise TypeError(
+            f"{x!r} is no transform: give objects of subclasses of thunder.Transform (thunder.transforms has some), or "
+            "functions (trace, executors) -> trace"
+        )
+    return FunctionTransform(x)

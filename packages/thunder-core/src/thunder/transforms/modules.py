@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How transforms change modules: a copy that shares tensors, and submodules that become instances of a variant of their
+own class.
+
+A *variant* of a class is a subclass that a transform makes of a class of the user's and a mixin: `Linear` becomes
+`Int8Linear`. Its instances remain instances of the user's class, run its `forward`, and can be pickled. State goes in
+and out in the layout of the original class (`state_to_original`, `state_from_original`).
+
+Contract of `transformed_module`: the user's module is as it was before, tensors that no transform replaced are shared
+with it, and what was tied is tied.
+"""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from thunder.core.errors import ThunderError
+from thunder.transforms.base import Transform
+
+__all__ = ["Variant", "become", "chosen_modules", "replaced_tensors", "transformed_module"]
+
+
+def transformed_module(module: torch.nn.Module, transforms: Sequence[Transform]) -> torch.nn.Module:
+    """A copy of `module`, which shares its tensors, after the transforms have changed it."""
+    tensors = [*module.parameters(), *module.buffers()]
+    try:
+        out = copy.deepcopy(module, {id(t): t for t in tensors})
+    except Exception as error:
+        raise ThunderError(
+            f"{transforms[0].name} changes a copy of the module, but this {type(module).__name__} cannot be copied: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    for transform in transforms:
+        out = transform.transform_module(out) or out
+        if not isinstance(out, torch.nn.Module):
+            raise TypeError(f"{transform.name}.transform_module returned {out!r:.80}, which is no module")
+    return out
+
+
+def chosen_modules(
+    module: torch.nn.Module,
+    kinds: tuple[type, ...],
+    names: Iterable[str] | None,
+    *,
+    option: str,
+    skip: Iterable[str] = (),
+) -> list[tuple[str, torch.nn.Module]]:
+    """The submodules of these classes, by their names or patterns (`*.mlp.*`, or the last part of a name).
+
+    A name that is nobody's is an error that lists what there is.
+    """
+    found = [(name, m) for name, m in module.named_modules() if isinstance(m, kinds)]
+
+    def fits(name: str, pattern: str) -> bool:
+        return fnmatch.fnmatchcase(name, pattern) or name.rpartition(".")[2] == pattern
+
+    skipped = list(skip)
+    for pattern in (*(names or ()), *skipped):
+        if not any(fits(name, pattern) for name, _ in found):
+            kind = " or ".join(k.__name__ for k in kinds)
+            have = ", ".join(name or "the module itself" for name, _ in found[:20]) or "none"
+            raise ValueError(f"{option}: no {kind} is called {pattern!r}; there is: {have}")
+    chosen = [(n, m) for n, m in found if names is None or any(fits(n, p) for p in names)]
+    return [(n, m) for n, m in chosen if not any(fits(n, p) for p in skipped)]
+
+
+def replaced_tensors(module: torch.nn.Module, replace: dict[int, torch.Tensor]) -> None:
+    """Puts other tensors in the place of parameters and buffers, by the ids of those, wherever they stand."""
+    for m in module.modules():
+        for table in (m._parameters, m._buffers):
+            for name, tensor in table.items():
+                if tensor is not None and id(tensor) in replace:
+                    table[name] = replace[id(tensor)]  # type: ignore[assignment]
+
+
+class Variant:
+    """Mixin of classes made by `become`: how they are saved, loaded and pickled.
+
+    `state_to_original` says what a submodule's own state is in the original class, `state_from_original` takes it.
+    """
+
+    _original: type
+
+    def state_to_original(self) -> dict[str, torch.Tensor]:
+        """The tensors, by their names, that the original class would save."""
+        raise NotImplementedError
+
+    def state_from_original(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes the tensors that the original class has saved; those that it may not have are left out."""
+        raise NotImplementedError
+
+    def original_names(self) -> tuple[str, ...]:
+        """The names under which the original class saves."""
+        return tuple(self.state_to_original())
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        for name, tensor in self.state_to_original().items():
+            destination[prefix + name] = tensor if keep_vars else tensor.detach()
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: list[str], unexpected: list[str],
+        errors: list[str],
+    ) -> None:  # fmt: skip
+        names = self.original_names()
+        found = {name: state_dict[prefix + name] for name in names if prefix + name in state_dict}
+        if strict:
+            missing += [prefix + name for name in names if name not in found]
+            own = {prefix + name for name in names}
+            children = tuple(f"{prefix}{child}." for child in self._modules)  # type: ignore[attr-defined]
+            unexpected += [
+                key
+                for key in state_dict
+                if key.startswith(prefix) and "." not in key[len(prefix) :] and key not in own
+                if not (children and key.startswith(children))
+            ]
+        try:
+            with torch.no_grad():
+                self.state_from_original(found)
+        except (RuntimeError, ValueError) as error:
+            errors.append(f"while loading {prefix.rstrip('.') or 'the module'}: {error}")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        mixin = next(base for base in type(self).__bases__ if issubclass(base, Variant))
+        return (_remake, (mixin, self._original), self.__dict__)
+
+
+def _remake(mixin: type, original: type) -> Any:
+    cls = _variant(mixin, original)
+    return cls.__new__(cls)
+
+
+@functools.cache
+def _variant(mixin: type, original: type) -> type:
+    prefix = getattr(mixin, "prefix", mixin.__name__)
+    namespace = {"_original": original, "__module__": mixin.__module__, "__doc__": mixin.__doc__}
+    return type(prefix + original.__name__, (mixin, original), namespace)
+
+
+def become(module: torch.nn.Module, mixin: type) -> Any:
+    """Makes `module` an instance of the variant of its class that `mixin` gives, and returns it."""
+    kind = type(module)
+    if getattr(kind, "__slots__", None):
+        raise ThunderError(f"{kind.__name__} has __slots__, so no variant of it can be made")
+    module.__class__ = _variant(mixin, kind)
+    return module
+
+
+def parameters_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """The parameters that belong to this submodule itself."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield name, parameter

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unknown numbers: what a symbolic number is to the IR, and the integer algebra that decides what needs no guard.
+
+A number that a program takes (a size of an input, a Python number) or computes from a tensor is a *leaf*: a
+`NumberProxy` with a name in the trace. What is computed from leaves while tracing is an expression of them, a
+`SymbolicNumber`. It stands in shapes and in arguments of operations, prints as Python
+(`ltorch.reshape(x, (s0 * s1, 4))`) and is computed there when the program runs. `core/symbolic.py` makes them: there
+they are also torch's `SymInt` and `SymFloat`.
+
+An integer expression is a polynomial, `{monomial: coefficient}`, over *atoms*: leaves, and quotients, remainders and
+the like that do not come out even. A monomial is the sorted tuple of its atoms' numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from thunder.core.proxies import NumberProxy
+
+__all__ = ["Atom", "Constraint", "Poly", "SymbolicNumber", "bounds", "same_number", "same_shape", "text_of"]
+
+Poly = dict[tuple[int, ...], int]
+
+
+class SymbolicNumber:
+    """A number that is not known while the program is traced, as an expression of the trace's `NumberProxy` values."""
+
+    __slots__ = ()
+    hint: Any  # what it is in the call that is being traced; None where only running tells
+
+    @property
+    def leaves(self) -> tuple[NumberProxy, ...]:
+        """The values of the trace that it is computed from."""
+        raise NotImplementedError
+
+    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
+        """It as Python, where `written` says how a leaf is (by default by its name)."""
+        raise NotImplementedError
+
+    def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
+        """It with other numbers, expressions or `NumberProxy` values in the place of leaves."""
+        raise NotImplementedError
+
+    def same(self, other: Any) -> bool:
+        """Whether it is `other` whatever the leaves are, as far as is known. Assumes nothing."""
+        raise NotImplementedError
+
+
+def in_parentheses(text: str) -> str:
+    """Python text as an operand."""
+    return text if text.replace(".", "_").isidentifier() or text.replace(".", "").isdigit() else f"({text})"
+
+
+def text_of(x: Any, written: Callable[[NumberProxy], str] | None = None) -> str:
+    """A number, symbolic or not, as Python."""
+    return x.text(written) if isinstance(x, SymbolicNumber) else repr(x)
+
+
+def same_number(a: Any, b: Any) -> bool:
+    """Whether two sizes are the same, known or not. Assumes nothing, unlike `==` of symbolic numbers."""
+    if a is b:
+        return True
+    if isinstance(a, SymbolicNumber):
+        return a.same(b)
+    return b.same(a) if isinstance(b, SymbolicNumber) else bool(a == b)
+
+
+def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two shapes are the same. Assumes nothing."""
+    return a is b or (len(a) == len(b) and all(map(same_number, a, b)))
+
+
+class Constraint(NamedTuple):
+    """What was assumed of a program's numbers: `left <relation> right`. Either side is a number or symbolic."""
+
+    left: Any
+    relation: str
+    right: Any
+
+    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
+        """It as Python."""
+        left, right = (x.text(written) if isinstance(x, SymbolicNumber) else repr(x) for x in (self.left, self.right))
+        return f"{left} {self.relation} {right}"
+
+    @property
+    def leaves(self) -> tuple[NumberProxy, ...]:
+        """The values that it is about."""
+        found: dict[str, NumberProxy] = {}
+        for x in (self.left, self.right):
+            if isinstance(x, SymbolicNumber):
+                found.update((p.name, p) for p in x.leaves)
+        return tuple(found.values())
+
+
+class Atom:
+    """One unknown of the algebra: a leaf, or an operation on expressions whose value is taken as a whole."""
+
+    __slots__ = ("high", "hint", "index", "kind", "low", "operands", "proxy")
+
+    def __init__(
+        self, index: int, kind: str, operands: tuple[Any, ...], hint: Any, low: int | None, high: int | None,
+        proxy: NumberProxy | None = None,
+    ):  # fmt: skip
+        self.index = index
+        self.kind = kind  # "leaf", or the Python operator or function that `operands` are given to
+        self.operands = operands
+        self.hint = hint
+        self.low = low
+        self.high = high
+        self.proxy = proxy
+
+
+# -- polynomials ------------------------------------------------------------------------------------------------------
+def add(a: Poly, b: Poly, factor: int = 1) -> Poly:
+    """a + factor * b."""
+    out = dict(a)
+    for monomial, coefficient in b.items():
+        total = out.get(monomial, 0) + factor * coefficient
+        if total:
+            out[monomial] = total
+        else:
+            out.pop(monomial, None)
+    return out
+
+
+def multiply(a: Poly, b: Poly) -> Poly:
+    """a * b."""
+    out: Poly = {}
+    for m, c in a.items():
+        for n, d in b.items():
+            product = tuple(sorted(m + n)) if m and n else m or n
+            total = out.get(product, 0) + c * d
+            if total:
+                out[product] = total
+            else:
+                out.pop(product, None)
+    return out
+
+
+def constant(poly: Poly) -> int | None:
+    """The number that a polynomial is, if it is one."""
+    if not poly:
+        return 0
+    return poly.get(()) if len(poly) == 1 else None
+
+
+def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
+    """`q, r` with a == q * b + r: what of `a` is a multiple of `b` term by term, or as a whole, and the rest."""
+    if len(b) == 1:
+        ((divisor, factor),) = b.items()
+        q: Poly = {}
+        r: Poly = {}
+        for monomial, coefficient in a.items():
+            rest = _without(monomial, divisor)
+            if rest is None or coefficient % factor:
+                r[monomial] = coefficient
+            else:
+                q[rest] = coefficient // factor
+        return q, r
+    lead = next(iter(b))
+    factor = a.get(lead, 0) // b[lead]
+    if factor and add(a, b, -factor) == {}:
+        return {(): factor}, {}
+    return {}, a
+
+
+def _without(monomial: tuple[int, ...], divisor: tuple[int, ...]) -> tuple[int, ...] | None:
+    rest = list(monomial)
+    for atom in divisor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def replace(poly: Poly, known: Mapping[int, Poly]) -> Poly:
+    """A polynomial with polynomials in the place of some of its atoms."""
+    while True:
+        if not any(atom in known for monomial in poly for atom in monomial):
+            return poly
+        out: Poly = {}
+        for monomial, coefficient in poly.items():
+            term: Poly = {tuple(a for a in monomial if a not in known): coefficient}
+            for atom in monomial:
+                if atom in known:
+                    term = multiply(term, known[atom])
+            out = add(out, term)
+        poly = out
+
+
+def _interval_product(
+    a: tuple[int | None, int | None], b: tuple[int | None, int | None]
+) -> tuple[int | None, int | None]:
+    """Of intervals of numbers that are at least 0 below; anything is possible of others."""
+    if a[0] is None or b[0] is None or a[0] < 0 or b[0] < 0:
+        return None, None
+    return a[0] * b[0], None if a[1] is None or b[1] is None else a[1] * b[1]
+
+
+def bounds(poly: Poly, atoms: list[Atom]) -> tuple[int | None, int | None]:
+    """The least and the greatest that a polynomial can be, as far as is known."""
+    low: int | None = 0
+    high: int | None = 0
+    for monomial, coefficient in poly.items():
+        if len(monomial) == 1:
+            atom = atoms[monomial[0]]
+            least, most = atom.low, atom.high
+        else:
+            least, most = 1, 1
+            for i in monomial:
+                least, most = _interval_product((least, most), (atoms[i].low, atoms[i].high))
+        if coefficient < 0:
+            least, most = most, least
+        low = None if low is None or least is None else low + coefficient * least
+        high = None if high is None or most is None else high + coefficient * most
+    return low, high
+
+
+def common_factor(poly: Poly) -> int:
+    """The greatest common divisor of the coefficients of what is unknown in it."""
+    return math.gcd(*[c for monomial, c in poly.items() if monomial])
+
+
+def render(poly: Poly, atom_text: Callable[[int], str]) -> str:
+    """A polynomial as Python."""
+    parts: list[str] = []
+    for monomial, coefficient in sorted(poly.items(), key=lambda item: (-len(item[0]), item[0])):
+        factors = [atom_text(i) for i in monomial]
+        if abs(coefficient) != 1 or not factors:
+            factors.append(str(abs(coefficient)))
+        term = " * ".join(factors)
+        if not parts:
+            parts.append(f"-{term}" if coefficient < 0 else term)
+        else:
+            parts.append(f"- {term}" if coefficient < 0 else f"+ {term}")
+    return " ".join(parts) or "0"

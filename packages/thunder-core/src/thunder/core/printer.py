@@ -13,6 +13,7 @@ from typing import Any
 
 from thunder.core.devices import Device
 from thunder.core.dtypes import dtype
+from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.trace import RESERVED_NAMES, Trace
@@ -145,6 +146,11 @@ def _special(x: Any, kind: type, context: PrintContext) -> str:
         return x.__name__
     if isinstance(x, Symbol):
         return context.function(x)
+    if isinstance(x, SymbolicNumber):
+        text = x.text()
+        if "math." in text:
+            context.imports.add("import math")
+        return text
     if isinstance(x, tuple) and proxies_in(x):
         # A named tuple that holds values of the trace; torch.return_types are made from one sequence.
         items = ", ".join([printable(i, context) for i in x])

@@ -135,17 +135,23 @@ class DictProxy(CollectionProxy):
 
 
 class NumberProxy(Proxy):
-    """A Python number: one that is an input (its `value` is known), or one that the program computes (None)."""
+    """A Python number: one that is an input (its `value` is known), or one that the program computes (None).
 
-    __slots__ = ("python_type", "value")
+    `symbol` is what stands for it in expressions, where it is a leaf of symbolic numbers (`core/symbolic.py`).
+    """
+
+    __slots__ = ("python_type", "symbol", "value")
     prefix = "n"
 
     def __init__(self, value: Any = None, python_type: type | None = None, name: str | None = None):
         super().__init__(name)
         self.value = value
+        self.symbol: Any = None
         self.python_type: type = python_type or type(value)
 
     def type_string(self) -> str:
+        if self.symbol is not None:
+            return self.python_type.__name__
         return f"{self.python_type.__name__} {'?' if self.value is None else self.value}"
 
     def known(self) -> Any:
@@ -185,8 +191,8 @@ def number_value(x: Any) -> Any:
 
 
 def number_type(x: Any) -> type:
-    """The Python number type of `x`, a number or a NumberProxy."""
-    return x.python_type if isinstance(x, NumberProxy) else type(x)
+    """The Python number type of `x`, a number, a symbolic number or a NumberProxy."""
+    return x.python_type if isinstance(x, NumberProxy) else x.__class__
 
 
 def _number_operator(fn: Callable[..., Any], *, swapped: bool = False) -> Callable[..., Any]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from thunder.core.errors import TraceVerificationError
 from thunder.core.langctx import set_langctx
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.numbers import same_shape
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace
@@ -85,7 +86,7 @@ def _verify_output(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, P
 
 def _same_type(a: Proxy, b: Proxy) -> bool:
     if isinstance(a, TensorProxy) and isinstance(b, TensorProxy):
-        return a.shape == b.shape and a.dtype is b.dtype and a.device is b.device
+        return same_shape(a.shape, b.shape) and a.dtype is b.dtype and a.device is b.device
     return isinstance(a, TensorProxy) == isinstance(b, TensorProxy)
 
 
@@ -96,6 +97,8 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
     for sub in bsym.subsymbols:
         for p in sub.flat_args:
             known = inside.get(p.name)
+            if known is None and isinstance(p, NumberProxy) and p.symbol is not None:
+                continue  # shapes bring such numbers with them, wherever the tensor goes
             if known is None:
                 raise _fault(trace, i, f"the decomposition of {bsym.sym.name} uses {p.name}, which it has not: {sub}")
             if not _same_type(known, p):
@@ -118,6 +121,7 @@ def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:
         return
     scratch = Trace("verification")
     scratch.names.update(trace.names)
+    scratch.info.update(trace.info)
     try:
         with tracectx(scratch), set_langctx("torch"):
             expected: Any = sym.meta(*bsym.args, **bsym.kwargs)

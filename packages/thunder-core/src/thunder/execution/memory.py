@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from thunder.core import prims
+from thunder.core.proxies import NumberProxy
 from thunder.core.symbol import BoundSymbol, map_proxies
 from thunder.core.trace import Trace, construct
 from thunder.execution.claim import is_structural
@@ -17,14 +18,18 @@ def delete_last_used(trace: Trace) -> Trace:
         kept: set[str] = set()
         lines: list[BoundSymbol] = []
         for bsym in reversed(trace.bound_symbols):
-            if is_structural(bsym):
+            if bsym.sym is prims.size or bsym.sym is prims.number:
+                if bsym.output.name not in kept:
+                    continue  # nobody reads the number
+            elif is_structural(bsym):
                 kept.update(bsym.arg_names if bsym.sym is prims.python_return else ())
                 lines.append(bsym)
                 continue
             bsym = _without_unread(bsym, kept)
-            dead = {p.name: p for p in (*bsym.flat_args, *bsym.flat_outs) if p.name not in kept}
+            used = [p for p in (*bsym.flat_args, *bsym.flat_outs) if p.name not in kept]
+            dead = {p.name: p for p in used if not isinstance(p, NumberProxy)}
+            kept.update(p.name for p in used)
             if dead:
-                kept.update(dead)
                 lines.append(BoundSymbol(prims.python_del, tuple(dead.values()), {}, None))
             lines.append(bsym)
         out.bound_symbols[:] = reversed(lines)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from thunder.core import prims
+from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
@@ -28,6 +29,8 @@ def _key(x: Any) -> Any:
         return (dict, *[(k, _key(v)) for k, v in x.items()])
     if isinstance(x, slice):
         return (slice, _key(x.start), _key(x.stop), _key(x.step))
+    if isinstance(x, SymbolicNumber):
+        return (type(x), x.text())
     if isinstance(x, (float, complex)):
         return (type(x), repr(x))  # 0.0 and -0.0 differ, nan equals itself
     return (type(x), x)

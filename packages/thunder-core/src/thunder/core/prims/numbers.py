@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primitives that bind numbers of a program that are not known while it is traced (`core/symbolic.py`).
+
+Both run as they are printed. Only the memory pass drops one that nobody reads: what operations decompose into may ask
+for the number until then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core.prims.base import prim
+from thunder.core.printer import PrintContext, printable
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags
+
+__all__ = ["number", "size"]
+
+_NUMBERS = (OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE)
+
+
+def _print_size(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    x, dim = bsym.args
+    return [f"{bsym.output.name} = {x.name}.shape[{dim}]"]
+
+
+@prim(tags=_NUMBERS, printer=_print_size)
+def size(x: TensorProxy, dim: int, /) -> NumberProxy:
+    """A size of `x` that is not known while tracing, as a number of the program: a leaf of symbolic numbers."""
+    return x.shape[dim].proxy  # type: ignore[attr-defined, no-any-return]
+
+
+def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    return [f"{bsym.output.name} = {printable(bsym.args[0], context)}"]
+
+
+@prim(tags=_NUMBERS, printer=_print_number)
+def number(x: Any, /) -> NumberProxy:
+    """A symbolic number as a value of the program, which can be returned or saved."""
+    return NumberProxy(None, x.__class__)

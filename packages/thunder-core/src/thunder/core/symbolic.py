@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Symbolic numbers: sizes and Python numbers that native Python and torch compute with though they are not known.
+
+`SymbolicInt` and `SymbolicFloat` are `torch.SymInt` and `torch.SymFloat`, which all of torch takes, with an algebra of
+their own below (`core/numbers.py`). torch's `ShapeEnv` would be another: it needs sympy, 0.6 s to import and 20 to 70
+µs for each comparison, and its Python part is private to torch. They also say that they are an `int` and a `float`
+(`isinstance`), so programs and meta functions that ask take the way that they take for numbers.
+
+What becomes of one:
+
+- arithmetic gives another expression;
+- a comparison is answered by what the number is in this call, its *hint*, unless the algebra knows; what was answered
+  so is noted as a constraint (`Symbols.constraints`), which the prologue checks;
+- whatever needs the number itself (`range`, `int()`, a dict's key, `f"{n}"`, a C function) gets the hint, and the
+  constraint is that it is this number;
+- in arguments of operations it stays an expression of `NumberProxy` leaves, which the program computes when it runs.
+
+`symbols_of(trace)` are the symbols of a trace, made when first asked for. To add a leaf:
+
+- `symbols.size(hint)`, `symbols.number(value)`: known in this call, given by the prologue;
+- `symbols.unbacked(int, low=0)`: known only when the program runs. Its `.proxy` is the `NumberProxy` for an operation
+  to give as its output; `prims.size` reads one off the shape of a tensor. It has no hint: comparisons are answered
+  where its bounds allow, elsewhere they raise `Undecided`, which says where and what to do;
+  `symbols.assume(a, "<=", b)` adds knowledge.
+
+Nothing here is private to torch but what a `node` of a SymInt has to answer (`core/symbolic_node.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.core import numbers
+from thunder.core.errors import TracingError
+from thunder.core.numbers import Atom, Constraint, Poly, SymbolicNumber
+from thunder.core.proxies import NumberProxy
+from thunder.core.symbolic_numbers import SymbolicFloat, SymbolicInt, key_of, key_of_poly, number_of, poly_of
+
+if TYPE_CHECKING:
+    from thunder.core.trace import Trace
+
+__all__ = ["Constraint", "SymbolicFloat", "SymbolicInt", "Symbols", "Undecided", "symbols_of"]
+
+
+class Undecided(TracingError):
+    """The program needs to know of a number what only running it tells."""
+
+
+class Symbols:
+    """The unknown numbers of one program, and what has been assumed of them."""
+
+    def __init__(self, make_name: Callable[[str], str]):
+        self._make_name = make_name
+        self.atoms: list[Atom] = []
+        self.leaves: dict[str, Any] = {}  # by the names of their proxies
+        self._constraints: dict[Any, Constraint] = {}
+        self._operations: dict[Any, Atom] = {}
+        self._known: dict[int, Poly] = {}  # atoms that have been found to be equal to something else
+        self._thread = threading.get_ident()
+        self.closed = False  # the program is done: what is asked now is answered, and assumed by nobody
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """What was assumed, in order."""
+        return list(self._constraints.values())
+
+    # -- leaves -------------------------------------------------------------------------------------------------------
+    def size(self, hint: int, name: str | None = None) -> SymbolicInt:
+        """A size of an input. It is not 0 or 1: those are different programs (they broadcast)."""
+        return self._leaf(int, hint, name or self._make_name("s"), 2)
+
+    def number(self, value: float, name: str | None = None) -> Any:
+        """A Python number, an int or a float, that is an input."""
+        return self._leaf(type(value), value, name or self._make_name("n"), None)
+
+    def unbacked(
+        self, python_type: type = int, name: str | None = None, *, low: int | None = None, high: int | None = None
+    ) -> Any:
+        """A number that only running the program tells; an int is between `low` and `high`."""
+        return self._leaf(python_type, None, name or self._make_name("u"), low, high)
+
+    def _leaf(self, python_type: type, hint: Any, name: str, low: int | None, high: int | None = None) -> Any:
+        proxy = NumberProxy(hint, python_type, name)
+        atom = Atom(len(self.atoms), "leaf", (), hint, low, high, proxy)
+        self.atoms.append(atom)
+        out: Any
+        if python_type is float:
+            out = SymbolicFloat(self, "leaf", (proxy,), hint)
+        else:
+            out = SymbolicInt(self, {(atom.index,): 1}, hint)
+        proxy.symbol = out
+        self.leaves[name] = out
+        return out
+
+    def operation(self, kind: str, operands: tuple[Any, ...], hint: Any, low: Any = None, high: Any = None) -> Any:
+        """The integer that an operation gives whose value is taken as a whole."""
+        key = (kind, *[key_of(x) for x in operands])
+        atom = self._operations.get(key)
+        if atom is None:
+            atom = self._operations[key] = Atom(len(self.atoms), kind, operands, hint, low, high)
+            self.atoms.append(atom)
+        return SymbolicInt(self, {(atom.index,): 1}, hint)
+
+    def make(self, poly: Poly) -> Any:
+        """The number that a polynomial is: a symbolic one, or an int where nothing is unknown in it."""
+        known = numbers.constant(poly)
+        return SymbolicInt(self, poly, self.hint_of(poly)) if known is None else known
+
+    def hint_of(self, poly: Poly) -> int | None:
+        """What a polynomial is in this call."""
+        total = 0
+        for monomial, coefficient in poly.items():
+            for i in monomial:
+                hint = self.atoms[i].hint
+                if hint is None:
+                    return None
+                coefficient *= hint
+            total += coefficient
+        return total
+
+    # -- comparisons --------------------------------------------------------------------------------------------------
+    def known_at_most_zero(self, poly: Poly) -> bool | None:
+        """Whether `poly <= 0`, where that is known of all calls."""
+        low, high = numbers.bounds(poly, self.atoms)
+        if high is not None and high <= 0:
+            return True
+        return False if low is not None and low > 0 else None
+
+    def known_zero(self, poly: Poly) -> bool | None:
+        """Whether `poly == 0`, where that is known of all calls."""
+        poly = numbers.replace(poly, self._known)
+        known = numbers.constant(poly)
+        if known is not None:
+            return known == 0
+        low, high = numbers.bounds(poly, self.atoms)
+        if (low is not None and low > 0) or (high is not None and high < 0):
+            return False
+        if low is not None and low == high:
+            return low == 0
+        return False if poly.get((), 0) % numbers.common_factor(poly) else None
+
+    def at_most_zero(self, poly: Poly) -> bool:
+        """`poly <= 0`, if need be by what it is in this call."""
+        poly = numbers.replace(poly, self._known)
+        found = self.known_at_most_zero(poly)
+        if found is None:
+            hint = self.hint_of(poly)
+            if hint is None:
+                raise self.undecided(self._relation(poly, "<="))
+            found = hint <= 0
+            self._assume_at_most_zero(poly if found else numbers.add({(): 1}, poly, -1))
+        return found
+
+    def zero(self, poly: Poly) -> bool:
+        """`poly == 0`, if need be by what it is in this call."""
+        found = self.known_zero(poly)
+        if found is None:
+            poly = numbers.replace(poly, self._known)
+            hint = self.hint_of(poly)
+            if hint is None:
+                raise self.undecided(self._relation(poly, "=="))
+            found = hint == 0
+            if found:
+                self.assume_zero(poly)
+            else:
+                self._note(("!=", key_of_poly(poly)), self._relation(poly, "!="))
+        return found
+
+    def assume_zero(self, poly: Poly) -> None:
+        """From now on `poly == 0`."""
+        poly = numbers.replace(poly, self._known)
+        if numbers.constant(poly) is not None:
+            return
+        self._note(("==", key_of_poly(poly)), self._relation(poly, "=="))
+        for monomial, coefficient in sorted(poly.items(), reverse=True):
+            atom = monomial[0] if len(monomial) == 1 else None
+            if atom is None or abs(coefficient) != 1 or sum(atom in m for m in poly) > 1:
+                continue
+            rest = {m: -coefficient * c for m, c in poly.items() if m != monomial}
+            low, high = numbers.bounds(rest, self.atoms)
+            self._narrow(self.atoms[atom], low, high)
+            self._known[atom] = rest
+            return
+
+    def _assume_at_most_zero(self, poly: Poly) -> None:
+        self._note(("<=", key_of_poly(poly)), self._relation(poly, "<="))
+        unknown = [m for m in poly if m]
+        if len(unknown) == 1 and len(unknown[0]) == 1:
+            coefficient, limit = poly[unknown[0]], -poly.get((), 0)
+            atom = self.atoms[unknown[0][0]]
+            if coefficient > 0:
+                self._narrow(atom, None, limit // coefficient)
+            else:
+                self._narrow(atom, -(limit // -coefficient), None)
+
+    def _narrow(self, atom: Atom, low: int | None, high: int | None) -> None:
+        if low is not None and (atom.low is None or low > atom.low):
+            atom.low = low
+        if high is not None and (atom.high is None or high < atom.high):
+            atom.high = high
+
+    def assume(self, left: Any, relation: str, right: Any) -> None:
+        """From now on `left <relation> right`, which the caller has checked or checks when the program runs."""
+        d = numbers.add(poly_of(left), poly_of(right), -1)
+        d = numbers.replace(d, self._known)
+        if relation == "==":
+            before = dict(self._constraints)
+            self.assume_zero(d)
+            self._constraints = before
+            return
+        if relation in (">", ">="):
+            d = {m: -c for m, c in d.items()}
+        if relation in ("<", ">"):
+            d = numbers.add(d, {(): 1})
+        before = dict(self._constraints)
+        self._assume_at_most_zero(d)
+        self._constraints = before
+
+    def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
+        """Notes what was found of numbers of which one is a float; returns it."""
+        constraint = Constraint(left, relation if found else _OPPOSITE[relation], right)
+        self._note((constraint.relation, key_of(left), key_of(right)), constraint)
+        return found
+
+    def specialize(self, x: Any) -> Any:
+        """The number that a symbolic one is in this call, which is from now on what it is."""
+        if isinstance(x, SymbolicInt):
+            known = numbers.constant(numbers.replace(x.poly, self._known))
+            if known is not None:
+                return known
+            if x.hint is None:
+                raise self.undecided(None, x)
+            self.assume_zero(numbers.add(x.poly, {(): x.hint}, -1))
+        else:
+            if x.hint is None:
+                raise self.undecided(None, x)
+            self._note(("is", key_of(x)), Constraint(x, "==", x.hint))
+        return x.hint
+
+    def _note(self, key: Any, constraint: Constraint) -> None:
+        if not self.closed and threading.get_ident() == self._thread:
+            self._constraints.setdefault(key, constraint)
+
+    def _relation(self, poly: Poly, relation: str) -> Constraint:
+        """`poly <relation> 0` as a person would write it."""
+        left = {m: c for m, c in poly.items() if c > 0 and m}
+        right = {m: -c for m, c in poly.items() if c < 0 and m}
+        rest = poly.get((), 0)
+        if not left:
+            left, right, rest, relation = right, left, -rest, _MIRRORED[relation]
+        right = numbers.add(right, {(): -rest}) if rest else right
+        return Constraint(self.make(left), relation, self.make(right))
+
+    def undecided(self, constraint: Constraint | None, x: Any = None) -> Undecided:
+        asked = f"whether {constraint.text()}" if constraint is not None else f"the number {x.text()}"
+        return Undecided(
+            f"the program needs to know {asked}, which is computed by the program and not known while tracing. Ways "
+            "out: compute with tensors (torch.where, masks), say what holds with torch._check(...), pass the number as "
+            "an argument, or leave this part out of the traced function"
+        )
+
+    # -- text ---------------------------------------------------------------------------------------------------------
+    def atom_text(self, index: int, written: Callable[[NumberProxy], str] | None) -> str:
+        """An atom as Python, in parentheses where it needs them."""
+        atom = self.atoms[index]
+        if atom.proxy is not None:
+            return written(atom.proxy) if written is not None else atom.proxy.name
+        operands = [numbers.text_of(x, written) for x in atom.operands]
+        if atom.kind in ("//", "%"):
+            left, right = (numbers.in_parentheses(t) for t in operands)
+            return f"({left} {atom.kind} {right})"
+        return f"{atom.kind}({', '.join(operands)})"
+
+    def atom_leaves(self, index: int, found: dict[str, NumberProxy]) -> None:
+        """Adds the leaves below an atom."""
+        atom = self.atoms[index]
+        if atom.proxy is not None:
+            found[atom.proxy.name] = atom.proxy
+        for x in atom.operands:
+            if isinstance(x, SymbolicNumber):
+                found.update((p.name, p) for p in x.leaves)
+
+    def atom_value(self, index: int, mapping: Callable[[NumberProxy], Any]) -> Any:
+        """An atom with other leaves."""
+        atom = self.atoms[index]
+        if atom.proxy is not None:
+            return number_of(mapping(atom.proxy))
+        operands = [x.substitute(mapping) if isinstance(x, SymbolicNumber) else x for x in atom.operands]
+        return _APPLY[atom.kind](*operands)
+
+
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
+_MIRRORED = {"==": "==", "!=": "!=", "<=": ">=", ">=": "<=", "<": ">", ">": "<"}
+_APPLY: dict[str, Callable[..., Any]] = {
+    "//": operator.floordiv, "%": operator.mod, "max": torch.sym_max, "min": torch.sym_min,
+    "math.floor": math.floor, "math.ceil": math.ceil, "math.trunc": math.trunc, "round": round,
+}  # fmt: skip
+
+
+def symbols_of(trace: Trace) -> Symbols:
+    """The symbolic numbers of a trace, and of all that are derived from it."""
+    found = trace.info.get("symbols")
+    if found is None:
+        found = trace.info["symbols"] = Symbols(trace.make_name)
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SymbolicInt` and `SymbolicFloat`: the arithmetic and the comparisons of numbers that are not known while tracing."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.core import numbers
+from thunder.core.errors import TracingError
+from thunder.core.numbers import Constraint, Poly, SymbolicNumber
+from thunder.core.proxies import NumberProxy
+from thunder.core.state import state
+from thunder.core.symbolic_node import Node, of_node
+
+if TYPE_CHECKING:
+    from thunder.core.symbolic import Symbols
+
+__all__ = ["SymbolicFloat", "SymbolicInt"]
+
+
+def poly_of(x: Any) -> Poly:
+    """An integer, symbolic or not, as a polynomial."""
+    if isinstance(x, SymbolicInt):
+        return x.poly
+    return {(): int(x)} if x else {}
+
+
+def key_of_poly(poly: Poly) -> Any:
+    """A hashable stand-in for a polynomial."""
+    return tuple(sorted(poly.items()))
+
+
+def key_of(x: Any) -> Any:
+    """A hashable stand-in for a number, symbolic or not."""
+    if isinstance(x, SymbolicInt):
+        return key_of_poly(x.poly)
+    return x.text() if isinstance(x, SymbolicFloat) else repr(x)
+
+
+def number_of(x: Any) -> Any:
+    """What stands for a number of the trace in expressions."""
+    if isinstance(x, NumberProxy):
+        if x.symbol is None:
+            raise TracingError(f"the number {x.name} is no symbolic number of its trace")
+        return x.symbol
+    return x
+
+
+def _is_float(x: Any) -> bool:
+    return type(x) is float or isinstance(x, SymbolicFloat)
+
+
+def _is_int(x: Any) -> bool:
+    return type(x) is int or type(x) is bool or isinstance(x, SymbolicInt)
+
+
+class _Arithmetic(Node):
+    """What integers and floats have in common: the operations that give a float, and those that need the number."""
+
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
+    def __int__(self) -> int:
+        return int(self.symbols.specialize(self))
+
+    def __float__(self) -> float:
+        return float(self.symbols.specialize(self))
+
+    def __complex__(self) -> complex:
+        return complex(self.symbols.specialize(self))
+
+    def __hash__(self) -> int:
+        return hash(self.symbols.specialize(self))
+
+    def __repr__(self) -> str:
+        if state.frontend is not None and self.hint is not None:
+            return repr(self.symbols.specialize(self))  # the program itself asks
+        return self.text()
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __format__(self, spec: str) -> str:
+        if state.frontend is None:
+            return self.text()
+        return format(self.symbols.specialize(self), spec)
+
+    def __reduce__(self) -> Any:
+        return type(self.hint), (self.symbols.specialize(self),)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __copy__(self) -> Any:
+        return self
+
+    @property
+    def proxy(self) -> NumberProxy:
+        """The value of the trace that it is, where it is a leaf."""
+        (proxy,) = self.leaves
+        return proxy
+
+    def conjugate(self) -> Any:
+        return self
+
+    real = property(conjugate)
+    imag = property(lambda self: 0)
+
+
+def _float_operation(kind: str, fn: Callable[..., Any], operands: tuple[Any, ...], symbols: Symbols) -> Any:
+    hints = [x.hint if isinstance(x, SymbolicNumber) else x for x in operands]
+    hint = None if any(h is None for h in hints) else fn(*hints)
+    if isinstance(hint, complex):
+        return fn(*[symbols.specialize(x) if isinstance(x, SymbolicNumber) else x for x in operands])
+    return SymbolicFloat(symbols, kind, operands, hint)
+
+
+def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., Any] | None) -> tuple[Any, Any]:
+    """An operator and its mirror image: `integers` is it for two integers, `fn` where the result is a float."""
+
+    def apply(self: Any, a: Any, b: Any) -> Any:
+        if _is_int(a) and _is_int(b):
+            if integers is not None:
+                return integers(self.symbols, a, b)
+        elif fn is None or not (_is_int(a) or _is_float(a)) or not (_is_int(b) or _is_float(b)):
+            return NotImplemented
+        return _float_operation(kind, fn, (a, b), self.symbols)
+
+    def forward(self: Any, other: Any) -> Any:
+        return apply(self, self, _plain(other))
+
+    def backward(self: Any, other: Any) -> Any:
+        return apply(self, _plain(other), self)
+
+    return forward, backward
+
+
+def _plain(x: Any) -> Any:
+    """A number that C++ has handed on as a SymInt of its own class."""
+    if isinstance(x, Node):
+        return x
+    return of_node(x) if type(x) in (torch.SymInt, torch.SymFloat) else x
+
+
+def _times(symbols: Symbols, a: Any, b: Any) -> Any:
+    return symbols.make(numbers.multiply(poly_of(a), poly_of(b)))
+
+
+def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
+    if b == 0:
+        raise ZeroDivisionError("integer division or modulo by zero")
+    q, r = numbers.divide(poly_of(a), poly_of(b))
+    if not r:
+        return symbols.make(q)
+    rest = symbols.make(r)
+    if type(rest) is int and type(b) is int:
+        return symbols.make(numbers.add(q, {(): rest // b} if rest // b else {}))
+    low, high = numbers.bounds(r, symbols.atoms)
+    if type(b) is int and b > 0:
+        least, most = None if low is None else low // b, None if high is None else high // b
+    else:
+        least, most = (0 if low is not None and low >= 0 and b > 0 else None), None
+    if least is not None and least == most:
+        return symbols.make(numbers.add(q, {(): least} if least else {}))
+    hint = None if _hint(rest) is None or _hint(b) is None else _hint(rest) // _hint(b)
+    atom = symbols.operation("//", (rest, b), hint, least, most)
+    return symbols.make(numbers.add(q, atom.poly))
+
+
+def _remainder(symbols: Symbols, a: Any, b: Any) -> Any:
+    if b == 0:
+        raise ZeroDivisionError("integer division or modulo by zero")
+    r = numbers.divide(poly_of(a), poly_of(b))[1]
+    if not r:
+        return 0
+    rest = symbols.make(r)
+    if type(b) is int:
+        if type(rest) is int:
+            return rest % b
+        constant = r.get((), 0)
+        if constant % b != constant:
+            rest = symbols.make(numbers.add(r, {(): constant % b - constant}))
+        low, high = numbers.bounds(poly_of(rest), symbols.atoms)
+        if low is not None and high is not None and low >= 0 and high < b:
+            return rest
+    hint = None if _hint(rest) is None or _hint(b) is None else _hint(rest) % _hint(b)
+    limits = (0, b - 1) if type(b) is int and b > 0 else (0, None) if type(b) is not int and b > 0 else (None, None)
+    return symbols.operation("%", (rest, b), hint, *limits)
+
+
+def _power(symbols: Symbols, a: Any, b: Any) -> Any:
+    exponent = int(b)
+    if exponent < 0:
+        return _float_operation("**", operator.pow, (a, exponent), symbols)
+    out: Any = 1
+    for _ in range(exponent):
+        out = out * a
+    return out
+
+
+def _hint(x: Any) -> Any:
+    return x.hint if isinstance(x, SymbolicNumber) else x
+
+
+def _bitwise(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda symbols, a, b: fn(int(a), int(b))
+
+
+_OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any] | None]] = {
+    "add": ("+", operator.add, lambda s, a, b: s.make(numbers.add(poly_of(a), poly_of(b)))),
+    "sub": ("-", operator.sub, lambda s, a, b: s.make(numbers.add(poly_of(a), poly_of(b), -1))),
+    "mul": ("*", operator.mul, _times),
+    "truediv": ("/", operator.truediv, None),
+    "floordiv": ("//", operator.floordiv, _quotient),
+    "mod": ("%", operator.mod, _remainder),
+    "pow": ("**", operator.pow, _power),
+}
+_INTEGER_OPERATORS: dict[str, Callable[..., Any]] = {
+    "lshift": lambda s, a, b: a * 2 ** int(b), "rshift": lambda s, a, b: a // 2 ** int(b),
+    "and": _bitwise(operator.and_), "or": _bitwise(operator.or_), "xor": _bitwise(operator.xor),
+}  # fmt: skip
+
+
+def _comparison(relation: str) -> Callable[[Any, Any], Any]:
+    fn = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+          ">=": operator.ge}[relation]  # fmt: skip
+
+    def compare(self: Any, other: Any) -> Any:
+        other = _plain(other)
+        symbols = self.symbols
+        if _is_int(self) and _is_int(other):
+            return _compare_integers(symbols, self, relation, other)
+        if not (_is_int(other) or _is_float(other)):
+            return NotImplemented
+        a, b = _hint(self), _hint(other)
+        if self is other and relation in ("==", "<=", ">=") and a == a:
+            return True
+        if a is None or b is None:
+            raise symbols.undecided(Constraint(self, relation, other))
+        return symbols.compare(self, relation, other, fn(a, b))
+
+    return compare
+
+
+def _compare_integers(symbols: Symbols, a: Any, relation: str, b: Any) -> bool:
+    if relation in ("==", "!="):
+        return symbols.zero(numbers.add(poly_of(a), poly_of(b), -1)) is (relation == "==")
+    if relation in (">", ">="):
+        a, b = b, a
+    d = numbers.add(poly_of(a), poly_of(b), -1)
+    if relation in ("<", ">"):
+        d = numbers.add(d, {(): 1})
+    return symbols.at_most_zero(d)
+
+
+class SymbolicInt(_Arithmetic, torch.SymInt):
+    """An integer that is a polynomial of a program's numbers."""
+
+    __class__ = property(lambda self: int)  # type: ignore[assignment]
+
+    def __init__(self, symbols: Symbols, poly: Poly, hint: int | None):
+        self.symbols = symbols
+        self.poly = poly
+        self.hint = hint
+
+    @property
+    def leaves(self) -> tuple[NumberProxy, ...]:
+        found: dict[str, NumberProxy] = {}
+        for monomial in self.poly:
+            for i in monomial:
+                self.symbols.atom_leaves(i, found)
+        return tuple(found.values())
+
+    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
+        return numbers.render(self.poly, lambda i: self.symbols.atom_text(i, written))
+
+    def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
+        total: Any = 0
+        for monomial, coefficient in self.poly.items():
+            term: Any = coefficient
+            for i in monomial:
+                term = term * self.symbols.atom_value(i, mapping)
+            total = total + term
+        return total
+
+    def same(self, other: Any) -> bool:
+        if not _is_int(other):
+            return False
+        return self.symbols.known_zero(numbers.add(self.poly, poly_of(other), -1)) is True
+
+    def __index__(self) -> int:
+        return int(self.symbols.specialize(self))
+
+    def __neg__(self) -> Any:
+        return self.symbols.make({m: -c for m, c in self.poly.items()})
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return self if self >= 0 else -self
+
+    def __invert__(self) -> Any:
+        return -self - 1
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __round__(self, ndigits: Any = None) -> Any:
+        return self if ndigits is None or ndigits >= 0 else round(int(self), ndigits)
+
+    def __floor__(self) -> Any:
+        return self
+
+    __ceil__ = __trunc__ = __floor__
+
+    def __sym_float__(self) -> Any:
+        return SymbolicFloat(self.symbols, "float", (self,), None if self.hint is None else float(self.hint))
+
+    def __sym_int__(self) -> Any:
+        return self
+
+    def __sym_max__(self, other: Any) -> Any:
+        return self._extreme("max", max, _plain(other), 1)
+
+    def __sym_min__(self, other: Any) -> Any:
+        return self._extreme("min", min, _plain(other), -1)
+
+    def _extreme(self, kind: str, fn: Callable[..., Any], other: Any, sign: int) -> Any:
+        symbols = self.symbols
+        d = numbers.add(poly_of(other), self.poly, -1)
+        known = symbols.known_at_most_zero({m: sign * c for m, c in d.items()})
+        if known is not None:
+            return self if known else other
+        a, b = numbers.bounds(self.poly, symbols.atoms), numbers.bounds(poly_of(other), symbols.atoms)
+        low, high = (None if x is None or y is None else fn(x, y) for x, y in zip(a, b))
+        hint = None if self.hint is None or _hint(other) is None else fn(self.hint, _hint(other))
+        return symbols.operation(kind, (self, other), hint, low, high)
+
+    @property
+    def numerator(self) -> Any:
+        """Itself, as of any integer."""
+        return self
+
+    denominator = property(lambda self: 1)
+
+    def bit_length(self) -> int:
+        return int(self).bit_length()
+
+    def is_integer(self) -> bool:
+        return True
+
+
+class SymbolicFloat(_Arithmetic, torch.SymFloat):
+    """A float that is computed from a program's numbers, by exactly the operations that the program wrote."""
+
+    __class__ = property(lambda self: float)  # type: ignore[assignment]
+
+    def __init__(self, symbols: Symbols, kind: str, operands: tuple[Any, ...], hint: float | None):
+        self.symbols = symbols
+        self.kind = kind
+        self.operands = operands
+        self.hint = hint
+
+    @property
+    def leaves(self) -> tuple[NumberProxy, ...]:
+        found: dict[str, NumberProxy] = {}
+        for x in self.operands:
+            if isinstance(x, NumberProxy):
+                found[x.name] = x
+            elif isinstance(x, SymbolicNumber):
+                found.update((p.name, p) for p in x.leaves)
+        return tuple(found.values())
+
+    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
+        if self.kind == "leaf":
+            return written(self.operands[0]) if written is not None else self.operands[0].name
+        operands = [numbers.text_of(x, written) for x in self.operands]
+        if self.kind in ("neg", "abs", "float"):
+            (x,) = operands
+            return f"-{numbers.in_parentheses(x)}" if self.kind == "neg" else f"{self.kind}({x})"
+        left, right = (numbers.in_parentheses(x) for x in operands)
+        return f"{left} {self.kind} {right}"
+
+    def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
+        if self.kind == "leaf":
+            return number_of(mapping(self.operands[0]))
+        operands = [x.substitute(mapping) if isinstance(x, SymbolicNumber) else x for x in self.operands]
+        return _FLOATS[self.kind](*operands)
+
+    def same(self, other: Any) -> bool:
+        return isinstance(other, SymbolicFloat) and self.text() == other.text()
+
+    def __neg__(self) -> Any:
+        return _float_operation("neg", operator.neg, (self,), self.symbols)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return _float_operation("abs", abs, (self,), self.symbols)
+
+    def _to_integer(self, kind: str, fn: Callable[..., Any]) -> Any:
+        return self.symbols.operation(kind, (self,), None if self.hint is None else fn(self.hint))
+
+    def __floor__(self) -> Any:
+        return self._to_integer("math.floor", math.floor)
+
+    def __ceil__(self) -> Any:
+        return self._to_integer("math.ceil", math.ceil)
+
+    def __trunc__(self) -> Any:
+        return self._to_integer("math.trunc", math.trunc)
+
+    __sym_int__ = __trunc__
+
+    def __round__(self, ndigits: Any = None) -> Any:
+        return self._to_integer("round", round) if ndigits is None else round(float(self), ndigits)
+
+    def __sym_float__(self) -> Any:
+        return self
+
+    def __sym_max__(self, other: Any) -> Any:
+        return self if self >= other else other
+
+    def __sym_min__(self, other: Any) -> Any:
+        return self if self <= other else other
+
+    def is_integer(self) -> bool:
+        return float(self).is_integer()
+
+    def as_integer_ratio(self) -> Any:
+        return float(self).as_integer_ratio()
+
+    def hex(self) -> str:
+        return float(self).hex()
+
+
+_FLOATS: dict[str, Callable[..., Any]] = {
+    "neg": operator.neg, "abs": abs, "float": torch.sym_float,
+    **{kind: fn for kind, fn, _ in _OPERATORS.values()},
+}  # fmt: skip
+
+for _cls in (SymbolicInt, SymbolicFloat):
+    for _name, (_kind, _fn, _integers) in _OPERATORS.items():
+        _forward, _backward = _binary(_kind, _fn, _integers)
+        setattr(_cls, f"__{_name}__", _forward)
+        setattr(_cls, f"__r{_name}__", _backward)
+    for _name, _relation in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+        setattr(_cls, f"__{_name}__", _comparison(_relation))
+    _cls.__hash__ = _Arithmetic.__hash__  # type: ignore[method-assign]
+for _name, _integers in _INTEGER_OPERATORS.items():
+    _forward, _backward = _binary(_name, None, _integers)
+    setattr(SymbolicInt, f"__{_name}__", _forward)
+    setattr(SymbolicInt, f"__r{_name}__", _backward)

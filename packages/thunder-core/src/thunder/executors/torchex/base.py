@@ -22,6 +22,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.extend import Implementation, OperatorExecutor
 from thunder.torch.base import torch_function_map
+from thunder.torch.private import any_autocast
 
 __all__ = ["ex", "no_autocast", "to_torch_arguments", "torch_impl"]
 
@@ -48,10 +49,10 @@ def no_autocast(fn: F) -> F:
 
     @functools.wraps(fn)
     def without(*args: Any, **kwargs: Any) -> Any:
-        # torch keeps one switch a device type; entering its context managers costs microseconds, so look first.
-        enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
-        if not enabled:
+        if not any_autocast():
             return fn(*args, **kwargs)
+        # torch keeps one switch a device type; entering its context managers costs microseconds.
+        enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
         for device in enabled:
             torch.set_autocast_enabled(device, False)
         try:

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What thunder uses of torch that is private, and what it does without."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+
+from thunder.torch import private
+
+
+class Twice(torch.autograd.Function):
+    """Two times its input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+@pytest.mark.parametrize("asked", [private.any_autocast, private._any_autocast])
+def test_autocast_is_seen(asked):
+    assert not asked()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert asked()
+    assert not asked()
+
+
+def test_a_function_is_applied_directly():
+    x = torch.ones(3, requires_grad=True)
+    out = private.direct_apply(Twice)(x)
+    out.sum().backward()
+    assert torch.equal(out, x * 2)
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
+
+
+def test_within_transforms_of_torch_it_is_asked_as_ever():
+    apply = private.direct_apply(Twice)
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.grad(lambda x: apply(x).sum())(torch.ones(3))
+
+
+def test_without_an_apply_of_the_interpreter_the_function_is_asked(monkeypatch):
+    monkeypatch.setattr(private, "types", types.SimpleNamespace(BuiltinFunctionType=type(None)))
+    assert private.direct_apply(Twice) == Twice.apply
+
+
+def test_guards_of_tensors():
+    a, b = torch.ones(2, 3), torch.ones(3, 2).T
+    check, refuses_twice = private.tensor_guards([a, b])
+    assert refuses_twice
+    assert check(a, b)
+    assert check(torch.zeros(2, 3), b)
+    assert not check(a, a)
+    assert not check(torch.ones(2, 4), b)
+    assert not check(a.double(), b)
+    assert not check(a.requires_grad_(), b)
+
+
+def test_guards_that_torch_lacks(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", types.ModuleType("guards"))
+    assert private.tensor_guards([torch.ones(2)]) == (None, False)

@@ -1,29 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch functions that thunder has no symbol for.
 
-One that is written in Python is traced through: its source runs on handles. Any other becomes an opaque operation: its
-result's metadata comes from running torch on fake tensors, torch runs it, and its gradient is torch's own.
+One that is written in Python is traced through: its source runs on handles. Any other becomes an opaque operation
+(`opaque_symbols.py`) that torch runs.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.overrides
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from thunder.core.devices import to_device, to_torch_device
-from thunder.core.dtypes import is_inexact_dtype, to_dtype, to_torch_dtype
+import thunder.torch as ltorch
 from thunder.core.errors import TracingError
-from thunder.core.prims import get_grad, put_grad
-from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import OpTags, Symbol, map_proxies, proxies_in
-from thunder.executors.torchex.base import ex as torch_executor
-from thunder.executors.torchex.base import qualified_name
+from thunder.frontend.handle import Handle
+from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.frontend.tracer import Tracer
 
 __all__ = ["call_opaque", "call_python_source"]
@@ -55,16 +51,35 @@ _OVERRIDES = _Seen(torch.overrides, **_OVERRIDE_CHECKS)
 _TORCH = _Seen(torch, overrides=_OVERRIDES)
 
 
-@functools.cache
+_unchecked: dict[types.FunctionType, types.FunctionType] = {}
+
+
 def _without_override_check(func: types.FunctionType) -> Callable[..., Any]:
-    """The same function with its first step, asking whether its arguments override it, answered no."""
+    """The same function with its first step, asking whether its arguments override it, answered no.
+
+    So are the functions of torch that it closes over: `boolean_dispatch` keeps those that it chooses between there.
+    """
+    known = _unchecked.get(func)
+    if known is not None:
+        return known
     scope = {**func.__globals__, **_OVERRIDE_CHECKS}
     for name, module, seen in (("torch", torch, _TORCH), ("overrides", torch.overrides, _OVERRIDES)):
         if scope.get(name) is module:
             scope[name] = seen
-    out = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+    cells = func.__closure__ and tuple(types.CellType() for _ in func.__closure__)
+    out = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, cells)
     out.__kwdefaults__ = func.__kwdefaults__
+    _unchecked[func] = out  # a function may close over itself
+    for cell, original in zip(cells or (), func.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # nothing in it yet
+            cell.cell_contents = _unchecked_value(original.cell_contents)
     return out
+
+
+def _unchecked_value(value: Any) -> Any:
+    if isinstance(value, types.FunctionType) and (value.__module__ or "").partition(".")[0] == "torch":
+        return _without_override_check(value)
+    return value
 
 
 def call_python_source(tracer: Tracer, func: types.FunctionType, args: Any, kwargs: Any) -> Any:
@@ -76,116 +91,6 @@ def call_python_source(tracer: Tracer, func: types.FunctionType, args: Any, kwar
 
 
 # -- opaque operations ------------------------------------------------------------------------------------------------
-@functools.cache
-def _opaque_symbol(func: Any) -> Symbol:
-    module, name = qualified_name(func)
-    if getattr(func, "__name__", "") == "__get__":
-        name, module = f"get_{func.__self__.__name__}", None
-    if module is None:
-        name = "".join(c if c.isalnum() else "_" for c in name)  # an overload of torch.ops is called `add.Tensor`
-    tags = [OpTags.OPAQUE_OP]
-    if _is_random(func, name):
-        tags.append(OpTags.RANDOM_OP)
-
-    def meta(*args: Any, **kwargs: Any) -> Any:
-        return _fake_result(func, args, kwargs)
-
-    meta.__doc__ = f"torch's {name}, which thunder does not look into."
-    sym = Symbol(
-        name, meta, id=("opaque", func), module=module, is_prim=True, executor=torch_executor, fn=func, tags=tags
-    )
-    if OpTags.RANDOM_OP not in sym.tags:
-        sym.grad(_gradient_by_torch(sym, func))
-    return sym
-
-
-_RANDOM_NAMES = ("rand", "normal", "bernoulli", "multinomial", "dropout", "poisson", "exponential", "cauchy",
-                 "geometric", "log_normal", "uniform", "rrelu", "random", "binomial", "dirichlet", "gamma",
-                 "fractional_max_pool")  # fmt: skip
-
-
-def _is_random(func: Any, name: str) -> bool:
-    return any(part in name for part in _RANDOM_NAMES) and "lgamma" not in name and "digamma" not in name
-
-
-def _fake_result(func: Any, args: Any, kwargs: Any) -> Any:
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-
-        def fake(p: Proxy) -> Any:
-            if not isinstance(p, TensorProxy):
-                return p
-            return torch.empty(p.shape, dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device))
-
-        try:
-            with mode, torch.no_grad():
-                result = func(*map_proxies(args, fake), **map_proxies(kwargs, fake))
-        except DynamicOutputShapeException as error:
-            raise TracingError(
-                f"the shape of the result of {getattr(func, '__name__', func)} depends on its input's values, which "
-                "are not known while tracing. Use a form of fixed size (torch.where, masks, padding), or leave this "
-                "line out of the traced function"
-            ) from error
-    return _proxies_of(result)
-
-
-def _proxies_of(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        return TensorProxy(shape=tuple(x.shape), device=to_device(x.device), dtype=to_dtype(x.dtype))
-    if isinstance(x, tuple):
-        return tuple(_proxies_of(i) for i in x)
-    if isinstance(x, list):
-        return [_proxies_of(i) for i in x]
-    return x
-
-
-def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
-    def rule(*args: Any, **kwargs: Any) -> Any:
-        out = sym(*args, **kwargs)
-        outs = [p for p in proxies_in(out) if isinstance(p, TensorProxy)]
-        wrt = [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
-        flowing = [get_grad(p) if is_inexact_dtype(p.dtype) else None for p in outs]
-        for p, g in zip(wrt, _vjp_symbol(func)(args, kwargs, flowing)):
-            put_grad(p, g)
-        return out
-
-    return rule
-
-
-@functools.cache
-def _vjp_symbol(func: Any) -> Symbol:
-    """The operation that runs torch's own backward of `func`, which runs `func` again for it."""
-
-    def meta(args: Any, kwargs: Any, cotangents: Any) -> Any:
-        return [
-            TensorProxy(like=p)
-            for p in proxies_in((args, kwargs))
-            if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
-        ]
-
-    def run(args: Any, kwargs: Any, cotangents: Any) -> list[torch.Tensor]:
-        leaves: list[torch.Tensor] = []
-
-        def leaf(x: Any) -> Any:
-            if isinstance(x, torch.Tensor):
-                if x.is_floating_point() or x.is_complex():
-                    x = x.detach().requires_grad_()
-                    leaves.append(x)
-                return x
-            if isinstance(x, (tuple, list)):
-                return type(x)(leaf(i) for i in x)
-            return {k: leaf(v) for k, v in x.items()} if isinstance(x, dict) else x
-
-        with torch.enable_grad():
-            out = func(*leaf(args), **leaf(kwargs))
-            outs = [t for t in _flat(out) if isinstance(t, torch.Tensor)]
-            pairs = [(o, g) for o, g in zip(outs, cotangents) if g is not None and o.requires_grad]
-            found = torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True)
-        return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)]
-
-    _, name = qualified_name(func)
-    return Symbol(f"{name}_vjp", meta, id=("opaque_vjp", func), is_prim=True, executor=torch_executor, fn=run)
-
-
 def _flat(x: Any) -> list[Any]:
     return [y for i in x for y in _flat(i)] if isinstance(x, (tuple, list)) else [x]
 
@@ -198,11 +103,23 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return _write_opaque(tracer, func, name, args, kwargs)
     if _without_tensors(args) and _without_tensors(kwargs) and not _makes_tensor(func, args, kwargs):
         return func(*args, **kwargs)
-    result = tracer.call_symbol(_opaque_symbol(func), args, kwargs)
+    result = _without_gradients(tracer, tracer.call_symbol(opaque_symbol(func), args, kwargs))
     if out is not None:
         from thunder.frontend.dispatch import _assign_out
 
         return _assign_out(tracer, out, result, name)
+    return result
+
+
+def _without_gradients(tracer: Tracer, result: Any) -> Any:
+    """A result with those of its tensors detached that torch's autograd takes for constants."""
+    if isinstance(result, Handle):
+        if result._needs_grad and not result._value.requires_grad:
+            return tracer.call_symbol(ltorch.detach, (result,), {})
+        return result
+    if isinstance(result, (tuple, list)) and any(isinstance(x, torch.Tensor) for x in result):
+        items = [_without_gradients(tracer, x) for x in result]
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
     return result
 
 

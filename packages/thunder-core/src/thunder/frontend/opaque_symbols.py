@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations that thunder does not look into: their metadata, gradients, tangents and batches are asked of torch.
+
+`opaque_symbol(fn)` is an operation that runs `fn`, whatever it is: a function of torch, or one that this file makes of
+one. The gradient of an opaque operation is an opaque operation that asks torch's autograd, and so has a gradient
+itself, to any order; `opaque_jvp` and `opaque_vmap` stand on `torch.func` in the same way. Nothing is kept between
+forward and backward but tensors: backward runs the function again, with the random numbers of the first time.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from thunder.core import prims
+from thunder.core.devices import Device, to_device, to_torch_device
+from thunder.core.dtypes import is_inexact_dtype, to_dtype, to_torch_dtype
+from thunder.core.errors import TracingError
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.executors.torchex.base import ex as torch_executor
+from thunder.executors.torchex.base import qualified_name
+
+__all__ = ["opaque_jvp", "opaque_symbol", "opaque_vmap"]
+
+
+# -- the operation ----------------------------------------------------------------------------------------------------
+@functools.cache
+def opaque_symbol(func: Any) -> Symbol:
+    """The operation that runs a function of torch's."""
+    module, name = qualified_name(func)
+    if getattr(func, "__name__", "") == "__get__":
+        name, module = f"get_{func.__self__.__name__}", None
+    if module is None:
+        name = "".join(c if c.isalnum() else "_" for c in name)  # an overload of torch.ops is called `add.Tensor`
+    return _symbol(func, name, module, ("opaque", func))
+
+
+def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
+    """An operation that runs `func`, and another one for the calls of it that draw random numbers."""
+    drew = [False]
+
+    def meta(*args: Any, **kwargs: Any) -> Any:
+        result, drew[0] = _result_in_torch(func, args, kwargs)
+        return result
+
+    def settle(bsym: BoundSymbol) -> None:
+        # The operation on fake tensors has just told.
+        if drew[0]:
+            bsym.sym = chance
+
+    meta.__doc__ = f"torch's {name}, which thunder does not look into."
+
+    def made(*tags: OpTags) -> Symbol:
+        given: Any = {"module": module, "is_prim": True, "executor": torch_executor, "fn": func}
+        which = id if not tags else (*id, "random")
+        return Symbol(
+            name, meta, id=which, tags=(OpTags.OPAQUE_OP, *tags), bind_postprocess=None if tags else settle, **given
+        )
+
+    plain, chance = made(), made(OpTags.RANDOM_OP)
+    plain.grad(_gradient_by_torch(plain, func))
+    chance.grad(_gradient_by_torch(plain, func))
+    return plain
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+class _Watch(TorchDispatchMode):
+    """Notices whether any operation draws random numbers."""
+
+    drew = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.drew |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+def _result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
+    """What a call gives, as proxies, and whether it draws random numbers: torch runs it on tensors without data.
+
+    The proxies of a result that torch's autograd takes for a constant say that it requires no grad.
+    """
+    own = RESULTS.get(func)
+    if own is not None:
+        return own(*args, **kwargs), False
+    try:
+        return _on_fakes(func, args, kwargs)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        if func not in _CHECK_VALUES:
+            raise _no_shape(func, isinstance(error, DynamicOutputShapeException)) from error
+        return _on_ones(func, args, kwargs), False
+    except Exception:  # torch has no derivative of it, or refuses the call: then without
+        return _on_fakes(func, args, kwargs, ())
+
+
+def _no_shape(func: Any, shape: bool) -> TracingError:
+    what = "the shape of the result" if shape else "the result"
+    return TracingError(
+        f"{what} of {getattr(func, '__name__', func)} depends on its input's values, which are not known while "
+        "tracing. Use a form of fixed size (torch.where, masks, padding), or leave this line out of the traced function"
+    )
+
+
+def _on_fakes(func: Any, args: Any, kwargs: Any, places: Sequence[int] | None = None) -> tuple[Any, bool]:
+    """Runs a call on tensors without data, of which those at `places` require grad; without `places` all that can."""
+    number = itertools.count()
+    gradients = places is None or bool(places)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+
+        def fake(p: Proxy) -> Any:
+            if not isinstance(p, TensorProxy):
+                return p
+            grad = is_inexact_dtype(p.dtype) and (places is None or next(number) in places)
+            return _empty(p, to_torch_device(p.device)).requires_grad_(grad)
+
+        with mode, torch.set_grad_enabled(gradients), _Watch() as watch:
+            result = func(*map_proxies(args, fake), **map_proxies(kwargs, fake))
+    return _proxies_of(result, gradients=gradients), watch.drew
+
+
+def _empty(p: TensorProxy, device: Any) -> torch.Tensor:
+    return torch.empty(p.shape, dtype=to_torch_dtype(p.dtype), device=device)
+
+
+# Functions that look at values to check them, whose results' shapes do not depend on these: what they give for ones
+# says all of a call.
+_CHECK_VALUES = frozenset({torch.istft, torch.Tensor.istft, torch.combinations, torch._VF.istft})  # type: ignore[attr-defined]
+
+
+def _on_ones(func: Any, args: Any, kwargs: Any) -> Any:
+    devices = {p.device for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)}
+
+    def ones(p: Proxy) -> Any:
+        return _empty(p, "cpu").fill_(1) if isinstance(p, TensorProxy) else p
+
+    with torch.no_grad():
+        result = func(*map_proxies(args, ones), **map_proxies(kwargs, ones))
+    return _proxies_of(result, gradients=False, device=devices.pop())
+
+
+def _proxies_of(x: Any, *, gradients: bool, device: Device | None = None) -> Any:
+    if isinstance(x, torch.Tensor):
+        return TensorProxy(
+            shape=tuple(x.shape),
+            device=to_device(x.device) if device is None else device,
+            dtype=to_dtype(x.dtype),
+            requires_grad=x.requires_grad if gradients else x.is_floating_point() or x.is_complex(),
+        )
+    if isinstance(x, (tuple, list)):
+        items = [_proxies_of(i, gradients=gradients, device=device) for i in x]
+        if type(x) in (tuple, list, torch.Size):
+            return tuple(items) if isinstance(x, tuple) else items
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)  # one of torch.return_types
+    return x
+
+
+# What a call gives, for functions that torch cannot run on tensors without data: a function of the call's arguments.
+RESULTS: dict[Any, Callable[..., Any]] = {}
+
+
+def _result(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        for func in functions:
+            RESULTS[func] = rule
+        return rule
+
+    return register
+
+
+@_result(torch.ctc_loss)
+def _ctc_loss(
+    log_probs: TensorProxy, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Any:  # fmt: skip
+    shape = log_probs.shape[1:2] if reduction == 0 and log_probs.ndim == 3 else ()
+    return TensorProxy(like=log_probs, shape=shape, requires_grad=True)
+
+
+# -- gradients --------------------------------------------------------------------------------------------------------
+def _differentiated(args: Any, kwargs: Any) -> list[TensorProxy]:
+    return [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
+
+
+def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        # Where random numbers stand before they are drawn; without a draw nobody reads it, and it is dropped.
+        _, draws = _result_in_torch(func, args, kwargs)
+        states = [(str(to_torch_device(d)), prims.rng_state(d)) for d in _devices_in(args, kwargs)] if draws else []
+        out = sym(*args, **kwargs)
+        outs = [p for p in proxies_in(out) if isinstance(p, TensorProxy)]
+        flowing = [get_grad(p) if is_inexact_dtype(p.dtype) and p.requires_grad else None for p in outs]
+        places = _differentiable_places(func, args, kwargs)
+        if places and any(g is not None for g in flowing):
+            tensors = _differentiated(args, kwargs)
+            for i, g in zip(places, _vjp_symbol(func)(args, kwargs, flowing, places, states)):
+                put_grad(tensors[i], g)
+        return out
+
+    return rule
+
+
+def _differentiable_places(func: Any, args: Any, kwargs: Any) -> list[int]:
+    """Which of the floating point and complex tensors among the arguments torch has derivatives by."""
+    places = list(range(len(_differentiated(args, kwargs))))
+    if func in RESULTS or func in _CHECK_VALUES or _is_run(func, args, kwargs, places):
+        return places
+    return [i for i in places if _is_run(func, args, kwargs, [i])]
+
+
+def _is_run(func: Any, args: Any, kwargs: Any, places: Sequence[int]) -> bool:
+    try:
+        _on_fakes(func, args, kwargs, places)
+    except Exception:  # whatever torch says
+        return False
+    return True
+
+
+def _devices_in(args: Any, kwargs: Any) -> list[Device]:
+    found = {p.device: None for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)}
+    return list(found) or [to_device("cpu")]
+
+
+@functools.cache
+def _vjp_symbol(func: Any) -> Symbol:
+    """The operation that runs torch's own backward of `func`, which runs `func` again for it."""
+
+    def vjp(args: Any, kwargs: Any, cotangents: Any, places: Any, states: Any) -> list[torch.Tensor]:
+        leaves: list[torch.Tensor] = []
+        again = torch.is_grad_enabled()  # when this is differentiated itself
+        number = itertools.count()
+
+        def leaf(x: torch.Tensor) -> torch.Tensor:
+            if not (x.is_floating_point() or x.is_complex()):
+                return x
+            if next(number) not in places:
+                return x.detach()
+            # A tensor that is given twice has two gradients.
+            leaves.append(x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_())
+            return leaves[-1]
+
+        with torch.enable_grad(), _random_numbers(states):
+            out = func(*_map_tensors(args, leaf), **_map_tensors(kwargs, leaf))
+            pairs = [(o, g) for o, g in zip(_tensors_in(out), cotangents) if g is not None and o.requires_grad]
+            found: Sequence[Any] = [None] * len(leaves)
+            if pairs:
+                found = torch.autograd.grad(
+                    [o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True, create_graph=again
+                )
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)]
+
+    def meta(args: Any, kwargs: Any, cotangents: Any, places: Any, states: Any) -> Any:
+        tensors = _differentiated(args, kwargs)
+        return [TensorProxy(like=tensors[i], requires_grad=True) for i in places]
+
+    return _derived(func, "vjp", vjp, meta)
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+@contextmanager
+def _random_numbers(states: Sequence[tuple[str, torch.Tensor]]) -> Iterator[None]:
+    """Within it, random numbers are those that follow the states of devices; afterwards they stand where they did."""
+    before = [(name, _exchange(name, state)) for name, state in states]
+    try:
+        yield
+    finally:
+        for name, state in before:
+            _exchange(name, state)
+
+
+def _exchange(name: str, state: torch.Tensor) -> torch.Tensor:
+    device = torch.device(name)
+    if device.type == "cpu":
+        before = torch.get_rng_state()
+        torch.set_rng_state(state)
+    else:
+        module = getattr(torch, device.type)
+        before = module.get_rng_state(device)
+        module.set_rng_state(state, device)
+    return before
+
+
+# -- tangents and batches ---------------------------------------------------------------------------------------------
+def opaque_jvp(sym: Symbol, args: Any, kwargs: Any, tangents: Sequence[TensorProxy | None]) -> tuple[Any, Any]:
+    """Records a call of an opaque operation and its derivative in a direction: its result, and the result's tangents.
+
+    `tangents` has one for each floating point or complex tensor among the arguments, in order; None stands for zeros.
+    The tangents of the result come in its structure, with None for what has none.
+    """
+    given = [t if t is not None else _zeros_like(p) for p, t in zip(_differentiated(args, kwargs), tangents)]
+    return _jvp_symbol(sym.fn)(args, kwargs, given)  # type: ignore[no-any-return]
+
+
+def opaque_vmap(
+    sym: Symbol, args: Any, kwargs: Any, in_dims: Sequence[int | None], *, randomness: str = "error"
+) -> Any:
+    """Records an opaque operation over a batch: `in_dims` says for each tensor among the arguments where it is batched.
+
+    The results are batched in their first dimension, all of them.
+    """
+    return _vmap_symbol(sym.fn, tuple(in_dims), randomness)(args, kwargs)
+
+
+def _zeros_like(p: TensorProxy) -> Any:
+    from thunder.torch import zeros_like
+
+    return zeros_like(p)
+
+
+@functools.cache
+def _jvp_symbol(func: Any) -> Symbol:
+    def jvp(args: Any, kwargs: Any, tangents: Any) -> Any:
+        primals = [x for x in _tensors_in((args, kwargs)) if x.is_floating_point() or x.is_complex()]
+        structure: list[Any] = []
+
+        def of_primals(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            left = iter(values)
+
+            def next_value(x: torch.Tensor) -> torch.Tensor:
+                return next(left) if x.is_floating_point() or x.is_complex() else x
+
+            structure[:] = [func(*_map_tensors(args, next_value), **_map_tensors(kwargs, next_value))]
+            return tuple(_tensors_in(structure[0]))
+
+        out, found = torch.func.jvp(of_primals, tuple(primals), tuple(tangents))
+        outs, moved = iter(out), iter([t if t.is_floating_point() or t.is_complex() else None for t in found])
+        return _map_tensors(structure[0], lambda x: next(outs)), _map_tensors(structure[0], lambda x: next(moved))
+
+    def meta(args: Any, kwargs: Any, tangents: Any) -> Any:
+        out, _ = _result_in_torch(func, args, kwargs)
+        return out, map_proxies(
+            out,
+            lambda p: (
+                TensorProxy(like=p, requires_grad=True)
+                if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
+                else None
+            ),
+        )
+
+    return _derived(func, "jvp", jvp, meta)
+
+
+@functools.cache
+def _vmap_symbol(func: Any, in_dims: tuple[int | None, ...], randomness: str) -> Symbol:
+    def vmap(args: Any, kwargs: Any) -> Any:
+        tensors = _tensors_in((args, kwargs))
+        structure: list[Any] = []
+
+        def of_tensors(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            left = iter(values)
+            structure[:] = [
+                func(*_map_tensors(args, lambda x: next(left)), **_map_tensors(kwargs, lambda x: next(left)))
+            ]
+            return tuple(_tensors_in(structure[0]))
+
+        out = iter(torch.func.vmap(of_tensors, in_dims=in_dims, randomness=randomness)(*tensors))
+        return _map_tensors(structure[0], lambda x: next(out))
+
+    return _derived(func, "vmap", vmap, None, in_dims, randomness)
+
+
+def _derived(func: Any, what: str, run: Callable[..., Any], meta: Callable[..., Any] | None, *more: Any) -> Symbol:
+    """The operation that runs what was made of `func`."""
+    _, name = qualified_name(func)
+    if meta is not None:
+        RESULTS[run] = meta
+    return _symbol(run, f"{_identifier(name)}_{what}", None, (f"opaque_{what}", func, *more))
+
+
+# -- structures -------------------------------------------------------------------------------------------------------
+def _tensors_in(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        return [x]
+    if isinstance(x, dict):
+        x = list(x.values())
+    return [t for i in x for t in _tensors_in(i)] if isinstance(x, (tuple, list)) else []
+
+
+def _map_tensors(x: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(x, torch.Tensor):
+        return fn(x)
+    if isinstance(x, (tuple, list)):
+        items = [_map_tensors(i, fn) for i in x]
+        if type(x) in (tuple, list, torch.Size):
+            return tuple(items) if isinstance(x, tuple) else items
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return {k: _map_tensors(v, fn) for k, v in x.items()} if isinstance(x, dict) else x

@@ -18,13 +18,20 @@ from thunder.core import pytree
 from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
+from thunder.frontend.messages import Message, said, shown
 from thunder.frontend.snapshots import dict_type
 
 __all__ = ["GuardFailed", "TensorCheck", "condition_of", "guard", "same_contents", "same_value", "state_checks"]
 
 
 class GuardFailed(Exception):
-    """The specialization is not for this call. It is no error, only an answer."""
+    """The specialization is not for this call. It is no error, only an answer.
+
+    Its arguments are texts and values in turn: what was read, how it was, and how it is.
+    """
+
+    def __str__(self) -> str:
+        return said(self.args)
 
 
 _TAGS = (OpTags.CHECK_OP, OpTags.NON_DIFFERENTIABLE)
@@ -40,29 +47,52 @@ def _guard(fn: Callable[..., Any]) -> Symbol:
     return python_executor.register_operator(fn.__name__, meta=meta, fn=fn, tags=_TAGS)
 
 
-def state_checks() -> list[tuple[str, tuple[Any, ...], str]]:
+def state_checks() -> list[tuple[str, tuple[Any, ...], Message]]:
     """Conditions on the modes and defaults of torch that change what a program means, with operands and messages."""
-    autocast = ("cpu", "cuda")
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    precision = torch.get_float32_matmul_precision()
-    checks: list[tuple[str, tuple[Any, ...], str]] = [
-        ("torch.is_grad_enabled() is not {0}", (torch.is_grad_enabled(),), "grad mode"),
-        ("torch.is_inference_mode_enabled() is not {0}", (torch.is_inference_mode_enabled(),), "inference mode"),
-        ("torch.get_default_dtype() is not {0}", (torch.get_default_dtype(),), "the default dtype"),
-        ("current_device() != {0}", (current_device(),), "the default device"),
-        ("torch.are_deterministic_algorithms_enabled() is not {0}", (deterministic,), "determinism"),
-        ("torch.get_float32_matmul_precision() != {0}", (precision,), "the precision of products"),
-    ]  # fmt: skip
-    if not any(torch.is_autocast_enabled(d) for d in autocast) and hasattr(torch, "is_autocast_enabled"):
-        condition = "torch._C._is_any_autocast_enabled()" if _ANY_AUTOCAST else "is_any_autocast_enabled()"
-        checks.append((condition, (), "autocast"))
-    else:
-        for d in autocast:
-            checks.append(("torch.is_autocast_enabled({0}) is not {1}", (d, torch.is_autocast_enabled(d)), "autocast"))
-            checks.append(
-                ("torch.get_autocast_dtype({0}) is not {1}", (d, torch.get_autocast_dtype(d)), "autocast's dtype")
+    states: list[tuple[str, str, tuple[Any, ...], str]] = [
+        ("torch.is_grad_enabled()", "is not", (torch.is_grad_enabled(),), "grad mode"),
+        ("torch.is_inference_mode_enabled()", "is not", (torch.is_inference_mode_enabled(),), "inference mode"),
+        ("torch.get_default_dtype()", "is not", (torch.get_default_dtype(),), "the default dtype"),
+        ("current_device()", "!=", (current_device(),), "the default device"),
+        (
+            "torch.are_deterministic_algorithms_enabled()",
+            "is not",
+            (torch.are_deterministic_algorithms_enabled(),),
+            "the choice of deterministic algorithms",
+        ),
+        (
+            "torch.get_float32_matmul_precision()",
+            "!=",
+            (torch.get_float32_matmul_precision(),),
+            "the precision of products",
+        ),
+    ]
+    off = [
+        (
+            "torch._C._is_any_autocast_enabled()" if _ANY_AUTOCAST else "is_any_autocast_enabled()",
+            (),
+            Message("autocast was off and is on"),
+        )
+    ]
+    autocast = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    if autocast:
+        off = []
+        for d in ("cpu", "cuda"):
+            states.append(
+                ("torch.is_autocast_enabled({1})", "is not", (torch.is_autocast_enabled(d), d), f"autocast on {d}")
             )
-    return [(condition, operands, f"{what} was another") for condition, operands, what in checks]
+            states.append(
+                (
+                    "torch.get_autocast_dtype({1})",
+                    "is not",
+                    (torch.get_autocast_dtype(d), d),
+                    f"autocast's dtype on {d}",
+                )
+            )
+    return [
+        (f"{now} {differs} {{0}}", operands, Message(f"{what} was {shown(operands[0])} and is", now))
+        for now, differs, operands, what in states
+    ] + off
 
 
 # A private part of torch that asks all devices at once.
@@ -86,7 +116,7 @@ def current_device() -> torch.device | None:
 def check_positional(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
     """The call has that many positional arguments and no others."""
     if len(args) != count or kwargs:
-        raise GuardFailed("the number of arguments")
+        raise GuardFailed(f"{count} arguments were given by position, and {len(args)} are, with {len(kwargs)} by name")
 
 
 def same_value(x: Any, expected: Any) -> bool:
@@ -130,11 +160,12 @@ def _no_meta(*args: Any) -> None:
 def _print_guard(bsym: BoundSymbol, context: Any) -> list[str]:
     condition, operands, message = bsym.args
     context.objects.setdefault("GuardFailed", GuardFailed)
-    written = condition.format(*[_written(x, context) for x in operands])
+    names = [_written(x, context) for x in operands]
+    written = condition.format(*names)
     for helper in (same_value, same_contents, current_device, is_any_autocast_enabled):
         if helper.__name__ in written:
             context.objects.setdefault(helper.__name__, helper)
-    return [f"if {written}: raise GuardFailed({message!r})"]
+    return [f"if {written}: raise GuardFailed({message.written(names)})"]
 
 
 def _written(x: Any, context: Any) -> str:
@@ -207,7 +238,7 @@ def condition_of(kind: str, value: Any) -> str:
 def check_tensors(check: TensorCheck, tensors: Sequence[Any]) -> None:
     """Tensors have the shapes, strides, dtypes and devices that they had, and require grad alike."""
     if not check(tensors):
-        raise GuardFailed(f"a tensor's metadata: {check.explain(tensors)}")
+        raise GuardFailed(check.explain(tensors))
 
 
 @_guard
@@ -268,7 +299,8 @@ def _reachable(distance: int, steps: Sequence[tuple[int, int, int]]) -> bool:
 class TensorCheck:
     """Compares the metadata of several tensors with what it was, in one C++ call where torch has it."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]):
+    def __init__(self, tensors: Sequence[torch.Tensor], names: Sequence[Any] = ()):
+        self.names = names or [f"tensor {i}" for i in range(len(tensors))]  # what a message calls them
         self.expected = [_metadata(t) for t in tensors]
         self.same = _sameness([*map(id, tensors)])
         self._fast: Callable[..., bool] | None = None
@@ -296,11 +328,20 @@ class TensorCheck:
 
     def explain(self, tensors: Sequence[Any]) -> str:
         """Which tensor is not as it was."""
-        for i, (t, expected) in enumerate(zip(tensors, self.expected)):
-            found = _metadata(t) if isinstance(t, torch.Tensor) else type(t)
-            if found != expected:
-                return f"tensor {i} was {expected} and is {found}"
-        return "which inputs are the same tensor"
+        for name, t, expected in zip(self.names, tensors, self.expected):
+            found = _metadata(t) if isinstance(t, torch.Tensor) else (type(t),)
+            for what, now, was in zip(_METADATA, found, expected):
+                if now != was:
+                    return f"the {what} of {name} was {shown(was)} and is {shown(now)}"
+        same, now = self._pairs(self.same), self._pairs(_sameness([*map(id, tensors)]))
+        return f"of the tensors, those that are one were {same} and are {now}"
+
+    def _pairs(self, same: tuple[int, ...] | None) -> str:
+        pairs = [f"{self.names[i]} and {self.names[j]}" for j, i in enumerate(same or ()) if i != j]
+        return "; ".join(pairs) or "none"
+
+
+_METADATA = ("class", "shape", "stride", "dtype", "device", "requires_grad")
 
 
 def _metadata(t: torch.Tensor) -> tuple[Any, ...]:
@@ -323,7 +364,7 @@ def _flatten_meta(*args: Any) -> Any:
 def _flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if spec != structure:
-        raise GuardFailed("the structure of the arguments")
+        raise GuardFailed(f"the arguments were {structure} and are {spec}")
     return leaves
 
 

@@ -81,4 +81,4 @@ class Place:
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _TABLE_STEPS = frozenset(f"{{}}['{name}']" for name in _TABLES)
-_ITEM = re.compile(r"\{\}\['([A-Za-z_]\w*)'\]")
+_ITEM = re.compile(r"\{\}\['(\w+)'\]")

@@ -17,6 +17,7 @@ from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.frontend import guards
+from thunder.frontend.messages import Message, message_of
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.reads import Check, Recorder
 from thunder.frontend.tracer import Lifted
@@ -116,36 +117,11 @@ class _Writer:
         kind, place, value = check
         x = self.fetch(place, inline=True)
         operand = self.fetch(value) if kind == "same" else value
-        self.guard(guards.condition_of(kind, value), (x, operand), _message(check))
+        self.guard(guards.condition_of(kind, value), (x, operand), message_of(check))
 
-    def guard(self, condition: str, operands: tuple[Any, ...], message: str) -> None:
+    def guard(self, condition: str, operands: tuple[Any, ...], message: Message) -> None:
         """The line that refuses the call when a condition holds."""
         self.trace.record(BoundSymbol(guards.guard, (condition, operands, message), {}, None))
-
-
-def _message(check: Check) -> str:
-    kind, place, value = check
-    if kind == "value":
-        return f"{place} was {value!r:.80}"
-    if kind == "absent":
-        return f"{place.parent if place.step == '{}.__dict__' and place.parent else place} had no {value}"
-    if kind == "type":
-        return f"{place} was a {getattr(value, '__name__', value)}"
-    if kind == "empty":
-        return f"{place} was empty"
-    if kind == "length":
-        return f"{place} had {value} items"
-    if kind == "same":
-        return f"{place} was the same object as {value}"
-    if kind == "contents":
-        return f"the contents of {place} were {value!r:.80}"
-    if kind == "keys":
-        return f"the keys of {place} were {value!r:.80}"
-    if kind == "disjoint":
-        return f"{place.parent} had none of {', '.join(sorted(value))}"
-    if kind == "no_attribute":
-        return f"{place} had no attribute {value}"
-    return f"{place} was another object"
 
 
 def build_prologue(
@@ -181,6 +157,7 @@ def build_prologue(
         leaves = _bind_leaves(trace, arguments, call)
         real: list[torch.Tensor] = []
         fetched: list[Proxy] = []
+        names: list[Place] = []
         found: dict[int, Proxy] = {}
         for leaf, proxy, place in zip(arguments.leaves, leaves, arguments.places):
             writer.bind(place, proxy)
@@ -188,13 +165,14 @@ def build_prologue(
                 found.setdefault(id(leaf), proxy)
                 real.append(leaf)
                 fetched.append(proxy)
+                names.append(place)
         for check in recorder.checks:
             writer.check(check)
         if alike:
             guards.check_different(tuple(writer.fetch(place) for place in alike))
-        _read_tensors(writer, recorder, inputs, real, fetched, found)
+        _read_tensors(writer, recorder, inputs, (real, fetched, names), found)
         if fetched:
-            guards.check_tensors(guards.TensorCheck(real), tuple(fetched))
+            guards.check_tensors(guards.TensorCheck(real, names), tuple(fetched))
         values = tuple(found[id(x.tensor)] for x in inputs)
         if written and len(values) > 1:
             guards.check_distinct(values, tuple(written))
@@ -208,11 +186,11 @@ def _read_tensors(
     writer: _Writer,
     recorder: Recorder,
     inputs: Sequence[Lifted],
-    real: list[Any],
-    fetched: list[Any],
+    looked_at: tuple[list[Any], list[Any], list[Place]],
     found: dict[int, Any],
 ) -> None:
     """Fetches the tensors that were read: inputs in their order, then those of which only metadata was asked."""
+    real, fetched, names = looked_at
     read = {id(tensor) for _, tensor in recorder.tensors_read}
     for tensor in [x.tensor for x in inputs] + [tensor for _, tensor in recorder.tensors_read]:
         if id(tensor) in found and id(tensor) not in read:
@@ -223,6 +201,7 @@ def _read_tensors(
         found.setdefault(id(tensor), proxy)
         real.append(tensor)
         fetched.append(proxy)
+        names.append(place)
 
 
 def _bind_leaves(trace: Trace, arguments: Arguments, call: tuple[Proxy, Proxy]) -> list[Proxy]:

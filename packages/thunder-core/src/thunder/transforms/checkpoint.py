@@ -187,6 +187,7 @@ def _backward(
         made = {name for op in (*asked, *again, *gradients) for name in op.out_names}
         given = {p.name: p for op in (*again, *gradients) for p in op.flat_args if p.name not in made}
         tensors = [p for p in given.values() if isinstance(p, TensorProxy)]
+        tensors += cotangents.values()  # so that the second time comes when backward is there
         with trace.scope() as start:
             behind = prims.barrier(*tensors, *states) if tensors or states else ()
             before = _exchanged(behind[len(tensors) :], sources)

@@ -73,24 +73,48 @@ def setting(path: str, value: Any) -> Callable[[Any], None]:
 CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "number": (setting("cfg.width", 4), r"Model\.cfg\.width was 3 and is 4"),
     "type": (setting("cfg.width", "4"), r"Model\.cfg\.width was 3 and is '4'"),
-    "object": (setting("cfg", types.SimpleNamespace()), r"Model\.cfg was of the class Config and is of the class SimpleNamespace"),
+    "object": (
+        setting("cfg", types.SimpleNamespace()),
+        r"Model\.cfg was of the class Config and is of the class SimpleNamespace",
+    ),
     "list": (lambda m: m.cfg.layers.append(3), r"the contents of Model\.cfg\.layers were \(1, 2\) and are \[1, 2, 3\]"),
-    "dict": (lambda m: m.cfg.table.update(b=2), r"the contents of Model\.cfg\.table were \(\('a', 1\),\) and are \{'a': 1, 'b': 2\}"),
+    "dict": (
+        lambda m: m.cfg.table.update(b=2),
+        r"the contents of Model\.cfg\.table were \(\('a', 1\),\) and are \{'a': 1, 'b': 2\}",
+    ),
     "namespace": (setting("cfg.inner.p", 0.25), r"Model\.cfg\.inner\.p was 0\.5 and is 0\.25"),
     "function": (setting("act", torch.tanh), r"Model\.act was .*relu.* and is another: .*tanh"),
     "appeared": (setting("extra", 1), r"Model had no extra and has one now"),
-    "children": (lambda m: m.parts.append(nn.Identity()), r"the keys of Model\.parts\._modules were \('0',\) and are \('0', '1'\)"),
-    "shape": (setting("layer.weight", nn.Parameter(torch.ones(3, 2))), r"the shape of Model\.layer\.weight was \(2, 2\) and is \(3, 2\)"),
+    "children": (
+        lambda m: m.parts.append(nn.Identity()),
+        r"the keys of Model\.parts\._modules were \('0',\) and are \('0', '1'\)",
+    ),
+    "shape": (
+        setting("layer.weight", nn.Parameter(torch.ones(3, 2))),
+        r"the shape of Model\.layer\.weight was \(2, 2\) and is \(3, 2\)",
+    ),
     "dtype": (lambda m: m.double(), r"the dtype of .*weight was torch\.float32 and is torch\.float64"),
     "frozen": (lambda m: m.requires_grad_(False), r"the requires_grad of .*weight was True and is False"),
     "class": (setting("layer", nn.Identity()), r"Model\.layer was of the class Linear and is of the class Identity"),
     "hook": (lambda m: m.layer.register_forward_hook(lambda *a: None), r"_forward_hooks .*items; their number is 1"),
     "mode": (lambda m: torch.set_grad_enabled(False), r"grad mode was True and is False"),
-    "dtype by default": (lambda m: torch.set_default_dtype(torch.float64), r"the default dtype was torch\.float32 and is torch\.float64"),
-    "global": (lambda m: globals().update(helper=other), r"helper was the function helper \(.*test_messages\.py:\d+\) and is another: the function other"),
-    "defaults": (lambda m: setattr(helper, "__defaults__", (2,)), r"the contents of helper\.__defaults__ were \(7,\) and are \(2,\)"),
-    "code": (lambda m: setattr(helper, "__code__", other.__code__), r"helper\.__code__ was the code at .*test_messages\.py:\d+ and is another: the code at"),
-}  # fmt: skip
+    "dtype by default": (
+        lambda m: torch.set_default_dtype(torch.float64),
+        r"the default dtype was torch\.float32 and is torch\.float64",
+    ),
+    "global": (
+        lambda m: globals().update(helper=other),
+        r"helper was the function helper \(.*test_messages\.py:\d+\) and is another: the function other",
+    ),
+    "defaults": (
+        lambda m: setattr(helper, "__defaults__", (2,)),
+        r"the contents of helper\.__defaults__ were \(7,\) and are \(2,\)",
+    ),
+    "code": (
+        lambda m: setattr(helper, "__code__", other.__code__),
+        r"helper\.__code__ was the code at .*test_messages\.py:\d+ and is another: the code at",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CHANGES)

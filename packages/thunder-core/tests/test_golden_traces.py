@@ -298,7 +298,7 @@ def test_backward_text_runs(compiled: Compiled) -> None:
         inputs = executed(compiled.prologue)(*args)
         outputs, saved = executed(compiled.execution)(*inputs)
         cotangents = [torch.randn_like(out) for out in outputs]
-        found = executed(trace)(*saved, *cotangents)
+        found = executed(trace)(list(saved), *cotangents)
         wrt = [a for a in args if a.requires_grad]
         wanted = torch.autograd.grad(p.fn(*args), wrt, cotangents)
         same(found, list(wanted))

@@ -240,14 +240,15 @@ def test_hooks_on_parameters_and_results() -> None:
     assert y.grad.tolist() == [10, 10, 10]
 
 
-def test_backward_twice_says_so() -> None:
-    """Second derivatives of a jitted function are an error for now, not wrong numbers."""
-    f = thunder.jit(lambda a: (a**3).sum())
+def test_derivatives_of_any_order() -> None:
+    """By `create_graph`, each of which is differentiated in its turn."""
+    f = thunder.jit(lambda a: (a**4).sum())
     (a,) = leaves((3,))
-    (g,) = torch.autograd.grad(f(a), a, create_graph=True)
-    close(g.detach(), 3 * a.detach() ** 2)
-    with pytest.raises(RuntimeError, match=r"cannot be differentiated again|once_differentiable"):
-        (g.sum() + a.sum()).backward()
+    (first,) = torch.autograd.grad(f(a), a, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), a, create_graph=True)
+    (third,) = torch.autograd.grad((second * a).sum(), a)
+    x = a.detach()
+    close([first.detach(), second.detach(), third], [4 * x**3, 12 * x**2, 24 * x * x + 12 * x**2])
 
 
 def test_backward_frees_what_was_saved() -> None:

@@ -23,7 +23,8 @@ from thunder.core.transforms import get_grad, grad, put_grad, put_grads, registe
 from thunder.core.verify import verify
 from thunder.extend import OperatorExecutor
 from thunder.transforms import autodiff
-from thunder.transforms.autodiff import differentiate, split_forward_backward
+from thunder.transforms.autodiff import differentiate
+from thunder.transforms.split import Split
 
 
 def traced(fn: Any, *kinds: Any) -> Trace:
@@ -311,10 +312,9 @@ def test_put_grad_checks_what_it_is_given() -> None:
 def split(fn: Any, *kinds: Any) -> tuple[Trace, Trace, list[str]]:
     """Forward, backward, and the names of what is saved between them."""
     trace = traced(fn, *kinds)
-    forward, backward, _, saved = split_forward_backward(trace, (), trace.args)
-    verify(forward)
-    verify(backward)
-    return forward, backward, [p.name for p in saved]
+    program = Split(trace, (), trace.args)
+    backward = program.backward([True] * program.returned + [False] * (len(program.outputs) - program.returned))
+    return verify(program.forward), verify(backward), [p.name for p in program.saved]
 
 
 def test_only_what_backward_reads_is_saved() -> None:

@@ -1,64 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between a differentiated program and torch's autograd: `loss.backward()` on the result of a jitted function."""
+"""Between a differentiated program and torch's autograd: `loss.backward()` on the result of a jitted function.
+
+The forward program runs as one node of torch's graph. Its backward is a program for the gradients that arrive, compiled
+when they first do. Where autograd records what backward does (`create_graph=True`) that program is differentiated too,
+and runs as a node of the graph itself: so derivatives of any order come about.
+
+The saved values through which gradients flow are outputs of the node, which nobody sees, so that autograd knows where
+they come from when a backward program is differentiated with respect to them.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from thunder.core.errors import UnsupportedError
+from thunder.core.errors import ThunderError
 from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.sizes import bytes_of
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
+from thunder.transforms.split import Split
 
 __all__ = ["Differentiable"]
 
+# In bytes of what is differentiated by.
+WORTH_ASKING = 1 << 16
 
-class _OnlyOnce(torch.autograd.Function):
-    """A gradient that says so when it is differentiated itself, instead of passing for a constant."""
-
-    @staticmethod
-    def forward(ctx: Any, grad: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        return grad.view_as(grad)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise UnsupportedError(
-            "the gradient of a jitted function cannot be differentiated again through torch's autograd "
-            "(create_graph=True): use thunder.core.transforms.grad twice, or call the function without thunder.jit"
-        )
+Compile = Callable[[Trace], list[Trace]]
+Key = tuple[tuple[bool, ...], tuple[bool, ...]]  # which gradients arrive, and which are wanted
 
 
 class Differentiable:
-    """A forward and a backward program as one function that torch's autograd can differentiate.
+    """A program that torch's autograd can differentiate.
 
-    The forward returns `(output, saved)`. What goes through autograd is a flat tuple: each tensor of the output once,
-    without those that are inputs themselves, which the caller gets back as they are.
+    What goes through autograd is a flat tuple: each tensor of the output once, without those that are inputs
+    themselves, which the caller gets back as they are, then saved values.
     """
 
-    def __init__(self, *, forward: Trace, backward: Trace, outputs: Sequence[TensorProxy], wrt: Sequence[TensorProxy]):
-        output = forward.output[0]
-        inputs = {p.name: i for i, p in enumerate(forward.args)}
+    def __init__(self, split: Split, compile: Compile, *, remat: str = "auto", guarded: bool = True):
+        self.split = split
+        self.compile = compile
+        self.remat = remat
+        self.guarded = guarded  # whether each of `wrt` requires grad in every call
+        self.traces = [split.forward, *compile(split.forward)]
+        self._lock = threading.RLock()
+        self._backward: dict[Key, Callable[..., Any]] = {}
+        self._recorded: dict[Key, Differentiable | ThunderError] = {}
+        self._last_backward: list[Trace] = []
+        self._lay_out(*self.traces[-1].output)
+        # Asking which gradients are wanted takes time itself.
+        self.prunes = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= WORTH_ASKING
+        run = self.traces[-1].python_callable(decorators=False)
+        self.apply = _function_of(self, no_autocast(run), self.single)
+
+    def _lay_out(self, output: Any, saved: Sequence[Proxy]) -> None:
+        """Says where each value is among the inputs and outputs of the node."""
+        split = self.split
+        inputs = {p.name: i for i, p in enumerate(self.traces[-1].args)}
         names = dict.fromkeys(p.name for p in proxies_in(output) if p.name not in inputs)
         position = {name: i for i, name in enumerate(names)}
-        taking = {p.name for p in outputs}
-        order = {p.name: i for i, p in enumerate(wrt)}
-        self.function = _function_of(
-            # torch runs both with grad mode off.
-            no_autocast(forward.python_callable(decorators=False)),
-            no_autocast(backward.python_callable(decorators=False)),
-            flatten=_flattener(output, position),
-            not_taking=[i for name, i in position.items() if name not in taking],
-            cotangents=[position.get(p.name) for p in outputs],
-            gradient_of=[order.get(name) for name in inputs],
-        )
-        self.build = _builder(output, position, inputs)
+        slot = {p.name: i for i, p in enumerate(saved)}
+        hidden = [slot[split.saved_as(p).name] for p in split.outputs[split.returned :]]
+        self.single = len(position) + len(hidden) == 1
+        self.build = _builder(output, position, inputs, self.single)
+        self.flatten = _flattener(output, position, hidden, self.single)
+        # Saved are tensors and, where sizes are symbolic, numbers.
+        self.tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
+        self.numbers = [i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)]
+        # Where among the node's outputs those are whose gradients a backward program takes, and those that have none.
+        self.arriving = [position[p.name] for p in split.outputs[: split.returned]]
+        self.not_taking = [i for i in position.values() if i not in self.arriving]
+        self.arriving += range(len(position), len(position) + len(hidden))
+        order = {p.name: i for i, p in enumerate(split.wrt)}
+        self.gradient_of = [order.get(name) for name in inputs]
+        self.wanted = [self.gradient_of.index(i) for i in range(len(split.wrt))]
 
     def __call__(self, *inputs: Any) -> Any:
-        return self.build(self.function.apply(*inputs), inputs)
+        return self.build(self.apply(*inputs), inputs)
+
+    # -- backward -----------------------------------------------------------------------------------------------------
+    @property
+    def backward_traces(self) -> list[Trace]:
+        """The traces of the backward program that ran last; before any did, of the one for all gradients."""
+        if not self._last_backward:
+            self.backward_program(self.everything)
+        return self._last_backward
+
+    @property
+    def everything(self) -> Key:
+        """The key of the backward program for gradients of all results, with respect to all inputs."""
+        hidden = len(self.split.outputs) - self.split.returned
+        return (True,) * self.split.returned + (False,) * hidden, (True,) * len(self.split.wrt)
+
+    def backward_program(self, key: Key) -> Callable[..., Any]:
+        """The function `(saved, *gradients) -> gradients` for what arrives and is wanted."""
+        with self._lock:
+            found = self._backward.get(key)
+            if found is None:
+                trace = self.split.backward(*key)
+                self._last_backward = [trace, *self.compile(trace)]
+                found = self._backward[key] = no_autocast(self._last_backward[-1].python_callable(decorators=False))
+        return found
+
+    def recorded_backward(self, key: Key) -> Differentiable | ThunderError:
+        """The backward program as one that is differentiated itself, or why it cannot be."""
+        with self._lock:
+            found = self._recorded.get(key)
+            if found is None:
+                try:
+                    found = self._differentiated(key)
+                except ThunderError as error:
+                    found = error
+                self._recorded[key] = found
+        return found
+
+    def _differentiated(self, key: Key) -> Differentiable:
+        trace = self.split.backward(*key, boxed=False)
+        constant = {p.name for p in self.split.forward.output[1]}
+        constant -= {p.name for p in self.split.wrt}
+        constant -= {self.split.saved_as(p).name for p in self.split.outputs[self.split.returned :]}
+        wrt = [p for p in trace.args if isinstance(p, TensorProxy) and p.name not in constant]
+        split = Split(trace, self.split.executors, wrt, remat=self.remat)
+        return Differentiable(split, self.compile, remat=self.remat, guarded=False)
 
 
 def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]) -> str:
@@ -75,19 +142,22 @@ def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]
     return f"c[{len(constants) - 1}]"
 
 
-def _builder(output: Any, position: dict[str, int], inputs: dict[str, int]) -> Callable[[Any, Any], Any]:
-    """The function of the flat tensors and the inputs that gives the user's output."""
+def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], single: bool) -> Callable[[Any, Any], Any]:
+    """The function of the node's outputs and the inputs that gives the user's output."""
     constants: list[Any] = []
 
     def write(p: Proxy) -> str:
         i = position.get(p.name)
-        return f"x[{inputs[p.name]}]" if i is None else f"t[{i}]"
+        return f"x[{inputs[p.name]}]" if i is None else "t" if single else f"t[{i}]"
 
     return eval(f"lambda t, x: {_expression(output, write, constants)}", {"c": constants})  # type: ignore[no-any-return]
 
 
-def _flattener(output: Any, position: dict[str, int]) -> Callable[[Any], tuple[Any, ...]]:
-    """The function of the forward's output that gives its tensors in the order of `position`."""
+def _flattener(output: Any, position: dict[str, int], hidden: Sequence[int], single: bool) -> Callable[[Any, Any], Any]:
+    """The function of the forward's output, and of what it saves, that gives the node's outputs.
+
+    They are the tensors in the order of `position`, then the hidden ones; where there is one only, itself.
+    """
     paths: dict[str, str] = {}
 
     def walk(x: Any, path: str) -> None:
@@ -101,37 +171,123 @@ def _flattener(output: Any, position: dict[str, int]) -> Callable[[Any], tuple[A
                 walk(item, f"{path}[{key!r}]")
 
     walk(output, "o")
-    return eval(f"lambda o: ({''.join(f'{paths[name]}, ' for name in position)})")  # type: ignore[no-any-return]
+    items = [*[paths[name] for name in position], *[f"s[{i}]" for i in hidden]]
+    return eval(f"lambda o, s: {items[0] if single else f'({chr(44).join(items)},)'}")  # type: ignore[no-any-return]
 
 
-def _function_of(
-    forward_program: Callable[..., Any],
-    backward_program: Callable[..., Any],
-    *,
-    flatten: Callable[[Any], tuple[Any, ...]],
-    not_taking: list[int],
-    cotangents: list[int | None],
-    gradient_of: list[int | None],
-) -> Any:
-    class ThunderFunction(torch.autograd.Function):
-        """One differentiated program."""
+# -- as a node --------------------------------------------------------------------------------------------------------
+class _Refused(torch.autograd.Function):
+    """A gradient that says why it cannot be differentiated, instead of passing for a constant."""
 
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            output, saved = forward_program(*inputs)
-            flat = flatten(output)
-            ctx.save_for_backward(*saved)
-            if not_taking:
-                ctx.mark_non_differentiable(*[flat[i] for i in not_taking])
-            return flat
+    @staticmethod
+    def forward(ctx: Any, error: Any, anchor: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.error = error
+        return tuple(g.view_as(g) for g in grads)
 
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            again = torch.is_grad_enabled()  # create_graph=True
-            with torch.no_grad():
-                found = backward_program(*ctx.saved_tensors, *[grads[i] for i in cotangents if i is not None])
-            if again:
-                found = [None if g is None else _OnlyOnce.apply(g, torch.ones((), requires_grad=True)) for g in found]
-            return tuple([None if i is None else found[i] for i in gradient_of])
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise ctx.error
 
-    return ThunderFunction
+
+def _refusing(found: Sequence[Any], error: ThunderError) -> list[Any]:
+    anchor = torch.ones((), requires_grad=True)
+    wrapped = iter(_Refused.apply(error, anchor, *[g for g in found if g is not None]))
+    return [None if g is None else next(wrapped) for g in found]
+
+
+def _executed(ctx: Any, wanted: Sequence[int]) -> list[bool]:
+    """Which of the inputs at `wanted` the backward pass that runs takes a gradient for."""
+    edges = ctx.next_functions
+    found: list[bool] = []
+    for i in wanted:
+        node = edges[i][0]
+        try:
+            found.append(node is not None and torch._C._will_engine_execute_node(node))
+        except RuntimeError:  # an input for which torch.autograd.grad was asked itself
+            found.append(True)
+            continue
+        if len(found) == 1 and found[0] and type(node).__name__ == "AccumulateGrad":
+            return [True] * len(wanted)  # it was not torch.autograd.grad: all leaves are reached
+    return found
+
+
+def _function_of(d: Differentiable, forward_program: Callable[..., Any], single: bool) -> Callable[..., Any]:
+    """What runs the forward program as a node of torch's graph."""
+    flatten, tensors, numbers, not_taking = d.flatten, d.tensors, d.numbers, d.not_taking
+    arriving, wanted, gradient_of, everything = d.arriving, d.wanted, d.gradient_of, d.everything
+    programs: dict[Any, Any] = {}
+    prunes, guarded, count = d.prunes, d.guarded, len(d.arriving)
+    in_order = gradient_of == list(range(len(gradient_of)))
+    first = arriving[0] if len(arriving) == 1 else None
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output, saved = forward_program(*inputs)
+        flat = flatten(output, saved)
+        if numbers:
+            ctx.numbers = [saved[i] for i in numbers]
+            saved = [saved[i] for i in tensors]
+        ctx.to_save = saved
+        ctx.materialize_grads = False
+        if not_taking:
+            ctx.mark_non_differentiable(*[flat[i] for i in not_taking])
+        return flat
+
+    def saved_values(ctx: Any) -> list[Any]:
+        saved = list(ctx.saved_tensors)
+        if numbers:
+            for i, number in zip(numbers, ctx.numbers):
+                saved.insert(i, number)
+        return saved
+
+    def key_of(ctx: Any, grads: Any) -> Key:
+        wants = list(everything[1])
+        if prunes:
+            wants = _executed(ctx, wanted)
+        if not guarded:
+            needs = ctx.needs_input_grad
+            wants = [want and needs[i] for want, i in zip(wants, wanted)]
+        return tuple([grads[i] is not None for i in arriving]), tuple(wants)
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if first is not None and not prunes and guarded and grads[first] is not None:
+            key = everything
+        else:
+            key = key_of(ctx, grads)
+        given = grads if count == len(grads) == 1 else [grads[i] for i, there in zip(arriving, key[0]) if there]
+        if torch.is_grad_enabled():  # create_graph=True
+            found = recorded(ctx, key, given)
+        else:
+            program = programs.get(key)
+            if program is None:
+                program = programs[key] = d.backward_program(key)
+            saved = saved_values(ctx)
+            ctx.maybe_clear_saved_tensors()  # they are freed as the program goes, unless they are used again
+            found = program(saved, *given)
+        return tuple(found) if in_order else tuple([None if i is None else found[i] for i in gradient_of])
+
+    def recorded(ctx: Any, key: Key, given: Any) -> Any:
+        program = d.recorded_backward(key)
+        if isinstance(program, Differentiable):
+            return program(*saved_values(ctx), *given)
+        with torch.no_grad():
+            return _refusing(d.backward_program(key)(saved_values(ctx), *given), program)
+
+    return _node(forward, backward)
+
+
+def _node(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`apply` of an autograd function of these.
+
+    torch's own `apply` and the step to `backward` in a node are Python that looks for what these do not have. What they
+    come to in the end is called directly, which saves microseconds a call.
+    """
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    cls: Any = type("ThunderFunction", (torch.autograd.Function,), members)
+    cls._backward_cls.apply = backward
+    direct = super(torch.autograd.Function, cls).apply
+    transforming = torch._C._are_functorch_transforms_active
+
+    def apply(*inputs: Any) -> Any:
+        return cls.apply(*inputs) if transforming() else direct(*inputs)
+
+    return apply

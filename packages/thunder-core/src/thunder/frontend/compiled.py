@@ -18,10 +18,10 @@ from thunder.extend import Executor, implementations_epoch
 from thunder.frontend.acquire import Acquired
 from thunder.frontend.autograd import Differentiable
 from thunder.plugins import transformed
-from thunder.transforms.autodiff import split_forward_backward
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.cse import cse
 from thunder.transforms.dce import dce
+from thunder.transforms.split import Split
 
 __all__ = ["Specialization", "compile_trace"]
 
@@ -30,7 +30,7 @@ class Specialization:
     """A compiled program and the prologue that says which calls it is for."""
 
     __slots__ = (
-        "backward_traces", "epilogue_traces", "epoch", "finish", "prologue", "prologue_traces", "run", "traces"
+        "differentiable", "epilogue_traces", "epoch", "finish", "prologue", "prologue_traces", "run", "traces"
     )  # fmt: skip
 
     def __init__(
@@ -40,17 +40,22 @@ class Specialization:
         finish: Callable[[Any, Any], Any] | None,
         traces: list[Trace],
         prologue_traces: list[Trace],
-        backward_traces: list[Trace],
         epilogue_traces: list[Trace],
+        differentiable: Differentiable | None,
     ):
         self.prologue = prologue
         self.run = run
         self.finish = finish
         self.traces = traces
         self.prologue_traces = prologue_traces
-        self.backward_traces = backward_traces
+        self.differentiable = differentiable
         self.epilogue_traces = epilogue_traces
         self.epoch = implementations_epoch()
+
+    @property
+    def backward_traces(self) -> list[Trace]:
+        """The traces of the backward program, where there is one: of the one that ran last."""
+        return [] if self.differentiable is None else self.differentiable.backward_traces
 
     def call(self, accepted: Any) -> Any:
         """Runs it on what its prologue returned: the inputs, and with an epilogue also what effects are made to."""
@@ -115,27 +120,25 @@ def compile_trace(
     *,
     autograd: bool = True,
     options: Mapping[str, Any] | None = None,
+    remat: str = "auto",
 ) -> Specialization:
-    """Compiles what was acquired."""
+    """Compiles what was acquired. `remat` says what backward computes again (`transforms/remat.py`)."""
     passes = Passes(executors, options or {}, transforms)
     traces = [verify_if_asked(acquired.computation)]
     passes.run(traces, "before_grad")
-    backward_traces: list[Trace] = []
     # A program may switch gradients on itself, though they are off around it.
     off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     switched_on = off and acquired.computation.info.get("requires_grad", False)
     wrt = _differentiated(traces[-1]) if autograd and (torch.is_grad_enabled() or switched_on) else []
     if wrt:
         traces += clean(traces[-1])
-        forward, backward, outputs, _ = split_forward_backward(traces[-1], executors, wrt)
-        if outputs:
-            traces += [forward, *passes.to_execution(forward)]
-            backward_traces = [backward, *passes.to_execution(backward)]
-            differentiable = Differentiable(forward=traces[-1], backward=backward_traces[-1], outputs=outputs, wrt=wrt)
+        split = Split(traces[-1], executors, wrt, remat=remat)
+        if split.returned:
+            differentiable = Differentiable(split, passes.to_execution, remat=remat)
             run = torch.enable_grad()(differentiable.__call__) if switched_on else differentiable
-            return _specialization(acquired, passes, run, traces, backward_traces)
+            return _specialization(acquired, passes, run, [*traces, *differentiable.traces], differentiable)
     traces += passes.to_execution(traces[-1])
-    return _specialization(acquired, passes, _without_gradient(traces[-1]), traces, backward_traces)
+    return _specialization(acquired, passes, _without_gradient(traces[-1]), traces)
 
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
@@ -153,7 +156,11 @@ def _differentiated(trace: Trace) -> list[TensorProxy]:
 
 
 def _specialization(
-    acquired: Acquired, passes: Passes, run: Callable[..., Any], traces: list[Trace], backward_traces: list[Trace]
+    acquired: Acquired,
+    passes: Passes,
+    run: Callable[..., Any],
+    traces: list[Trace],
+    differentiable: Differentiable | None = None,
 ) -> Specialization:
     if acquired.prologue is None and any(t.has("prologue") for t in passes.transforms):
         raise ThunderError(
@@ -168,6 +175,6 @@ def _specialization(
         epilogues[-1].python_callable(decorators=False) if epilogues else None,
         traces,
         prologues,
-        backward_traces,
         epilogues,
+        differentiable,
     )

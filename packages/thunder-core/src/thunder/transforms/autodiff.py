@@ -4,8 +4,7 @@
 Each operation's gradient rule runs the operation and says, with get_grad and put_grad, how gradients flow from its
 result to its inputs. What a rule records falls apart into what its result needs (the forward part) and the rest (the
 backward part). The forward parts in order, then the backward parts in reverse order with get_grad and put_grad replaced
-by the sums they stand for, are the joint program; splitting it gives a forward program that also returns what the
-backward needs.
+by the sums they stand for, are the joint program; `transforms/split.py` makes a forward and a backward program of it.
 
 The rule of an operation is the first of: the claiming executor's `grad_transform`, one that `register_grad` set, the
 operation's own, the rules of what it decomposes into.
@@ -22,8 +21,8 @@ from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError
 from thunder.core.langctx import set_langctx
-from thunder.core.prims.autodiff import rule_of_vjp
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.prims.autodiff import rule_of_vjp, zeros_of
+from thunder.core.proxies import TensorProxy
 from thunder.core.state import registrations, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.trace import Trace, construct
@@ -218,7 +217,7 @@ class JointTrace:
             if op.sym is prims.get_grad:
                 a = op.args[0]
                 found = grads.get(a.name)
-                env[op.output.name] = found if found is not None else ltorch.zeros_like(a)
+                env[op.output.name] = found if found is not None else zeros_of(a)
                 continue
             op = op.substitute(env) if env else op
             if op.sym is prims.put_grad:
@@ -304,7 +303,7 @@ def differentiate(
         out.names, out._counters = joint.trace.names, joint.trace._counters
         # Writes to inputs come last: the backward operations read them as they were.
         program = joint.trace.bound_symbols
-        first_write = next((i for i, op in enumerate(program) if _writes(op)), len(program))
+        first_write = next((i for i, op in enumerate(program) if writes(op)), len(program))
         out.bound_symbols[:] = program[:first_write]
         with tracectx(out), set_langctx("torch"):
             cotangents = {p.name: _ones_like(p) for p in differentiable_outputs(joint.output, joint.tracked)}
@@ -314,7 +313,7 @@ def differentiate(
                     "differentiate"
                 )
             grads = joint.backward(cotangents, wrt)
-            found = [g if g is not None else ltorch.zeros_like(p) for g, p in zip(grads, wrt)]
+            found = [g if g is not None else zeros_of(p) for g, p in zip(grads, wrt)]
             out.bound_symbols += program[first_write:]
             prims.python_return(found)
     out.output = found
@@ -325,78 +324,6 @@ def _ones_like(p: TensorProxy) -> Any:
     return ltorch.full(p.shape, 1.0, device=to_torch_device(p.device), dtype=to_torch_dtype(p.dtype))
 
 
-def split_forward_backward(
-    trace: Trace, executors: Sequence[Executor], wrt: Sequence[TensorProxy]
-) -> tuple[Trace, Trace, list[TensorProxy], list[Proxy]]:
-    """The forward program, the backward program, the outputs that take gradients, and what is saved between the two.
-
-    The forward returns `(output, saved)`; the backward takes what is saved, then one cotangent an output in the order
-    given, and returns a list with the gradient, or None, of each tensor of `wrt`.
-    """
-    with construct(trace, "Forward") as forward:
-        joint = JointTrace(trace, wrt, executors)
-        # An input that is handed back is the caller's own tensor: its gradient does not come through here.
-        given = {p.name for p in trace.args}
-        outputs = [p for p in differentiable_outputs(joint.output, joint.tracked) if p.name not in given]
-        backward = Trace("backward")
-        backward.names, backward._counters = joint.trace.names, joint.trace._counters
-        cotangents: dict[str, TensorProxy] = {}
-        with construct(backward, "Backward") as backward, tracectx(backward):
-            for p in outputs:
-                cotangents[p.name] = TensorProxy(like=p, name=backward.add_name(f"grad_{p.name}"), requires_grad=False)
-            grads = joint.backward(dict(cotangents), wrt)
-            prims.python_return(grads)
-        backward.output = grads
-        saved = _inputs_of(backward, {p.name for p in cotangents.values()})
-        saved = _as_they_were(joint.trace, backward, saved)
-        backward.args = [*saved, *cotangents.values()]
-        backward.bound_symbols[:0] = [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in backward.args]
-        forward.names = joint.trace.names
-        forward.bound_symbols[:] = joint.trace.bound_symbols
-        forward.output = (joint.output, tuple(saved))
-        with tracectx(forward):
-            prims.python_return(forward.output)
-    return forward, backward, outputs, saved
-
-
-def _writes(op: BoundSymbol) -> bool:
-    return OpTags.IN_PLACE_OP in op.sym.tags or any(_writes(sub) for sub in op.subsymbols)
-
-
-def _as_they_were(forward: Trace, backward: Trace, saved: list[Proxy]) -> list[Proxy]:
-    """What to save, where the forward program ends with writes to its inputs: copies, made before, of that memory."""
-    program = forward.bound_symbols
-    first_write = next((i for i, op in enumerate(program) if _writes(op)), None)
-    if first_write is None:
-        return saved
-    memory = {name for op in program[first_write:] if _writes(op) for name in op.arg_names[1:]}
-    for op in program[:first_write]:
-        if OpTags.VIEW_OP in op.sym.tags and op.arg_names and op.arg_names[0] in memory:
-            memory.update(op.out_names)
-    copies: dict[str, Any] = {}
-    forward.names |= backward.names
-    with tracectx(forward), forward.scope() as made:
-        for p in saved:
-            if p.name in memory:
-                copies[p.name] = prims.clone(p)
-    program[first_write:first_write] = made
-    if copies:
-        backward.bound_symbols[:] = [op.substitute(copies) for op in backward.bound_symbols]
-        backward.output = map_proxies(backward.output, lambda p: copies.get(p.name, p))
-    return [copies.get(p.name, p) for p in saved]
-
-
-def _inputs_of(trace: Trace, given: set[str]) -> list[Proxy]:
-    """The values that the useful part of a program reads and does not make."""
-    needed: dict[str, Proxy] = {}
-    useful: set[str] = set()
-    for bsym in reversed(trace.bound_symbols):
-        if bsym.sym is prims.python_return or _has_effect(bsym) or any(n in useful for n in bsym.out_names):
-            useful.update(bsym.arg_names)
-            for name in bsym.out_names:
-                needed.pop(name, None)
-            made = set(bsym.out_names)
-            needed.update({p.name: p for p in bsym.flat_args if p.name not in made})
-        else:
-            continue
-    return [p for name, p in reversed(needed.items()) if name not in given]
+def writes(op: BoundSymbol) -> bool:
+    """Whether an operation, or a part of it, writes to one of its inputs."""
+    return OpTags.IN_PLACE_OP in op.sym.tags or any(writes(sub) for sub in op.subsymbols)

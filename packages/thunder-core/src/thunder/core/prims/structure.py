@@ -8,9 +8,16 @@ from typing import Any
 from thunder.core.prims.base import prim
 from thunder.core.printer import PrintContext, printable, type_comment
 from thunder.core.proxies import Proxy
+from thunder.core.sizes import bytes_of, in_bytes
 from thunder.core.symbol import BoundSymbol, OpTags
 
-__all__ = ["comment", "python_del", "python_return", "unpack_trivial"]
+__all__ = ["Saved", "comment", "python_del", "python_return", "unpack_saved", "unpack_trivial"]
+
+
+class Saved(tuple):
+    """What a forward program returns for its backward program."""
+
+    __slots__ = ()
 
 
 def _print_unpack(bsym: BoundSymbol, context: PrintContext) -> list[str]:
@@ -23,8 +30,30 @@ def unpack_trivial(x: Proxy, /) -> Proxy:
     return x
 
 
+def _print_unpack_saved(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    holder = bsym.args[0]
+    return [f"[{', '.join([p.name for p in bsym.output])}] = {holder}", f"{holder}.clear()"]
+
+
+@prim(tags=(OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE), printer=_print_unpack_saved)
+def unpack_saved(holder: str, /) -> tuple[Proxy, ...]:
+    """Takes the inputs that come in a list, by the name of the list, which is left empty: nothing else holds them."""
+    return ()
+
+
 def _print_return(bsym: BoundSymbol, context: PrintContext) -> list[str]:
-    return [f"return {printable(bsym.args[0], context)}"]
+    value = bsym.args[0]
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Saved):
+        written = f"({printable(value[0], context)}, {printable(tuple(value[1]), context)})"
+        return [*_what_is_saved(value[1]), f"return {written}"]
+    return [f"return {printable(value, context)}"]
+
+
+def _what_is_saved(saved: Saved) -> list[str]:
+    """Comments: what is saved for backward, with types and bytes."""
+    total = sum(bytes_of(p) for p in saved)
+    lines = [f"# saved for backward: {len(saved)} values, {in_bytes(total)}"]
+    return lines + [f'#   {p.name}: "{p.type_string()}", {in_bytes(bytes_of(p))}' for p in saved]
 
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="RETURN", printer=_print_return)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory values take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+
+__all__ = ["bytes_of", "in_bytes"]
+
+
+def bytes_of(p: Proxy) -> int:
+    """The bytes of a tensor's elements, 0 for any other value; unknown sizes count as in the call that was traced."""
+    if not isinstance(p, TensorProxy):
+        return 0
+    total = p.dtype.bytes
+    for size in p.shape:
+        known: Any = size
+        if isinstance(known, NumberProxy):
+            known = known.value
+        elif isinstance(known, SymbolicNumber):
+            known = known.hint
+        total *= 1 if known is None else int(known)
+    return total
+
+
+def in_bytes(n: int) -> str:
+    """A number of bytes as people read it: `24 bytes`, `1.5 MiB`."""
+    if n < 10_000:
+        return f"{n} bytes"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n / 1024:.1f} KiB"

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forward program saves for its backward program, and what backward computes again.
+
+Of the values that backward reads each is either saved, or computed again from what is saved. Which costs the least
+memory is a minimum cut between what cannot be computed again (inputs, results of operations that are dear or draw
+random numbers) and what backward reads: a value costs its bytes, views cost together what the memory behind them does,
+inputs cost next to nothing, since their owner keeps them.
+
+What is computed again is what costs no time to speak of. With torch, which runs operations one by one, that is
+
+- views of what is saved, and values that hang on no input (fills, ranges, masks of them);
+- casts to a wider type.
+
+A fusion executor that takes an operation computes it again in a kernel that it launches anyway, where it reads less
+than it would have read. So where one is asked, elementwise operations that it takes are computed again too. Matrix
+products, attention, convolutions, reductions, sorting and draws of random numbers never are.
+
+`remat` says otherwise: "none" saves all that backward reads, "all" computes every elementwise operation again, whoever
+runs it: the least memory, for some time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from thunder.core import prims
+from thunder.core.dtypes import bool8
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.sizes import bytes_of
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.transforms.dce import has_effect
+from thunder.transforms.min_cut import cheapest_vertices
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
+
+__all__ = ["REMAT", "choose_saved"]
+
+#: What `remat=` may be.
+REMAT = ("auto", "none", "all")
+
+Producers = dict[str, tuple[int, BoundSymbol]]
+CanRecompute = Callable[[BoundSymbol], bool]
+
+_SHAPING = frozenset({OpTags.SHAPE_OP, OpTags.VIEW_OP})
+_CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.SHAPE_OP, OpTags.VIEW_OP})
+_DEAR = frozenset({OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.OPAQUE_OP, OpTags.RANDOM_OP, OpTags.DEVICE_SYNC_OP})
+_KEEP_ORDER = frozenset({"view", "unflatten", "unsqueeze", "squeeze"})  # of the elements in memory
+_MAKE_ORDER = frozenset({"reshape", "flatten", "contiguous"})  # by a copy where they lie otherwise
+SMALL = 1 << 16  # what takes less memory is not worth an operation
+
+
+def choose_saved(
+    read: Sequence[Proxy], producers: Producers, executors: Sequence[Executor], remat: str = "auto"
+) -> list[Proxy]:
+    """The values to save so that all of `read` can be had in backward, in the order in which they are read."""
+    if remat == "none":
+        return list(read)
+    graph = _Graph(read, producers, _rule(executors, remat, producers))
+    chosen = graph.cut()
+    # Of a chosen piece of memory the views are saved that are read, or the one that all others are computed from.
+    saved: dict[str, Proxy] = {}
+    for p in read:
+        memory = graph.memory[p.name]
+        if memory in chosen:
+            saved[p.name] = p
+    for name in chosen:
+        if not any(graph.memory[known] == name for known in saved):
+            saved[name] = graph.values[name]
+    needed = graph.needed_besides(saved)
+    for name in needed:
+        saved.setdefault(name, graph.values[name])
+    return list(saved.values())
+
+
+def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> CanRecompute:
+    """Which operations may be run again in backward."""
+    fusers = [ex for ex in executors if hasattr(ex, "can_fuse")]
+    constants = _constants(producers)
+
+    def can_recompute(op: BoundSymbol) -> bool:
+        if not is_cheap(op):
+            return False
+        if remat == "all" or any(ex.can_fuse(op) for ex in fusers):
+            return True
+        # An operation of its own: worth its time where much memory is at stake, and easily written anew.
+        large = any(bytes_of(p) >= SMALL for p in op.flat_outs)
+        return large and (_widens(op) or any(name in constants for name in op.out_names))
+
+    return can_recompute
+
+
+def _constants(producers: Producers) -> set[str]:
+    """The values that hang on no input and take next to no arithmetic: fills, ranges, masks."""
+    found: set[str] = set()
+    for name, (_, op) in producers.items():  # in the order of the program
+        if is_cheap(op) and all(a in found for a in op.arg_names) and (not op.arg_names or _is_mask(op)):
+            found.add(name)
+    return found
+
+
+def _is_mask(op: BoundSymbol) -> bool:
+    shaping = not op.sym.tags.isdisjoint(_SHAPING)
+    return shaping or all(isinstance(p, TensorProxy) and p.dtype is bool8 for p in op.flat_outs)
+
+
+def is_cheap(op: BoundSymbol) -> bool:
+    """Whether an operation does little more than read and write its values, and always gives the same."""
+    tags = op.sym.tags
+    if has_effect(op) or not tags.isdisjoint(_DEAR):
+        return False
+    if not tags.isdisjoint(_CHEAP) or not op.arg_names:
+        return True
+    return bool(op.subsymbols) and all(is_cheap(sub) for sub in op.subsymbols)
+
+
+def _widens(op: BoundSymbol) -> bool:
+    """Whether it is a cast to a wider type."""
+    while len(op.subsymbols) == 1:
+        op = op.subsymbols[0]
+    return op.sym is prims.convert_element_type and op.output.dtype.bytes > op.args[0].dtype.bytes
+
+
+def _scattered(producers: Producers) -> set[str]:
+    """The values whose elements do not lie in memory in the usual order, as far as the operations tell."""
+    found: set[str] = set()
+    for name, (_, op) in producers.items():
+        if op.sym.name in _MAKE_ORDER:
+            continue
+        if op.sym.gives_view(op.args, op.kwargs):
+            scattered = op.sym.name not in _KEEP_ORDER or op.arg_names[0] in found
+        else:
+            scattered = OpTags.ELEMENTWISE_OP in op.sym.tags and any(a in found for a in op.arg_names)
+        if scattered:
+            found.add(name)
+    return found
+
+
+class _Graph:
+    """The values that backward's needs hang on; views stand for the memory behind them."""
+
+    def __init__(self, read: Sequence[Proxy], producers: Producers, can_recompute: CanRecompute):
+        self.read = [p.name for p in read]
+        self.producers = producers
+        self.can_recompute = can_recompute
+        self.values: dict[str, Proxy] = {}
+        self.memory: dict[str, str] = {}  # the value whose memory a value lies in
+        self.recomputed: dict[str, bool] = {}  # by memory: whether it can be computed again
+        self._scattered = _scattered(producers)
+        stack = list(read)
+        while stack:
+            p = stack.pop()
+            if p.name in self.values:
+                continue
+            self.values[p.name] = p
+            root = self._root(p)
+            self.memory[p.name] = root.name
+            self.values.setdefault(root.name, root)
+            self.memory.setdefault(root.name, root.name)
+            found = producers.get(root.name)
+            self.recomputed[root.name] = found is not None and can_recompute(found[1])
+            if found is not None and self.recomputed[root.name]:
+                stack += found[1].flat_args
+
+    def _root(self, p: Proxy) -> Proxy:
+        """The value that a value is a view of."""
+        while (found := self.producers.get(p.name)) is not None and self._is_view(found[1]):
+            p = found[1].flat_args[0]
+        return p
+
+    def _is_view(self, op: BoundSymbol) -> bool:
+        if not op.sym.gives_view(op.args, op.kwargs) or not op.arg_names or has_effect(op):
+            return False
+        return op.sym.name not in _MAKE_ORDER or op.arg_names[0] not in self._scattered
+
+    def cut(self) -> set[str]:
+        """The memory to save."""
+        roots = dict.fromkeys(self.memory.values())
+        cost = {name: self._cost(name) for name in roots}
+        edges: list[tuple[str, str]] = []
+        for name in roots:
+            if self.recomputed[name]:
+                edges += {(self.memory[a], name) for a in self.producers[name][1].arg_names}
+        sources = [name for name in roots if not self.recomputed[name]]
+        sinks = dict.fromkeys(self.memory[name] for name in self.read)
+        return cheapest_vertices(cost, edges, sources, sinks)
+
+    def _cost(self, name: str) -> int:
+        # What is no operation's result is an input.
+        return bytes_of(self.values[name]) if name in self.producers else 1
+
+    def needed_besides(self, saved: dict[str, Proxy]) -> list[str]:
+        """What has to be saved besides, so that what is not saved can be computed again: the memory behind views."""
+        needed: list[str] = []
+        seen: set[str] = set(saved)
+        stack = [name for name in self.read if name not in seen]
+        while stack:
+            name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            found = self.producers.get(name)
+            if found is not None and (self.memory[name] != name or self.recomputed.get(name, False)):
+                for p in found[1].flat_args:
+                    self.values.setdefault(p.name, p)
+                    self.memory.setdefault(p.name, self._root(p).name)
+                    stack.append(p.name)
+            else:
+                needed.append(name)
+        return needed

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch_compile executor: regions of a trace handed to Inductor, the compiler behind `torch.compile`.
+
+    thunder.jit(model, executors=["torch_compile"])
+
+On the CPU it is what turns chains of operations into loops (it needs a C++ compiler there). It is never a default: its
+first call takes many times longer than thunder's own, and what it gains depends on the program.
+
+A region is compiled at its first call, when the strides of its inputs are known, and again for other strides. What
+Inductor does not get: random numbers (their order is the program's), writes, operators of other executors and opaque
+ones, complex numbers. Views at the border of a region stay outside, where they are views.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.core.devices import Device
+from thunder.core.dtypes import dtype, is_complex_dtype
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
+from thunder.core.trace import Trace
+from thunder.execution.claim import claim, is_structural
+from thunder.execution.regions import Region, fused, partition
+from thunder.executors.torchex import ex as torch_executor
+from thunder.extend import FusionExecutor, register_executor
+
+__all__ = ["CompiledRegion", "TorchCompileExecutor", "ex"]
+
+_LEFT_OUT = {
+    OpTags.RANDOM_OP: "draws random numbers",
+    OpTags.IN_PLACE_OP: "writes to its input",
+    OpTags.SIDE_EFFECT: "has an effect",
+    OpTags.DEVICE_SYNC_OP: "waits for the device",
+    OpTags.OPAQUE_OP: "is not looked into",
+    OpTags.GRAD_OP: "exists only in gradient rules",
+}
+
+
+class TorchCompileExecutor(FusionExecutor):
+    """Inductor, a region at a time."""
+
+    def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
+        if is_structural(bsym):
+            return "is no computation"
+        reason = _unfit(bsym)
+        if reason is None and not torch_executor.can_execute(bsym):
+            if not bsym.subsymbols:
+                return "torch has no such function"
+            reason = next((why for sub in bsym.subsymbols if (why := self.fuse_rejection(sub))), None)
+        return reason
+
+    def fusion_pass(self, trace: Trace) -> Trace:
+        count = 0
+
+        def key(bsym: BoundSymbol) -> Hashable:
+            return _device(bsym) if bsym.out_names and self.can_fuse(bsym) else None
+
+        def run(region: Region) -> Sequence[BoundSymbol] | None:
+            nonlocal count
+            views = _views_at_the_border(region)
+            left = {id(op) for op in views}
+            if all(_is_view(op) for op in region.operations if id(op) not in left) or not self.get_fuel():
+                return None
+            inner = _without(region, views)
+            fn = CompiledRegion(f"TorchCompile{count}", inner)
+            count += 1
+            whole = self.register_temporary_operation(
+                fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
+            )
+            ready = {p.name for p in inner.inputs}
+            before = [op for op in views if _reads_only(op, ready)]
+            after = [op for op in views if not any(op is x for x in before)]
+            return [*before, whole, *after]
+
+        return fused(trace, partition(trace, key), run, "Fusion by torch_compile")
+
+
+def _unfit(bsym: BoundSymbol) -> str | None:
+    """Why an operation is not given to Inductor, whatever it computes."""
+    sym = bsym.sym
+    if sym.executor is not None and sym.executor is not torch_executor:
+        return f"it is an operator of {sym.executor.name}"
+    found = _reason_to_leave_out(bsym)
+    if found is not None:
+        return found
+    if not _is_constant((bsym.args, bsym.kwargs)):
+        return "has an argument that is only known at the call"
+    devices = set()
+    for p in (*bsym.flat_args, *bsym.flat_outs):
+        if not isinstance(p, TensorProxy):
+            return "reads or makes what is no tensor"
+        if any(type(d) is not int for d in p.shape):
+            return "works on a size that is only known at the call"
+        if is_complex_dtype(p.dtype):
+            return "Inductor leaves complex numbers to torch"
+        devices.add(p.device)
+    if len(devices) > 1 or any(d.type not in ("cpu", "cuda") for d in devices):
+        return f"works on {', '.join(sorted(map(str, devices)))}"
+    return None
+
+
+def _reason_to_leave_out(bsym: BoundSymbol) -> str | None:
+    """What the tags of an operation, or of anything below it, say against it."""
+    for tag in bsym.sym.tags:
+        if tag in _LEFT_OUT:
+            return _LEFT_OUT[tag]
+    return next((why for sub in bsym.subsymbols if (why := _reason_to_leave_out(sub))), None)
+
+
+_CONSTANTS = (
+    bool, int, float, complex, str, type(None), type(Ellipsis), Device, dtype, torch.dtype, torch.device,
+    torch.memory_format, torch.layout,
+)  # fmt: skip
+
+
+def _is_constant(x: Any) -> bool:
+    """Whether arguments are tensors and what a graph can hold."""
+    kind = type(x)
+    if kind in (tuple, list, torch.Size):
+        return all(_is_constant(i) for i in x)
+    if kind is dict:
+        return all(_is_constant(v) for v in x.values())
+    if kind is slice:
+        return _is_constant((x.start, x.stop, x.step))
+    return kind in _CONSTANTS or isinstance(x, Proxy) or x in (bool, int, float, complex)
+
+
+def _device(bsym: BoundSymbol) -> Hashable:
+    return next(p.device for p in bsym.flat_outs if isinstance(p, TensorProxy))
+
+
+# -- the border of a region -------------------------------------------------------------------------------------------
+def _is_view(bsym: BoundSymbol) -> bool:
+    return OpTags.VIEW_OP in bsym.sym.tags
+
+
+def _views_at_the_border(region: Region) -> list[BoundSymbol]:
+    """The views that others read, and those that they are views of: they are taken outside the region."""
+    wanted = {p.name for p in region.outputs}
+    found: list[BoundSymbol] = []
+    for op in reversed(region.operations):
+        if _is_view(op) and any(name in wanted for name in op.out_names):
+            wanted.update(op.arg_names)
+            found.append(op)
+    return found[::-1]
+
+
+def _without(region: Region, views: list[BoundSymbol]) -> Region:
+    """The region that makes what `views` are views of instead of them."""
+    left = {id(op) for op in views}
+    made_outside = {name for op in views for name in op.out_names}
+    needed = {p.name for p in region.outputs if p.name not in made_outside} | {n for op in views for n in op.arg_names}
+    needed -= made_outside
+    operations: list[BoundSymbol] = []
+    read: dict[str, int] = dict.fromkeys(needed, 1)
+    inside = set(needed)
+    for op in reversed(region.operations):  # a view that is also read inside stays there too
+        if (id(op) not in left or any(name in inside for name in op.out_names)) and any(
+            n in inside for n in op.out_names
+        ):
+            inside.update(op.arg_names)
+            operations.append(op)
+            for name in set(op.arg_names):
+                read[name] = read.get(name, 0) + 1
+    return Region(operations[::-1], region.key, read)
+
+
+def _reads_only(op: BoundSymbol, ready: set[str]) -> bool:
+    """Whether a view can be taken before the region runs; what it makes is then ready too."""
+    if all(name in ready for name in op.arg_names):
+        ready.update(op.out_names)
+        return True
+    return False
+
+
+# -- running one ------------------------------------------------------------------------------------------------------
+class CompiledRegion:
+    """A region as a function of its inputs, compiled by Inductor for each combination of strides that it meets."""
+
+    def __init__(self, name: str, region: Region):
+        self.name = self.__name__ = name
+        self.trace = _as_trace(name, region)
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        key = tuple([x.stride() for x in inputs])
+        run = self._compiled.get(key)
+        if run is None:
+            run = self._compiled[key] = self.compile(inputs)
+        return run(*inputs)
+
+    def compile(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        """What runs the region on inputs with these strides: Inductor's program, or torch's where there is none."""
+        import torch._inductor
+
+        try:
+            with torch.no_grad():
+                return torch._inductor.compile(self.graph(), [x.detach() for x in inputs])
+        except Exception as error:
+            warnings.warn(
+                f"torch_compile: Inductor does not compile {self.name} "
+                f"({type(error).__name__}: {str(error).strip().partition(chr(10))[0]}); torch runs it",
+                stacklevel=3,
+            )
+            return self.trace.python_callable()
+
+    def graph(self) -> torch.fx.GraphModule:
+        """The region as an FX graph of calls of torch's functions."""
+        graph = torch.fx.Graph()
+        nodes: dict[str, Any] = {p.name: graph.placeholder(p.name) for p in self.trace.args}
+
+        def written(p: Proxy) -> Any:
+            return nodes[p.name]
+
+        for op in self.trace.bound_symbols:
+            if op.sym is prims.python_return:
+                graph.output(map_proxies(op.args[0], written))
+            elif op.out_names:
+                node = graph.call_function(
+                    op.sym.fn, map_proxies(op.args, written), map_proxies(op.kwargs, written) if op.kwargs else {}
+                )
+                _bind(graph, node, op.output, nodes)
+        return torch.fx.GraphModule(torch.nn.Module(), graph)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) -> None:
+    """Notes which node is which value of an operation's output."""
+    if isinstance(output, Proxy):
+        nodes[output.name] = node
+    elif isinstance(output, (tuple, list)):
+        for i, item in enumerate(output):
+            if item is not None:
+                _bind(graph, graph.call_function(operator.getitem, (node, i)), item, nodes)
+
+
+def _as_trace(name: str, region: Region) -> Trace:
+    """The region as a program of its own, in terms of torch's functions."""
+    trace = Trace(name, args=region.inputs)
+    trace.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
+    trace.bound_symbols += region.operations
+    trace.bound_symbols.append(BoundSymbol(prims.python_return, (region.outputs,), {}, None))
+    trace.output = region.outputs
+    return claim(trace, [torch_executor], name="Region")
+
+
+ex = TorchCompileExecutor("torch_compile", version=torch.__version__)
+register_executor(ex)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
+from operator import attrgetter, is_not
 from typing import Any, TypeVar
 
 from thunder.core.binder import Binder
@@ -48,6 +49,8 @@ NON_DIFFERENTIABLE = OpTags.NON_DIFFERENTIABLE
 
 _KEEP = frozenset({OpTags.RANDOM_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.DONT_DCE})
 
+_STRUCTURAL_IDS = frozenset({"PrimIDs.RETURN", "PrimIDs.DEL", "PrimIDs.COMMENT"})
+
 _eager_runner: list[Callable[[Symbol, tuple[Any, ...], dict[str, Any]], Any]] = []
 
 
@@ -81,6 +84,10 @@ class Symbol:
         self.module = module
         self.is_prim = is_prim
         self.tags: frozenset[OpTags] = frozenset(tags)
+        # Whether its calls stay in a trace though nobody uses their results.
+        self.must_stay = not _KEEP.isdisjoint(self.tags)
+        # Whether they are part of a program's frame (inputs, del, return) and run as they are printed.
+        self.is_structural = OpTags.UNPACK_OP in self.tags or (is_prim and str(self.id) in _STRUCTURAL_IDS)
         self.executor = executor
         self.fn = fn
         self.torch_names: tuple[str, ...] = tuple(torch_names)
@@ -180,11 +187,6 @@ class Symbol:
         """False for operations that carry the explicit mark that no gradient flows through them."""
         return OpTags.NON_DIFFERENTIABLE not in self.tags
 
-    @property
-    def must_stay(self) -> bool:
-        """Whether its calls stay in a trace though nobody uses their results."""
-        return not _KEEP.isdisjoint(self.tags)
-
     def __repr__(self) -> str:
         return f"<Symbol {self.module + '.' if self.module else ''}{self.name}>"
 
@@ -198,19 +200,33 @@ def _symbol_by_name(module: str, name: str) -> Symbol:
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
+_has_effect = attrgetter("has_effect")
+# Types of arguments in which there is never a proxy.
+_ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(...)})
+
+
 def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
     """The proxies in an argument or output, in order, through tuples, lists, dicts, slices and symbolic numbers."""
     if found is None:
         found = []
-    if isinstance(x, Proxy):
+    kind = type(x)
+    if kind is tuple or kind is list:
+        for item in x:
+            if isinstance(item, Proxy):
+                found.append(item)
+            elif type(item) not in _ATOMS:
+                proxies_in(item, found)
+    elif isinstance(x, Proxy):
         found.append(x)
+    elif kind in _ATOMS:
+        return found
     elif isinstance(x, (tuple, list)):
         for item in x:
             proxies_in(item, found)
     elif isinstance(x, dict):
         for item in x.values():
             proxies_in(item, found)
-    elif type(x) is slice:
+    elif kind is slice:
         proxies_in((x.start, x.stop, x.step), found)
     elif isinstance(x, SymbolicNumber):
         found.extend(x.leaves)
@@ -222,9 +238,11 @@ def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
     if isinstance(x, Proxy):
         return fn(x)
     kind = type(x)
+    if kind in _ATOMS:
+        return x
     if kind is tuple:
         new = tuple([map_proxies(item, fn) for item in x])
-        return new if any(a is not b for a, b in zip(new, x)) else x
+        return new if any(map(is_not, new, x)) else x
     if kind is list:
         return [map_proxies(item, fn) for item in x]
     if kind is dict:
@@ -244,7 +262,8 @@ def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
 class BoundSymbol:
     """One operation of a trace: a symbol, its arguments, its output, and what it decomposes into."""
 
-    __slots__ = ("_arg_names", "_out_names", "args", "kwargs", "output", "source", "subsymbols", "sym")
+    __slots__ = ("_arg_names", "_effect", "_names", "_out_names", "args", "kwargs", "output", "source", "subsymbols",
+                 "sym")  # fmt: skip
 
     def __init__(
         self,
@@ -263,6 +282,8 @@ class BoundSymbol:
         self.source = source
         self._arg_names: tuple[str, ...] | None = None
         self._out_names: tuple[str, ...] | None = None
+        self._names: frozenset[str] | None = None
+        self._effect: bool | None = None
 
     @property
     def id(self) -> Any:
@@ -284,16 +305,34 @@ class BoundSymbol:
     def arg_names(self) -> tuple[str, ...]:
         """The names of the values it reads."""
         if self._arg_names is None:
-            self._arg_names = tuple(p.name for p in self.flat_args)
+            self._arg_names = tuple([p.name for p in self.flat_args])
         return self._arg_names
 
     @property
     def out_names(self) -> tuple[str, ...]:
         """The names of the values it makes: those of its output that are not simply handed on from its arguments."""
         if self._out_names is None:
-            given = set(self.arg_names)
-            self._out_names = tuple(dict.fromkeys(p.name for p in self.flat_outs if p.name not in given))
+            given, output = self.arg_names, self.output
+            if isinstance(output, Proxy):
+                self._out_names = () if output.name in given else (output.name,)
+            else:
+                self._out_names = tuple(dict.fromkeys([p.name for p in proxies_in(output) if p.name not in given]))
         return self._out_names
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all values in it, and in what it decomposes into."""
+        if self._names is None:
+            own = frozenset([*self.arg_names, *[p.name for p in proxies_in(self.output)]])
+            self._names = own.union(*[sub.names for sub in self.subsymbols]) if self.subsymbols else own
+        return self._names
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it, or anything it decomposes into, has to run though its result is unused."""
+        if self._effect is None:
+            self._effect = self.sym.must_stay or any(map(_has_effect, self.subsymbols))
+        return self._effect
 
     @property
     def has_input(self) -> bool:
@@ -307,10 +346,13 @@ class BoundSymbol:
         return BoundSymbol(**values)
 
     def substitute(self, mapping: dict[str, Any]) -> BoundSymbol:
-        """A copy in which each proxy whose name is in `mapping` is replaced, in arguments, outputs and below.
+        """The same call with each proxy whose name is in `mapping` replaced, in arguments, outputs and below.
 
-        An output is replaced only by another proxy: a call cannot assign to a number.
+        An output is replaced only by another proxy: a call cannot assign to a number. Where there is nothing to replace
+        it is this very call.
         """
+        if mapping.keys().isdisjoint(self.names):
+            return self
 
         def on_input(p: Proxy) -> Any:
             return mapping.get(p.name, p)

@@ -16,19 +16,16 @@ from thunder.core.errors import check
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
+from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.extend import Executor, FusionExecutor, Implementation
 
 __all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_execution"]
 
-_STRUCTURAL = frozenset({OpTags.UNPACK_OP})
-_STRUCTURAL_IDS = frozenset({"PrimIDs.RETURN", "PrimIDs.DEL", "PrimIDs.COMMENT"})
-
 
 def is_structural(bsym: BoundSymbol) -> bool:
     """Whether it is part of the program's frame (inputs, del, return) and runs as it is printed."""
-    return not _STRUCTURAL.isdisjoint(bsym.sym.tags) or (bsym.sym.is_prim and str(bsym.sym.id) in _STRUCTURAL_IDS)
+    return bsym.sym.is_structural
 
 
 def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list[Trace]:
@@ -65,7 +62,7 @@ class _Claimer:
         """Writes what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is being run already."""
         if self.replaced:
             bsym = bsym.substitute(self.replaced)
-        if is_structural(bsym) or bsym.sym.is_fusion:
+        if bsym.sym.is_structural or bsym.sym.is_fusion:
             self.out.record(bsym)
             return
         if not bsym.out_names and not bsym.sym.must_stay and not bsym.subsymbols:

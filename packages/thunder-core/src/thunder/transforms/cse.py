@@ -14,15 +14,14 @@ from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder.transforms.dce import has_effect
 
 __all__ = ["cse"]
 
 
 def _key(x: Any) -> Any:
-    """A hashable stand-in that is equal exactly for equal arguments."""
+    """A hashable stand-in that is equal exactly for equal arguments. Values go by their names, strings do not."""
     if isinstance(x, Proxy):
-        return (Proxy, x.name)
+        return x.name
     if isinstance(x, (tuple, list)):
         return (type(x), *[_key(i) for i in x])
     if isinstance(x, dict):
@@ -60,7 +59,7 @@ def cse(trace: Trace) -> Trace:
         for bsym in trace.bound_symbols:
             if replaced:
                 bsym = bsym.substitute(replaced)
-            if has_effect(bsym) or not bsym.out_names or any(name in escaping for name in bsym.out_names):
+            if bsym.has_effect or not bsym.out_names or not escaping.isdisjoint(bsym.out_names):
                 if _writes(bsym):
                     seen.clear()
                 out.record(bsym)

@@ -14,7 +14,7 @@ __all__ = ["dce", "has_effect"]
 
 def has_effect(bsym: BoundSymbol) -> bool:
     """Whether it, or anything it decomposes into, has to run though its result is unused."""
-    return bsym.sym.must_stay or any(has_effect(sub) for sub in bsym.subsymbols)
+    return bsym.has_effect
 
 
 def dce(trace: Trace) -> Trace:
@@ -23,7 +23,7 @@ def dce(trace: Trace) -> Trace:
         needed: set[str] = set()
         kept: list[BoundSymbol] = []
         for bsym in reversed(trace.bound_symbols):
-            if has_effect(bsym) or any(name in needed for name in bsym.out_names):
+            if bsym.has_effect or not needed.isdisjoint(bsym.out_names):
                 needed.update(bsym.arg_names)
                 kept.append(bsym)
         out.bound_symbols[:] = reversed(kept)

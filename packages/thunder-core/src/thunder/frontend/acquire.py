@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from thunder.core import pytree
 from thunder.core.errors import TracingError
@@ -83,6 +84,7 @@ def acquire(
         tracer.name_lifted(recorder.name_of)
         try:
             with contextlib.ExitStack() as contexts:
+                contexts.enter_context(_disable_current_modes())  # the user's see what runs
                 for context in around:
                     contexts.enter_context(context)
                 epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent)
@@ -128,6 +130,8 @@ def _run(
                 result = _result(fn, *copies)
     finally:
         writes += recorder.undo()
+    if tracer.attention_kernels is not None:
+        recorder.attention_kernels(tracer.attention_kernels)
     if not Epilogue.needed(result, writes):
         tracer.finish(result)
         return None

@@ -102,7 +102,9 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
         return call_opaque(tracer, func, args, kwargs)
     special = SPECIAL.get(func)
     if special is not None:
-        return special(tracer, *args, **kwargs)
+        result = special(tracer, *args, **kwargs)
+        if result is not NotImplemented:
+            return result
     for executor in tracer.executors:
         replacement = executor.lookaside(func)
         if replacement is not None:

@@ -7,6 +7,7 @@ A frame does not know its function, so code that runs is matched with the functi
 from __future__ import annotations
 
 import builtins
+import contextlib
 import sys
 import types
 from collections import deque
@@ -14,16 +15,18 @@ from types import CodeType, FrameType
 from typing import Any
 
 from thunder.core.state import state
-from thunder.frontend import codes, kinds
+from thunder.frontend import codes, kinds, modes
 from thunder.frontend.classes import Classes
 from thunder.frontend.hooks import ABSENT
 from thunder.frontend.kinds import is_library_class
+from thunder.frontend.modes import is_state
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
 
 __all__ = ["Functions"]
 
 _BUILTINS = Place(builtins, "builtins")
+_MODES = Place(modes, "torch")
 
 
 class Functions(Classes):
@@ -170,16 +173,22 @@ class Functions(Classes):
     def _attributes_of(self, place: Place, value: Any, chain: tuple[str, ...]) -> None:
         """The attributes that code reads of a module or class by name."""
         for name in chain:
-            if isinstance(value, types.ModuleType):
+            if type(value).__module__.startswith("torch.backends"):  # settings, computed when they are read
+                place, value = place.attribute(name), getattr(value, name, ABSENT)
+                if kinds.kind_of(value) in ("plain", "identity"):
+                    self.value(place, value)
+            elif isinstance(value, types.ModuleType):
                 found = value.__dict__.get(name, ABSENT)
                 reason = kinds.source_of_chance(value, name, found)
                 if reason is not None:
                     self._refuse(reason)
                 if found is ABSENT or kinds.is_replaced_while_tracing(value, name):
                     return
-                place, value = place.to(f"{{}}.{name}", name), found
+                owner, place, value = value.__name__, place.to(f"{{}}.{name}", name), found
                 place.label = name
                 self.value(place, value)
+                if is_state(owner, name):
+                    self._state(place, value)
             elif isinstance(value, type) and not is_library_class(value):
                 raw = self._lookup(value, name)
                 if raw is not ABSENT:
@@ -187,6 +196,15 @@ class Functions(Classes):
                 return
             else:
                 return
+
+    def _state(self, place: Place, tell: Any) -> None:
+        """What a function of torch tells of how torch is set up."""
+        with contextlib.suppress(Exception):  # it raises for the program too
+            self.value(place.to("{}()"), tell())
+
+    def attention_kernels(self, kernels: tuple[Any, ...]) -> None:
+        """The program has attention in it, for which torch has these kernels."""
+        self.value(_MODES.attribute("attention_kernels").to("{}()"), kernels)
 
 
 def _is_imported_now(frame: FrameType) -> bool:

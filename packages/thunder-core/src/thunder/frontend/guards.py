@@ -20,6 +20,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend.messages import Message, said, shown
 from thunder.frontend.snapshots import dict_type
+from thunder.torch.private import function_modes
 
 __all__ = ["GuardFailed", "TensorCheck", "condition_of", "guard", "same_contents", "same_value", "state_checks"]
 
@@ -54,6 +55,7 @@ def state_checks() -> list[tuple[str, tuple[Any, ...], Message]]:
         ("torch.is_inference_mode_enabled()", "is not", (torch.is_inference_mode_enabled(),), "inference mode"),
         ("torch.get_default_dtype()", "is not", (torch.get_default_dtype(),), "the default dtype"),
         ("current_device()", "!=", (current_device(),), "the default device"),
+        ("function_modes()", "!=", (function_modes(),), "the number of torch function modes"),
         (
             "torch.are_deterministic_algorithms_enabled()",
             "is not",
@@ -157,14 +159,23 @@ def _no_meta(*args: Any) -> None:
     return None
 
 
+_HELPERS = {
+    "same_value": same_value,
+    "same_contents": same_contents,
+    "current_device": current_device,
+    "is_any_autocast_enabled": is_any_autocast_enabled,
+    "function_modes": function_modes,
+}
+
+
 def _print_guard(bsym: BoundSymbol, context: Any) -> list[str]:
     condition, operands, message = bsym.args
     context.objects.setdefault("GuardFailed", GuardFailed)
     names = [_written(x, context) for x in operands]
     written = condition.format(*names)
-    for helper in (same_value, same_contents, current_device, is_any_autocast_enabled):
-        if helper.__name__ in written:
-            context.objects.setdefault(helper.__name__, helper)
+    for name, helper in _HELPERS.items():
+        if name in written:
+            context.objects.setdefault(name, helper)
     return [f"if {written}: raise GuardFailed({message.written(names)})"]
 
 

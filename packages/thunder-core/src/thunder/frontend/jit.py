@@ -19,6 +19,7 @@ from thunder.frontend.acquire import acquire, trace_function
 from thunder.frontend.compiled import Specialization, compile_trace
 from thunder.frontend.guards import GuardFailed
 from thunder.frontend.lock import tracing_lock
+from thunder.frontend.modes import mode_around
 from thunder.frontend.options import Options
 from thunder.transforms.base import Transform, as_transforms
 
@@ -136,6 +137,9 @@ class JitFunction:
             self._give_up(refused[0])
         if self._stats.eager is not None and not any(t.is_needed for t in self._transforms):
             return self._eagerly(args, kwargs)
+        mode = mode_around()
+        if mode is not None:
+            return self._under_mode(mode, args, kwargs)
         with tracing_lock:
             self._stats.cache_misses += 1
             self._stats.refused = refused
@@ -181,6 +185,14 @@ class JitFunction:
             for transform in self._transforms:
                 around.enter_context(transform.tracing())
             return self._fn(*args, **kwargs)
+
+    def _under_mode(self, mode: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that a torch function mode of the user's is to see."""
+        reason = f"the torch function mode {mode} is active, which is to see the calls that the program makes"
+        if self._options.sharp_edges == "error" or any(t.is_needed for t in self._transforms):
+            raise TracingError(f"{self!r} cannot be compiled: {reason}. Leave the mode around the call")
+        self._stats.uncacheable = reason
+        return self._eagerly(args, kwargs)
 
     def _give_up(self, reason: str) -> None:
         self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached and none was for this call ({reason})"

@@ -17,6 +17,7 @@ from thunder.core.errors import TracingError
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
 from thunder.frontend.layout import meta_of
+from thunder.frontend.modes import attention_kernels, with_attention_kernels
 from thunder.frontend.tracer import Tracer
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
@@ -267,6 +268,30 @@ def _f_batch_norm(
     training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
     return _batch_norm(tracer, input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+# -- attention by the kernels that the user chooses -------------------------------------------------------------------
+@_special(torch.nn.functional.scaled_dot_product_attention)
+def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    from thunder.frontend.opaque import call_opaque
+
+    kernels = attention_kernels()
+    if tracer.attention_kernels is None:
+        tracer.attention_kernels = tracer.kernels_around
+    if kernels == tracer.kernels_around:
+        return NotImplemented
+    return call_opaque(tracer, _attention_by(kernels), args, kwargs)
+
+
+@functools.cache
+def _attention_by(kernels: tuple[Any, ...]) -> Callable[..., Any]:
+    """Attention with a choice of kernels that the program makes itself."""
+
+    def attention_by_choice(*args: Any, **kwargs: Any) -> Any:
+        with with_attention_kernels(kernels):
+            return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
+
+    return attention_by_choice
 
 
 # -- embeddings that shorten the rows they look up --------------------------------------------------------------------

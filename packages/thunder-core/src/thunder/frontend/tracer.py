@@ -27,7 +27,7 @@ from thunder.core.state import SourceLine, state
 from thunder.core.symbol import Symbol, proxies_in
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend import aliasing
+from thunder.frontend import aliasing, modes
 from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import hush, resume
@@ -104,6 +104,8 @@ class Tracer:
         self.meta_tensors: dict[str, torch.Tensor] = {}
         self.wrote_input = False
         self.has_regions = False  # whether a part of the program is to be computed again for backward
+        self.kernels_around = modes.attention_kernels()
+        self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
         self.uncacheable: str | None = None  # why this trace is good for one call only
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
         self._known: dict[int, Lifted] = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["any_autocast", "direct_apply", "functorch_active", "tensor_guards"]
+__all__ = ["any_autocast", "direct_apply", "function_modes", "functorch_active", "tensor_guards"]
 
 
 def _any_autocast() -> bool:
@@ -25,6 +25,14 @@ def _never() -> bool:
 
 # Whether autocast is on for any device: torch asks them all at once.
 any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _any_autocast)
+
+
+def _function_modes() -> int:
+    return len(torch.overrides._get_current_function_mode_stack())
+
+
+# How many torch function modes are active; the default device, once it has been set, is one.
+function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", _function_modes)
 
 # Whether one of torch.func's transforms runs.
 functorch_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", _never)

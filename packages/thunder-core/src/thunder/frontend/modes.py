@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch is set to around a call: modes of the user's, and states that programs read through torch's functions.
+
+States of which every program depends stand in `guards.py`. Those here are guarded where a program reads them: torch's
+functions that tell them are known by name, and the choice of attention kernels is read by every attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+from thunder.torch.private import function_modes
+
+__all__ = ["attention_kernels", "is_state", "mode_around", "with_attention_kernels"]
+
+# Functions without arguments that tell how torch is set up.
+_TELLING: dict[str, tuple[str, ...]] = {
+    "torch": (
+        "get_num_threads", "get_num_interop_threads", "is_deterministic_algorithms_warn_only_enabled",
+        "get_deterministic_debug_mode", "is_anomaly_enabled", "is_warn_always_enabled", "is_autocast_cache_enabled",
+    ),
+    "torch.cuda": (
+        "is_available", "device_count", "current_device", "is_initialized", "is_bf16_supported", "get_device_name",
+        "get_device_capability",
+    ),
+    "torch.distributed": ("is_available", "is_initialized", "get_rank", "get_world_size", "get_backend"),
+    "torch.backends.cuda": (
+        "flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled",
+        "fp16_bf16_reduction_math_sdp_allowed", "is_flash_attention_available", "preferred_linalg_library",
+        "preferred_blas_library", "is_built",
+    ),
+    "torch.backends.mps": ("is_available", "is_built"),
+    "torch.backends.mkldnn": ("is_available",),
+    "torch.backends.cudnn": ("is_available", "version"),
+    "torch.mps": ("is_available", "device_count"),
+    "torch.xpu": ("is_available", "device_count", "current_device"),
+    "torch.accelerator": ("is_available", "device_count", "current_device_index", "current_accelerator"),
+}  # fmt: skip
+
+
+def is_state(module: str, name: str) -> bool:
+    """Whether a function of torch tells how torch is set up."""
+    return name in _TELLING.get(module, ())
+
+
+def mode_around() -> str | None:
+    """The class of a torch function mode of the user's that is active; None where there is none.
+
+    It is to see the calls that the program makes, as the program writes them: no compiled program makes those.
+    """
+    if not function_modes():
+        return None
+    for mode in _get_current_function_mode_stack():
+        if not isinstance(mode, DeviceContext):
+            return type(mode).__qualname__
+    return None
+
+
+def attention_kernels() -> tuple[Any, ...]:
+    """Which kernels `torch.nn.attention.sdpa_kernel` has left to attention, and in which order they are asked."""
+    cuda = torch.backends.cuda
+    enabled = (
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )
+    order = getattr(torch._C, "_get_sdp_priority_order", tuple)()
+    return (*enabled, *order)
+
+
+@contextmanager
+def with_attention_kernels(kernels: tuple[Any, ...]) -> Iterator[None]:
+    """Within it, attention has these kernels. (`sdpa_kernel` does not put their order back as it was.)"""
+    before = attention_kernels()
+    _set_kernels(kernels)
+    try:
+        yield
+    finally:
+        _set_kernels(before)
+
+
+def _set_kernels(kernels: tuple[Any, ...]) -> None:
+    cuda = torch.backends.cuda
+    flash, efficient, math, cudnn, *order = kernels
+    cuda.enable_flash_sdp(flash)
+    cuda.enable_mem_efficient_sdp(efficient)
+    cuda.enable_math_sdp(math)
+    cuda.enable_cudnn_sdp(cudnn)
+    if order:
+        torch._C._set_sdp_priority_order(order)

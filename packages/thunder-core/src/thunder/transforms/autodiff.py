@@ -156,16 +156,28 @@ class JointTrace:
         )
 
     def _apply(self, rule: GradRule, bsym: BoundSymbol) -> None:
+        backward = getattr(rule, "backward", None)
         source, state.source = state.source, bsym.source
         try:
             with self.trace.scope() as recorded:
-                result = rule(*bsym.args, **bsym.kwargs)
+                if backward is not None:
+                    backward(bsym.output, *bsym.args, **bsym.kwargs)
+                else:
+                    result = rule(*bsym.args, **bsym.kwargs)
         finally:
             state.source = source
+        if backward is not None:
+            self.trace.record(bsym)
+            self._block(_split(recorded, set()), bsym)
+            return
         names = self._rename(bsym, result, recorded)
         if names:
             recorded = [op.substitute(names) for op in recorded]
         block = _split(recorded, {p.name for p in proxies_in(map_proxies(result, lambda p: names.get(p.name, p)))})
+        self._block(block, bsym)
+
+    def _block(self, block: _Block, bsym: BoundSymbol) -> None:
+        """Adds the operations that stand for `bsym`."""
         for op in block.forward:
             self.trace.record(op)
         self.tracked.update(
@@ -237,7 +249,7 @@ _CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.SHAPE_OP, OpTags.VIEW_OP})
 
 
 def _is_cheap(op: BoundSymbol) -> bool:
-    return not _has_effect(op) and (not _CHEAP.isdisjoint(op.sym.tags) or not op.arg_names)
+    return not op.has_effect and (not _CHEAP.isdisjoint(op.sym.tags) or not op.arg_names)
 
 
 def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:
@@ -271,16 +283,12 @@ def _split(recorded: list[BoundSymbol], results: set[str]) -> _Block:
     backward: list[BoundSymbol] = []
     for op in reversed(recorded):
         is_grad = OpTags.GRAD_OP in op.sym.tags
-        if not is_grad and (any(n in needed for n in op.out_names) or _has_effect(op)):
+        if not is_grad and (op.has_effect or not needed.isdisjoint(op.out_names)):
             needed.update(op.arg_names)
             forward.append(op)
         else:
             backward.append(op)
     return _Block(forward[::-1], backward[::-1])
-
-
-def _has_effect(op: BoundSymbol) -> bool:
-    return op.sym.must_stay or any(_has_effect(sub) for sub in op.subsymbols)
 
 
 def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:

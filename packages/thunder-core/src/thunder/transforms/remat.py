@@ -29,7 +29,6 @@ from thunder.core.dtypes import bool8
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.sizes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
-from thunder.transforms.dce import has_effect
 from thunder.transforms.min_cut import cheapest_vertices
 
 if TYPE_CHECKING:
@@ -65,9 +64,8 @@ def choose_saved(
         memory = graph.memory[p.name]
         if memory in chosen:
             saved[p.name] = p
-    for name in chosen:
-        if not any(graph.memory[known] == name for known in saved):
-            saved[name] = graph.values[name]
+    held = {graph.memory[name] for name in saved}
+    saved.update((name, value) for name, value in graph.values.items() if name in chosen and name not in held)
     needed = graph.needed_besides(saved)
     for name in needed:
         saved.setdefault(name, graph.values[name])
@@ -108,7 +106,7 @@ def _is_mask(op: BoundSymbol) -> bool:
 def is_cheap(op: BoundSymbol) -> bool:
     """Whether an operation does little more than read and write its values, and always gives the same."""
     tags = op.sym.tags
-    if has_effect(op) or not tags.isdisjoint(_DEAR):
+    if op.has_effect or not tags.isdisjoint(_DEAR):
         return False
     if not tags.isdisjoint(_CHEAP) or not op.arg_names:
         return True
@@ -170,7 +168,7 @@ class _Graph:
         return p
 
     def _is_view(self, op: BoundSymbol) -> bool:
-        if not op.sym.gives_view(op.args, op.kwargs) or not op.arg_names or has_effect(op):
+        if not op.sym.gives_view(op.args, op.kwargs) or not op.arg_names or op.has_effect:
             return False
         return op.sym.name not in _MAKE_ORDER or op.arg_names[0] not in self._scattered
 

@@ -57,8 +57,9 @@ class Split:
             self.returned = len(outputs)
             self.saved: list[Proxy] = []
             self._producers = _producers(joint.trace.bound_symbols)
-            whole = self._record(joint, [True] * len(outputs), None)[0]
-            read = _inputs_of(whole)
+            # What is recorded to see what backward reads is the backward program that is asked for in most cases.
+            self._whole = self._record(joint, [True] * len(outputs), None)
+            read = _inputs_of(self._whole[0])
             self.saved = choose_saved(read, self._producers, executors, remat)
             self._copies = _copies_before_writes(joint.trace, self.saved)
             self._find_outputs(given)
@@ -72,9 +73,9 @@ class Split:
     def _find_outputs(self, given: set[str]) -> None:
         """Adds the saved values through which gradients of gradients flow."""
         known = {p.name for p in self.outputs} | (given - set(self._copies))
-        dependent = _dependent(self._joint.trace.bound_symbols, {p.name for p in self.wrt})
+        dependent = _dependent(self._joint.trace.bound_symbols, {p.name for p in self.wrt}) - known
         for p in self.saved:
-            if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) and p.name in dependent - known:
+            if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) and p.name in dependent:
                 self.outputs.append(p)
 
     # -- backward -----------------------------------------------------------------------------------------------------
@@ -87,7 +88,11 @@ class Split:
         if any(there and p.name not in joint.tracked for p, there in zip(self.outputs, present)):
             joint = self._through_everything()
         with construct(Trace("backward"), "Backward") as out:
-            trace, cotangents = self._record(joint, present, wanted)
+            everything = joint is self._joint and all(wanted or ()) and not any(present[self.returned :])
+            if everything and all(present[: self.returned]) and not self._copies:
+                trace, cotangents = self._whole
+            else:
+                trace, cotangents = self._record(joint, present, wanted)
             available = {p.name for p in self.saved} | {p.name for p in cotangents}
             producers = self._producers if joint is self._joint else _producers(joint.trace.bound_symbols)
             body = _with_what_is_missing(trace.bound_symbols, available, producers)
@@ -161,7 +166,7 @@ def _dependent(program: Sequence[BoundSymbol], wrt: set[str]) -> set[str]:
     """The values that depend differentiably on `wrt`."""
     found = set(wrt)
     for op in program:
-        if op.sym.differentiable and any(name in found for name in op.arg_names):
+        if op.sym.differentiable and not found.isdisjoint(op.arg_names):
             found.update(op.out_names)
     return found
 

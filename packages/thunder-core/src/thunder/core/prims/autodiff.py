@@ -75,8 +75,7 @@ def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
     """
     names = sym.bind.names
 
-    def rule(*args: Any, **kwargs: Any) -> Any:
-        out = sym(*args, **kwargs)
+    def backward(out: Any, *args: Any, **kwargs: Any) -> None:
         grads = vjp(_incoming(out), out, *args, **kwargs)
         if not isinstance(grads, tuple):
             grads = (grads,)
@@ -87,8 +86,13 @@ def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
                 put_grad(a, g)
             elif isinstance(a, (tuple, list)) and g is not None:
                 put_grads(a, g)
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        out = sym(*args, **kwargs)
+        backward(out, *args, **kwargs)
         return out
 
+    rule.backward = backward  # type: ignore[attr-defined]  # for who has run the operation already
     rule.__name__ = f"{sym.name}_grad"
     return rule
 

@@ -33,6 +33,7 @@ _ATTRIBUTES = {
 _MODULES = {
     "clang",
     "core",
+    "dynamo",
     "examine",
     "executors",
     "extend",

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""thunder behind `torch.compile`: Dynamo captures the program, thunder compiles the graphs that it finds.
+
+    torch.compile(model, backend="thunder")         # the entry point group torch_dynamo_backends names `backend`
+    fast = thunder.dynamo.thunderfx(model)          # the same, with handles on the parts
+    fast(x); fast.subgraphs[0].traces[-1]
+
+Dynamo cuts a program where it cannot follow it (a graph break) and goes on with another graph, so programs run that
+`thunder.jit` alone refuses. Each graph is jitted as it is, at the level of torch's functions; gradients are thunder's.
+What thunder does not trace (`torch.func` transforms and control flow operators in a graph) is cut out and left to
+torch. Sizes that Dynamo keeps dynamic arrive as integers: each combination of them is a program of its own, until the
+jit makes them inputs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from thunder.core.trace import Trace
+
+__all__ = ["Subgraph", "ThunderFX", "backend", "thunderfx"]
+
+# Options of torch.compile; every other one of `thunderfx` is one of thunder.jit.
+_OF_TORCH = ("fullgraph", "dynamic")
+
+
+class Subgraph:
+    """A part of a graph that Dynamo found, run by thunder, or by torch with the `reason` why."""
+
+    def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], reason: str | None = None):
+        import thunder
+
+        self.graph = graph
+        self.reason = reason
+        self.jitted = None if reason is not None else thunder.jit(graph, **options)
+
+    def __call__(self, *args: Any) -> Any:
+        if self.jitted is None:
+            return self.graph(*args)
+        stats = self.jitted._stats
+        compiled = stats.last
+        try:
+            return self.jitted(*args)
+        except Exception as error:
+            if stats.last is not compiled or not _is_ours(error):
+                raise  # it ran, and what it says is what the program says
+            self.reason = f"{type(error).__name__}: {error}"
+        self.jitted = None
+        warnings.warn(f"thunder cannot trace a graph of torch.compile, so torch runs it: {self.reason}", stacklevel=2)
+        return self.graph(*args)
+
+    @property
+    def traces(self) -> list[Trace]:
+        """The traces of its last call; none when torch runs it, or when it has not been called."""
+        return [] if self.jitted is None or self.jitted._stats.last is None else self.jitted._stats.last_traces
+
+    @property
+    def backward_traces(self) -> list[Trace]:
+        """The traces of the backward program of its last call."""
+        return [] if self.jitted is None or self.jitted._stats.last is None else self.jitted._stats.last_backward_traces
+
+    def __repr__(self) -> str:
+        count = sum(node.op.startswith("call") for node in self.graph.graph.nodes)
+        return f"<Subgraph of {count} operations, run by {'thunder' if self.reason is None else 'torch'}>"
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it says that thunder cannot trace something, and not that the program is wrong."""
+    from thunder.core.errors import ThunderError
+
+    return isinstance(error, (ThunderError, NotImplementedError, RecursionError))
+
+
+def backend(
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    subgraphs: list[Subgraph] | None = None,
+) -> Callable[..., Any]:
+    """Compiles one graph of Dynamo's: what `torch.compile(…, backend="thunder", options={…})` calls.
+
+    `options` are those of `thunder.jit`. The parts of the graph are appended to `subgraphs`.
+    """
+    found: list[Subgraph] = [] if subgraphs is None else subgraphs
+    _write_contexts_plainly(graph)
+    cut = _cut(graph)
+    if cut is None:
+        found.append(Subgraph(graph, options or {}))
+        return found[-1]
+    whole, parts = cut
+    for name, reason in parts.items():
+        part = Subgraph(getattr(whole, name), options or {}, reason)
+        found.append(part)
+        _put(whole, name, part)
+    return whole.forward  # type: ignore[no-any-return]
+
+
+def _put(whole: Any, name: str, part: Subgraph) -> None:
+    """Lets `whole` call `part` in the place of its submodule."""
+    delattr(whole, name)
+    object.__setattr__(whole, name, part)
+
+
+# -- graphs -----------------------------------------------------------------------------------------------------------
+def _enter_autocast(*values: Any) -> Any:
+    import torch
+
+    mode = torch.amp.autocast(*values)
+    mode.__enter__()
+    return mode
+
+
+def _exit_autocast(mode: Any) -> None:
+    mode.__exit__(None, None, None)
+
+
+def _write_contexts_plainly(graph: torch.fx.GraphModule) -> None:
+    """Autocast in a graph is entered by functions that ask to be overridden themselves: by Python's way instead."""
+    import torch
+
+    plain = {torch.amp._enter_autocast: _enter_autocast, torch.amp._exit_autocast: _exit_autocast}
+    changed = False
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target in plain:
+            node.target = plain[node.target]
+            changed = True
+    if changed:
+        graph.recompile()
+
+
+def _left_to_torch(node: Any) -> str | None:
+    """Why a node is not traced by thunder."""
+    import torch
+
+    if node.op != "call_function":
+        return None
+    module = getattr(node.target, "__module__", None) or ""
+    if module.startswith(("torch._functorch", "torch._C._functorch")):
+        return "torch.func transforms of a graph are torch's"
+    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ not in _TRACED_THROUGH:
+        return f"the operator {node.target.__name__} takes programs"
+    return None
+
+
+# Operators of Dynamo's that run the program they are given, which can be traced.
+_TRACED_THROUGH = ("tag_activation_checkpoint", "autograd_function_apply", "wrap_activation_checkpoint", "wrap")
+
+
+def _sets_state(node: Any) -> bool:
+    """Whether what comes after it depends on it in a way that the graph does not show."""
+    import torch
+
+    return node.op == "call_function" and node.target in (
+        torch._C._set_grad_enabled,
+        _enter_autocast,
+        _exit_autocast,
+    )
+
+
+def _cut(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, str | None]] | None:
+    """The graph as parts, by their names, and why torch runs them or None; None if thunder takes the whole graph."""
+    from torch.fx.passes.split_module import split_module
+
+    nodes = list(graph.graph.nodes)
+    why = {node: reason for node in nodes if (reason := _left_to_torch(node)) is not None}
+    if not why:
+        return None
+    if any(map(_sets_state, nodes)):  # a context may be around what would be cut
+        why = dict.fromkeys(nodes, next(iter(why.values())))
+    functorch = [i for i, node in enumerate(nodes) if node in why and "torch.func" in why[node]]
+    if functorch:  # they open and close levels: what is between the first and the last stays together
+        for node in nodes[functorch[0] : functorch[-1] + 1]:
+            why.setdefault(node, why[nodes[functorch[0]]])
+    part, last, number, reasons = {}, object(), -1, {}
+    for node in nodes:
+        reason = why.get(node)
+        if reason is not last and node.op not in ("placeholder", "output", "get_attr"):
+            number, last = number + 1, reason
+            reasons[f"submod_{number}"] = reason
+        part[node] = max(number, 0)
+    whole = split_module(graph, None, lambda node: part[node], keep_original_order=True)
+    return whole, {name: reason for name, reason in reasons.items() if hasattr(whole, name)}
+
+
+# -- with handles on the parts ----------------------------------------------------------------------------------------
+class ThunderFX:
+    """A function or module compiled by `torch.compile` with thunder behind it; `subgraphs` are its parts so far."""
+
+    def __init__(self, fn: Callable[..., Any], options: Mapping[str, Any], of_torch: Mapping[str, Any]):
+        import torch
+
+        self.subgraphs: list[Subgraph] = []
+
+        def compile_graph(graph: Any, example_inputs: Any) -> Callable[..., Any]:
+            return backend(graph, example_inputs, options=options, subgraphs=self.subgraphs)
+
+        self.compiled = torch.compile(fn, backend=compile_graph, **of_torch)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compiled(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("compiled", "subgraphs"):
+            raise AttributeError(name)
+        return getattr(self.compiled, name)
+
+    def __repr__(self) -> str:
+        return f"thunder.dynamo.thunderfx({getattr(self.compiled, '_orig_mod', self.compiled)!r:.200})"
+
+
+def thunderfx(fn: Callable[..., Any], **options: Any) -> ThunderFX:
+    """`torch.compile(fn, backend="thunder")` with handles on the parts: the graphs, their traces, who runs them.
+
+    `fullgraph` and `dynamic` are torch.compile's options, all others are thunder.jit's.
+    """
+    if not callable(fn):
+        raise TypeError(f"thunderfx takes a function or a module, not {type(fn).__name__}: {fn!r}")
+    of_torch = {name: options.pop(name) for name in _OF_TORCH if name in options}
+    import thunder
+
+    thunder.jit(lambda: None, **options)  # refuses options that nobody knows, now and with their names
+    return ThunderFX(fn, options, of_torch)

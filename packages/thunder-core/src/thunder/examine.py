@@ -2,7 +2,8 @@
 """`thunder.examine(fn, *args)`: what thunder makes of a program, operation by operation.
 
 For each operation: whether thunder has a symbol of its own for it or leaves it to torch as it is (opaque), which
-executor takes it, and why those asked before it did not. Nothing is run.
+executor takes it, and why those asked before it did not. `thunder.examine.memory(fn, *args)`: how much memory it holds
+at each line. Nothing is run.
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder.executors  # noqa: F401  (registers the built-in executors)
+from thunder.core.symbol import proxies_in
+from thunder.core.trace import Trace
+from thunder.execution.claim import is_structural, transform_for_execution
+from thunder.execution.footprint import MemoryReport, Run, footprint
+from thunder.execution.memory import delete_last_used
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Executor, resolve_executors
 from thunder.frontend.acquire import acquire
+from thunder.frontend.autograd import Differentiable
+from thunder.frontend.compiled import Specialization, compile_trace
 from thunder.frontend.jit import JitFunction
+from thunder.frontend.options import Options
 from thunder.transforms.dce import dce
 
-__all__ = ["Report", "examine"]
+__all__ = ["MemoryReport", "Report", "examine", "memory"]
 
 
 class Report:
@@ -56,6 +65,71 @@ def examine(
         asked = resolve_executors(executors)
     acquired = acquire(fn, args, kwargs, name="computation", executors=asked)
     return Report(report(dce(acquired.computation), asked), acquired.uncacheable)
+
+
+def memory(
+    fn: Callable[..., Any] | Trace,
+    *args: Any,
+    executors: Sequence[Executor | str] | None = None,
+    keep_outputs: bool = True,
+    **kwargs: Any,
+) -> MemoryReport:
+    """Predicts the memory that is live at each line of a program, and the most there is at any time.
+
+    `fn` is a function or module, jitted or not, with the arguments of a call; a jitted one without arguments stands for
+    its last call; a trace stands for itself. Where gradients flow, the forward program is followed by the backward
+    program: the one that ran last, else the one for the gradients of all results. Results are held all the while,
+    or with `keep_outputs=False` dropped where backward begins, but for what backward needs.
+    """
+    if isinstance(fn, Trace):
+        return footprint(_as_it_runs(fn, resolve_executors(executors)))
+    found = _specialization(fn, args, kwargs, executors)
+    if found.differentiable is None:
+        return footprint(found.traces[-1])
+    return _step(found.differentiable, keep_outputs)
+
+
+def _specialization(
+    fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], executors: Sequence[Executor | str] | None
+) -> Specialization:
+    """How `fn` is compiled for these arguments."""
+    jitted = getattr(fn, "_jitted", fn)
+    if not isinstance(jitted, JitFunction):
+        jitted = JitFunction(fn, Options(executors=executors))
+    elif not args and not kwargs and jitted._stats.last is not None:
+        return jitted._stats.last
+    asked = jitted._options.resolved_executors() if executors is None else resolve_executors(executors)
+    acquired = acquire(
+        jitted._fn,
+        args,
+        kwargs,
+        name="computation",
+        executors=asked,
+        independent=not jitted._autograd,
+        around=[transform.tracing() for transform in jitted._transforms],
+    )
+    return compile_trace(acquired, asked, jitted._transforms, autograd=jitted._autograd, options=jitted._options.extra)
+
+
+def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:
+    """A trace claimed by executors, unless it is already, with its `del`s."""
+    if all(is_structural(op) or op.sym.is_fusion or op.sym.fn is not None for op in trace.bound_symbols):
+        return trace
+    return delete_last_used(transform_for_execution(dce(trace), executors)[-1])
+
+
+def _step(program: Differentiable, keep_outputs: bool) -> MemoryReport:
+    """Forward, then backward."""
+    forward, backward = program.traces[-1], program.backward_traces[-1]
+    run = Run()
+    inputs = run.take(forward.args)
+    sections = [("forward", run.run(forward))]
+    output, saved = forward.output
+    # The caller holds on to the inputs, and to the results; the rest of what is saved goes as backward is done with it.
+    run.keep([p.name for p in proxies_in(saved)], held=[p.name for p in proxies_in(output)] if keep_outputs else ())
+    run.take(backward.args)
+    sections.append(("backward", run.run(backward)))
+    return MemoryReport(inputs, sections)
 
 
 class _CallableModule(types.ModuleType):

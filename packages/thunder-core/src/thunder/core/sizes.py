@@ -3,27 +3,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 
-__all__ = ["bytes_of", "in_bytes"]
+__all__ = ["bytes_of", "in_bytes", "known_shape"]
 
 
-def bytes_of(p: Proxy) -> int:
-    """The bytes of a tensor's elements, 0 for any other value; unknown sizes count as in the call that was traced."""
-    if not isinstance(p, TensorProxy):
-        return 0
-    total = p.dtype.bytes
+def known_shape(p: TensorProxy) -> tuple[int, ...]:
+    """A tensor's shape, with unknown sizes as they are in the call that was traced."""
+    shape: list[int] = []
     for size in p.shape:
         known: Any = size
         if isinstance(known, NumberProxy):
             known = known.value
         elif isinstance(known, SymbolicNumber):
             known = known.hint
-        total *= 1 if known is None else int(known)
-    return total
+        shape.append(1 if known is None else int(known))
+    return tuple(shape)
+
+
+def bytes_of(p: Proxy) -> int:
+    """The bytes of a tensor's elements, 0 for any other value; unknown sizes count as in the call that was traced."""
+    return math.prod(known_shape(p)) * p.dtype.bytes if isinstance(p, TensorProxy) else 0
 
 
 def in_bytes(n: int) -> str:

@@ -23,6 +23,7 @@ from thunder.core.sizes import bytes_of
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
+from thunder.torch.private import any_autocast, direct_apply
 from thunder.transforms.split import Split
 
 __all__ = ["Differentiable"]
@@ -54,8 +55,11 @@ class Differentiable:
         self._lay_out(*self.traces[-1].output)
         # Asking which gradients are wanted takes time itself.
         self.prunes = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= WORTH_ASKING
-        run = self.traces[-1].python_callable(decorators=False)
-        self.apply = _function_of(self, no_autocast(run), self.single)
+        program = self.traces[-1].python_callable(decorators=False)
+        if not guarded or any_autocast():  # else the prologue has seen to it
+            program = no_autocast(program)
+        self.apply = _function_of(self, program)
+        self.run = self.apply if self.plain else _then(self.apply, self.build)
 
     def _lay_out(self, output: Any, saved: Sequence[Proxy]) -> None:
         """Says where each value is among the inputs and outputs of the node."""
@@ -66,6 +70,8 @@ class Differentiable:
         slot = {p.name: i for i, p in enumerate(saved)}
         hidden = [slot[split.saved_as(p).name] for p in split.outputs[split.returned :]]
         self.single = len(position) + len(hidden) == 1
+        # Whether the node's output is the user's.
+        self.plain = not hidden and isinstance(output, Proxy) and output.name in position
         self.build = _builder(output, position, inputs, self.single)
         self.flatten = _flattener(output, position, hidden, self.single)
         # Saved are tensors and, where sizes are symbolic, numbers.
@@ -80,7 +86,7 @@ class Differentiable:
         self.wanted = [self.gradient_of.index(i) for i in range(len(split.wrt))]
 
     def __call__(self, *inputs: Any) -> Any:
-        return self.build(self.apply(*inputs), inputs)
+        return self.run(*inputs)
 
     # -- backward -----------------------------------------------------------------------------------------------------
     @property
@@ -140,6 +146,10 @@ def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]
         return f"{{{items}}}"
     constants.append(output)
     return f"c[{len(constants) - 1}]"
+
+
+def _then(apply: Callable[..., Any], build: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return lambda *inputs: build(apply(*inputs), inputs)
 
 
 def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], single: bool) -> Callable[[Any, Any], Any]:
@@ -211,9 +221,9 @@ def _executed(ctx: Any, wanted: Sequence[int]) -> list[bool]:
     return found
 
 
-def _function_of(d: Differentiable, forward_program: Callable[..., Any], single: bool) -> Callable[..., Any]:
+def _function_of(d: Differentiable, forward_program: Callable[..., Any]) -> Callable[..., Any]:
     """What runs the forward program as a node of torch's graph."""
-    flatten, tensors, numbers, not_taking = d.flatten, d.tensors, d.numbers, d.not_taking
+    flatten, tensors, numbers, not_taking = None if d.plain else d.flatten, d.tensors, d.numbers, d.not_taking
     arriving, wanted, gradient_of, everything = d.arriving, d.wanted, d.gradient_of, d.everything
     programs: dict[Any, Any] = {}
     prunes, guarded, count = d.prunes, d.guarded, len(d.arriving)
@@ -222,11 +232,12 @@ def _function_of(d: Differentiable, forward_program: Callable[..., Any], single:
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         output, saved = forward_program(*inputs)
-        flat = flatten(output, saved)
+        flat = output if flatten is None else flatten(output, saved)
         if numbers:
             ctx.numbers = [saved[i] for i in numbers]
-            saved = [saved[i] for i in tensors]
-        ctx.to_save = saved
+            saved = tuple([saved[i] for i in tensors])
+        if tensors:
+            ctx.to_save = saved
         ctx.materialize_grads = False
         if not_taking:
             ctx.mark_non_differentiable(*[flat[i] for i in not_taking])
@@ -284,10 +295,4 @@ def _node(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     cls: Any = type("ThunderFunction", (torch.autograd.Function,), members)
     cls._backward_cls.apply = backward
-    direct = super(torch.autograd.Function, cls).apply
-    transforming = torch._C._are_functorch_transforms_active
-
-    def apply(*inputs: Any) -> Any:
-        return cls.apply(*inputs) if transforming() else direct(*inputs)
-
-    return apply
+    return direct_apply(cls)

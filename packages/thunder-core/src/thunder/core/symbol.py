@@ -3,7 +3,8 @@
 
 A symbol's `meta` is what it means: for a primitive a function that checks its inputs and makes its output proxies, for
 a composite its decomposition into lower operations. What else is known of the operation is attached right below its
-declaration with the symbol's decorators: `@sym.grad` or `@sym.vjp` (its gradient rule), `@sym.samples`, `@sym.errors`.
+declaration with the symbol's decorators: `@sym.grad` or `@sym.vjp` (its gradient rule), `@sym.jvp` (its tangents),
+`@sym.batch` (itself over a batch), `@sym.samples`, `@sym.errors`.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class Symbol:
         self.bind = Binder(meta, name, explicit=explicit)
         self.grad_rule: Callable[..., Any] | None = None
         self.vjp_rule: Callable[..., Any] | None = None
+        self.jvp_rule: Callable[..., Any] | None = None
+        self.batch_rule: Callable[..., Any] | None = None
         # `(call, JointTrace) -> forward operations, backward operations`, where one program cannot say both.
         self.joint_rule: Callable[..., Any] | None = None
         self.sample_generator: Callable[..., Iterator[Any]] | None = None
@@ -150,6 +153,25 @@ class Symbol:
         returns; None stands for no gradient.
         """
         self.vjp_rule = rule
+        return rule
+
+    def jvp(self, rule: F) -> F:
+        """Decorator: how its results move with its inputs, as `(t, output, *args, **kwargs) -> tangent of the output`.
+
+        `t` is a tuple with a tangent for each positional argument (None: it does not move; for a sequence of tensors a
+        tuple). With several outputs the rule returns a tuple. It is only needed where the gradient rule, applied twice,
+        is not good enough: an operation without one takes its tangents from there.
+        """
+        self.jvp_rule = rule
+        return rule
+
+    def batch(self, rule: F) -> F:
+        """Decorator: the operation over a batch, as `(b, *args, **kwargs) -> output`.
+
+        Tensors `a` with `a in b` have the batch as their first dimension, and so have the outputs. `b` is a
+        `thunder.transforms.batching.Batch`, which helps with the rest.
+        """
+        self.batch_rule = rule
         return rule
 
     def samples(self, generator: F) -> F:

@@ -87,12 +87,19 @@ class JointTrace:
     """A program and its differentiation, before they are put together.
 
     `trace` holds the forward operations; `backward(cotangents)` records the backward ones into it, or into another
-    trace.
+    trace. With `into` the forward operations go to that trace, which is being written.
     """
 
-    def __init__(self, source: Trace, wrt: Sequence[TensorProxy], executors: Sequence[Executor] = ()):
+    def __init__(
+        self,
+        source: Trace,
+        wrt: Sequence[TensorProxy],
+        executors: Sequence[Executor] = (),
+        *,
+        into: Trace | None = None,
+    ):
         self.executors = executors
-        self.trace = source.derive()
+        self.trace = source.derive() if into is None else into
         self.env: dict[str, Any] = {}  # what a value of the source is called here
         self.tracked: set[str] = {p.name for p in wrt}  # the values that depend on what is differentiated by
         self.blocks: list[_Block] = []

@@ -147,7 +147,7 @@ mean.bind_postprocess = _write_dim
 def _(g: Any, out: Any, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     dims = clang.reduction_dims(input, all_dims(dim))
     count = math.prod(input.shape[d] for d in dims)
-    grad = ltorch.expand(unreduced(g, input, dim, keepdim), input.shape) / count if count else input * 0
+    grad = ltorch.expand(unreduced(g / count, input, dim, keepdim), input.shape) if count else input * 0
     return grad.to(input.dtype)
 
 

@@ -87,6 +87,21 @@ def _split_back(base: Any, new: Any, sections: Any, dim: int = 0, *, index: int)
     return _write_part(base, new, dim, sum(_split_sizes(base.shape[dim], dim, sections)[:index]))
 
 
+def _joined(g: tuple[TensorProxy, ...], input: TensorProxy, dim: int) -> TensorProxy:
+    """The gradient of what was cut along a dimension: those of its parts, put together again."""
+    return prims.cat(list(g), canonicalize_dim(input.ndim, dim))  # type: ignore[no-any-return]
+
+
+@split.vjp
+def _(g: Any, out: Any, tensor: TensorProxy, split_size_or_sections: Any, dim: int = 0) -> Any:
+    return _joined(g, tensor, dim)
+
+
+@split_with_sizes.vjp
+def _(g: Any, out: Any, input: TensorProxy, split_sizes: Any, dim: int = 0) -> Any:
+    return _joined(g, input, dim)
+
+
 @split.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((5, 4)), 2)
@@ -135,6 +150,11 @@ def chunk(input: TensorProxy, chunks: int, dim: int = 0) -> tuple[TensorProxy, .
 def _(base: Any, new: Any, chunks: Any, dim: int = 0, *, index: int) -> Any:
     dim = canonicalize_dim(base.ndim, dim)
     return _write_part(base, new, dim, sum(_chunk_sizes(base.shape[dim], operator.index(chunks))[:index]))
+
+
+@chunk.vjp
+def _(g: Any, out: Any, input: TensorProxy, chunks: int, dim: int = 0) -> Any:
+    return _joined(g, input, dim)
 
 
 @chunk.samples
@@ -315,6 +335,11 @@ def unbind(input: TensorProxy, dim: int = 0) -> tuple[TensorProxy, ...]:
 @unbind.view_scatter
 def _(base: Any, new: Any, dim: int = 0, *, index: int) -> Any:
     return _write_selected(base, new, canonicalize_dim(base.ndim, dim), index)
+
+
+@unbind.vjp
+def _(g: Any, out: Any, input: TensorProxy, dim: int = 0) -> Any:
+    return clang.stack(g, canonicalize_dim(input.ndim, dim)) if g else None
 
 
 @unbind.samples

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import thunder
+from thunder.frontend.guards import GuardFailed
 from thunder.frontend.messages import shown
 
 X = torch.ones(2)
@@ -136,7 +137,7 @@ def test_what_changed_is_named(name: str) -> None:
         torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float32)
         globals()["helper"], before[0].__defaults__, before[0].__code__ = before
-    assert type(refused.value).__name__ == "GuardFailed", repr(refused.value)
+    assert isinstance(refused.value, GuardFailed), repr(refused.value)
     refused.match(message)
 
 

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from thunder.core import dtypes, prims
 from thunder.core.langctx import LanguageContext, register_langctx
+from thunder.core.numbers import converted
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
-from thunder.core.proxies import NumberProxy, TensorProxy, number_value
+from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 
 __all__ = [
     "clang_ops",
@@ -101,7 +102,8 @@ def maybe_convert_to_dtype(a: Any, dtype: dtypes.dtype | type) -> Any:
     if isinstance(a, (bool, int, float, complex, NumberProxy)):
         value = number_value(a)
         kind = dtypes.dtype_to_numbertype(dtype)
-        return value if type(value) is kind or dtypes.category(type(value)) > dtypes.category(kind) else kind(value)
+        known = number_type(value)
+        return value if known is kind or dtypes.category(known) > dtypes.category(kind) else converted(value, kind)
     if isinstance(a, (tuple, list)):
         return type(a)(maybe_convert_to_dtype(x, dtype) for x in a)
     return a

@@ -8,7 +8,6 @@ that with one index primitive. A write goes through the same steps and puts each
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ from thunder.clang.base import clangop, compute_broadcast_shape, expand, maybe_c
 from thunder.clang.shape import reshape, stack
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
+from thunder.core.numbers import converted, index
 from thunder.core.prims.indexing import indexed_shape
 from thunder.core.prims.metas import canonicalize_dim, is_number
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
@@ -152,10 +152,10 @@ def _take_in(plan: _Plan, a: TensorProxy, dim: int, k: Any, at: int, write: bool
     elif isinstance(k, (list, tuple, range)):
         return _take_list(plan, a, dim, list(k), at)
     elif hasattr(type(k), "__index__"):
-        i = operator.index(k)
+        i = index(k)
         n = a.shape[dim]
         check(-n <= i < n, lambda: f"index {i} is out of bounds for dimension {dim} with size {n}", IndexError)
-        plan.starts[dim] = i % n
+        plan.starts[dim] = i + n if i < 0 else i
         plan.ends[dim] = plan.starts[dim] + 1
         plan.dropped.append(dim)
     else:
@@ -178,13 +178,20 @@ def _bounds(k: slice, n: int) -> tuple[int, int, int]:
             )
         if not hasattr(type(x), "__index__"):
             raise TypeError("slice indices must be integers or None or have an __index__ method")
-    step = 1 if k.step is None else operator.index(k.step)
+    step = 1 if k.step is None else index(k.step)
     if step <= 0:
         raise ValueError("slice step cannot be zero" if step == 0 else "step must be greater than zero")
-    start = None if k.start is None else operator.index(k.start)
-    stop = None if k.stop is None else operator.index(k.stop)
-    start, stop, _ = slice(start, stop).indices(n)
-    return start, max(start, stop), step
+    start = 0 if k.start is None else _within(index(k.start), n)
+    stop = n if k.stop is None else _within(index(k.stop), n)
+    return start, stop if start <= stop else start, step
+
+
+def _within(x: int, n: int) -> int:
+    """A bound of a slice of `n` elements, as a position."""
+    if x < 0:
+        x = x + n
+        return x if x >= 0 else 0
+    return x if x <= n else n
 
 
 def _take_tensor(plan: _Plan, a: TensorProxy, dim: int, k: TensorProxy, at: int, write: bool) -> int:
@@ -403,7 +410,7 @@ def _number(value: Any, dtype: dtypes.dtype) -> Any:
         dtypes.category(number_type(value)) < dtypes.COMPLEX or dtype.category == dtypes.COMPLEX,
         lambda: f"value cannot be converted to type {dtype} without overflow",
     )
-    return dtypes.dtype_to_numbertype(dtype)(number_value(value))
+    return converted(number_value(value), dtypes.dtype_to_numbertype(dtype))
 
 
 def _write_masked(x: TensorProxy, plan: _Plan, value: Any, accumulate: bool) -> TensorProxy:

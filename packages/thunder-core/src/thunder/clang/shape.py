@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 from thunder.clang.base import clangop, maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import prims
 from thunder.core.errors import check
+from thunder.core.numbers import index, same_shape
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
 from thunder.core.promotion import promote
 from thunder.core.proxies import TensorProxy
@@ -25,7 +25,7 @@ def numel(shape: Sequence[int]) -> int:
 
 def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
     """`shape` with its -1, if it has one, replaced so that it has `count` elements; torch's errors where that fails."""
-    sizes = [operator.index(n) for n in shape]
+    sizes = [index(n) for n in shape]
     open_at = None
     known = 1
     for d, n in enumerate(sizes):
@@ -55,7 +55,7 @@ def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
 def reshape(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
     """The elements of `a` in `shape`, of which one size may be -1."""
     sizes = infer_shape(shape, numel(a.shape))
-    return a if sizes == a.shape else prims.reshape(a, sizes)
+    return a if same_shape(sizes, a.shape) else prims.reshape(a, sizes)
 
 
 @clangop()

@@ -14,13 +14,25 @@ the like that do not come out even. A monomial is the sorted tuple of its atoms'
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from thunder.core.proxies import NumberProxy
 
-__all__ = ["Atom", "Constraint", "Poly", "SymbolicNumber", "bounds", "same_number", "same_shape", "text_of"]
+__all__ = [
+    "Atom",
+    "Constraint",
+    "Poly",
+    "SymbolicNumber",
+    "bounds",
+    "converted",
+    "index",
+    "same_number",
+    "same_shape",
+    "text_of",
+]
 
 Poly = dict[tuple[int, ...], int]
 
@@ -57,6 +69,23 @@ def in_parentheses(text: str) -> str:
 def text_of(x: Any, written: Callable[[NumberProxy], str] | None = None) -> str:
     """A number, symbolic or not, as Python."""
     return x.text(written) if isinstance(x, SymbolicNumber) else repr(x)
+
+
+def index(n: Any) -> Any:
+    """`operator.index`, which leaves a symbolic integer what it is."""
+    return n if isinstance(n, SymbolicNumber) and isinstance(n, int) else operator.index(n)
+
+
+def converted(x: Any, kind: type) -> Any:
+    """`kind(x)` for a Python number type, which leaves a symbolic number symbolic where it can be."""
+    if isinstance(x, SymbolicNumber):
+        if kind is x.__class__:
+            return x
+        if kind is float:
+            return x.__sym_float__()  # type: ignore[attr-defined]
+        if kind is int:
+            return x.__trunc__()  # type: ignore[attr-defined]
+    return kind(x)
 
 
 def same_number(a: Any, b: Any) -> bool:

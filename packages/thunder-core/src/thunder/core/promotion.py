@@ -101,7 +101,7 @@ def _is_type_of_first(operands: tuple[Any, ...]) -> bool:
         if type(x) is TensorProxy:
             if x.dtype is not kind:
                 return False
-        elif type(x) not in dtypes.number_types or dtypes.category(type(x)) > kind.category:
+        elif x.__class__ not in dtypes.number_types or dtypes.category(x.__class__) > kind.category:
             return False
     return True
 

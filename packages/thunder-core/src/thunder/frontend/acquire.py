@@ -21,8 +21,9 @@ from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
 from thunder.frontend.guards import overlap
 from thunder.frontend.lock import tracing_lock
-from thunder.frontend.prologue import Arguments, build_prologue
+from thunder.frontend.prologue import Arguments, Prologue
 from thunder.frontend.reads import Recorder
+from thunder.frontend.symbolic import Dynamic, Inputs, Number
 from thunder.frontend.tracer import Lifted, Tracer
 
 __all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]
@@ -31,12 +32,13 @@ __all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]
 class Acquired:
     """What acquisition found: the traces, the real inputs of this call, and why it may not be kept."""
 
-    def __init__(self, computation: Trace, inputs: list[Lifted], epilogue: Epilogue | None):
+    def __init__(self, computation: Trace, inputs: list[Lifted], numbers: list[Number], epilogue: Epilogue | None):
         self.computation = computation
         self.inputs = inputs
+        self.numbers = numbers
         self.epilogue = None if epilogue is None else epilogue.trace
         self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
-        self.prologue: Trace | None = None
+        self.prologue: Prologue | None = None
         self.uncacheable: str | None = None
 
 
@@ -71,24 +73,31 @@ def acquire(
     executors: Sequence[Executor],
     independent: bool = False,
     around: Sequence[AbstractContextManager[Any]] = (),
+    dynamic: Dynamic | None = None,
+    trusted: bool = False,
 ) -> Acquired:
     """Runs `fn` once on handles and returns what was recorded. The user's objects are left as they were.
 
     With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
-    what gradients are taken for. The contexts of `around` are entered for the run.
+    what gradients are taken for. The contexts of `around` are entered for the run. `dynamic` says which sizes and
+    numbers are symbolic; with `trusted` the prologue does not check what the user promises.
     """
     with tracing_lock:
         arguments = Arguments(args, kwargs, parameter_names(fn))
         tracer = Tracer(name, executors)
         recorder = Recorder()
         tracer.name_lifted(recorder.name_of)
+        if dynamic:
+            symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic)
+            symbolic.place_of = lambda tensor: arguments.place_of(tensor) or recorder.place_of(tensor)
         try:
             with contextlib.ExitStack() as contexts:
                 contexts.enter_context(_disable_current_modes())  # the user's see what runs
                 for context in around:
                     contexts.enter_context(context)
                 epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent)
-            acquired = Acquired(tracer.trace, tracer.inputs, epilogue)
+            numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
+            acquired = Acquired(tracer.trace, tracer.inputs, numbers, epilogue)
             given = {id(leaf) for leaf in arguments.leaves}
             acquired.uncacheable = (
                 tracer.uncacheable
@@ -99,7 +108,7 @@ def acquire(
             if acquired.uncacheable is None:
                 written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
                 targets = None if epilogue is None else [place for place, _ in epilogue.targets]
-                acquired.prologue = build_prologue(arguments, tracer.inputs, recorder, written, targets)
+                acquired.prologue = Prologue(arguments, tracer, recorder, written, targets, trusted=trusted)
         finally:
             recorder.release()
         _refuse_leftovers(tracer)
@@ -114,8 +123,10 @@ def _run(
 ) -> Epilogue | None:
     """The native run. No handle of it outlives this function but those of the inputs."""
     leaves = [
-        tracer.add_input(leaf, name, independent=independent) if isinstance(leaf, torch.Tensor) else leaf
-        for leaf, name in zip(arguments.leaves, arguments.names)
+        tracer.add_input(leaf, place.label, independent=independent)
+        if isinstance(leaf, torch.Tensor)
+        else recorder.argument(place, leaf)
+        for leaf, place in zip(arguments.leaves, arguments.places)
     ]
     copies = pytree.tree_unflatten(leaves, arguments.structure)
     aliases: dict[int, Any] = {}

@@ -30,7 +30,8 @@ class Specialization:
     """A compiled program and the prologue that says which calls it is for."""
 
     __slots__ = (
-        "differentiable", "epilogue_traces", "epoch", "finish", "prologue", "prologue_traces", "run", "traces"
+        "after", "checks", "differentiable", "epilogue_traces", "epoch", "finish", "prologue", "prologue_traces",
+        "run", "traces",
     )  # fmt: skip
 
     def __init__(
@@ -42,7 +43,10 @@ class Specialization:
         prologue_traces: list[Trace],
         epilogue_traces: list[Trace],
         differentiable: Differentiable | None,
+        checks: dict[str, Any],
     ):
+        self.after = self  # the program of the call that came after the last that was answered by this one
+        self.checks = checks  # what each of the prologue's guards is about, by its message
         self.prologue = prologue
         self.run = run
         self.finish = finish
@@ -135,6 +139,9 @@ def compile_trace(
         split = Split(traces[-1], executors, wrt, remat=remat)
         if split.returned:
             differentiable = Differentiable(split, passes.to_execution, remat=remat)
+            if "symbols" in acquired.computation.info:
+                # What it takes symbolic numbers to be is checked by the prologue, which is written now.
+                differentiable.backward_program(differentiable.everything)
             run = torch.enable_grad()(differentiable.__call__) if switched_on else differentiable
             return _specialization(acquired, passes, run, [*traces, *differentiable.traces], differentiable)
     traces += passes.to_execution(traces[-1])
@@ -167,7 +174,13 @@ def _specialization(
             "a transform changes the prologue, but this program has none, as it is good for one call only: "
             f"{acquired.uncacheable}"
         )
-    prologues = passes.around(acquired.prologue, "prologue")
+    prologue = acquired.prologue
+    symbols = acquired.computation.info.get("symbols")
+    if symbols is not None:
+        if prologue is not None:
+            prologue.constrain(symbols.constraints)
+        symbols.closed = True
+    prologues = passes.around(None if prologue is None else prologue.trace, "prologue")
     epilogues = passes.around(acquired.epilogue, "epilogue")
     return Specialization(
         prologues[-1].python_callable(decorators=False) if prologues else None,
@@ -177,4 +190,5 @@ def _specialization(
         prologues,
         epilogues,
         differentiable,
+        {} if prologue is None else prologue.checks,
     )

@@ -9,6 +9,7 @@ last an opaque operation that torch runs.
 
 from __future__ import annotations
 
+import math
 import types
 from typing import Any
 
@@ -50,6 +51,28 @@ _DUNDER.update(
 )
 _INPLACE_DUNDER = {f"__i{d.strip('_')}__": m for d, m in OPERATORS.items()}
 _DUNDER["__div__"], _DUNDER["__rdiv__"] = ("true_divide", False), ("true_divide", True)
+
+
+def _size(shape: Any, dim: int | None = None) -> Any:
+    if dim is None:
+        return torch.Size(shape)
+    if not -len(shape) <= dim < len(shape):
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-len(shape)}, {len(shape) - 1}], but got {dim})"
+        )
+    return shape[dim]
+
+
+# What is asked of a tensor whose sizes are symbolic, as functions of its shape.
+SIZE_PROPERTIES: dict[str, Any] = {"shape": torch.Size, "ndim": len}
+SIZE_METHODS: dict[str, Any] = {
+    "size": _size, "numel": math.prod, "nelement": math.prod, "dim": len, "ndimension": len,
+    "__len__": lambda shape: int(shape[0]) if shape else _no_length(),
+}  # fmt: skip
+
+
+def _no_length() -> Any:
+    raise TypeError("len() of a 0-d tensor")
 
 
 class TracingMode(TorchFunctionMode):
@@ -95,6 +118,8 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
         if prop in SPECIAL_PROPERTIES:
             return SPECIAL_PROPERTIES[prop](tracer, args[0])
         if prop in _METADATA_PROPERTIES:
+            if prop in SIZE_PROPERTIES and tracer.sizes_are_symbolic(args[0]):
+                return SIZE_PROPERTIES[prop](tracer.shape_of(args[0]))
             return _natively(func, args, kwargs)
         found = language.properties.get(prop)
         if found is not None:
@@ -115,6 +140,8 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
         # Fills such as `uniform_` have no form that does not write: the symbol gives what is written.
         return assign(tracer, args[0], result, name) if name.endswith("_") and not name.endswith("__") else result
     if name in _METADATA_METHODS:
+        if name in SIZE_METHODS and tracer.sizes_are_symbolic(args[0]):
+            return SIZE_METHODS[name](tracer.shape_of(args[0]), *args[1:], **kwargs)
         return _natively(func, args, kwargs)
     if name in _DUNDER or name in _INPLACE_DUNDER:
         return _operator(tracer, name, args)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
@@ -149,7 +150,7 @@ class Epilogue:
     def __init__(self, reached: dict[int, Any], writes: Sequence[Write], aliases: dict[int, tuple[Place, Any]]):
         self.trace = Trace("epilogue", signature="values, targets")
         self.trace.decorated = False
-        self.tensors: list[torch.Tensor] = []
+        self.tensors: list[Any] = []  # and symbolic numbers
         self.targets: list[tuple[Place, Any]] = []
         self.unguardable: str | None = None
         self._values: list[Proxy] = []
@@ -211,7 +212,7 @@ class Epilogue:
     # -- values -------------------------------------------------------------------------------------------------------
     def expression(self, x: Any) -> Any:
         """What a trace writes for a value: proxies stand in it for what is only known at the call."""
-        if isinstance(x, torch.Tensor):
+        if isinstance(x, (torch.Tensor, SymbolicNumber)):
             return self._tensor(x)
         kind = kinds.kind_of(x)
         if kind in ("plain", "identity"):
@@ -238,7 +239,7 @@ class Epilogue:
             )
         return x
 
-    def _tensor(self, x: torch.Tensor) -> Proxy:
+    def _tensor(self, x: Any) -> Proxy:
         for tensor, proxy in zip(self.tensors, self._values):
             if tensor is x:
                 return proxy
@@ -303,4 +304,4 @@ def _is_plain(x: Any) -> bool:
         return all(_is_plain(i) for i in x)
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
-    return isinstance(x, torch.Tensor) or kind in (bool, int, float, str, type(None))
+    return isinstance(x, (torch.Tensor, SymbolicNumber)) or kind in (bool, int, float, str, type(None))

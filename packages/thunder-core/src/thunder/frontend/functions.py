@@ -135,7 +135,8 @@ class Functions(Classes):
                 self._reach(inner, cell, [CellSnapshot(inner, cell, before)])
             step = inner.to("{}.cell_contents")
             step.label = step.title = name
-            self.value(step, self.reached[id(cell)].snapshots[0].before if id(cell) in self.reached else before)
+            found = self.reached[id(cell)].snapshots[0].before if id(cell) in self.reached else before
+            self.value(step, found, holder=(cell, None) if found is before else None)
 
     def _scope(self, scope: dict[str, Any], place: Place | None = None) -> GlobalsSnapshot:
         """The snapshot of a module's globals."""
@@ -162,7 +163,7 @@ class Functions(Classes):
                 place = snapshot.place.item(name)
                 place.label = place.title = name
                 if scope.get(name, ABSENT) is snapshot.before[name]:
-                    self.value(place, snapshot.before[name])
+                    self.value(place, snapshot.before[name], holder=(scope, name))
                     self._attributes_of(place, snapshot.before[name], chain[1:])
             elif name in scope:
                 continue  # the program assigned it

@@ -35,6 +35,19 @@ class GuardFailed(Exception):
         return said(self.args)
 
 
+class TensorsDiffer(GuardFailed):
+    """Tensors are not as they were. What differs is found when somebody asks: this is how most lookups go on."""
+
+    def __str__(self) -> str:
+        check, tensors = self.args
+        return check.explain(tensors)  # type: ignore[no-any-return]
+
+    def sizes(self) -> list[tuple[Any, int]]:
+        """The tensors, by what messages call them, and dimensions whose sizes differ, where nothing else does."""
+        check, tensors = self.args
+        return check.changed_sizes(tensors)  # type: ignore[no-any-return]
+
+
 _TAGS = (OpTags.CHECK_OP, OpTags.NON_DIFFERENTIABLE)
 
 
@@ -249,7 +262,7 @@ def condition_of(kind: str, value: Any) -> str:
 def check_tensors(check: TensorCheck, tensors: Sequence[Any]) -> None:
     """Tensors have the shapes, strides, dtypes and devices that they had, and require grad alike."""
     if not check(tensors):
-        raise GuardFailed(check.explain(tensors))
+        raise TensorsDiffer(check, tensors)
 
 
 @_guard
@@ -310,9 +323,17 @@ def _reachable(distance: int, steps: Sequence[tuple[int, int, int]]) -> bool:
 class TensorCheck:
     """Compares the metadata of several tensors with what it was, in one C++ call where torch has it."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor], names: Sequence[Any] = ()):
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        names: Sequence[Any] = (),
+        dims: Sequence[frozenset[int]] = (),
+    ):
+        """`names` are what a message calls them, `dims` their dimensions of symbolic size."""
+        self.dims = dims or [frozenset()] * len(tensors)
+        self.layouts = [(i, _layout(t, d)) for i, (t, d) in enumerate(zip(tensors, self.dims)) if d]
         self.names = names or [f"tensor {i}" for i in range(len(tensors))]  # what a message calls them
-        self.expected = [_metadata(t) for t in tensors]
+        self.expected = [_metadata(t, d) for t, d in zip(tensors, self.dims)]
         self.same = _sameness([*map(id, tensors)])
         self._fast: Callable[..., bool] | None = None
         self._accepted: list[int] = []  # the ids of the tensors of the last call, whose sameness is known
@@ -320,7 +341,8 @@ class TensorCheck:
             from torch._C._dynamo.guards import TensorGuards
 
             # Both keywords, with a list a tensor: without them its check() reads past the end.
-            sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+            sizes = [[None if i in d else n for i, n in enumerate(t.shape)] for t, d in zip(tensors, self.dims)]
+            strides = [[None] * t.ndim if d else list(t.stride()) for t, d in zip(tensors, self.dims)]
             guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
             if guards.check(*tensors):
                 self._fast = guards.check
@@ -334,13 +356,41 @@ class TensorCheck:
                 return False
             self._accepted = ids
         if self._fast is not None:
-            return self._fast(*tensors)
-        return all(isinstance(t, torch.Tensor) and _metadata(t) == e for t, e in zip(tensors, self.expected))
+            return self._fast(*tensors) and (not self.layouts or self._laid_out(tensors))
+        return all(
+            isinstance(t, torch.Tensor) and _metadata(t, d) == e for t, d, e in zip(tensors, self.dims, self.expected)
+        )
+
+    def _laid_out(self, tensors: Sequence[Any]) -> bool:
+        """Whether tensors of symbolic sizes lie in memory as they did."""
+        for i, layout in self.layouts:
+            if layout is True:
+                if not tensors[i].is_contiguous():
+                    return False
+            elif _layout(tensors[i], self.dims[i]) != layout:
+                return False
+        return True
+
+    def changed_sizes(self, tensors: Sequence[Any]) -> list[tuple[Any, int]]:
+        """The names of tensors and dimensions whose sizes are not what they were, where nothing else has changed."""
+        changed: list[tuple[Any, int]] = []
+        for name, t, d, expected in zip(self.names, tensors, self.dims, self.expected):
+            if not isinstance(t, torch.Tensor):
+                return []
+            found = _metadata(t, d)
+            if found[1] == expected[1]:
+                if found != expected:
+                    return []
+                continue
+            if len(found[1]) != len(expected[1]) or found[0] is not expected[0] or found[3:] != expected[3:]:
+                return []
+            changed += [(name, i) for i, (n, was) in enumerate(zip(found[1], expected[1])) if n != was]
+        return changed
 
     def explain(self, tensors: Sequence[Any]) -> str:
         """Which tensor is not as it was."""
-        for name, t, expected in zip(self.names, tensors, self.expected):
-            found = _metadata(t) if isinstance(t, torch.Tensor) else (type(t),)
+        for name, t, d, expected in zip(self.names, tensors, self.dims, self.expected):
+            found = _metadata(t, d) if isinstance(t, torch.Tensor) else (type(t),)
             for what, now, was in zip(_METADATA, found, expected):
                 if now != was:
                     return f"the {what} of {name} was {shown(was)} and is {shown(now)}"
@@ -355,8 +405,22 @@ class TensorCheck:
 _METADATA = ("class", "shape", "stride", "dtype", "device", "requires_grad")
 
 
-def _metadata(t: torch.Tensor) -> tuple[Any, ...]:
-    return (type(t), tuple(t.shape), t.stride(), t.dtype, t.device, t.requires_grad)
+def _metadata(t: torch.Tensor, dims: frozenset[int] = frozenset()) -> tuple[Any, ...]:
+    """What is compared: of symbolic sizes only that they are there, and with them how the tensor is laid out."""
+    shape, layout = tuple(t.shape), t.stride()
+    if dims:
+        shape = tuple(["any" if i in dims else n for i, n in enumerate(shape)])  # type: ignore[misc]
+        layout = _layout(t, dims)
+    return (type(t), shape, layout, t.dtype, t.device, t.requires_grad)
+
+
+def _layout(t: torch.Tensor, dims: frozenset[int]) -> Any:
+    """How a tensor of symbolic sizes lies in memory: if it is dense, the order of its dimensions, else its strides."""
+    if t.is_contiguous():
+        return True
+    strides = t.stride()
+    order = tuple(sorted(range(t.ndim), key=lambda i: -strides[i]))
+    return ("dense", order) if t.permute(order).is_contiguous() else ("strides", strides)
 
 
 def _sameness(ids: list[int]) -> tuple[int, ...] | None:

@@ -8,6 +8,7 @@ handles that share memory share a `Storage`, and each remembers how it is seen f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,12 +92,19 @@ class Handle(torch.Tensor):
         views: tuple[View, ...] = (),
     ) -> Handle:  # fmt: skip
         """The handle of `value`, with memory of its own or as a view of `storage`."""
+        shape: Any = value.shape
+        options: dict[str, Any] = {}
+        if any(type(n) is not int for n in shape):
+            # C++ has some size, but asks `__torch_dispatch__` for it.
+            shape = tuple([n if type(n) is int else getattr(n, "hint", None) or 2 for n in shape])
+            options["dispatch_sizes_strides_policy"] = "sizes"
         handle: Handle = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             Handle,
-            value.shape,
+            shape,
             dtype=to_torch_dtype(value.dtype),
             device=to_torch_device(value.device),
             requires_grad=requires_grad,
+            **options,
         )
         handle._tracer = tracer
         handle._value = value
@@ -117,9 +125,13 @@ class Handle(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Nothing may reach the dispatcher: what does was not recorded.
-        if func is torch.ops.aten.detach.default and isinstance(args[0], Handle):
-            return args[0]
+        # Nothing may reach the dispatcher but questions of symbolic sizes: anything else was not recorded.
+        if isinstance(args[0], Handle):
+            if func is torch.ops.aten.detach.default:
+                return args[0]
+            answer = _SIZES.get(func)
+            if answer is not None:
+                return answer(args[0]._value.shape)
         raise TracingError(
             f"{func} was called on a tensor that is being traced in a way that thunder cannot record. Use torch's "
             "public functions on it, or leave this part out of the traced function"
@@ -135,3 +147,25 @@ class Handle(torch.Tensor):
 
     def __format__(self, spec: str) -> str:
         return repr(self)
+
+
+def _contiguous_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([math.prod(shape[i + 1 :]) for i in range(len(shape))])
+
+
+_aten = torch.ops.aten
+# What C++ asks of a handle whose sizes are symbolic. Its own idea of strides is that nothing is transposed, and it is
+# only asked where nobody sees the answer: programs that ask get theirs from `layout.py`.
+_SIZES: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
+    _aten.dim.default: len,
+    _aten.sym_size.default: lambda shape: shape,
+    _aten.size.default: lambda shape: tuple([int(n) for n in shape]),
+    _aten.sym_numel.default: math.prod,
+    _aten.numel.default: lambda shape: int(math.prod(shape)),
+    _aten.sym_stride.default: _contiguous_strides,
+    _aten.stride.default: lambda shape: tuple([int(n) for n in _contiguous_strides(shape)]),
+    _aten.sym_storage_offset.default: lambda shape: 0,
+    _aten.is_contiguous.default: lambda shape: True,
+    _aten.is_contiguous.memory_format: lambda shape: True,
+    _aten.is_non_overlapping_and_dense.default: lambda shape: True,
+}

@@ -25,8 +25,8 @@ class Reader(Protocol):
 
     seen: dict[tuple[int, str], None]
 
-    def read(self, obj: Any, name: str) -> None:
-        """`obj.name` was read for the first time."""
+    def read(self, obj: Any, name: str) -> bool:
+        """`obj.name` was read for the first time; whether it has to be read again, as it is something else now."""
 
     def missing(self, obj: Any, name: str) -> Any:
         """`obj.name` was asked for in vain: what a module's tables hold under that name, or `ABSENT`."""
@@ -97,7 +97,9 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
             return value
         if (id(self), name) not in reader.seen:
             with Paused():
-                reader.read(self, name)
+                again = reader.read(self, name)
+            if again:
+                value = original(self, name)
         return value
 
     __getattribute__._thunder_hook = True  # type: ignore[attr-defined]

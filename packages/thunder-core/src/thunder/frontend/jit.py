@@ -16,21 +16,14 @@ from thunder.core.state import state
 from thunder.core.trace import Trace
 from thunder.extend import Executor, get_executor, implementations_epoch, resolve_executors
 from thunder.frontend.acquire import acquire, trace_function
+from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
-from thunder.frontend.guards import GuardFailed
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.modes import mode_around
 from thunder.frontend.options import Options
 from thunder.transforms.base import Transform, as_transforms
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "statistics", "trace"]
-
-# What a prologue raises when a call is not for its specialization: a guard's answer, or a path that is gone.
-_NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError)
-
-
-# When these do not fit, further kinds of calls run eagerly.
-MAX_SPECIALIZATIONS = 16
 
 
 class CompileStats:
@@ -106,35 +99,46 @@ class JitFunction:
         self._transforms = tuple(transforms)
         self._autograd = autograd
         self._stats = CompileStats()
-        self._specializations: list[Specialization] = []
+        self._cache = Cache(symbolic=options.cache == "symbolic values")
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
             return self._as_a_part(args, kwargs)  # called by a program that is being traced
-        refused = []
-        for specialization in self._specializations:
-            prologue = specialization.prologue
-            if prologue is None or specialization.epoch != implementations_epoch():
-                continue
+        cache = self._cache
+        specialization = cache.likeliest
+        refused: list[Refusal] = []
+        if specialization is not None and specialization.epoch == implementations_epoch():
             try:
-                inputs = prologue(*args, **kwargs)
-            except _NOT_FOR_THIS_CALL as failure:
-                refused.append(_reason(failure))
-                continue
-            stats = self._stats
-            stats.cache_hits += 1
-            stats.last = specialization
-            return specialization.call(inputs)
-        return self._first_call(args, kwargs, refused)
+                inputs = specialization.prologue(*args, **kwargs)  # type: ignore[misc]
+            except NOT_FOR_THIS_CALL as failure:
+                refused.append(Refusal(specialization, failure))
+            else:
+                cache.used(specialization)
+                stats = self._stats
+                stats.cache_hits += 1
+                stats.last = specialization
+                return specialization.call(inputs)
+        return self._look_further(args, kwargs, refused)
+
+    def _look_further(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
+        """Answers a call that the likeliest program does not."""
+        found = self._cache.find(args, kwargs, refused)
+        if found is None:
+            return self._first_call(args, kwargs, self._cache.newest_first(refused))
+        del refused
+        specialization, inputs = found
+        self._stats.cache_hits += 1
+        self._stats.last = specialization
+        return specialization.call(inputs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[str]) -> Any:
+    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
         if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
-            self._give_up(refused[0])
+            self._give_up(str(refused[0]))
         if self._stats.eager is not None and not any(t.is_needed for t in self._transforms):
             return self._eagerly(args, kwargs)
         mode = mode_around()
@@ -142,7 +146,10 @@ class JitFunction:
             return self._under_mode(mode, args, kwargs)
         with tracing_lock:
             self._stats.cache_misses += 1
-            self._stats.refused = refused
+            self._stats.refused = [str(refusal) for refusal in refused]
+            if refused and self._options.cache != "no caching":
+                self._cache.learn(refused[0])
+            refused.clear()  # they hold what was found in the call
             executors = self._options.resolved_executors()
             name, independent = self._options.name_for(self._fn), not self._autograd
             acquired = acquire(
@@ -153,14 +160,16 @@ class JitFunction:
                 executors=executors,
                 independent=independent,
                 around=[t.tracing() for t in self._transforms],
+                dynamic=self._cache.dynamic,
+                trusted=self._options.cache == "same input",
             )
             specialization = compile_trace(
                 acquired, executors, self._transforms, autograd=self._autograd, options=self._options.extra
             )
             self._stats.last = specialization
             self._stats.uncacheable = acquired.uncacheable
-            self._keep(specialization)
-            inputs: Any = [x.tensor for x in acquired.inputs]
+            self._keep(specialization, args, kwargs)
+            inputs: Any = [*[x.tensor for x in acquired.inputs], *[number.value for number in acquired.numbers]]
             if acquired.epilogue is not None:
                 inputs = inputs, acquired.targets
             if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
@@ -202,25 +211,22 @@ class JitFunction:
             stacklevel=4,
         )
 
-    def _keep(self, specialization: Specialization) -> None:
+    def _keep(self, specialization: Specialization, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reason = self._stats.uncacheable
         if reason is not None and self._options.sharp_edges != "allow":
             message = f"{self!r} is traced anew at every call: {reason}"
             if self._options.sharp_edges == "error":
                 raise TracingError(message)
             warnings.warn(message, stacklevel=4)
-        epoch = implementations_epoch()
-        kept = [s for s in self._specializations if s.epoch == epoch]
         if specialization.prologue is not None and self._options.cache != "no caching":
-            kept.insert(0, specialization)
-        self._specializations = kept[:MAX_SPECIALIZATIONS]
+            self._cache.keep(specialization, args, kwargs)
 
     def __reduce__(self) -> Any:
         return (_rebuild, (self._fn, self._options, self._transforms, self._autograd))
 
     def reset(self) -> None:
         """Forgets what has been compiled."""
-        self._specializations.clear()
+        self._cache.clear()
         self._stats.eager = None
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction:
@@ -234,13 +240,6 @@ class JitFunction:
 
     def __repr__(self) -> str:
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
-
-
-def _reason(failure: Exception) -> str:
-    """What a prologue says of a call that is not for its program."""
-    if isinstance(failure, GuardFailed):
-        return str(failure)
-    return f"something that was read is gone ({type(failure).__name__}: {failure})"
 
 
 def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool) -> JitFunction:

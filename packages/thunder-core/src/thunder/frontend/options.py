@@ -11,7 +11,7 @@ from thunder.frontend.acquire import trace_name
 
 __all__ = ["CACHE_OPTIONS", "SHARP_EDGES", "Options"]
 
-CACHE_OPTIONS = ("constant values", "no caching")
+CACHE_OPTIONS = ("constant values", "same input", "symbolic values", "no caching")
 SHARP_EDGES = ("allow", "warn", "error")
 
 

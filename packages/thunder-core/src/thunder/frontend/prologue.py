@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from thunder.core import prims, pytree
+from thunder.core.numbers import Constraint
 from thunder.core.proxies import AnyProxy, DictProxy, Proxy, TupleProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
@@ -20,9 +21,12 @@ from thunder.frontend import guards
 from thunder.frontend.messages import Message, message_of
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.reads import Check, Recorder
-from thunder.frontend.tracer import Lifted
+from thunder.frontend.tracer import Lifted, Tracer
 
-__all__ = ["Arguments", "build_prologue"]
+__all__ = ["Arguments", "Prologue"]
+
+# Names that the text of a prologue uses for something else.
+_NAMES = {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "current_device", "is_any_autocast_enabled"}
 
 
 class Arguments:
@@ -35,6 +39,10 @@ class Arguments:
         self.names = _leaf_names(args, kwargs, names, len(self.leaves))
         self.places = [Place(Argument(i, name), name) for i, name in enumerate(self.names)]
         self.roots = Place(Argument(-1, "args")), Place(Argument(-2, "kwargs"))
+
+    def place_of(self, tensor: torch.Tensor) -> Place | None:
+        """Where a tensor is among the arguments."""
+        return next((place for leaf, place in zip(self.leaves, self.places) if leaf is tensor), None)
 
     def read(self, recorder: Recorder) -> None:
         """Every argument is read, though a tensor only where it is used."""
@@ -112,96 +120,160 @@ class _Writer:
         self._found[place] = found
         return found
 
-    def check(self, check: Check) -> None:
-        """The line that makes one check."""
+    def check(self, check: Check) -> str:
+        """The line that makes one check; the first part of what it says when it fails."""
         kind, place, value = check
         x = self.fetch(place, inline=True)
         operand = self.fetch(value) if kind == "same" else value
-        self.guard(guards.condition_of(kind, value), (x, operand), message_of(check))
+        message = message_of(check)
+        self.guard(guards.condition_of(kind, value), (x, operand), message)
+        return message.text
 
     def guard(self, condition: str, operands: tuple[Any, ...], message: Message) -> None:
         """The line that refuses the call when a condition holds."""
         self.trace.record(BoundSymbol(guards.guard, (condition, operands, message), {}, None))
 
 
-def build_prologue(
-    arguments: Arguments,
-    inputs: Sequence[Lifted],
-    recorder: Recorder,
-    written: Sequence[int],
-    targets: Sequence[Place] | None,
-) -> Trace:
-    """The prologue of a trace with these arguments and inputs; `targets` is what its effects are made to."""
-    trace = Trace("prologue", signature="*args, **kwargs")
-    trace.decorated = False
-    call = TupleProxy((), name="args"), DictProxy({}, name="kwargs")
-    trace.names |= {
-        "args",
-        "kwargs",
-        "GuardFailed",
-        "same_value",
-        "same_contents",
-        "current_device",
-        "is_any_autocast_enabled",
-    }
-    writer = _Writer(trace, recorder.checks)
-    for place, value in zip(arguments.roots, call):
-        writer.bind(place, value)
-    writer.expect([recorder.tensors[id(x.tensor)][0] for x in inputs if id(x.tensor) in recorder.tensors])
-    writer.expect(place for place, _ in recorder.tensors_read)
-    alike = recorder.alike(targets or ())
-    writer.expect((*(targets or ()), *alike))
-    with tracectx(trace):
-        for condition in guards.state_checks():
-            writer.guard(*condition)
-        leaves = _bind_leaves(trace, arguments, call)
-        real: list[torch.Tensor] = []
-        fetched: list[Proxy] = []
-        names: list[Place] = []
-        found: dict[int, Proxy] = {}
-        for leaf, proxy, place in zip(arguments.leaves, leaves, arguments.places):
-            writer.bind(place, proxy)
-            if isinstance(leaf, torch.Tensor):
-                found.setdefault(id(leaf), proxy)
-                real.append(leaf)
-                fetched.append(proxy)
-                names.append(place)
-        for check in recorder.checks:
-            writer.check(check)
-        if alike:
-            guards.check_different(tuple(writer.fetch(place) for place in alike))
-        _read_tensors(writer, recorder, inputs, (real, fetched, names), found)
-        if fetched:
-            guards.check_tensors(guards.TensorCheck(real, names), tuple(fetched))
-        values = tuple(found[id(x.tensor)] for x in inputs)
-        if written and len(values) > 1:
-            guards.check_distinct(values, tuple(written))
-        trace.output = values if targets is None else (values, tuple(writer.fetch(place) for place in targets))
-        prims.python_return(trace.output)
-    trace.args = [*call]
-    return trace
+class Prologue:
+    """The prologue of a trace with these arguments and inputs; `targets` is what its effects are made to.
+
+    The constraints on symbolic numbers are added when the program has been compiled, which may make more of them.
+    A `trusted` call is not asked whether its inputs are what they were.
+    """
+
+    def __init__(
+        self,
+        arguments: Arguments,
+        tracer: Tracer,
+        recorder: Recorder,
+        written: Sequence[int],
+        targets: Sequence[Place] | None,
+        *,
+        trusted: bool = False,
+    ):
+        self.trace = trace = Trace("prologue", signature="*args, **kwargs")
+        trace.decorated = False
+        self.call = TupleProxy((), name="args"), DictProxy({}, name="kwargs")
+        trace.names |= _NAMES
+        # What symbolic numbers are, by the names of their leaves: where they stand, for messages, and how that is said.
+        self._leaves: dict[str, tuple[Any, str]] = {}
+        # What a failed guard was about, by the first part of its message: a kind of check and a place.
+        self.checks: dict[str, Check] = {}
+        checks = [] if trusted else recorder.checks
+        writer = _Writer(trace, checks)
+        for place, value in zip(arguments.roots, self.call):
+            writer.bind(place, value)
+        inputs = tracer.inputs
+        writer.expect([recorder.tensors[id(x.tensor)][0] for x in inputs if id(x.tensor) in recorder.tensors])
+        writer.expect(place for place, _ in recorder.tensors_read)
+        alike = [] if trusted else recorder.alike(targets or ())
+        numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
+        writer.expect((*(targets or ()), *alike, *[number.place for number in numbers]))
+        with tracectx(trace):
+            for condition in guards.state_checks():
+                writer.guard(*condition)
+            leaves = _bind_leaves(trace, arguments, self.call)
+            looked_at = _LookedAt()
+            for leaf, proxy, place in zip(arguments.leaves, leaves, arguments.places):
+                writer.bind(place, proxy)
+                if isinstance(leaf, torch.Tensor):
+                    looked_at.add(leaf, proxy, place)
+            for check in checks:
+                self.checks.setdefault(writer.check(check), check)
+            if alike:
+                guards.check_different(tuple(writer.fetch(place) for place in alike))
+            _read_tensors(writer, recorder, inputs, looked_at, trusted)
+            if looked_at.proxies and not trusted:
+                guards.check_tensors(looked_at.check(tracer), tuple(looked_at.proxies))
+            values: list[Proxy] = [looked_at.found[id(x.tensor)] for x in inputs]
+            if written and len(values) > 1 and not trusted:
+                guards.check_distinct(tuple(values), tuple(written))
+            for size in [] if tracer.symbolic is None else tracer.symbolic.sizes:
+                index = next(i for i, x in enumerate(inputs) if x.proxy.name == size.tensor)
+                where = looked_at.place_of(inputs[index].tensor)
+                step = guards.Step(values[index], f"{{}}.shape[{size.dim}]")
+                self._leaves[size.leaf.name] = step, f"{where}.shape[{size.dim}]"
+            for number in numbers:
+                value = writer.fetch(number.place)
+                values.append(value)
+                self._leaves[number.leaf.name] = value, str(number.place)
+            inner = tuple(values)
+            trace.output = inner if targets is None else (inner, tuple(writer.fetch(place) for place in targets))
+            prims.python_return(trace.output)
+        self._sizes = [] if tracer.symbolic is None or trusted else [size.leaf for size in tracer.symbolic.sizes]
+        self._trusted = trusted
+        trace.args = [*self.call]
+
+    def constrain(self, constraints: Iterable[Constraint]) -> None:
+        """Adds the lines that refuse a call whose numbers are not as the program took them to be."""
+        if self._trusted:
+            return
+        relations = [(c.leaves, c.text, c.relation) for c in constraints]
+        names = {p.name for leaves, _, _ in relations for p in leaves} | {p.name for p in self._sizes}
+        trace = self.trace
+        last = trace.bound_symbols.pop()
+        bound: dict[str, Any] = {}
+        for name in [name for name in self._leaves if name in names]:
+            value, _ = self._leaves[name]
+            if isinstance(value, guards.Step):
+                line, value = guards.fetched(value.parent, value.step, trace.add_name(name))
+                trace.record(line)
+            bound[name] = value
+        for leaf in self._sizes:
+            said = self._leaves[leaf.name][1]
+            self._refuse("{0} < 2", (bound[leaf.name],), Message(f"{said} was more than 1 and is", "{0}"))
+        for leaves, text, _ in relations:
+            if any(p.name not in bound for p in leaves):
+                continue  # about numbers that only running the program tells
+            position = {p.name: i for i, p in enumerate(leaves)}
+            condition = text(lambda p: f"{{{position[p.name]}}}")
+            said = text(lambda p: self._leaves[p.name][1])
+            operands = tuple(bound[p.name] for p in leaves)
+            self._refuse(f"not ({condition})", operands, Message(f"the program is for {said}"))
+        trace.record(last)
+
+    def _refuse(self, condition: str, operands: tuple[Any, ...], message: Message) -> None:
+        self.trace.record(BoundSymbol(guards.guard, (condition, operands, message), {}, None))
+
+
+class _LookedAt:
+    """The tensors whose metadata a prologue checks, and where it found them."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.proxies: list[Proxy] = []
+        self.places: list[Place] = []
+        self.found: dict[int, Proxy] = {}
+
+    def add(self, tensor: torch.Tensor, proxy: Proxy, place: Place) -> None:
+        """Notes a tensor."""
+        self.found.setdefault(id(tensor), proxy)
+        self.tensors.append(tensor)
+        self.proxies.append(proxy)
+        self.places.append(place)
+
+    def place_of(self, tensor: torch.Tensor) -> Place:
+        """Where a tensor was first found."""
+        return next(place for t, place in zip(self.tensors, self.places) if t is tensor)
+
+    def check(self, tracer: Tracer) -> guards.TensorCheck:
+        """The check of their metadata."""
+        dims = [frozenset() if tracer.symbolic is None else tracer.symbolic.dims_of(t) for t in self.tensors]
+        return guards.TensorCheck(self.tensors, self.places, dims)
 
 
 def _read_tensors(
-    writer: _Writer,
-    recorder: Recorder,
-    inputs: Sequence[Lifted],
-    looked_at: tuple[list[Any], list[Any], list[Place]],
-    found: dict[int, Any],
+    writer: _Writer, recorder: Recorder, inputs: Sequence[Lifted], looked_at: _LookedAt, only_inputs: bool
 ) -> None:
     """Fetches the tensors that were read: inputs in their order, then those of which only metadata was asked."""
-    real, fetched, names = looked_at
     read = {id(tensor) for _, tensor in recorder.tensors_read}
-    for tensor in [x.tensor for x in inputs] + [tensor for _, tensor in recorder.tensors_read]:
-        if id(tensor) in found and id(tensor) not in read:
+    others = [] if only_inputs else [tensor for _, tensor in recorder.tensors_read]
+    for tensor in [x.tensor for x in inputs] + others:
+        if id(tensor) in looked_at.found and id(tensor) not in read:
             continue  # an argument, and nothing else
         read.discard(id(tensor))
         place = recorder.tensors[id(tensor)][0]
-        proxy = writer.fetch(place, place.label or "t")
-        found.setdefault(id(tensor), proxy)
-        real.append(tensor)
-        fetched.append(proxy)
-        names.append(place)
+        looked_at.add(tensor, writer.fetch(place, place.label or "t"), place)
 
 
 def _bind_leaves(trace: Trace, arguments: Arguments, call: tuple[Proxy, Proxy]) -> list[Proxy]:

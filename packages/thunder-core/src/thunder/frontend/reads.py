@@ -44,6 +44,12 @@ class Recorder(Functions):
         with Paused():
             self.value(Place(fn, title=title), fn, root=True)
 
+    def argument(self, place: Place, leaf: Any) -> Any:
+        """An argument that is no tensor: its symbol where it is a symbolic number, else itself."""
+        if self.symbolic is not None and self.symbolic.dynamic.takes(place, leaf):
+            return self.number(place, leaf)
+        return leaf
+
     def copied(self, original: Any, copy: Any, place: Place, aliases: dict[int, tuple[Place, Any]]) -> None:
         """Containers among the arguments, of which the program is given copies with handles in them."""
         if copy is original or (type(copy) is tuple and type(original) is not tuple):
@@ -68,6 +74,11 @@ class Recorder(Functions):
         for inner, x, y in pairs:
             if not isinstance(x, torch.Tensor):
                 self.copied(x, y, inner, aliases)
+
+    def place_of(self, tensor: torch.Tensor) -> Place | None:
+        """Where a tensor that the program reached was first found."""
+        found = self.tensors.get(id(tensor))
+        return found[0] if found else None
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
         """What an input made of a tensor that the program reached is called."""
@@ -114,6 +125,8 @@ class Recorder(Functions):
     def undo(self) -> list[Write]:
         """Puts everything that was reached back as it was; what the program had made of it."""
         writes: list[Write] = []
+        if self.symbolic is not None:
+            self.symbolic.uproot()
         for reached in reversed(self.reached.values()):
             for snapshot in reached.snapshots:
                 writes += snapshot.undo()
@@ -143,12 +156,20 @@ class Recorder(Functions):
             kept.clear()  # type: ignore[attr-defined]
         self.tensors_read.clear()
 
-    def read(self, obj: Any, name: str) -> None:
+    def read(self, obj: Any, name: str) -> bool:
         """`obj.name` was read."""
+        if self.symbolic is None:
+            self._read(obj, name)
+            return False
+        before = self.symbolic.planted
+        self._read(obj, name)
+        return self.symbolic.planted != before
+
+    def _read(self, obj: Any, name: str) -> None:
         reached = self.reached.get(id(obj))
         cls = type(obj)
         raw = self._lookup(cls, name)
-        if name in _READ_BY_MODULES and sys._getframe(2).f_code in _OF_MODULES:
+        if name in _READ_BY_MODULES and sys._getframe(3).f_code in _OF_MODULES:
             return
         self.seen[(id(obj), name)] = None
         self._alive.append(obj)
@@ -166,7 +187,7 @@ class Recorder(Functions):
             if raw is ABSENT:
                 self._own_names.setdefault(cls, set()).add(name)
             if now.get(name, ABSENT) is before[name]:  # type: ignore[union-attr]
-                self.value(place.variable(name), before[name])
+                self.value(place.variable(name), before[name], holder=(now, name))
         elif now is not None and name in now:
             return  # the program assigned it
         else:
@@ -183,11 +204,11 @@ class Recorder(Functions):
             self._check("keys", whole, tuple(before))
             for key, value in before.items():
                 if isinstance(key, str):
-                    self.value(whole.item(key), value)
+                    self.value(whole.item(key), value, holder=(variables(reached.thing), key))
         elif isinstance(raw, types.MemberDescriptorType):
             before = next((s.before for s in reached.snapshots if isinstance(s, AttributesSnapshot)), {})
             if name in before:
-                self.value(place.attribute(name), before[name])
+                self.value(place.attribute(name), before[name], holder=(reached.thing, name))
         else:
             self._class_read(cls, name, raw)
 

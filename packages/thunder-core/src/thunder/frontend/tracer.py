@@ -22,15 +22,17 @@ from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
 from thunder.core.errors import TracingError
 from thunder.core.langctx import set_langctx
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import SourceLine, state
-from thunder.core.symbol import Symbol, proxies_in
+from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend import aliasing, modes
 from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import hush, resume
+from thunder.frontend.symbolic import Inputs
 from thunder.transforms.checkpoint import settle
 
 try:
@@ -107,6 +109,7 @@ class Tracer:
         self.kernels_around = modes.attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
         self.uncacheable: str | None = None  # why this trace is good for one call only
+        self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
         self._known: dict[int, Lifted] = {}
         self._lift = lift
@@ -123,9 +126,10 @@ class Tracer:
             return known.handle
         _check_kind(tensor)
         trace = self.trace
+        name = trace.add_name(name) if name else trace.make_name("t_")
         proxy = TensorProxy(
-            trace.add_name(name) if name else trace.make_name("t_"),
-            shape=tuple(tensor.shape),
+            name,
+            shape=tuple(tensor.shape) if self.symbolic is None else self.symbolic.shape(name, tensor),
             device=to_device(tensor.device),
             dtype=to_dtype(tensor.dtype),
             requires_grad=tensor.requires_grad,
@@ -139,6 +143,16 @@ class Tracer:
         self.inputs.append(lifted)
         self._known[id(tensor)] = lifted
         return handle
+
+    def sizes_are_symbolic(self, x: Any) -> bool:
+        """Whether some size of a tensor that user code asks about is not known."""
+        if type(x) is Handle:
+            return any(type(n) is not int for n in x._value.shape)
+        return self.symbolic is not None and isinstance(x, torch.Tensor) and bool(self.symbolic.dims_of(x))
+
+    def shape_of(self, x: Any) -> tuple[Any, ...]:
+        """The shape of a tensor that user code asks about."""
+        return self.handle_of(x)._value.shape
 
     def name_lifted(self, names_of: Callable[[torch.Tensor], str | None]) -> None:
         """Says how tensors that the program reaches by itself are called."""
@@ -175,12 +189,16 @@ class Tracer:
             return kind(*[self.unwrap(i) for i in x])
         if isinstance(x, tuple):  # one of torch.return_types
             return kind([self.unwrap(i) for i in x])
+        if kind is torch.SymInt or kind is torch.SymFloat:
+            return x.node  # what C++ has made of a symbolic number
         return x
 
     def wrap(self, x: Any, *, requires_grad: bool = False) -> Any:
         """Results with each proxy replaced by a handle of its own."""
         if isinstance(x, TensorProxy):
             return Handle.make(self, x, requires_grad=requires_grad and is_inexact_dtype(x.dtype))
+        if isinstance(x, NumberProxy) and x.symbol is not None:
+            return x.symbol
         kind = type(x)
         if kind is tuple:
             return tuple([self.wrap(i, requires_grad=requires_grad) for i in x])
@@ -332,15 +350,41 @@ class Tracer:
                 results = tensors_in(output)
                 _share_memory(results)
                 self.trace.info["requires_grad"] = any(map(needs_grad, results))
-                output = self.unwrap(output)
+                output = _values_of_numbers(self.unwrap(output), {})
                 self.trace.output = output
                 prims.python_return(output)
         finally:
             state.trace, state.frontend = before
         if self.has_regions:
             settle(self.trace)
-        self.trace.bound_symbols[:0] = _unpacks(self.trace.args)
+        args = self.trace.args
+        args.sort(key=lambda p: not isinstance(p, TensorProxy))  # numbers come last
+        self.trace.bound_symbols[:0] = [*_unpacks(args), *self._sizes()]
         return output
+
+    def _sizes(self) -> list[BoundSymbol]:
+        """The lines that read the symbolic sizes off the inputs."""
+        if self.symbolic is None:
+            return []
+        inputs = {p.name: p for p in self.trace.args}
+        return [BoundSymbol(prims.size, (inputs[size.tensor], size.dim), {}, size.leaf) for size in self.symbolic.sizes]
+
+
+def _values_of_numbers(x: Any, known: dict[str, NumberProxy]) -> Any:
+    """A result with a value of the trace for each symbolic number in it."""
+    if isinstance(x, SymbolicNumber):
+        text = x.text()
+        if text not in known:
+            known[text] = x.leaves[0] if x.leaves[0].symbol.same(x) else prims.number(x)
+        return known[text]
+    if type(x) in (tuple, list):
+        return type(x)([_values_of_numbers(i, known) for i in x])
+    if type(x) is dict:
+        return {k: _values_of_numbers(v, known) for k, v in x.items()}
+    if isinstance(x, tuple) and any(isinstance(i, SymbolicNumber) for i in x):
+        items = [_values_of_numbers(i, known) for i in x]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return x
 
 
 def _share_memory(tensors: list[torch.Tensor]) -> None:
@@ -361,8 +405,6 @@ def _share_memory(tensors: list[torch.Tensor]) -> None:
 
 
 def _unpacks(args: Sequence[Proxy]) -> list[Any]:
-    from thunder.core.symbol import BoundSymbol
-
     return [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in args]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from thunder.core.numbers import SymbolicNumber
 from thunder.frontend import kinds
 from thunder.frontend.hooks import ABSENT, ClassHooks, CodeWatch, Youth
 from thunder.frontend.places import Place
@@ -25,6 +26,7 @@ from thunder.frontend.snapshots import (
     container_snapshot,
     snapshots_of,
 )
+from thunder.frontend.symbolic import Inputs
 
 __all__ = ["Check", "Reached", "Values"]
 
@@ -67,6 +69,7 @@ class Values:
         self.tensors: dict[int, list[Place]] = {}
         self.tensors_read: list[tuple[Place, torch.Tensor]] = []
         self.unguardable: list[str] = []
+        self.symbolic: Inputs | None = None  # where numbers of inputs are symbolic
         self.reached: dict[int, Reached] = {}
         self.has_modules = False
         self._guarded: set[Place] = set()
@@ -100,14 +103,20 @@ class Values:
             self._absent.add((place, name))
             self._check("absent", place, name)
 
-    def value(self, place: Place, value: Any, *, root: bool = False) -> None:
-        """Guards what was found at a place before the program ran, and registers what can be read through it."""
-        if place in self._guarded or value is ABSENT:
+    def value(self, place: Place, value: Any, *, root: bool = False, holder: tuple[Any, Any] | None = None) -> None:
+        """Guards what was found at a place before the program ran, and registers what can be read through it.
+
+        `holder` is what holds it, and by which name or position: a number that is symbolic is replaced there.
+        """
+        if place in self._guarded or value is ABSENT or isinstance(value, SymbolicNumber):
             return
         self._guarded.add(place)
         kind = kinds.kind_of(value)
         if kind == "plain":
-            self._check("value", place, value)
+            if holder is not None and self.symbolic is not None and self.symbolic.dynamic.takes(place, value):
+                self.symbolic.plant(*holder, value, self.number(place, value))
+            else:
+                self._check("value", place, value)
         elif kind == "identity":
             self._check("is", place, value)
         elif kind == "tensor":
@@ -118,6 +127,13 @@ class Values:
                 self._check("same", place, known)
         else:
             getattr(self, f"_{kind}")(place, value, root)
+
+    def number(self, place: Place, value: Any) -> Any:
+        """The symbol of a number that is an input. Its type is guarded."""
+        assert self.symbolic is not None
+        self._guarded.add(place)
+        self._check("type", place, type(value))
+        return self.symbolic.number(place, value)
 
     def _reach(self, place: Place, thing: Any, snapshots: list[Snapshot]) -> Reached:
         found = self.reached[id(thing)] = Reached(place, thing, snapshots)
@@ -213,18 +229,24 @@ class Values:
             self._check("empty", place)
         elif len(items) > (MAX_PLAIN if plain else MAX_ITEMS):
             self._refuse(f"{place} has {len(items)} items, of which a guard cannot tell which were read")
-        elif plain:
+        elif plain and not self._one_by_one(place, x):
             self._check("contents", place, kinds.frozen(x))
         elif isinstance(x, (set, frozenset)) or (pairs and not all(kinds.is_key(k) for k, _ in items)):
             self._refuse(f"the elements or keys of {place} are objects, which no guard watches")
         elif pairs:
             self._check("keys", place, tuple(k for k, _ in items))
             for i, (key, item) in enumerate(items):
-                self.value(_entry(place, x, key, i), item)
+                self.value(_entry(place, x, key, i), item, holder=(x, key))
         else:
             self._check("length", place, len(items))
             for i, item in enumerate(items):
-                self.value(_element(place, x, i), item)
+                self.value(_element(place, x, i), item, holder=(x, i) if isinstance(x, list) else None)
+
+    def _one_by_one(self, place: Place, x: Any) -> bool:
+        """Whether the items of a container of plain values are looked at one by one, as some of them are symbolic."""
+        if self.symbolic is None or not isinstance(x, (list, dict)):
+            return False
+        return str(place) in self.symbolic.dynamic.containers
 
     def _object(self, place: Place, obj: Any, root: bool) -> None:
         cls = type(obj)
@@ -252,11 +274,11 @@ class Values:
         for snapshot in self.reached[id(obj)].snapshots:
             if isinstance(snapshot, AttributesSnapshot):
                 for name, value in snapshot.before.items():
-                    self.value(place.attribute(name), value)
+                    self.value(place.attribute(name), value, holder=(obj, name))
             elif snapshot.place is not place and not snapshot.place.step.endswith(tuple(f"['{t}']" for t in TABLES)):
                 self._check("keys", snapshot.place, tuple(snapshot.before))
                 for key, value in snapshot.before.items():
-                    self.value(snapshot.place.item(key), value)
+                    self.value(snapshot.place.item(key), value, holder=(snapshot.target, key))
         for name in kinds.plain_class_attributes(type(obj)):
             self._class_read(type(obj), name, getattr(type(obj), name))
 

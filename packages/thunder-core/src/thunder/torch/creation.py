@@ -16,9 +16,10 @@ from thunder import clang
 from thunder.core import devices, dtypes, prims
 from thunder.core.dtypes import BOOL, FLOAT, INTEGER, bool8, float32, float64, int64
 from thunder.core.errors import check
+from thunder.core.numbers import index
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.promotion import default_dtype, result_type
-from thunder.core.proxies import NumberProxy, TensorProxy, number_type
+from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE, proxies_in
 from thunder.torch.base import torchsymbol
@@ -48,7 +49,7 @@ def size_of(name: str, sizes: tuple[Any, ...], size: Any = None) -> tuple[int, .
     for n in size:
         if isinstance(n, bool) or not isinstance(n, (int, NumberProxy)):
             raise TypeError(f"{name}(): the size must be ints, but found {type(n).__name__}: {n!r}")
-    found = tuple(int(n) for n in size)
+    found = tuple([index(number_value(n)) for n in size])
     check(
         all(n >= 0 for n in found),
         lambda: f"Trying to create tensor with negative dimension {min(found)}: {list(found)}",

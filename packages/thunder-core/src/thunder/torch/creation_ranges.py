@@ -12,6 +12,7 @@ from thunder import clang
 from thunder.core import devices, dtypes, prims
 from thunder.core.dtypes import BOOL, COMPLEX, INTEGER, float32, float64, int64
 from thunder.core.errors import check
+from thunder.core.numbers import converted
 from thunder.core.promotion import default_dtype, result_type
 from thunder.core.proxies import NumberProxy, TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
@@ -53,20 +54,21 @@ def _known_number(name: str, x: Any) -> Any:
 
 def _arange(start: Any, end: Any, step: Any, kind: dtypes.dtype, device: devices.Device) -> Any:
     if kind is int64:
-        start, end, step = int(start), int(end), int(step)
+        start, end, step = converted(start, int), converted(end, int), converted(step, int)
         check(step != 0, lambda: "step must be nonzero")
         return prims.iota(-((start - end) // step), start=start, step=step, device=device, dtype=kind)
     length = max(0, math.ceil((end - start) / step))
     if kind.category == INTEGER:
         # As torch: how many there are is computed from the bounds as they are given, the numbers from whole ones.
-        return prims.iota(length, start=int(start), step=int(step), device=device, dtype=kind)
-    whole = all(float(x).is_integer() and abs(x) < 2**53 for x in (start, step))
+        return prims.iota(length, start=converted(start, int), step=converted(step, int), device=device, dtype=kind)
+    whole = all((isinstance(x, int) or float(x).is_integer()) and abs(x) < 2**53 for x in (start, step))
     if whole:
-        numbers = prims.iota(length, start=int(start), step=int(step), device=device, dtype=int64)
+        numbers = prims.iota(length, start=converted(start, int), step=converted(step, int), device=device, dtype=int64)
         return prims.convert_element_type(numbers, kind)
     # In double precision, as torch's kernels on the CPU.
     position = prims.convert_element_type(prims.iota(length, start=0, step=1, device=device, dtype=int64), float64)
-    return clang.maybe_convert_to_dtype(clang.add(clang.mul(position, float(step)), float(start)), kind)
+    found = clang.add(clang.mul(position, converted(step, float)), converted(start, float))
+    return clang.maybe_convert_to_dtype(found, kind)
 
 
 @arange.samples

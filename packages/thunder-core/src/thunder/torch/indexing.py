@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from thunder.clang.indexing import is_basic_index
 from thunder.clang.shape import numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
+from thunder.core.numbers import index as index_of
 from thunder.core.prims.indexing import distinct_positions, positions
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy, number_value
@@ -126,7 +126,7 @@ def slice_scatter(
     check(step > 0, lambda: "slice step must be positive")
     first, last, _ = slice(start, end).indices(input.shape[dim])
     starts, ends, steps = [0] * input.ndim, list(input.shape), [1] * input.ndim
-    starts[dim], ends[dim], steps[dim] = first, max(first, last), operator.index(step)
+    starts[dim], ends[dim], steps[dim] = first, max(first, last), index_of(step)
     src = clang.maybe_convert_to_dtype(src, input.dtype)
     return prims.slice_scatter(input, src, tuple(starts), tuple(ends), None if step == 1 else tuple(steps))
 
@@ -155,7 +155,7 @@ def select_scatter(input: TensorProxy, src: TensorProxy, dim: int, index: int) -
     """`input` with `src` in the place of the slice at `index` along `dim`."""
     check(input.ndim > 0, lambda: "select() cannot be applied to a 0-dim tensor.", IndexError)
     dim = canonicalize_dim(input.ndim, dim)
-    n, i = input.shape[dim], operator.index(number_value(index))
+    n, i = input.shape[dim], index_of(number_value(index))
     check(
         -n <= i < n,
         lambda: f"select(): index {i} out of range for tensor of size {list(input.shape)} at dimension {dim}",

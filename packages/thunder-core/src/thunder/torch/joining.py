@@ -13,6 +13,7 @@ from thunder import clang
 from thunder.clang.shape import numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
+from thunder.core.numbers import index
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.promotion import result_type
 from thunder.core.proxies import TensorProxy, number_value
@@ -208,7 +209,7 @@ def _repeated(a: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
 @torchsymbol(torch.Tensor.repeat, tags=_SHAPE)
 def repeat(input: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
     """`input` repeated along each dimension; more repeats than dimensions put new ones in front."""
-    counts = [operator.index(n) for n in repeats]
+    counts = [index(n) for n in repeats]
     check(
         len(counts) >= input.ndim,
         lambda: "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor",
@@ -224,7 +225,7 @@ def repeat(input: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
 @torchsymbol(torch.tile, tags=_SHAPE)
 def tile(input: TensorProxy, dims: Sequence[int]) -> TensorProxy:
     """`input` repeated along its last dimensions; missing repeats are ones."""
-    counts = [operator.index(n) for n in dims]
+    counts = [index(n) for n in dims]
     return _repeated(input, [1] * (input.ndim - len(counts)) + counts)
 
 

@@ -7,7 +7,6 @@ away.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
+from thunder.core.numbers import converted, index
 from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -27,7 +27,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 def _widths(a: TensorProxy, pad: Sequence[Any]) -> list[tuple[int, int, int]]:
     """`(dimension, before, after)` for each padded dimension, the last one first."""
-    pad = [operator.index(number_value(n)) for n in pad]
+    pad = [index(number_value(n)) for n in pad]
     check(len(pad) % 2 == 0, lambda: "Padding length must be divisible by 2")
     check(
         len(pad) <= 2 * a.ndim,
@@ -46,7 +46,7 @@ def _value(value: Any, dtype: dtypes.dtype) -> Any:
         dtypes.category(number_type(value)) < dtypes.COMPLEX or dtype.category == dtypes.COMPLEX,
         lambda: f"value cannot be converted to type {dtype} without overflow",
     )
-    return dtypes.dtype_to_numbertype(dtype)(number_value(value))
+    return converted(number_value(value), dtypes.dtype_to_numbertype(dtype))
 
 
 def _constant(a: TensorProxy, pad: Sequence[Any], value: Any) -> TensorProxy:

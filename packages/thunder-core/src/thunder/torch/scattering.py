@@ -10,10 +10,11 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
+from thunder.core.numbers import converted
 from thunder.core.prims.indexing import distinct_positions, positions
 from thunder.core.prims.metas import canonicalize_dim, is_number
 from thunder.core.prims.scattering import SCATTER_REDUCTIONS
-from thunder.core.proxies import TensorProxy, number_value
+from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
@@ -75,10 +76,10 @@ def _as_number(src: Any, input: TensorProxy) -> Any:
     check(is_number(src), lambda: f"scatter(): src must be a tensor or a number, not {type(src).__name__}", TypeError)
     found = number_value(src)
     check(
-        dtypes.category(type(found)) < dtypes.COMPLEX or input.dtype.category == dtypes.COMPLEX,
+        dtypes.category(number_type(found)) < dtypes.COMPLEX or input.dtype.category == dtypes.COMPLEX,
         lambda: f"value cannot be converted to type {input.dtype} without overflow",
     )
-    return dtypes.dtype_to_numbertype(input.dtype)(found)
+    return converted(found, dtypes.dtype_to_numbertype(input.dtype))
 
 
 @scatter.samples

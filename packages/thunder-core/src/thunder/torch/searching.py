@@ -13,7 +13,7 @@ from thunder.clang.shape import numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.prims.metas import is_number
-from thunder.core.proxies import TensorProxy, number_value
+from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
 from thunder.torch.base import torchsymbol
@@ -55,7 +55,7 @@ def _as_value(input: Any, like: TensorProxy) -> TensorProxy:
     if not is_number(input):
         return input
     value = number_value(input)
-    dtype = like.dtype if dtypes.category(type(value)) <= like.dtype.category else dtypes.float64
+    dtype = like.dtype if dtypes.category(number_type(value)) <= like.dtype.category else dtypes.float64
     return prims.full((), value, device=like.device, dtype=dtype)
 
 

@@ -6,7 +6,6 @@ Each view says with `view_scatter` how a write to it reaches the tensor that it 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from thunder import clang
 from thunder.clang.shape import infer_shape, numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
+from thunder.core.numbers import index
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
@@ -156,7 +156,7 @@ def unflatten(input: TensorProxy, dim: int, sizes: Sequence[int]) -> TensorProxy
     check(len(sizes) > 0, lambda: "unflatten: sizes must be non-empty")
     dim = canonicalize_dim(input.ndim, dim, False)
     length = input.shape[dim]
-    found = tuple([operator.index(n) for n in sizes])
+    found = tuple([index(n) for n in sizes])
     inferred = found
     if -1 in found:
         rest = numel([n for n in found if n != -1])
@@ -269,7 +269,7 @@ def _atleast_samples(make: MakeTensor) -> Any:
 # -- broadcasting -----------------------------------------------------------------------------------------------------
 def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
     """`size` with the lengths of `a` for -1; torch's errors where `a` does not expand to it."""
-    sizes = [operator.index(n) for n in size]
+    sizes = [index(n) for n in size]
     new = len(sizes) - a.ndim
     check(
         new >= 0,

@@ -12,6 +12,7 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
+from thunder.core.numbers import index as index_of
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
@@ -41,7 +42,7 @@ def _parts(a: TensorProxy, dim: int, sizes: Sequence[int]) -> tuple[TensorProxy,
 # -- split, chunk -----------------------------------------------------------------------------------------------------
 def _split_sizes(length: int, dim: int, sections: Any, name: str = "split") -> list[int]:
     if isinstance(sections, Sequence):
-        sizes = [operator.index(n) for n in sections]
+        sizes = [index_of(n) for n in sections]
         check(
             sum(sizes) == length and all(n >= 0 for n in sizes),
             lambda: (
@@ -50,7 +51,7 @@ def _split_sizes(length: int, dim: int, sections: Any, name: str = "split") -> l
             ),
         )
         return sizes
-    size = operator.index(number_value(sections))
+    size = index_of(number_value(sections))
     check(size >= 0, lambda: f"split expects split_size be non-negative, but got split_size={size}")
     check(
         size > 0 or length == 0,
@@ -374,7 +375,7 @@ def select(input: TensorProxy, dim: int, index: int) -> TensorProxy:
     dim = canonicalize_dim(input.ndim, dim)
     if isinstance(index, TensorProxy):  # torch reads its value; a position in a tensor does as well
         return clang.getitem(input, (*(slice(None),) * dim, index))
-    return _selected(input, dim, _select_position(input, dim, operator.index(index)))
+    return _selected(input, dim, _select_position(input, dim, index_of(index)))
 
 
 @select.view_scatter
@@ -382,7 +383,7 @@ def _(base: Any, new: Any, dim: int, index: Any) -> Any:
     dim = canonicalize_dim(base.ndim, dim)
     if isinstance(index, TensorProxy):
         return clang.setitem(base, (*(slice(None),) * dim, index), new)
-    return _write_selected(base, new, dim, _select_position(base, dim, operator.index(index)))
+    return _write_selected(base, new, dim, _select_position(base, dim, index_of(index)))
 
 
 @select.samples
@@ -405,11 +406,11 @@ def narrow(input: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy
     """`length` elements of `input` along `dim` from `start` on."""
     check(input.ndim > 0, lambda: "narrow() cannot be applied to a 0-dim tensor.")
     dim = canonicalize_dim(input.ndim, dim)
-    length = operator.index(number_value(length))
+    length = index_of(number_value(length))
     check(length >= 0, lambda: "narrow(): length must be non-negative.")
     if isinstance(start, TensorProxy):
         return prims.take(input, dim, _positions_from(input, dim, start, length))
-    start = _narrow_start(input, dim, operator.index(number_value(start)), length)
+    start = _narrow_start(input, dim, index_of(number_value(start)), length)
     return clang.slice_in_dim(input, start, start + length, dim=dim)
 
 
@@ -444,7 +445,7 @@ def _(base: Any, new: Any, dim: int, start: Any, length: int) -> Any:
     if isinstance(start, TensorProxy):
         where = _positions_from(base, dim, start, length)
         return prims.index_put(base, (*(None,) * dim, where), new)
-    return _write_part(base, new, dim, _narrow_start(base, dim, operator.index(number_value(start)), new.shape[dim]))
+    return _write_part(base, new, dim, _narrow_start(base, dim, index_of(number_value(start)), new.shape[dim]))
 
 
 @torchsymbol(torch.narrow_copy, tags=_SHAPE)

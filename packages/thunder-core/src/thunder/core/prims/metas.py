@@ -107,7 +107,11 @@ def _plainly_alike(args: tuple[Any, ...]) -> TensorProxy | None:
                 first = a
             elif a.shape != first.shape or a.dtype is not first.dtype or a.device is not first.device:
                 return None
-        elif first is None or type(a) not in dtypes.number_types or dtypes.category(type(a)) > first.dtype.category:
+        elif (
+            first is None
+            or a.__class__ not in dtypes.number_types
+            or dtypes.category(a.__class__) > first.dtype.category
+        ):
             return None
     return first
 

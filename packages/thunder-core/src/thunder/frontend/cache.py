@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled programs of one callable, and how the one for a call is found.
+
+The prologue of a program says whether it is for a call. The first that is asked is the one that came after the program
+of the last call when that one was last used, so that calls in turns are answered at once. If it refuses, the program
+that last answered arguments of the same shapes is asked, then the others, newest first.
+
+What refuses a call that nobody answers is remembered: numbers and sizes that keep changing become symbolic
+(`symbolic.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from thunder.extend import implementations_epoch
+from thunder.frontend.compiled import Specialization
+from thunder.frontend.guards import GuardFailed, TensorsDiffer
+from thunder.frontend.symbolic import Dynamic
+
+__all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
+
+# What a prologue raises when a call is not for its specialization: a guard's answer, or a path that is gone.
+NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError)
+
+# When these do not fit, further kinds of calls run eagerly.
+MAX_SPECIALIZATIONS = 16
+
+_MAX_KEYS = 64
+_BY_VALUE = frozenset({bool, int, float, type(None)})
+
+
+class Refusal:
+    """Why a program is not for a call. What was found in the call is held no longer than somebody may ask."""
+
+    __slots__ = ("failure", "specialization")
+
+    def __init__(self, specialization: Specialization, failure: Exception):
+        failure.__traceback__ = None  # the frames would hold the call's arguments
+        self.specialization = specialization
+        self.failure = failure
+
+    def __str__(self) -> str:
+        if isinstance(self.failure, GuardFailed):
+            return str(self.failure)
+        return f"something that was read is gone ({type(self.failure).__name__}: {self.failure})"
+
+
+class Cache:
+    """The compiled programs of one callable."""
+
+    def __init__(self, *, symbolic: bool = False):
+        self.dynamic = Dynamic(symbolic)
+        self.likeliest: Specialization | None = None
+        self._last: Specialization | None = None
+        self._all: list[Specialization] = []  # newest first
+        self._by_key: dict[Any, Specialization] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Specialization]:
+        return iter(self._all)
+
+    def find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]
+    ) -> tuple[Specialization, Any] | None:
+        """The program for a call and its inputs. Why others are not for it is added to `refused`."""
+        epoch = implementations_epoch()
+        tried = {id(refusal.specialization) for refusal in refused}
+        key = _key(args, kwargs)
+        first = self._by_key.get(key)
+        for specialization in self._all if first is None else (first, *self._all):
+            if id(specialization) in tried or specialization.epoch != epoch:
+                continue
+            tried.add(id(specialization))
+            try:
+                inputs = specialization.prologue(*args, **kwargs)  # type: ignore[misc]
+            except NOT_FOR_THIS_CALL as failure:
+                refused.append(Refusal(specialization, failure))
+                continue
+            self._remember(key, specialization)
+            return specialization, inputs
+        return None
+
+    def _remember(self, key: Any, specialization: Specialization) -> None:
+        if len(self._by_key) >= _MAX_KEYS:
+            self._by_key.clear()
+        self._by_key[key] = specialization
+        if self._last is not None:
+            self._last.after = specialization
+        self._last = specialization
+        self.likeliest = specialization.after
+
+    def used(self, specialization: Specialization) -> None:
+        """Notes that the likeliest program was the one for a call."""
+        self._last = specialization
+        self.likeliest = specialization.after
+
+    def keep(self, specialization: Specialization, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Adds a program, and drops those that were compiled with what is no longer registered."""
+        epoch = implementations_epoch()
+        self._all = [specialization, *[s for s in self._all if s.epoch == epoch]][:MAX_SPECIALIZATIONS]
+        if self._last not in self._all:
+            self._last = None
+        self._by_key = {key: s for key, s in self._by_key.items() if s in self._all}
+        self._remember(_key(args, kwargs), specialization)
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.__init__(symbolic=self.dynamic.everything)  # type: ignore[misc]
+
+    def newest_first(self, refused: list[Refusal]) -> list[Refusal]:
+        """Refusals in the order in which the programs were made, the last one first."""
+        position = {id(s): i for i, s in enumerate(self._all)}
+        return sorted(refused, key=lambda refusal: position.get(id(refusal.specialization), len(position)))
+
+    def learn(self, refusal: Refusal) -> None:
+        """Remembers what made the newest program refuse a call that nobody answered."""
+        failure = refusal.failure
+        if isinstance(failure, TensorsDiffer):
+            for place, dim in failure.sizes():
+                self.dynamic.size_changed(str(place), dim)
+        elif isinstance(failure, GuardFailed):
+            check = refusal.specialization.checks.get(str(failure.args[0]))
+            if check is not None and len(failure.args) > 1:
+                self._learn_number(check, failure.args[-1])
+
+    def _learn_number(self, check: Any, found: Any) -> None:
+        kind, place, value = check
+        if kind == "value" and _is_number(value) and type(found) is type(value):
+            self.dynamic.number_changed(str(place))
+        elif kind == "contents" and isinstance(found, (list, dict)) and len(found) == len(value):
+            pairs = dict(value) if isinstance(found, dict) else dict(enumerate(value))
+            if any(key not in found for key in pairs) and isinstance(found, dict):
+                return
+            changed = [key for key, was in pairs.items() if found[key] != was]
+            if changed and all(_is_number(pairs[key]) and type(found[key]) is type(pairs[key]) for key in changed):
+                self.dynamic.contents_changed(str(place))
+                for key in changed:
+                    self.dynamic.number_changed(str(place.item(key)))
+
+
+def _is_number(x: Any) -> bool:
+    return type(x) is int or type(x) is float
+
+
+def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is cheaply told of arguments: the shapes of tensors, numbers, and of all else its type."""
+    values = (*args, *kwargs, *kwargs.values()) if kwargs else args
+    return tuple([
+        x.shape if isinstance(x, torch.Tensor) else x if type(x) in _BY_VALUE else type(x) for x in values
+    ])  # fmt: skip

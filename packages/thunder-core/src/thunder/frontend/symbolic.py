@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which numbers and sizes of a program's inputs are symbolic, and how they get into the program.
+
+A jitted callable has one `Dynamic`. With `cache="symbolic values"` the sizes of argument tensors and the numbers among
+the arguments are symbolic from the start; else, and for everything that is reached in another way, a size or number
+becomes symbolic when the guard on it has failed twice.
+
+While a program is traced its `Inputs` make the symbols. A number that an object, a dict, a list, a global or a closure
+holds is replaced there by its symbol for as long as the program runs, so that native Python reads it.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from thunder.core.numbers import SymbolicNumber
+from thunder.frontend.places import Argument, Place
+from thunder.frontend.snapshots import dict_type
+
+if TYPE_CHECKING:
+    from thunder.core.proxies import NumberProxy
+    from thunder.frontend.tracer import Tracer
+
+__all__ = ["FAILURES", "Dynamic", "Inputs", "Number", "Size"]
+
+# So many failures of its guard make a number or size symbolic.
+FAILURES = 2
+
+
+def root_of(place: Place) -> Any:
+    """Where a path starts."""
+    while place.parent is not None:
+        place = place.parent
+    return place.root
+
+
+class Dynamic:
+    """What is symbolic in the programs of one callable."""
+
+    def __init__(self, everything: bool = False):
+        self.everything = everything  # arguments are symbolic from the start
+        self.sizes: dict[str, set[int]] = {}
+        self.numbers: set[str] = set()
+        self.containers: set[str] = set()  # of numbers, which are looked at one by one
+        self._failures: Counter[tuple[str, Any]] = Counter()
+
+    def __bool__(self) -> bool:
+        return self.everything or bool(self.sizes or self.numbers or self.containers)
+
+    def dims(self, place: Place | None, tensor: torch.Tensor) -> frozenset[int]:
+        """The dimensions of a tensor whose sizes are symbolic. Those of size 0 and 1 never are: they broadcast."""
+        if place is None:
+            return frozenset()
+        if self.everything and isinstance(root_of(place), Argument):
+            wanted: Iterable[int] = range(tensor.ndim)
+        else:
+            wanted = self.sizes.get(str(place), ())
+        return frozenset(d for d in wanted if d < tensor.ndim and tensor.shape[d] > 1)
+
+    def takes(self, place: Place, value: Any) -> bool:
+        """Whether a number is symbolic."""
+        if type(value) is not int and (type(value) is not float or not math.isfinite(value)):
+            return False
+        return (self.everything and isinstance(root_of(place), Argument)) or str(place) in self.numbers
+
+    # -- failures -----------------------------------------------------------------------------------------------------
+    def size_changed(self, place: str, dim: int) -> None:
+        """A guard found another size."""
+        if self._counted((place, dim)):
+            self.sizes.setdefault(place, set()).add(dim)
+
+    def number_changed(self, place: str) -> None:
+        """A guard found another number."""
+        if self._counted((place, None)):
+            self.numbers.add(place)
+
+    def contents_changed(self, place: str) -> None:
+        """A guard found other numbers in a container."""
+        if self._counted((place, "contents")):
+            self.containers.add(place)
+
+    def _counted(self, key: tuple[str, Any]) -> bool:
+        self._failures[key] += 1
+        return self._failures[key] >= FAILURES
+
+    def forget(self) -> None:
+        """Starts anew."""
+        self.__init__(self.everything)  # type: ignore[misc]
+
+
+class Size(NamedTuple):
+    """A symbolic size of an input: a leaf, the name of the input in the program, its dimension."""
+
+    leaf: NumberProxy
+    tensor: str
+    dim: int
+
+
+class Number(NamedTuple):
+    """A number that is an input: a leaf, what it is in this call, where it is found."""
+
+    leaf: NumberProxy
+    value: Any
+    place: Place
+
+
+class _Planted(NamedTuple):
+    put: Callable[[Any], None]
+    get: Callable[[], Any]
+    before: Any
+    symbol: Any
+
+
+class Inputs:
+    """The symbolic inputs of one run."""
+
+    def __init__(self, tracer: Tracer, dynamic: Dynamic):
+        self._tracer = tracer
+        self.dynamic = dynamic
+        self.place_of: Callable[[torch.Tensor], Place | None] = lambda tensor: None
+        self.sizes: list[Size] = []
+        self.numbers: list[Number] = []
+        self.dims: dict[int, frozenset[int]] = {}  # by the ids of tensors
+        self._planted: list[_Planted] = []
+        self._known: dict[Place, Any] = {}
+
+    def dims_of(self, tensor: torch.Tensor) -> frozenset[int]:
+        """The dimensions of an input whose sizes are symbolic."""
+        found = self.dims.get(id(tensor))
+        if found is None:
+            found = self.dims[id(tensor)] = self.dynamic.dims(self.place_of(tensor), tensor)
+        return found
+
+    def shape(self, name: str, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """The shape of a new input with symbols for the sizes that are symbolic."""
+        from thunder.core.symbolic import symbols_of
+
+        shape: list[Any] = list(tensor.shape)
+        for dim in sorted(self.dims_of(tensor)):
+            shape[dim] = symbols_of(self._tracer.trace).size(shape[dim])
+            self.sizes.append(Size(shape[dim].proxy, name, dim))
+        return tuple(shape)
+
+    def number(self, place: Place, value: Any) -> Any:
+        """The symbol of a number that is an input."""
+        from thunder.core.symbolic import symbols_of
+
+        found = self._known.get(place)
+        if found is None:
+            trace = self._tracer.trace
+            found = symbols_of(trace).number(value, trace.add_name(place.label or "n"))
+            self._known[place] = found
+            trace.args.append(found.proxy)
+            self.numbers.append(Number(found.proxy, value, place))
+        return found
+
+    # -- in the user's objects, while the program runs ----------------------------------------------------------------
+    def plant(self, target: Any, key: Any, before: Any, symbol: Any) -> None:
+        """Puts a symbol where the program finds a number."""
+        put, get = _access(target, key)
+        self._planted.append(_Planted(put, get, before, symbol))
+        put(symbol)
+
+    @property
+    def planted(self) -> int:
+        """How many symbols have been put into objects."""
+        return len(self._planted)
+
+    def uproot(self) -> None:
+        """Puts the numbers back, where the program has not assigned something else."""
+        for planted in reversed(self._planted):
+            if planted.get() is planted.symbol:
+                planted.put(planted.before)
+        self._planted.clear()
+
+
+def can_hold(target: Any) -> bool:
+    """Whether a number in it can be replaced for a while."""
+    return isinstance(target, (dict, list, types.CellType)) or not isinstance(target, (type, tuple))
+
+
+def _access(target: Any, key: Any) -> tuple[Callable[[Any], None], Callable[[], Any]]:
+    if isinstance(target, types.CellType):
+        cell: Any = target
+        return lambda value: setattr(cell, "cell_contents", value), lambda: cell.cell_contents
+    if isinstance(target, dict):
+        base = dict_type(target)
+        return lambda value: base.__setitem__(target, key, value), lambda: base.get(target, key)
+    if isinstance(target, list):
+        return (
+            lambda value: list.__setitem__(target, key, value),
+            lambda: list.__getitem__(target, key) if key < list.__len__(target) else None,
+        )
+    return (
+        lambda value: object.__setattr__(target, key, value),
+        lambda: object.__getattribute__(target, key),
+    )
+
+
+def is_symbolic(x: Any) -> bool:
+    """Whether it is a number that is not known while tracing."""
+    return isinstance(x, SymbolicNumber)

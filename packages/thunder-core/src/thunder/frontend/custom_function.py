@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
-from thunder.core.errors import TracingError
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import state
@@ -70,20 +70,19 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
     # A forward sees inputs that are not views of anything: what it returns unchanged is a tensor of its own.
     with trace.scope() as forward, tracer.without_gradients():
         out = _forward(cls, ctx, handles)
-        output = tracer.unwrap(out)
-    flat = {p.name: p for p in proxies_in(output)}
-    given = {p.name for p in proxies_in(inputs)}
-    if any(name in given for name in flat):
-        raise TracingError(
-            f"{cls.__name__}.forward returns one of its inputs unchanged, which cannot be traced: return "
-            "input.view_as(input)"
-        )
+        with tracer.recording():
+            output = _anew(tracer.unwrap(out), {p.name for p in proxies_in(inputs)})
     backward = _trace_backward(tracer, cls, ctx, output)
     sym = _symbol(cls, inputs, output, forward, backward)
     trace.record(BoundSymbol(sym, inputs, {}, output, forward, state.source))
     grad = any(ctx.needs_input_grad) and torch.is_grad_enabled()
     stopped = {id(t) for t in ctx._non_differentiable}
     return _wrapped(tracer, out, output, grad, stopped)
+
+
+def _anew(output: Any, given: set[str]) -> Any:
+    """An output in which what is an input unchanged is a value of its own: its gradient goes through backward."""
+    return map_proxies(output, lambda p: prims.barrier(p)[0] if p.name in given else p)
 
 
 def _forward(cls: Any, ctx: TracedContext, args: tuple[Any, ...]) -> Any:
@@ -124,7 +123,7 @@ def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -
             result.gradients = tracer.unwrap(grads if isinstance(grads, tuple) else (grads,))
         result.operations = operations
     except Exception as error:  # only a program that is differentiated has to have a backward that can be traced
-        result.error = error
+        result.error = error.with_traceback(None)  # whose frames hold handles
     return result
 
 

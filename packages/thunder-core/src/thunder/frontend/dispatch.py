@@ -23,6 +23,7 @@ from thunder.core.symbol import Symbol
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
 from thunder.frontend.tracer import Tracer, annotate, needs_grad, tensors_in, user_line
+from thunder.frontend.writing import keeping_gradients, resize
 from thunder.torch.base import language, torch_function_map
 
 __all__ = ["TracingMode", "call_torch_function"]
@@ -83,7 +84,22 @@ class TracingMode(TorchFunctionMode):
             # A symbol that user code called directly is being evaluated: what it asks torch (a device, a dtype) is no
             # operation of the program.
             return func(*args, **(kwargs or {}))
+        if types:
+            for owner in types:
+                if owner.__torch_function__ is not _BY_DEFAULT and _is_of_the_users(owner):
+                    with self:
+                        result = owner.__torch_function__(func, types, args, kwargs or {})
+                    if result is not NotImplemented:
+                        return result
         return call_torch_function(func, args, kwargs or {})
+
+
+_BY_DEFAULT = torch.Tensor.__torch_function__
+
+
+def _is_of_the_users(cls: type) -> bool:
+    """Whether a class that is no tensor's says by itself what torch functions do with its instances."""
+    return not issubclass(cls, torch.Tensor)
 
 
 def _tracer_of(args: Any, kwargs: Any) -> Tracer:
@@ -254,6 +270,7 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torc
     """Writes a result into `target`, as an in-place operation does, and returns `target`."""
     handle = tracer.handle_of(target)
     _check_leaf(tracer, handle, result, name)
+    result = keeping_gradients(tracer, handle, result)
     value = aliasing.read(result) if isinstance(result, Handle) else result
     with tracer.recording():
         aliasing.write(handle, value, name)
@@ -287,4 +304,7 @@ def _check_leaf(tracer: Tracer, handle: Handle, result: Any, name: str) -> None:
 def _assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
     if isinstance(out, (tuple, list)):
         return type(result)(_assign_out(tracer, o, r, name) for o, r in zip(out, result))
+    handle = tracer.handle_of(out)
+    if isinstance(result, Handle) and tuple(handle.shape) != tuple(result.shape):
+        resize(tracer, handle, result, name)
     return assign(tracer, out, result, name)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions of torch that no torch function override reaches, replaced while a program is traced.
 
-A replacement asks whether the calling thread is the one that traces, and is torch's own function for all others.
+A replacement asks whether the program that is traced calls it, and is torch's own function for everybody else: other
+threads, and thunder and torch themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thunder.core.errors import TracingError
+from thunder.core.state import state
 from thunder.frontend.checkpointing import checkpoint_traced
 from thunder.frontend.custom_function import apply_traced
 
@@ -35,11 +37,11 @@ class _CompilingHere:
         return threading.get_ident() == self.thread or bool(self.before)
 
 
-def _uncompiled(thread: int, compile: Any) -> Any:
-    """`torch.compile`, which on the tracing thread gives the function as it is."""
+def _uncompiled(tracer: Tracer, compile: Any) -> Any:
+    """`torch.compile`, which in a traced program gives the function as it is."""
 
     def call(model: Any = None, **options: Any) -> Any:
-        if threading.get_ident() != thread:
+        if state.frontend is not tracer:
             return compile(model, **options)
         return (lambda model: model) if model is None else model
 
@@ -53,7 +55,7 @@ def _compiled_callables_unwrapped() -> Any:
     return torch.compiler.set_stance("force_eager")
 
 
-def _checkpointed(tracer: Tracer, thread: int) -> list[tuple[Any, str, Any]]:
+def _checkpointed(tracer: Tracer) -> list[tuple[Any, str, Any]]:
     """`torch.utils.checkpoint.checkpoint`, which programs hold under names of their own.
 
     torch wraps it in a function that looks up, at each call, what to run: that is replaced too. (A private part of
@@ -67,7 +69,7 @@ def _checkpointed(tracer: Tracer, thread: int) -> list[tuple[Any, str, Any]]:
 
     def here_or(fn: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            return (traced if threading.get_ident() == thread else fn)(*args, **kwargs)
+            return (traced if state.frontend is tracer else fn)(*args, **kwargs)
 
         return call
 
@@ -80,8 +82,7 @@ def _checkpointed(tracer: Tracer, thread: int) -> list[tuple[Any, str, Any]]:
 
 @contextmanager
 def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
-    """Within it, what torch's overrides do not reach goes to `tracer`, on this thread."""
-    thread = threading.get_ident()
+    """Within it, what torch's overrides do not reach goes to `tracer`, where its program calls it."""
     function = torch.autograd.Function
     apply = next(c.__dict__["apply"] for c in function.__mro__ if "apply" in c.__dict__)
 
@@ -89,13 +90,13 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
         return apply.__get__(None, cls)(*args, **kwargs)  # a class method, in some versions of torch one written in C
 
     def traced_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread:
+        if state.frontend is not tracer:
             return original(cls, *args, **kwargs)
         return apply_traced(tracer, cls, args, kwargs)
 
     def refused(name: str, fn: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread:
+            if state.frontend is not tracer:
                 return fn(*args, **kwargs)
             raise TracingError(
                 f"{name} inside a traced function is not traced: call it outside, on the jitted function or around it"
@@ -106,7 +107,7 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     flag = torch.compiler._is_compiling_flag
     owners: list[tuple[Any, str, Any]] = [
         (function, "apply", classmethod(traced_apply)),
-        (torch.compiler, "_is_compiling_flag", _CompilingHere(thread, flag)),
+        (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),
     ]
     for name in ("grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize"):
         fn = getattr(torch.func, name, None)
@@ -114,10 +115,10 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
             owners.append((torch.func, name, refused(f"torch.func.{name}", fn)))
     owners.append((torch, "vmap", refused("torch.vmap", torch.vmap)))
     owners.append((torch, "cond", refused("torch.cond", torch.cond)))
-    owners.append((torch, "compile", _uncompiled(thread, torch.compile)))
+    owners.append((torch, "compile", _uncompiled(tracer, torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
-    owners += _checkpointed(tracer, thread)
+    owners += _checkpointed(tracer)
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

@@ -21,6 +21,7 @@ from thunder.core.errors import TracingError
 from thunder.frontend.handle import Handle
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.frontend.tracer import Tracer
+from thunder.frontend.writing import call_mutating, mutating_overload
 
 __all__ = ["call_opaque", "call_python_source"]
 
@@ -97,6 +98,9 @@ def _flat(x: Any) -> list[Any]:
 
 def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a function of torch that thunder does not look into."""
+    operation = mutating_overload(func)
+    if operation is not None:
+        return call_mutating(tracer, operation, args, kwargs)
     out = kwargs.pop("out", None)
     name = getattr(func, "__name__", "")
     if _writes(func, name):
@@ -124,8 +128,7 @@ def _without_gradients(tracer: Tracer, result: Any) -> Any:
 
 
 def _writes(func: Any, name: str) -> bool:
-    schema = getattr(func, "_schema", None)
-    return (name.endswith("_") and not name.endswith("__")) or bool(schema is not None and schema.is_mutable)
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

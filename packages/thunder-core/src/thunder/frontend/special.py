@@ -131,7 +131,15 @@ def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
     import thunder.torch as ltorch
 
     handle = tracer.handle_of(target)
+    if _is_whole(key) and not (isinstance(value, torch.Tensor) and value.dim() > handle.dim()):
+        _copy_(tracer, handle, value)  # a number fills it
+        return
     _write(tracer, handle, tracer.call_symbol(ltorch.setitem, (handle, key, value), {}), "__setitem__")
+
+
+def _is_whole(key: Any) -> bool:
+    """Whether an index takes all of a tensor."""
+    return key is Ellipsis or (isinstance(key, slice) and key == slice(None))
 
 
 @_special(torch.Tensor.zero_)

@@ -896,3 +896,146 @@ def test_why_it_traced_anew(net: Net) -> None:
     net.config.scale = 7.0
     w.changed()
     assert "config.scale was 2.0" in thunder.explain(w.jitted)
+
+
+# -- what models of libraries do --------------------------------------------------------------------------------------
+class Mapped:
+    """Attributes under other names, as configurations of model libraries have them."""
+
+    names: dict[str, str] = {"size": "width"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.width = 2.0
+        self.used = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(super().__getattribute__("names").get(name, name), value)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "names":
+            name = super().__getattribute__("names").get(name, name)
+        return super().__getattribute__(name)
+
+
+def test_lookups_of_a_class_of_its_own() -> None:
+    """A `__getattribute__` written in Python may look anywhere: everything that the object has is guarded."""
+    options = Mapped()
+
+    def f(x: Any) -> Any:
+        options.used = True
+        return x * options.size
+
+    watched = Watched(f)
+    options.width = 3.0
+    watched.changed()
+    options.size = 4.0
+    watched.changed()
+    lookup, assign = Mapped.__getattribute__, Mapped.__setattr__
+    try:
+        Mapped.__getattribute__ = lambda self, name: 5.0 if name == "size" else object.__getattribute__(self, name)
+        watched.changed()
+        Mapped.__setattr__ = lambda self, name, value: object.__setattr__(self, name, value)
+        watched.changed()
+    finally:
+        Mapped.__getattribute__, Mapped.__setattr__ = lookup, assign
+
+
+KINDS: set[type] = {Mapped}
+
+
+def test_sets_of_classes() -> None:
+    """Their elements are guarded."""
+
+    def f(x: Any) -> Any:
+        return x * (2 if Watched in KINDS else 3) * len(KINDS)
+
+    watched = Watched(f)
+    KINDS.add(Watched)
+    watched.changed()
+    KINDS.remove(Mapped)
+    KINDS.add(type("Mapped", (), {}))  # a class of the same name
+    watched.changed()
+
+
+NOTHING = object()
+CHOSEN: Any = NOTHING
+
+
+def test_sentinels() -> None:
+    """An object without anything in it is itself."""
+    global CHOSEN
+
+    def f(x: Any) -> Any:
+        return x if CHOSEN is NOTHING else x + 1
+
+    watched = Watched(f)
+    CHOSEN = object()
+    watched.changed()
+
+
+@dataclasses.dataclass
+class Fields:
+    """A class that looks at its own fields."""
+
+    x: Any = None
+    y: Any = None
+
+    def filled(self) -> int:
+        return sum(getattr(self, f.name) is not None for f in dataclasses.fields(self))
+
+
+def test_fields_of_dataclasses() -> None:
+    """Reading them is no reason to trace each call."""
+    Watched(lambda x: x * Fields(x).filled()).kept()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2
+
+
+def test_custom_functions_by_name() -> None:
+    """What `Doubled.apply` is while a program is traced is not what is guarded, but its forward is."""
+    watched = Watched(lambda x: Doubled.apply(x))
+    before = Doubled.forward
+    try:
+        Doubled.forward = staticmethod(lambda ctx, x: x * 3)
+        watched.changed()
+    finally:
+        Doubled.forward = staticmethod(before)
+
+
+def test_custom_operators_with_gradients() -> None:
+    """torch gives them an autograd function, which is none of the program's."""
+
+    @torch.library.custom_op("thunder_test_stale::triple", mutates_args=())
+    def triple(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    triple.register_fake(lambda x: torch.empty_like(x))
+    triple.register_autograd(lambda ctx, g: g * 3)
+    x = X.clone().requires_grad_()
+    watched = Watched(lambda x: torch.ops.thunder_test_stale.triple(x).sin(), x)
+    watched.kept()
+    (found,) = torch.autograd.grad(watched.jitted(x).sum(), x)
+    torch.testing.assert_close(found, 3 * (3 * X).cos())
+
+
+def test_the_compiling_flag_is_a_boolean() -> None:
+    """`torch.compiler.is_compiling()` is used like any other."""
+
+    def f(x: Any) -> Any:
+        flag = torch.compiler.is_compiling()
+        both = flag | False
+        both &= True
+        flag |= False
+        assert (both, flag == True, flag ^ True, int(flag), repr(flag)) == (True, True, False, 1, "True")  # noqa: E712
+        assert {True: 1}[flag] == 1
+        return x + 1
+
+    thunder.jit(f)(X)

@@ -66,11 +66,13 @@ class Classes(Values):
 
     def _class_read(self, cls: type, name: str, raw: Any) -> None:
         """A class's attribute was read, as it stands in the `__dict__` of the first class that has it."""
-        if name in UNSHADOWED or kinds.is_of_the_interpreter(raw):
+        if kinds.is_of_the_interpreter(raw) or hasattr(raw, "_thunder_hook"):
             return
         owner = next((c for c in cls.__mro__ if name in c.__dict__), None)
-        if owner is None:
+        if owner is None or (name in UNSHADOWED and is_library_class(owner)):
             return
+        if owner is torch.autograd.Function and name == "apply":
+            return  # another one while a program is traced
         before = self.reached.get(id(owner))
         if before is not None and before.snapshots and before.snapshots[0].before.get(name, ABSENT) is not raw:
             return  # the program assigned it

@@ -36,6 +36,30 @@ class _CompilingHere:
     def __bool__(self) -> bool:
         return threading.get_ident() == self.thread or bool(self.before)
 
+    # Programs treat what `torch.compiler.is_compiling()` gives as the boolean that it is elsewhere.
+    def __or__(self, other: Any) -> Any:
+        return bool(self) | other
+
+    def __and__(self, other: Any) -> Any:
+        return bool(self) & other
+
+    def __xor__(self, other: Any) -> Any:
+        return bool(self) ^ other
+
+    __ror__, __rand__, __rxor__ = __or__, __and__, __xor__
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == other
+
+    def __hash__(self) -> int:
+        return hash(bool(self))
+
+    def __index__(self) -> int:
+        return int(bool(self))
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
 
 def _uncompiled(tracer: Tracer, compile: Any) -> Any:
     """`torch.compile`, which in a traced program gives the function as it is."""

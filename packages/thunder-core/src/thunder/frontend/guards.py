@@ -233,6 +233,7 @@ _CONDITIONS = {
     "absent": "{1} in {0}",
     "empty": "{0}",
     "length": "len({0}) != {1}",
+    "members": "{0} != {1}",
     "no_attribute": "hasattr({0}, {1})",
     "disjoint": "not {0}.keys().isdisjoint({1})",
 }

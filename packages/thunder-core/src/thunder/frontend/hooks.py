@@ -10,6 +10,7 @@ import functools
 import gc
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -137,6 +138,8 @@ class ClassHooks:
         original = cls.__getattribute__
         if getattr(original, "_thunder_hook", False):
             return True  # a base is watched, or a trace around this one watches it
+        if isinstance(original, types.FunctionType):
+            return False  # what one of the program's own looks up instead would not be seen
         if _installs.get(cls, 0) >= MAX_INSTALLS:
             return False
         _installs[cls] = _installs.get(cls, 0) + 1

@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import collections
 import contextvars
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -38,9 +39,10 @@ _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
              types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, datetime.date, datetime.time,
              datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, torch.Generator, torch.Stream,
-             type(threading.Lock()), type(threading.RLock()), Symbol)  # fmt: skip
+             type(threading.Lock()), type(threading.RLock()), dataclasses.Field, Symbol)  # fmt: skip
 _LRU = type(functools.lru_cache(lambda: None))
 _FOUND: dict[type, str] = {
+    object: "identity",  # a sentinel
     types.FunctionType: "function", types.MethodType: "method", functools.partial: "partial", _LRU: "wrapper",
     types.SimpleNamespace: "namespace", weakref.ref: "reference",
     contextvars.ContextVar: "variable", threading.local: "opaque",
@@ -143,6 +145,11 @@ def _is_plain(x: Any) -> bool:
 def is_key(x: Any) -> bool:
     """Whether a dict's key can be compared with what it was."""
     return _is_plain(x) or kind_of(x) in ("identity", "class")
+
+
+def are_told_apart(items: tuple[Any, ...]) -> bool:
+    """Whether elements of a set are equal only where they are the same: strings and classes."""
+    return all(type(x) is str or (isinstance(x, type) and has_plain_lookup(x)) for x in items)
 
 
 def is_literal(x: Any) -> bool:

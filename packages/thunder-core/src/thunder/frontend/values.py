@@ -229,6 +229,8 @@ class Values:
             self._check("empty", place)
         elif len(items) > (MAX_PLAIN if plain else MAX_ITEMS):
             self._refuse(f"{place} has {len(items)} items, of which a guard cannot tell which were read")
+        elif isinstance(x, (set, frozenset)) and kinds.are_told_apart(items):
+            self._check("members", place, frozenset(items))
         elif plain and not self._one_by_one(place, x):
             self._check("contents", place, kinds.frozen(x))
         elif isinstance(x, (set, frozenset)) or (pairs and not all(kinds.is_key(k) for k, _ in items)):

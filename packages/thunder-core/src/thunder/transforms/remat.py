@@ -9,7 +9,8 @@ inputs cost next to nothing, since their owner keeps them.
 What is computed again is what costs no time to speak of. With torch, which runs operations one by one, that is
 
 - views of what is saved, and values that hang on no input (fills, ranges, masks of them);
-- casts to a wider type.
+- casts to a wider type;
+- one step of light arithmetic (a sum, a product, a choice) on values that backward reads in any case.
 
 A fusion executor that takes an operation computes it again in a kernel that it launches anyway, where it reads less
 than it would have read. So where one is asked, elementwise operations that it takes are computed again too. Matrix
@@ -40,13 +41,15 @@ __all__ = ["REMAT", "choose_saved"]
 REMAT = ("auto", "none", "all")
 
 Producers = dict[str, tuple[int, BoundSymbol]]
-CanRecompute = Callable[[BoundSymbol], bool]
+# Whether an operation may be run again, given whether backward reads a value anyway.
+CanRecompute = Callable[[BoundSymbol, Callable[[Proxy], bool]], bool]
 
 _SHAPING = frozenset({OpTags.SHAPE_OP, OpTags.VIEW_OP})
 _CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.SHAPE_OP, OpTags.VIEW_OP})
 _DEAR = frozenset({OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.OPAQUE_OP, OpTags.RANDOM_OP, OpTags.DEVICE_SYNC_OP})
 _KEEP_ORDER = frozenset({"view", "unflatten", "unsqueeze", "squeeze"})  # of the elements in memory
 _MAKE_ORDER = frozenset({"reshape", "flatten", "contiguous"})  # by a copy where they lie otherwise
+_LIGHT = frozenset({prims.add, prims.sub, prims.mul, prims.div, prims.neg, prims.where, prims.convert_element_type})
 SMALL = 1 << 16  # what takes less memory is not worth an operation
 
 
@@ -77,14 +80,17 @@ def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> Ca
     fusers = [ex for ex in executors if hasattr(ex, "can_fuse")]
     constants = _constants(producers)
 
-    def can_recompute(op: BoundSymbol) -> bool:
+    def can_recompute(op: BoundSymbol, at_hand: Callable[[Proxy], bool]) -> bool:
         if not is_cheap(op):
             return False
         if remat == "all" or any(ex.can_fuse(op) for ex in fusers):
             return True
         # An operation of its own: worth its time where much memory is at stake, and easily written anew.
-        large = any(bytes_of(p) >= SMALL for p in op.flat_outs)
-        return large and (_widens(op) or any(name in constants for name in op.out_names))
+        if all(bytes_of(p) < SMALL for p in op.flat_outs):
+            return False
+        if _widens(op) or any(name in constants for name in op.out_names):
+            return True
+        return _is_light(op) and all(map(at_hand, op.flat_args))
 
     return can_recompute
 
@@ -111,6 +117,13 @@ def is_cheap(op: BoundSymbol) -> bool:
     if not tags.isdisjoint(_CHEAP) or not op.arg_names:
         return True
     return bool(op.subsymbols) and all(is_cheap(sub) for sub in op.subsymbols)
+
+
+def _is_light(op: BoundSymbol) -> bool:
+    """Whether it is one pass of light arithmetic over its operands."""
+    if op.subsymbols:
+        return all(_is_light(sub) or not sub.sym.tags.isdisjoint(_SHAPING) for sub in op.subsymbols)
+    return op.sym in _LIGHT
 
 
 def _widens(op: BoundSymbol) -> bool:
@@ -146,6 +159,12 @@ class _Graph:
         self.memory: dict[str, str] = {}  # the value whose memory a value lies in
         self.recomputed: dict[str, bool] = {}  # by memory: whether it can be computed again
         self._scattered = _scattered(producers)
+        read_anyway = {self._root(p).name for p in read}
+
+        def at_hand(p: Proxy) -> bool:
+            root = self._root(p).name
+            return root in read_anyway or root not in producers
+
         stack = list(read)
         while stack:
             p = stack.pop()
@@ -157,7 +176,7 @@ class _Graph:
             self.values.setdefault(root.name, root)
             self.memory.setdefault(root.name, root.name)
             found = producers.get(root.name)
-            self.recomputed[root.name] = found is not None and can_recompute(found[1])
+            self.recomputed[root.name] = found is not None and can_recompute(found[1], at_hand)
             if found is not None and self.recomputed[root.name]:
                 stack += found[1].flat_args
 

@@ -128,7 +128,7 @@ class Differentiable:
         trace = self.split.backward(*key, boxed=False)
         constant = {p.name for p in self.split.forward.output[1]}
         constant -= {p.name for p in self.split.wrt}
-        constant -= {self.split.saved_as(p).name for p in self.split.outputs[self.split.returned :]}
+        constant -= {self.split.saved_as(p).name for p in self.split.outputs}
         wrt = [p for p in trace.args if isinstance(p, TensorProxy) and p.name not in constant]
         split = Split(trace, self.split.executors, wrt, remat=self.remat)
         return Differentiable(split, self.compile, remat=self.remat, guarded=False)
@@ -226,7 +226,7 @@ def _function_of(d: Differentiable, forward_program: Callable[..., Any]) -> Call
     flatten, tensors, numbers, not_taking = None if d.plain else d.flatten, d.tensors, d.numbers, d.not_taking
     arriving, wanted, gradient_of, everything = d.arriving, d.wanted, d.gradient_of, d.everything
     programs: dict[Any, Any] = {}
-    prunes, guarded, count = d.prunes, d.guarded, len(d.arriving)
+    prunes, guarded = d.prunes, d.guarded
     in_order = gradient_of == list(range(len(gradient_of)))
     first = arriving[0] if len(arriving) == 1 else None
 
@@ -261,10 +261,10 @@ def _function_of(d: Differentiable, forward_program: Callable[..., Any]) -> Call
 
     def backward(ctx: Any, *grads: Any) -> Any:
         if first is not None and not prunes and guarded and grads[first] is not None:
-            key = everything
+            key, given = everything, [grads[first]]
         else:
             key = key_of(ctx, grads)
-        given = grads if count == len(grads) == 1 else [grads[i] for i, there in zip(arriving, key[0]) if there]
+            given = [grads[i] for i, there in zip(arriving, key[0]) if there]
         if torch.is_grad_enabled():  # create_graph=True
             found = recorded(ctx, key, given)
         else:

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import inspect
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -320,3 +323,91 @@ def test_a_module_that_is_not_reached_is_not_touched() -> None:
         assert dict(cls.__dict__) == attributes
     assert type(ours).forward is Net.forward
     assert all(type(p) is nn.Parameter for p in ours.parameters())
+
+
+# -- methods of the model ---------------------------------------------------------------------------------------------
+class Stepping(nn.Module):
+    """Has methods that call it, as models that generate do."""
+
+    rate = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.rate = 0.5
+
+    def forward(self, x: Any, *, gain: float = 1.0, **others: Any) -> Any:
+        return self.layer(x).tanh() * gain
+
+    def describe(self) -> str:
+        return type(self).__name__
+
+    def step(self, x: Any) -> Any:
+        return self(x, gain=self.rate)
+
+    @classmethod
+    def make(cls) -> Stepping:
+        return cls()
+
+
+class Generating(Stepping):
+    """Chooses a method by name, and calls those of its base."""
+
+    def describe(self) -> str:
+        return f"generating {super().describe()}"
+
+    def generate(self, x: Any, method: str = "step") -> Any:
+        taken = [name for name in ("gain", "cache") if name in inspect.signature(self.forward).parameters]
+        assert taken == ["gain"]
+        self.made = 0
+        for _ in range(3):
+            x = getattr(type(self), method)(self, x)
+            self.made += 1
+        return x
+
+
+def test_methods_of_the_model_run_compiled_programs() -> None:
+    """Where a method calls its model, it calls the jitted one."""
+    model = Generating()
+    jitted = thunder.jit(model)
+    x = torch.linspace(-1, 1, 6).view(2, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(jitted.generate(x), model.generate(x), rtol=0, atol=0)
+    assert counts(jitted) == (1, 2)
+    assert (jitted.made, model.made, "made" in model.__dict__) == (3, 3, True)
+    assert jitted.describe().startswith("generating ThunderModule")
+    assert (jitted.rate, model.rate) == (0.5, 0.5)
+    assert isinstance(jitted, Generating)
+    assert type(jitted.make()) is Generating
+    assert inspect.signature(jitted.forward) == inspect.signature(model.forward)
+    with pytest.raises(AttributeError):
+        jitted.nothing  # noqa: B018
+    with pytest.raises(AttributeError):
+        type(jitted).nothing  # noqa: B018
+
+
+def test_jitted_modules_of_one_class_are_alike() -> None:
+    """Each class of models has one class of jitted modules, which copies and pickles keep."""
+    one, two = thunder.jit(Generating()), thunder.jit(Generating())
+    assert type(one) is type(two) is not type(thunder.jit(Stepping()))
+    for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert type(other) is type(one)
+        x = torch.ones(1, 3)
+        torch.testing.assert_close(other.step(x), one.step(x))
+        assert counts(other) == (1, 0)
+
+
+def test_a_class_of_models_can_go() -> None:
+    """thunder keeps no class of the user's alive."""
+
+    def once() -> Any:
+        class Local(nn.Module):
+            def forward(self, x: Any) -> Any:
+                return super().forward(x)
+
+        thunder.jit(Local())
+        return weakref.ref(Local)
+
+    found = once()
+    gc.collect()
+    assert found() is None

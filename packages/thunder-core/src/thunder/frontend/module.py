@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import functools
+import types
+import weakref
 from typing import Any
 
 import torch
@@ -16,8 +19,51 @@ def _rebuild(model: torch.nn.Module, options: Any, transforms: Any) -> ThunderMo
     return ThunderModule(model, JitFunction(model, options, transforms=transforms))
 
 
+class _OfModel(type):
+    """The classes of jitted modules, one for each class of models: what they lack is looked up in the model's."""
+
+    _model_class: weakref.ref[type]
+
+    def __getattr__(cls, name: str) -> Any:
+        model_class = cls._model_class()
+        if model_class is None or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(model_class, name)
+
+
+# Weak both ways: such a class leads to its model's.
+_classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
+
+
+def _forward(model_class: Any) -> Any:
+    """`forward` with the signature of the model's: programs ask it which arguments a model takes."""
+
+    @functools.wraps(model_class.forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["_jitted"](*args, **kwargs)
+
+    return forward
+
+
+def _class_for(model_class: type) -> type:
+    known = _classes.get(model_class)
+    found = None if known is None else known()
+    if found is None:
+        content = {"__module__": __name__, "_model_class": weakref.ref(model_class), "forward": _forward(model_class)}
+        found = _OfModel(f"ThunderModule[{model_class.__name__}]", (ThunderModule,), content)
+        _classes[model_class] = weakref.ref(found)
+    return found
+
+
 class ThunderModule(torch.nn.Module):
-    """Runs `model` through compiled programs. Parameters, buffers, submodules and attributes are the model's own."""
+    """Runs `model` through compiled programs. Parameters, buffers, submodules and attributes are the model's own.
+
+    Methods of the model are called with this in the model's place, so that `generate` and the like run compiled
+    programs too. isinstance() says that it is a model, as `super()` in these methods needs.
+    """
+
+    def __new__(cls, model: torch.nn.Module, jitted: JitFunction) -> ThunderModule:
+        return super().__new__(_class_for(type(model)))  # type: ignore[no-any-return]
 
     def __init__(self, model: torch.nn.Module, jitted: JitFunction):
         super().__init__()
@@ -58,8 +104,15 @@ class ThunderModule(torch.nn.Module):
         self.__dict__["_model"].train(mode)
         return self
 
+    @property
+    def __class__(self) -> type:  # what isinstance() and the super() of the model's methods go by
+        return type(self.__dict__["_model"]) if "_model" in self.__dict__ else ThunderModule
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_model"], name)
+        found = getattr(self.__dict__["_model"], name)
+        if isinstance(found, types.MethodType) and found.__self__ is self.__dict__["_model"]:
+            return types.MethodType(found.__func__, self)  # where it calls the model, it calls the compiled one
+        return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         model = self.__dict__.get("_model")

@@ -117,3 +117,31 @@ def test_class_numbers_out_of_range() -> None:
     """torch, which sees the values, refuses them."""
     with pytest.raises(IndexError, match="Target 9 is out of bounds"):
         thunder.jit(lambda x, t: F.cross_entropy(x, t))(torch.randn(2, 5), torch.tensor([0, 9]))
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (5,), (2, 5, 3)])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_gradients_of_weights(shape: tuple[int, ...], reduction: str) -> None:
+    """With probabilities the classes' weights have one, of every order; with class numbers they may not need one."""
+    generator = torch.Generator().manual_seed(0)
+    x, target = (torch.rand(shape, dtype=torch.float64, generator=generator) for _ in range(2))
+    weight = torch.rand(5, dtype=torch.float64, generator=generator)
+    leaves = [t.requires_grad_() for t in (x, target, weight)]
+
+    def loss(x: Any, target: Any, weight: Any) -> Any:
+        return F.cross_entropy(x, target, weight, reduction=reduction, label_smoothing=0.2).sin().sum()
+
+    results = []
+    for f in (loss, thunder.jit(loss)):
+        first = torch.autograd.grad(f(*leaves), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.cos().sum() for g in first), leaves)
+        results.append([t.detach() for t in (*first, *second)])
+    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-12)
+
+
+def test_weights_of_class_numbers_need_no_gradient() -> None:
+    """Torch's own words."""
+    weight = torch.ones(5, requires_grad=True)
+    for f in (F.cross_entropy, lambda x, t, w: F.nll_loss(x.log_softmax(1), t, w)):
+        with pytest.raises(RuntimeError, match="not differentiable with respect to argument 'weight'"):
+            thunder.jit(f)(torch.randn(2, 5, requires_grad=True), torch.tensor([0, 1]), weight)

@@ -79,6 +79,17 @@ def _check_weight(weight: Any, classes: int) -> None:
     )
 
 
+def check_constant(weight: Any) -> None:
+    """Torch has no gradient of the classes' weights, and says so."""
+    check(
+        weight is None or not weight.requires_grad,
+        lambda: (
+            "The function 'nll_loss_forward' is not differentiable with respect to argument 'weight'. This input "
+            "cannot have requires_grad True."
+        ),
+    )
+
+
 def _target_like_rows(input: Any, target: Any) -> Any:
     """Class numbers as int64, shaped as the input without its classes."""
     if input.ndim == 1 and target.ndim == 1:
@@ -175,6 +186,7 @@ def _(
     reduction: str = "mean",
 ) -> Any:
     reduction = reduction_of(reduction, size_average, reduce)
+    check_constant(weight)
     out, total = nll_loss_forward(input, target, weight, reduction, ignore_index)
     put_grad(input, nll_loss_backward(get_grad(out), input, target, weight, reduction, ignore_index, total))
     return out
@@ -352,10 +364,14 @@ def probability_rule(input: Any, target: Any, weight: Any, reduction: str, smoot
         g = ltorch.unsqueeze(g, dim)
     elif reduction == "mean":
         g = g / _number_of_rows(input)
+    smoothed = _smoothed(target, smoothing, input.shape[dim])
     if weight is not None:
+        of_weight = -(g * x * smoothed)
+        rows = [d for d in range(x.ndim) if d != dim]
+        of_weight = clang.maybe_convert_to_dtype(clang.sum(of_weight, rows) if rows else of_weight, weight.dtype)
+        put_grad(weight, of_weight)
         g = g * _by_class(weight, input)
-    of_x = -(g * _smoothed(target, smoothing, input.shape[dim]))
-    of_x = clang.maybe_convert_to_dtype(ltorch.expand(of_x, x.shape), x.dtype)
+    of_x = clang.maybe_convert_to_dtype(ltorch.expand(-(g * smoothed), x.shape), x.dtype)
     of_target = clang.maybe_convert_to_dtype(-(g * x) * (1 - smoothing), target.dtype)
     put_grads((input, target), (ltorch.log_softmax_backward(of_x, x, dim), of_target))
     return out
@@ -405,6 +421,7 @@ def _(
     reduction = reduction_of(reduction, size_average, reduce)
     if target.shape == input.shape:
         return probability_rule(input, target, weight, reduction, label_smoothing)
+    check_constant(weight)
     how = (weight, ignore_index, reduction, label_smoothing)
     out, lse = cross_entropy_forward(input, target, *how)
     put_grad(input, cross_entropy_backward(get_grad(out), input, target, lse, *how))

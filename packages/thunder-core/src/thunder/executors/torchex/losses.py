@@ -21,6 +21,7 @@ from thunder.torch.cross_entropy import (
     _check_smoothing,
     _class_dim,
     _rows,
+    check_constant,
     probability_rule,
 )
 from thunder.torch.loss_arguments import reduction_of
@@ -148,6 +149,7 @@ def _cross_entropy_rule(
     _check_smoothing(label_smoothing)
     dim = _class_dim(input)
     x = ltorch.log_softmax(input, dim)
+    check_constant(weight)
     loss, total = ltorch.nll_loss_forward(x, target, weight, reduction, ignore_index)
     if not label_smoothing:
         g = get_grad(loss)

@@ -185,6 +185,13 @@ def conformance(session: nox.Session, package: str) -> None:
     prove(session, [], arguments)
 
 
+@nox.session
+def surface(session: nox.Session) -> None:
+    """Call every public name of torch through thunder.jit and compare with torch; arguments after `--` go to it."""
+    install_ours(session, [CORE], ["tests"])
+    session.run("python", "-m", "thunder", "ops", "--surface", *session.posargs, env=ENVIRONMENT)
+
+
 def prove(session: nox.Session, executor: list[str], arguments: list[str]) -> None:
     """Run the conformance suite on an executor, or when none is named on those of every plugin of the environment."""
     session.run("python", "-m", "thunder", "conformance", *executor, *workers(arguments), *arguments, env=ENVIRONMENT)

@@ -32,7 +32,7 @@ __all__ = ["TracingMode", "call_torch_function"]
 _METADATA_METHODS = {
     "size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "is_signed", "element_size",
     "get_device", "is_inference", "__len__", "has_names", "is_shared", "is_conj", "is_neg", "__hash__", "is_same_size",
-    "is_pinned", "is_set_to", "__repr__", "__format__", "__dir__", "is_nonzero_", "_is_view", "__setstate__",
+    "is_set_to", "__repr__", "__format__", "__dir__", "is_nonzero_", "_is_view", "__setstate__",
 }  # fmt: skip
 _METADATA_PROPERTIES = {
     "shape", "ndim", "dtype", "device", "layout", "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_sparse_csr",

@@ -106,13 +106,18 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     if _writes(func, name):
         return _write_opaque(tracer, func, name, args, kwargs)
     if _without_tensors(args) and _without_tensors(kwargs) and not _makes_tensor(func, args, kwargs):
-        return func(*args, **kwargs)
+        return func(*args, **kwargs if out is None else {**kwargs, "out": out})
     result = _without_gradients(tracer, tracer.call_symbol(opaque_symbol(func), args, kwargs))
     if out is not None:
         from thunder.frontend.dispatch import _assign_out
 
-        return _assign_out(tracer, out, result, name)
+        written = _assign_out(tracer, out, result, name)
+        return None if func in _SILENT else written
     return result
+
+
+# With out= these give nothing.
+_SILENT = frozenset({torch.split_copy, torch.split_with_sizes_copy, torch.unbind_copy})
 
 
 def _without_gradients(tracer: Tracer, result: Any) -> Any:
@@ -161,7 +166,7 @@ def _without_tensors(x: Any) -> bool:
 def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether a function without tensor arguments is a factory, or one that reads or sets state of torch's."""
     name = getattr(func, "__name__", "")
-    if getattr(func, "__module__", None) not in ("torch", None) or name.startswith(("_", "set_")):
+    if (getattr(func, "__module__", None) or "torch").partition(".")[0] != "torch" or name.startswith(("_", "set_")):
         return False
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         result = func(*args, **kwargs)

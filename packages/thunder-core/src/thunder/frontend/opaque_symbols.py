@@ -20,8 +20,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from thunder.core import prims
-from thunder.core.devices import Device, to_device, to_torch_device
-from thunder.core.dtypes import is_inexact_dtype, to_dtype, to_torch_dtype
+from thunder.core.devices import Device, cpu, to_device, to_torch_device
+from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
 from thunder.core.errors import TracingError
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import Proxy, TensorProxy
@@ -184,6 +184,28 @@ def _ctc_loss(
     return TensorProxy(like=log_probs, shape=shape, requires_grad=True)
 
 
+@_result(torch.linalg.lstsq)
+def _lstsq(A: TensorProxy, B: TensorProxy, rcond: Any = None, *, driver: str | None = None) -> Any:
+    driver = driver or ("gelsy" if A.device.type == "cpu" else "gels")
+    if driver not in ("gels", "gelsy"):
+        raise _no_shape(torch.linalg.lstsq, True)  # which residuals there are depends on ranks
+    batch, (m, n) = A.shape[:-2], A.shape[-2:]
+    is_vector = A.ndim - 1 == B.ndim and B.shape == A.shape[:-1] and A.ndim > 1
+    right = (1,) if is_vector else B.shape[-1:]
+    batch = batch if is_vector else tuple(torch.broadcast_shapes(batch, B.shape[:-2]))
+    solution = (*batch, n) if is_vector else (*batch, n, *right)
+    full = driver == "gels"
+    shapes = (
+        (solution, A.dtype),
+        ((*batch, *right) if full and m > n else (0,), corresponding_real_dtype(A.dtype)),
+        ((0,) if full else batch, int64),
+        ((0,), corresponding_real_dtype(A.dtype)),
+    )
+    return torch.return_types.linalg_lstsq(
+        [TensorProxy(like=A, shape=shape, dtype=dtype, requires_grad=i < 2) for i, (shape, dtype) in enumerate(shapes)]
+    )
+
+
 # -- gradients --------------------------------------------------------------------------------------------------------
 def _differentiated(args: Any, kwargs: Any) -> list[TensorProxy]:
     return [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
@@ -225,7 +247,7 @@ def _is_run(func: Any, args: Any, kwargs: Any, places: Sequence[int]) -> bool:
 
 def _devices_in(args: Any, kwargs: Any) -> list[Device]:
     found = {p.device: None for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)}
-    return list(found) or [to_device("cpu")]
+    return list(found) or [cpu]
 
 
 @functools.cache

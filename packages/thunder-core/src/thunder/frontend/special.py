@@ -18,6 +18,7 @@ from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
 from thunder.frontend.layout import meta_of
 from thunder.frontend.modes import attention_kernels, with_attention_kernels
+from thunder.frontend.reshaping import FORMS, reshape_in_place
 from thunder.frontend.tracer import Tracer
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
@@ -142,13 +143,13 @@ def _is_whole(key: Any) -> bool:
     return key is Ellipsis or (isinstance(key, slice) and key == slice(None))
 
 
-@_special(torch.Tensor.zero_)
+@_special(torch.Tensor.zero_, torch.zero_)
 @_in_torch
 def _zero_(tracer: Tracer, target: Any) -> Any:
     return _write(tracer, target, torch.zeros_like(target), "zero_")
 
 
-@_special(torch.Tensor.fill_)
+@_special(torch.Tensor.fill_, torch.fill_)
 @_in_torch
 def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
@@ -156,20 +157,47 @@ def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
     return _write(tracer, target, torch.full_like(target, value), "fill_")
 
 
-def _shape_in_place(name: str) -> Callable[..., Any]:
+def _memory_in_place(name: str) -> Callable[..., Any]:
     def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
         raise TracingError(
-            f"{name} changes a tensor's own shape or memory, which traced programs cannot: use the form without the "
-            "underscore"
+            f"{name} changes a tensor's own memory, which traced programs cannot: make a new tensor of that shape"
         )
 
     return handler
 
 
-for _name in ("resize_", "resize_as_", "set_", "transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_",
-              "swapdims_", "share_memory_", "rename_"):  # fmt: skip
+for _name in ("set_", "share_memory_", "rename_"):
     if hasattr(torch.Tensor, _name):
-        SPECIAL[getattr(torch.Tensor, _name)] = _shape_in_place(_name)
+        SPECIAL[getattr(torch.Tensor, _name)] = _memory_in_place(_name)
+for _name in FORMS:
+    SPECIAL[getattr(torch.Tensor, _name)] = reshape_in_place(_name)
+SPECIAL[torch.as_strided_] = SPECIAL[torch.Tensor.as_strided_]
+
+
+@_special(torch.Tensor.resize_)
+def _resize_(tracer: Tracer, target: Any, *size: Any, memory_format: Any = None) -> Any:
+    shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    return target if tuple(target.shape) == shape else _memory_in_place("resize_")(tracer, target)
+
+
+@_special(torch.Tensor.resize_as_, torch.resize_as_)
+def _resize_as_(tracer: Tracer, target: Any, other: Any, memory_format: Any = None) -> Any:
+    return target if target.shape == other.shape else _memory_in_place("resize_as_")(tracer, target)
+
+
+@_special(torch.is_same_size, torch.Tensor.is_same_size)
+def _is_same_size(tracer: Tracer, input: Any, other: Any) -> bool:
+    return bool(input.shape == other.shape)
+
+
+@_special(torch.Tensor.is_pinned)
+def _is_pinned(tracer: Tracer, x: Any, device: Any = None) -> bool:
+    return False  # what the program makes is not, and of an input nothing is known that a guard would watch
+
+
+@_special(torch.Tensor.to_dense)
+def _to_dense(tracer: Tracer, x: Any, dtype: Any = None, *, masked_grad: Any = None) -> Any:
+    return x if dtype is None else x.to(dtype)  # what is traced is dense
 
 
 @_special(torch.Tensor.__deepcopy__)
@@ -199,7 +227,27 @@ def _reversed(tracer: Tracer, x: Any) -> Any:
 
 
 # -- tensors from Python data -----------------------------------------------------------------------------------------
-@_special(torch.tensor, torch.as_tensor, torch.asarray)
+@_special(torch.as_tensor)
+def _as_tensor(tracer: Tracer, data: Any, dtype: Any = None, device: Any = None) -> Any:
+    if isinstance(data, torch.Tensor):
+        return data.to(device=device or data.device, dtype=dtype or data.dtype)
+    return _tensor(tracer, data, dtype=dtype, device=device)
+
+
+@_special(torch.asarray)
+def _asarray(
+    tracer: Tracer, obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None,
+    requires_grad: bool | None = None,
+) -> Any:  # fmt: skip
+    if not isinstance(obj, torch.Tensor):
+        return _tensor(tracer, obj, dtype=dtype, device=device, requires_grad=bool(requires_grad))
+    out = obj.to(device=device or obj.device, dtype=dtype or obj.dtype, copy=bool(copy))
+    if copy is False and out is not obj:
+        raise ValueError("can't alias tensor with another dtype or device: torch.asarray(copy=False) asks for it")
+    return out.detach() if requires_grad is False and out.requires_grad else out
+
+
+@_special(torch.tensor)
 def _tensor(
     tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
 ) -> Any:
@@ -208,7 +256,7 @@ def _tensor(
 
     if isinstance(data, torch.Tensor):
         out = data.to(device=device or data.device, dtype=dtype or data.dtype)
-        out = out.detach().clone() if out is data else out
+        out = out.detach().clone() if out is data else out.detach()
     elif _has_tensor(data):
         out = _stacked(data)
         out = out.to(device=device or out.device, dtype=dtype or out.dtype).detach()
@@ -302,6 +350,29 @@ def _attention_by(kernels: tuple[Any, ...]) -> Callable[..., Any]:
     return attention_by_choice
 
 
+@_special(torch.instance_norm)
+def _instance_norm(
+    tracer: Tracer, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool,
+    momentum: float, eps: float, cudnn_enabled: bool = True,
+) -> Any:  # fmt: skip
+    return _f_instance_norm(tracer, input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+
+
+@_special(torch.nn.functional.instance_norm)
+def _f_instance_norm(
+    tracer: Tracer, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    import thunder.torch as ltorch
+
+    if use_input_stats and running_mean is not None:
+        return _running_statistics(
+            tracer, ltorch.instance_norm_train, input, weight, bias, running_mean, running_var, momentum, eps
+        )
+    call = (input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    return tracer.call_symbol(ltorch.instance_norm, call, {})
+
+
 # -- embeddings that shorten the rows they look up --------------------------------------------------------------------
 @_special(torch.nn.functional.embedding)
 @_in_torch
@@ -312,13 +383,24 @@ def _embedding(
     import thunder.torch as ltorch
 
     if max_norm is not None:
-        with torch.no_grad():
-            used = torch.zeros(weight.shape[0], dtype=torch.bool, device=weight.device)
-            used = used.index_fill(0, input.reshape(-1), True)
-            norms = torch.linalg.vector_norm(weight, norm_type, dim=1)
-            scale = torch.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
-            _write(tracer, weight, weight * scale[:, None], "embedding")
+        _shorten(tracer, weight, input, max_norm, norm_type)
     return tracer.call_symbol(ltorch.embedding, (input, weight, padding_idx, None, 2.0, scale_grad_by_freq, sparse), {})
+
+
+def _shorten(tracer: Tracer, weight: Any, indices: Any, max_norm: float, norm_type: float) -> None:
+    with torch.no_grad():
+        used = torch.zeros(weight.shape[0], dtype=torch.bool, device=weight.device)
+        used = used.index_fill(0, indices.reshape(-1), True)
+        norms = torch.linalg.vector_norm(weight, norm_type, dim=1)
+        scale = torch.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
+        _write(tracer, weight, weight * scale[:, None], "embedding")
+
+
+@_special(torch.embedding_renorm_)
+@_in_torch
+def _embedding_renorm_(tracer: Tracer, weight: Any, indices: Any, max_norm: float, norm_type: float) -> Any:
+    _shorten(tracer, weight, indices, max_norm, norm_type)
+    return weight
 
 
 # -- properties -------------------------------------------------------------------------------------------------------

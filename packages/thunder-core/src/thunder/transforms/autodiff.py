@@ -12,6 +12,7 @@ operation's own, the rules of what it decomposes into.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +156,17 @@ class JointTrace:
             return
         self.trace.record(bsym)
         if again:
-            self.blocks.append(_Block([], again))
+            self.blocks.append(_Block([], self._as_new(again, self.blocks[first:])))
+
+    def _as_new(self, again: list[BoundSymbol], blocks: list[_Block]) -> list[BoundSymbol]:
+        """Operations that backward runs again, under names of their own: a program that was differentiated before may
+        have these values already."""
+        made = [p for op in again for p in op.flat_outs if isinstance(p, TensorProxy) and p.name in op.out_names]
+        names = {p.name: TensorProxy(like=p, name=self.trace.make_name("t")) for p in made}
+        self.tracked.update(new.name for old, new in names.items() if old in self.tracked)
+        for block in blocks:
+            block.backward = [op.substitute(names) for op in block.backward]
+        return [op.substitute(names) for op in again]
 
     def _depends(self, bsym: BoundSymbol) -> bool:
         return any(
@@ -321,7 +332,11 @@ def differentiate(
         first_write = next((i for i, op in enumerate(program) if writes(op)), len(program))
         out.bound_symbols[:] = program[:first_write]
         with tracectx(out), set_langctx("torch"):
-            cotangents = {p.name: _ones_like(p) for p in differentiable_outputs(joint.output, joint.tracked)}
+            # A value that is returned twice takes a one for each time.
+            times = Counter(p.name for p in proxies_in(joint.output))
+            cotangents = {
+                p.name: _full_like(p, times[p.name]) for p in differentiable_outputs(joint.output, joint.tracked)
+            }
             if not cotangents:
                 raise ThunderError(
                     "grad: no output depends on a floating point input of the function, so there is nothing to "
@@ -335,8 +350,8 @@ def differentiate(
     return out
 
 
-def _ones_like(p: TensorProxy) -> Any:
-    return ltorch.full(p.shape, 1.0, device=to_torch_device(p.device), dtype=to_torch_dtype(p.dtype))
+def _full_like(p: TensorProxy, value: float) -> Any:
+    return ltorch.full(p.shape, float(value), device=to_torch_device(p.device), dtype=to_torch_dtype(p.dtype))
 
 
 def writes(op: BoundSymbol) -> bool:

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's operator surface: every public name that a program may call on tensors, as an `Entry`.
+
+The names come from torch itself: its namespaces, tensor methods and properties, and the functions that it calls
+overridable. Nothing is left out here; what is no operation on tensors is told apart, with a reason, in `reasons.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.overrides
+
+__all__ = ["NAMESPACES", "Entry", "entries", "entry_of"]
+
+NAMESPACES: dict[str, Any] = {
+    "torch": torch,
+    "torch.nn.functional": torch.nn.functional,
+    "torch.linalg": torch.linalg,
+    "torch.fft": torch.fft,
+    "torch.special": torch.special,
+    "torch.Tensor": torch.Tensor,
+}
+
+# Python's own attributes of classes and modules say nothing about tensors.
+_OF_PYTHON = frozenset(
+    (
+        *dir(object),
+        "__annotations__",
+        "__dict__",
+        "__module__",
+        "__weakref__",
+        "__firstlineno__",
+        "__static_attributes__",
+    )
+)
+# What object has and tensors mean something of their own by.
+_OVERRIDDEN = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__dir__",
+                         "__format__", "__repr__", "__reduce_ex__", "__setstate__"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One public name: `torch.linalg.det`, `torch.Tensor.add_`, `torch.Tensor.T`."""
+
+    namespace: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The name in full."""
+        return f"{self.namespace}.{self.name}"
+
+    @functools.cached_property
+    def target(self) -> Any:
+        """What torch has under that name."""
+        return getattr(NAMESPACES[self.namespace], self.name)
+
+    @property
+    def is_property(self) -> bool:
+        """Whether it is read and not called."""
+        return self.namespace == "torch.Tensor" and not callable(self.target)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it writes to its first argument, by its name."""
+        plain = self.name.endswith("_") and not self.name.endswith("__")
+        return plain or self.name in _AUGMENTED or self.name == "__setitem__"
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """A function of its arguments, the tensor first where it is a method or property."""
+        if self.namespace != "torch.Tensor":
+            return self.target  # type: ignore[no-any-return]
+        name = self.name
+        if self.is_property:
+            return lambda x: getattr(x, name)
+        if name in _AS_STATEMENT:
+            return _AS_STATEMENT[name]
+        return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
+
+
+# Methods of Python's protocols, as programs call them.
+_AS_STATEMENT: dict[str, Callable[..., Any]] = {
+    "__deepcopy__": copy.deepcopy,
+    "__hash__": lambda x: hash(x) == hash(x),
+    "__iter__": list,
+}
+_AUGMENTED = frozenset(f"__i{op}__" for op in ("add", "sub", "mul", "truediv", "div", "floordiv", "mod", "pow", "and",
+                                               "or", "xor", "lshift", "rshift"))  # fmt: skip
+
+
+def _is_public(namespace: str, name: str) -> bool:
+    if namespace == "torch.Tensor":
+        if name.startswith("__"):
+            return name not in _OF_PYTHON or name in _OVERRIDDEN
+        return not name.startswith("_")
+    return not name.startswith("_")
+
+
+def _is_callable_of_torch(value: Any) -> bool:
+    """Whether it is a function; classes (dtypes, layouts, types of tensors) and modules are not."""
+    return callable(value) and not isinstance(value, (type, types.ModuleType))
+
+
+def entries() -> list[Entry]:
+    """Every public name, by namespace and then by name."""
+    found = []
+    for namespace, owner in NAMESPACES.items():
+        for name in sorted(dir(owner)):
+            if not _is_public(namespace, name):
+                continue
+            if namespace == "torch.Tensor" or _is_callable_of_torch(getattr(owner, name)):
+                found.append(Entry(namespace, name))
+    return found
+
+
+def entry_of(path: str) -> Entry:
+    """The entry of a name in full."""
+    namespace, _, name = path.rpartition(".")
+    return Entry(namespace, name)
+
+
+def overridable() -> set[str]:
+    """The public names of torch's list of overridable functions, to check that `entries` has all of them."""
+    found = set()
+    for functions in torch.overrides.get_overridable_functions().values():
+        for fn in functions:
+            name = torch.overrides.resolve_name(fn)
+            if name is not None:
+                found.add(name.removesuffix(".__get__"))
+    return found

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of torch's surface (`docs/operators.md`), written from what a walk over it found."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from thunder.tests.surface.names import NAMESPACES
+from thunder.tests.surface.reasons import REASONS, reason_of
+from thunder.tests.surface.walk import METADATA, NOT, OPAQUE, OWN, Finding
+
+__all__ = ["counts", "names_on", "page", "rows"]
+
+INTRODUCTION = """\
+# torch's operators
+
+Every public name of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.fft`, `torch.special` and `torch.Tensor`,
+and what becomes of it in a traced program. The page is written by
+
+```sh
+python -m thunder ops --surface --write docs/operators.md
+```
+
+which calls each of them through `thunder.jit` and compares with torch: the result, what is written to arguments, memory
+that is shared with them, strides, gradients of first and second order, the forms in place and with `out=`.
+
+- **own**: operations of thunder run it, so that gradients, transforms and fusing executors see what it is made of.
+- **opaque**: torch runs it as one operation of the trace, with torch's own gradient to any order; `thunder.examine`
+  lists it.
+- **metadata**: it is answered while the program is traced (`x.shape`, `x.is_contiguous()`), and guarded.
+- **no operation**: it computes nothing from tensors, or is about tensors that thunder does not trace; the reason stands
+  below.
+"""
+
+_TITLES = {OWN: "Own", OPAQUE: "Opaque", METADATA: "Metadata"}
+_WIDTH = 118
+
+
+def counts(findings: Iterable[Finding]) -> dict[str, dict[str, int]]:
+    """How many names of each namespace are what; the last row is their sum."""
+    table = {namespace: dict.fromkeys((OWN, OPAQUE, METADATA, NOT), 0) for namespace in (*NAMESPACES, "all")}
+    for finding in findings:
+        for row in (finding.entry.namespace, "all"):
+            table[row][finding.kind] += 1
+    return table
+
+
+def rows(findings: Iterable[Finding]) -> list[tuple[object, ...]]:
+    """`counts` as rows of a table."""
+    return [
+        (namespace, *(found[kind] for kind in (OWN, OPAQUE, METADATA, NOT)), sum(found.values()))
+        for namespace, found in counts(findings).items()
+    ]
+
+
+HEADER = ("namespace", "own", "opaque", "metadata", "no operation", "all")
+
+
+def page(findings: Sequence[Finding]) -> str:
+    """The page as Markdown."""
+    version = ".".join(torch.__version__.split(".")[:2])
+    calls, gradients, second, out = (
+        sum(getattr(f, what) for f in findings) for what in ("samples", "gradients", "second", "out")
+    )
+    compared = f"{calls} calls were compared, {gradients} of them with their gradients, {second} with their second ones"
+    parts = [
+        INTRODUCTION,
+        f"torch {version}: {compared}, {out} with `out=`.",
+        "",
+        f"| {' | '.join(HEADER)} |",
+        "|---|" + "---:|" * (len(HEADER) - 1),
+        *(f"| {' | '.join(map(str, row))} |" for row in rows(findings)),
+        "",
+    ]
+    for kind, title in _TITLES.items():
+        parts += [f"## {title}", ""]
+        for namespace in NAMESPACES:
+            names = [f.entry.name for f in findings if f.kind == kind and f.entry.namespace == namespace]
+            parts += _listed(f"**{namespace}**", names)
+    parts += ["## No operation", ""]
+    for reason in REASONS:
+        paths = [f.entry.path for f in findings if f.kind == NOT and reason_of(f.entry.path) == reason]
+        parts += _listed(reason, paths)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _listed(title: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    text = " ".join(f"`{name}`" for name in names)
+    lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [*textwrap.wrap(title, _WIDTH), "", *lines, ""]
+
+
+def names_on(text: str) -> dict[str, str]:
+    """The names in full that a page has, with the heading that each stands under."""
+    found: dict[str, str] = {}
+    kind = namespace = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            kind, namespace = line[3:], ""
+        elif line.startswith("**"):
+            namespace = line.strip("*") + "."
+        elif kind and line.startswith("`"):
+            found.update({f"{namespace}{name}": kind for name in line.strip("`").split("` `")})
+    return found

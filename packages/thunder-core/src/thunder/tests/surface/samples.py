@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sample calls, written by hand, of torch's public names that no operation of thunder brings samples for.
+
+`@calls("torch.linalg.det", …)` stands above a generator `(make) -> SampleInput…`; several names take the same calls.
+The families are in `samples_*.py` beside this file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from collections.abc import Callable, Iterator
+
+import torch
+
+from thunder.core.samples import SampleInput
+from thunder.tests.make_tensor import TensorMaker, seeded
+
+__all__ = ["SAMPLES", "Maker", "calls", "samples_by_hand"]
+
+Generator = Callable[["Maker"], Iterator[SampleInput]]
+
+SAMPLES: dict[str, Generator] = {}
+
+
+class Maker(TensorMaker):
+    """`make_tensor`, and the kinds of tensors that these functions are defined for."""
+
+    def ints(self, *shape: int, low: int = 0, high: int = 9) -> torch.Tensor:
+        """Integers."""
+        return self(*shape, dtype=torch.int64, low=low, high=high)
+
+    def bools(self, *shape: int) -> torch.Tensor:
+        """Truth values."""
+        return self(*shape, dtype=torch.bool)
+
+    def unit(self, *shape: int) -> torch.Tensor:
+        """Numbers between zero and one."""
+        return self(*shape, low=0.05, high=0.95)
+
+    def regular(self, *shape: int) -> torch.Tensor:
+        """Matrices that can be inverted, and whose singular and eigenvalues differ."""
+        return self(*shape, low=-1, high=1) + _diagonal(*shape[-2:]).to(self.dtype)
+
+    def positive(self, *shape: int) -> torch.Tensor:
+        """Symmetric, positive definite matrices."""
+        a = self(*shape, low=-1, high=1)
+        return a @ a.mT + torch.eye(shape[-1], dtype=a.dtype) * 2
+
+
+def _diagonal(n: int, k: int) -> torch.Tensor:
+    out = torch.zeros(n, k)
+    out.diagonal().copy_(torch.arange(2.0, 2.0 + min(n, k)))
+    return out
+
+
+def calls(*paths: str) -> Callable[[Generator], Generator]:
+    """Decorator: these names take the calls that the generator yields."""
+
+    def register(generator: Generator) -> Generator:
+        for path in paths:
+            SAMPLES[path] = generator
+        return generator
+
+    return register
+
+
+def samples_by_hand(path: str, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
+    """The calls of a name; the same ones each time."""
+    with seeded(zlib.crc32(path.encode())):
+        return list(SAMPLES[path](Maker("cpu", dtype)))
+
+
+for _family in ("metadata", "tensors", "linalg", "fft", "special", "nn"):
+    importlib.import_module(f"thunder.tests.surface.samples_{_family}")

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walking torch's surface: each public name, called through `thunder.jit` and compared with torch.
+
+Compared are results, what is written to arguments, memory that is shared with them, strides, gradients of first and
+second order, and the form with `out=`, wherever torch has them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import thunder
+from thunder.core.errors import ThunderError
+from thunder.core.pytree import tree_map
+from thunder.core.samples import SampleInput
+from thunder.core.symbol import OpTags
+from thunder.core.trace import Trace
+from thunder.frontend.reshaping import FORMS
+from thunder.tests import gradients, running
+from thunder.tests.comparison import Mismatch, compare
+from thunder.tests.surface.derived import samples_of
+from thunder.tests.surface.names import Entry, entries
+from thunder.tests.surface.reasons import reason_of
+
+__all__ = ["METADATA", "NOT", "OPAQUE", "OWN", "Finding", "examine", "walk"]
+
+# What a name is: run by operations of thunder, (in part) by torch as it is, answered while tracing, or no operation.
+OWN, OPAQUE, METADATA, NOT = "own", "opaque", "metadata", "not"
+
+# Their elements are whatever was in memory.
+_WITHOUT_VALUES = ("empty", "new_empty")
+_SAMPLES = 4
+
+
+@dataclass
+class Finding:
+    """What was found out about one name."""
+
+    entry: Entry
+    kind: str
+    samples: int = 0
+    gradients: int = 0
+    second: int = 0
+    out: int = 0
+    opaque: tuple[str, ...] = ()
+    failures: list[str] = field(default_factory=list)
+
+
+def walk(wanted: Callable[[Entry], bool] = lambda entry: True) -> Iterator[Finding]:
+    """What there is to say of each public name."""
+    for entry in entries():
+        if wanted(entry):
+            yield examine(entry)
+
+
+def examine(entry: Entry) -> Finding:
+    """Calls one name with its samples."""
+    if reason_of(entry.path) is not None:
+        return Finding(entry, NOT)
+    finding = Finding(entry, METADATA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in samples_of(entry):
+            if finding.samples == _SAMPLES:
+                break
+            expected = _eagerly(entry, sample)
+            if expected is None:
+                continue
+            finding.samples += 1
+            _check(finding, entry, sample, expected)
+    if not finding.samples:
+        finding.failures.append("there is no sample that torch takes")
+    return finding
+
+
+@dataclass
+class _Result:
+    """A call's result and what its arguments are afterwards."""
+
+    value: Any
+    given: SampleInput
+
+
+def _eagerly(entry: Entry, sample: SampleInput) -> _Result | None:
+    given = running.copied(sample)
+    try:
+        with running.same_random_numbers():
+            result = _Result(_function_of(entry)(given.args, given.kwargs), given)
+    except Exception:  # whatever torch says is a no
+        return None
+    # `addbmm_` may give the tensor that it writes to another shape, which no other operation does.
+    shapes = [[x.shape for x in running.tensors_in(s)] for s in (given, sample)]
+    return result if shapes[0] == shapes[1] else None
+
+
+def _check(finding: Finding, entry: Entry, sample: SampleInput, expected: _Result) -> None:
+    steps = (
+        (_check_forward, _check_out) if _is_without_values(entry) else (_check_forward, _check_gradients, _check_out)
+    )
+    for step in steps:
+        try:
+            step(finding, entry, sample, expected)
+        except Exception as error:
+            what = str(error) if isinstance(error, Mismatch) else f"{type(error).__name__}: {error}"
+            name = step.__name__.removeprefix("_check_")
+            finding.failures.append(f"{name} of sample {finding.samples - 1}: {what}")
+            return
+
+
+def _is_without_values(entry: Entry) -> bool:
+    return entry.name.startswith(_WITHOUT_VALUES)
+
+
+# -- forward ----------------------------------------------------------------------------------------------------------
+def _check_forward(finding: Finding, entry: Entry, sample: SampleInput, expected: _Result) -> None:
+    given = running.copied(sample)
+    jitted = thunder.jit(_function_of(entry))
+    with running.same_random_numbers():
+        value = jitted(given.args, given.kwargs)
+    _note_kind(finding, thunder.last_traces(jitted)[0])
+    values = not _is_without_values(entry)
+    compare(value, expected.value, values=values)
+    compare((given.args, given.kwargs), (expected.given.args, expected.given.kwargs), values=values)
+    _compare_memory(value, given, expected)
+
+
+def _function_of(entry: Entry) -> Callable[..., Any]:
+    call = entry.call
+    if entry.name in FORMS:  # which a program cannot do to a tensor of its caller's
+
+        def on_copy(args: Any, kwargs: Any) -> Any:
+            return call(args[0].clone(), *args[1:], **kwargs)
+
+        return on_copy
+
+    def program(args: Any, kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return program
+
+
+def _note_kind(finding: Finding, trace: Trace) -> None:
+    if finding.samples > 1:  # the plainest sample says what it is
+        return
+    found = [bsym for bsym in running.all_levels(trace.bound_symbols) if OpTags.OPAQUE_OP in bsym.sym.tags]
+    if found:
+        finding.kind = OPAQUE
+        finding.opaque = tuple(dict.fromkeys(bsym.sym.name for bsym in found))
+    elif running.operations(trace) or finding.entry.is_in_place or _gives_tensors(trace):
+        finding.kind = OWN
+
+
+def _gives_tensors(trace: Trace) -> bool:
+    from thunder.core.symbol import proxies_in
+
+    return bool(proxies_in(trace.output))
+
+
+def _compare_memory(value: Any, given: SampleInput, expected: _Result) -> None:
+    ours, theirs = running.tensors_in(value), running.tensors_in(expected.value)
+    for i, (a, e) in enumerate(zip(ours, theirs)):
+        if e.layout is not torch.strided or not e.numel():
+            continue
+        found = [running.share_memory(a, x) for x in running.tensors_in(given)]
+        wanted = [running.share_memory(e, x) for x in running.tensors_in(expected.given)]
+        if found != wanted:
+            raise Mismatch(f"result {i} shares memory with the arguments as {found} says, in torch as {wanted}")
+        strides = [[s for s, n in zip(t.stride(), t.shape) if n > 1] for t in (a, e)]
+        if strides[0] != strides[1]:
+            raise Mismatch(f"result {i} of shape {tuple(a.shape)} has strides {a.stride()}, in torch {e.stride()}")
+
+
+# -- gradients --------------------------------------------------------------------------------------------------------
+def _check_gradients(finding: Finding, entry: Entry, sample: SampleInput, expected: _Result) -> None:
+    if entry.path in _WRONG_GRADIENT or not any(_is_inexact(x) for x in running.tensors_in(expected.value)):
+        return
+    sample = running.map_tensors(running.copied(sample), lambda x: x.requires_grad_(_is_inexact(x)))
+    program = _on_copies(_function_of(entry))
+    try:
+        theirs, leaves = _with_leaves(program, sample)
+        first = gradients.gradients_of(theirs, leaves, create_graph=True)
+    except Exception:  # no derivative of it in torch
+        return
+    if not leaves or not any(x.requires_grad for x in running.tensors_in(theirs)):
+        return
+    jitted = thunder.jit(program)
+    ours, our_leaves = _with_leaves(jitted, sample)
+    gradients._compare_flags(ours, theirs)
+    finding.gradients += 1
+    compare(gradients.gradients_of(ours, our_leaves), [g.detach() for g in first], tolerance=_loosely)
+    if entry.path not in _WRONG_SECOND:
+        _check_second_order(finding, program, sample)
+
+
+def _is_inexact(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def _on_copies(program: Callable[..., Any]) -> Callable[..., Any]:
+    """The same program on copies of its arguments, which are no leaves: what writes to them has a gradient too."""
+
+    def copying(args: Any, kwargs: Any) -> Any:
+        args, kwargs = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
+        return program(args, kwargs)
+
+    return copying
+
+
+def _with_leaves(program: Callable[..., Any], sample: SampleInput) -> tuple[Any, list[torch.Tensor]]:
+    sample, leaves = gradients.with_leaves(sample)
+    with running.same_random_numbers():
+        return program(sample.args, sample.kwargs), leaves
+
+
+def _loosely(dtype: torch.dtype) -> tuple[float, float]:
+    return (1e-3, 1e-4) if dtype in (torch.float32, torch.complex64) else (1e-6, 1e-6)
+
+
+def _check_second_order(finding: Finding, program: Callable[..., Any], sample: SampleInput) -> None:
+    """The gradients of the gradients' sum, of a nonlinear function of the result."""
+    from thunder.core.transforms import grad
+
+    def scalar(args: Any, kwargs: Any) -> Any:
+        found = [x for x in running.tensors_in(program(args, kwargs)) if _is_inexact(x)]
+        parts = [(torch.view_as_real(x) if x.is_complex() else x).sin().sum() for x in found]
+        return sum(parts[1:], parts[0])
+
+    try:
+        result, leaves = _with_leaves(scalar, sample)
+        first = torch.autograd.grad(result, leaves, create_graph=True, allow_unused=True)
+        flowing = [g for g in first if g is not None and g.requires_grad]
+        second = torch.autograd.grad(flowing, leaves, [torch.ones_like(g) for g in flowing], allow_unused=True)
+    except Exception:  # no second derivative of it in torch
+        return
+    expected = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, second)]
+    plain = running.map_tensors(sample, lambda x: x.detach())
+    try:
+        with running.same_random_numbers():
+            actual = list(grad(grad(scalar))(plain.args, plain.kwargs))
+    except ThunderError as error:
+        if "nothing to differentiate" not in str(error):
+            raise
+        actual = [torch.zeros_like(x) for x in expected]  # which is how the transform says so
+    finding.second += 1
+    compare(actual, expected, tolerance=_loosely)
+
+
+# torch's own gradient is wrong: of `as_strided_scatter`'s input it is zero where the input stays, instead of where it
+# is overwritten; that of `logical_not_` and the like is that of doing nothing; the second one of an embedding forgets to
+# scale by frequency.
+_WRONG_GRADIENT = ("torch.as_strided_scatter", "torch.Tensor.as_strided_scatter",
+                   *(f"torch.Tensor.logical_{op}_" for op in ("not", "and", "or", "xor")))  # fmt: skip
+_WRONG_SECOND = ("torch.nn.functional.embedding",)
+
+
+# Python functions of torch that do not hand on `out` when a function mode or subclass takes the call.
+_LOSE_OUT = ("torch.chain_matmul", "torch.range")
+
+
+# -- out= -------------------------------------------------------------------------------------------------------------
+def _check_out(finding: Finding, entry: Entry, sample: SampleInput, expected: _Result) -> None:
+    """The form that writes its result into tensors that are there already, where torch has it."""
+    if entry.namespace == "torch.Tensor" or not _is_tensors(expected.value) or entry.path in _LOSE_OUT:
+        return
+    results = []
+    for call in (entry.call, thunder.jit(lambda args, kwargs: entry.call(*args, **kwargs))):
+        given = running.copied(sample)
+        out = tree_map(torch.zeros_like, expected.value) if type(expected.value) is list else _zeros_of(expected.value)
+        try:
+            with running.same_random_numbers():
+                if call is entry.call:
+                    value = call(*given.args, **{**given.kwargs, "out": out})
+                else:
+                    value = call(given.args, {**given.kwargs, "out": out})
+        except Exception:
+            if call is entry.call:
+                return  # torch has no such form of it
+            raise
+        results.append((value, out))
+    (theirs, their_out), (ours, our_out) = results
+    finding.out += 1
+    values = not _is_without_values(entry)
+    compare(our_out, their_out, values=values)
+    compare(ours, theirs, values=values)
+    identical = [[a is b for b in running.tensors_in(o)] for r, o in results for a in running.tensors_in(r)]
+    if identical[: len(identical) // 2] != identical[len(identical) // 2 :]:
+        raise Mismatch("what is returned is not the tensor that was given as out")
+
+
+def _is_tensors(value: Any) -> bool:
+    found = value if isinstance(value, (tuple, list)) else (value,)
+    return bool(found) and all(isinstance(x, torch.Tensor) for x in found)
+
+
+def _zeros_of(value: Any) -> Any:
+    return tuple(map(torch.zeros_like, value)) if isinstance(value, tuple) else torch.zeros_like(value)

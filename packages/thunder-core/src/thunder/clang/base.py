@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from thunder.core import dtypes, prims
 from thunder.core.langctx import LanguageContext, register_langctx
-from thunder.core.numbers import converted
+from thunder.core.numbers import converted, same_shape
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 
@@ -64,7 +64,7 @@ def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 def expand(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
     """`a` broadcast to `shape`; `a` itself where it has that shape."""
-    if a.shape == tuple(shape):
+    if same_shape(a.shape, tuple(shape)):
         return a
     new = len(shape) - a.ndim
     return prims.broadcast_in_dim(a, list(shape), tuple(range(new, len(shape))))  # type: ignore[no-any-return]
@@ -78,7 +78,7 @@ def maybe_broadcast(*args: Any) -> tuple[Any, ...]:
     tensors = [a for a in args if isinstance(a, TensorProxy)]
     first = tensors[0].shape
     for t in tensors:
-        if t.shape != first:
+        if not same_shape(t.shape, first):
             break
     else:
         return args

@@ -15,7 +15,7 @@ from thunder.clang.base import clangop, compute_broadcast_shape, expand, maybe_c
 from thunder.clang.shape import reshape, stack
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
-from thunder.core.numbers import converted, index
+from thunder.core.numbers import converted, index, same_shape
 from thunder.core.prims.indexing import indexed_shape
 from thunder.core.prims.metas import canonicalize_dim, is_number
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
@@ -392,7 +392,7 @@ def _value(value: Any, a: TensorProxy, shape: tuple[int, ...]) -> TensorProxy:
     extra = value.ndim - len(shape)
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = reshape(value, value.shape[extra:])
-    if value.shape == shape:
+    if same_shape(value.shape, shape):
         return value
     fits = value.ndim <= len(shape) and all(n in (1, m) for n, m in zip(reversed(value.shape), reversed(shape)))
     check(

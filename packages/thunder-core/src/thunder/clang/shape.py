@@ -9,7 +9,7 @@ from typing import Any
 from thunder.clang.base import clangop, maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import prims
 from thunder.core.errors import check
-from thunder.core.numbers import index, same_shape
+from thunder.core.numbers import equal_shapes, index, same_shape
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
 from thunder.core.promotion import promote
 from thunder.core.proxies import TensorProxy
@@ -149,7 +149,7 @@ def stack(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
     check(len(tensors) > 0, lambda: "stack expects a non-empty TensorList")
     first = tensors[0]
     for i, t in enumerate(tensors):
-        if t.shape != first.shape:
+        if not equal_shapes(t.shape, first.shape):
             raise RuntimeError(
                 f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry 0 and "
                 f"{list(t.shape)} at entry {i}"

@@ -28,6 +28,7 @@ __all__ = [
     "SymbolicNumber",
     "bounds",
     "converted",
+    "equal_shapes",
     "index",
     "same_number",
     "same_shape",
@@ -100,6 +101,14 @@ def same_number(a: Any, b: Any) -> bool:
 def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     """Whether two shapes are the same. Assumes nothing."""
     return a is b or (len(a) == len(b) and all(map(same_number, a, b)))
+
+
+def equal_shapes(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two shapes are the same, if need be by what they are in this call.
+
+    Unlike `==` of tuples it does not compare sizes where there are more of one than of the other.
+    """
+    return a is b or (len(a) == len(b) and a == b)
 
 
 class Constraint(NamedTuple):
@@ -220,32 +229,51 @@ def replace(poly: Poly, known: Mapping[int, Poly]) -> Poly:
         poly = out
 
 
-def _interval_product(
-    a: tuple[int | None, int | None], b: tuple[int | None, int | None]
-) -> tuple[int | None, int | None]:
-    """Of intervals of numbers that are at least 0 below; anything is possible of others."""
-    if a[0] is None or b[0] is None or a[0] < 0 or b[0] < 0:
-        return None, None
-    return a[0] * b[0], None if a[1] is None or b[1] is None else a[1] * b[1]
+Interval = tuple["int | None", "int | None"]  # None: no bound is known
 
 
-def bounds(poly: Poly, atoms: list[Atom]) -> tuple[int | None, int | None]:
-    """The least and the greatest that a polynomial can be, as far as is known."""
-    low: int | None = 0
-    high: int | None = 0
-    for monomial, coefficient in poly.items():
-        if len(monomial) == 1:
-            atom = atoms[monomial[0]]
-            least, most = atom.low, atom.high
-        else:
-            least, most = 1, 1
-            for i in monomial:
-                least, most = _interval_product((least, most), (atoms[i].low, atoms[i].high))
-        if coefficient < 0:
-            least, most = most, least
-        low = None if low is None or least is None else low + coefficient * least
-        high = None if high is None or most is None else high + coefficient * most
+def _sum(a: Interval, b: Interval) -> Interval:
+    low, high = (None if x is None or y is None else x + y for x, y in zip(a, b))
     return low, high
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    corners = [0 if 0 in (x, y) else x * y for x in _ends(a) for y in _ends(b)]
+    low, high = min(corners), max(corners)
+    return None if low == -math.inf else int(low), None if high == math.inf else int(high)
+
+
+def _ends(a: Interval) -> tuple[float, float]:
+    low, high = a
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
+    """The least and the greatest that a polynomial can be, as far as is known."""
+    constant_term = poly.get((), 0)
+    unknown = {m: c for m, c in poly.items() if m}
+    shared = _shared_atoms(list(unknown)) if len(unknown) > 1 else ()
+    total: Interval = (0, 0)
+    for monomial, coefficient in unknown.items():
+        term: Interval = (coefficient, coefficient)
+        for i in _without(monomial, shared) or ():
+            term = _product(term, (atoms[i].low, atoms[i].high))
+        total = _sum(total, term)
+    for i in shared:
+        total = _product((atoms[i].low, atoms[i].high), total)
+    return _sum(total, (constant_term, constant_term))
+
+
+def _shared_atoms(monomials: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """What all the monomials have as a factor."""
+    shared: list[int] = []
+    rest = [list(m) for m in monomials]
+    for atom in monomials[0]:
+        if all(atom in m for m in rest):
+            shared.append(atom)
+            for m in rest:
+                m.remove(atom)
+    return tuple(shared)
 
 
 def common_factor(poly: Poly) -> int:

@@ -61,7 +61,9 @@ class Symbols:
         self.leaves: dict[str, Any] = {}  # by the names of their proxies
         self._constraints: dict[Any, Constraint] = {}
         self._operations: dict[Any, Atom] = {}
-        self._known: dict[int, Poly] = {}  # atoms that have been found to be equal to something else
+        # Atoms, and products of atoms, that have been found to be equal to something else.
+        self._known: dict[int, Poly] = {}
+        self._products: dict[tuple[int, ...], Poly] = {}
         self._thread = threading.get_ident()
         self.closed = False  # the program is done: what is asked now is answered, and assumed by nobody
 
@@ -134,7 +136,7 @@ class Symbols:
 
     def known_zero(self, poly: Poly) -> bool | None:
         """Whether `poly == 0`, where that is known of all calls."""
-        poly = numbers.replace(poly, self._known)
+        poly = self._reduced(poly)
         known = numbers.constant(poly)
         if known is not None:
             return known == 0
@@ -147,7 +149,7 @@ class Symbols:
 
     def at_most_zero(self, poly: Poly) -> bool:
         """`poly <= 0`, if need be by what it is in this call."""
-        poly = numbers.replace(poly, self._known)
+        poly = self._reduced(poly)
         found = self.known_at_most_zero(poly)
         if found is None:
             hint = self.hint_of(poly)
@@ -161,7 +163,10 @@ class Symbols:
         """`poly == 0`, if need be by what it is in this call."""
         found = self.known_zero(poly)
         if found is None:
-            poly = numbers.replace(poly, self._known)
+            poly = _signed(self._reduced(poly))
+            for relation in ("==", "!="):
+                if (relation, key_of_poly(poly)) in self._constraints:
+                    return relation == "=="
             hint = self.hint_of(poly)
             if hint is None:
                 raise self.undecided(self._relation(poly, "=="))
@@ -174,7 +179,7 @@ class Symbols:
 
     def assume_zero(self, poly: Poly) -> None:
         """From now on `poly == 0`."""
-        poly = numbers.replace(poly, self._known)
+        poly = _signed(self._reduced(poly))
         if numbers.constant(poly) is not None:
             return
         self._note(("==", key_of_poly(poly)), self._relation(poly, "=="))
@@ -187,6 +192,18 @@ class Symbols:
             self._narrow(self.atoms[atom], low, high)
             self._known[atom] = rest
             return
+        product = max(poly)
+        if abs(poly[product]) == 1:
+            self._products[product] = {m: -poly[product] * c for m, c in poly.items() if m != product}
+
+    def _reduced(self, poly: Poly) -> Poly:
+        """A polynomial without what is known to be equal to something else."""
+        poly = numbers.replace(poly, self._known)
+        for product, rest in self._products.items():
+            if product in poly:
+                factor = poly[product]
+                poly = numbers.add({m: c for m, c in poly.items() if m != product}, rest, factor)
+        return poly
 
     def _assume_at_most_zero(self, poly: Poly) -> None:
         self._note(("<=", key_of_poly(poly)), self._relation(poly, "<="))
@@ -208,7 +225,7 @@ class Symbols:
     def assume(self, left: Any, relation: str, right: Any) -> None:
         """From now on `left <relation> right`, which the caller has checked or checks when the program runs."""
         d = numbers.add(poly_of(left), poly_of(right), -1)
-        d = numbers.replace(d, self._known)
+        d = self._reduced(d)
         if relation == "==":
             before = dict(self._constraints)
             self.assume_zero(d)
@@ -231,7 +248,7 @@ class Symbols:
     def specialize(self, x: Any) -> Any:
         """The number that a symbolic one is in this call, which is from now on what it is."""
         if isinstance(x, SymbolicInt):
-            known = numbers.constant(numbers.replace(x.poly, self._known))
+            known = numbers.constant(self._reduced(x.poly))
             if known is not None:
                 return known
             if x.hint is None:
@@ -254,6 +271,9 @@ class Symbols:
         rest = poly.get((), 0)
         if not left:
             left, right, rest, relation = right, left, -rest, _MIRRORED[relation]
+        strict = {"<=": (1, "<"), ">=": (-1, ">")}.get(relation)
+        if right and strict is not None and rest == strict[0]:
+            rest, relation = 0, strict[1]
         right = numbers.add(right, {(): -rest}) if rest else right
         return Constraint(self.make(left), relation, self.make(right))
 
@@ -301,6 +321,11 @@ _APPLY: dict[str, Callable[..., Any]] = {
     "//": operator.floordiv, "%": operator.mod, "max": torch.sym_max, "min": torch.sym_min,
     "math.floor": math.floor, "math.ceil": math.ceil, "math.trunc": math.trunc, "round": round,
 }  # fmt: skip
+
+
+def _signed(poly: Poly) -> Poly:
+    """A polynomial or its negation: the same for both."""
+    return {m: -c for m, c in poly.items()} if poly[max(poly)] < 0 else poly
 
 
 def symbols_of(trace: Trace) -> Symbols:

@@ -113,10 +113,12 @@ class _Arithmetic(Node):
 
 
 def _float_operation(kind: str, fn: Callable[..., Any], operands: tuple[Any, ...], symbols: Symbols) -> Any:
+    if kind in ("/", "//", "%") and isinstance(operands[1], SymbolicNumber) and operands[1] == 0:
+        raise ZeroDivisionError("division by zero")
+    if kind == "**" and not operands[0] > 0:  # such a power may be complex, or fail
+        return fn(*[symbols.specialize(x) if isinstance(x, SymbolicNumber) else x for x in operands])
     hints = [x.hint if isinstance(x, SymbolicNumber) else x for x in operands]
     hint = None if any(h is None for h in hints) else fn(*hints)
-    if isinstance(hint, complex):
-        return fn(*[symbols.specialize(x) if isinstance(x, SymbolicNumber) else x for x in operands])
     return SymbolicFloat(symbols, kind, operands, hint)
 
 

@@ -24,6 +24,7 @@ from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.sizes import known_shape
 from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
 from thunder.torch.dropout import dropped
@@ -167,9 +168,9 @@ def _plain_torch() -> Iterator[None]:
 
 
 def _stand_in(x: Any) -> Any:
-    """A tensor with the metadata of `x` and next to no memory."""
-    kind, last = dtypes.to_torch_dtype(x.dtype), x.shape[-1] if x.ndim else 1
-    return torch.empty(last, dtype=kind, device=str(x.device)).expand(x.shape)
+    """A tensor with the metadata of `x` and next to no memory. The kernel for symbolic sizes is that for these."""
+    kind, shape = dtypes.to_torch_dtype(x.dtype), known_shape(x)
+    return torch.empty(shape[-1] if shape else 1, dtype=kind, device=str(x.device)).expand(shape)
 
 
 def _chosen_kernel(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, how: dict[str, Any]) -> int:

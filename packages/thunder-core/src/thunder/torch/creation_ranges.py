@@ -33,7 +33,8 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = No
     start, end, step = (_known_number("arange", x) for x in (start, end, step))
     kind = dtypes.to_dtype(dtype) or (int64 if all(isinstance(x, int) for x in (start, end, step)) else default_dtype())
     check(step != 0, lambda: "step must be nonzero")
-    check(all(map(math.isfinite, (start, end))), lambda: f"unsupported range: {start} -> {end}")
+    finite = all(isinstance(x, int) or math.isfinite(x) for x in (start, end))
+    check(finite, lambda: f"unsupported range: {start} -> {end}")
     check(
         start == end or (start < end) == (step > 0),
         lambda: f"upper bound and lower bound inconsistent with step sign: {start} -> {end} by {step}",

@@ -17,6 +17,7 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.numbers import equal_shapes
 from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -398,7 +399,7 @@ def cross_entropy(
 ) -> Any:
     """Minus the log-probability that softmax of `input` gives to the target: class numbers, or class probabilities."""
     reduction = reduction_of(reduction, size_average, reduce)
-    if target.shape == input.shape:
+    if equal_shapes(target.shape, input.shape):
         _check_probabilities(input, target, weight, ignore_index)
         _check_smoothing(label_smoothing)
         x = ltorch.log_softmax(input, _class_dim(input))
@@ -419,7 +420,7 @@ def _(
     label_smoothing: float = 0.0,
 ) -> Any:
     reduction = reduction_of(reduction, size_average, reduce)
-    if target.shape == input.shape:
+    if equal_shapes(target.shape, input.shape):
         return probability_rule(input, target, weight, reduction, label_smoothing)
     check_constant(weight)
     how = (weight, ignore_index, reduction, label_smoothing)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from thunder import clang
 from thunder.core.dtypes import INTEGER, dtype, float32, is_complex_dtype, low_precision_dtypes
 from thunder.core.langctx import set_langctx
+from thunder.core.numbers import same_shape
 from thunder.core.prims.elementwise_base import differentiable
 from thunder.core.promotion import default_dtype
 from thunder.core.proxies import TensorProxy
@@ -47,12 +48,12 @@ def sum_to(grad: Any, like: Any) -> Any:
     """The gradient of an operand from that of the result it was broadcast and converted to; None for what has none."""
     if not differentiable(like) or grad is None:
         return None
-    if grad.shape != like.shape:
+    if not same_shape(grad.shape, like.shape):
         new = grad.ndim - like.ndim
         spread = [d for d in range(grad.ndim) if d < new or (like.shape[d - new] == 1 and grad.shape[d] != 1)]
         if spread:
             grad = grad.sum(tuple(spread))
-        if grad.shape != like.shape:
+        if not same_shape(grad.shape, like.shape):
             grad = grad.reshape(like.shape)
     if is_complex_dtype(grad.dtype) and not is_complex_dtype(like.dtype):
         grad = grad.real

@@ -9,6 +9,7 @@ from typing import Any
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.numbers import equal_shapes
 from thunder.core.proxies import TensorProxy
 
 __all__ = ["reduced", "reduction_of", "upcast", "warn_of_sizes"]
@@ -43,7 +44,7 @@ def upcast(*tensors: Any) -> tuple[Any, ...]:
 
 def warn_of_sizes(input: TensorProxy, target: TensorProxy) -> None:
     """torch's warning for a loss of tensors of two shapes."""
-    if input.shape != target.shape:
+    if not equal_shapes(input.shape, target.shape):
         warnings.warn(
             f"Using a target size (torch.Size({list(target.shape)})) that is different to the input size "
             f"(torch.Size({list(input.shape)})). This will likely lead to incorrect results due to broadcasting. "

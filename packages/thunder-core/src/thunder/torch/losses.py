@@ -13,6 +13,7 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.numbers import equal_shapes
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -354,7 +355,7 @@ def _variance(input: Any, var: Any) -> Any:
     if not isinstance(var, TensorProxy):
         check(var >= 0, lambda: "var has negative entry/entries", ValueError)
         return ltorch.ones_like(input) * var
-    if var.shape == input.shape:
+    if equal_shapes(var.shape, input.shape):
         return var
     if input.shape[:-1] == var.shape:
         return ltorch.unsqueeze(var, -1)

@@ -17,6 +17,7 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.numbers import same_shape
 from thunder.core.prims.matmul import MATMUL_SHAPES, linear_grads, linear_samples, matmul_grads
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -431,7 +432,7 @@ def _chain(name: str, tensors: Sequence[Any]) -> Any:
 
     out = product(0, len(matrices) - 1)
     shape = (*first.shape[:-1], *last.shape[1:])
-    return ltorch.reshape(out, shape) if out.shape != shape else out
+    return ltorch.reshape(out, shape) if not same_shape(out.shape, tuple(shape)) else out
 
 
 @torchsymbol(torch.linalg.multi_dot, is_method=False, tags=_TAGS)

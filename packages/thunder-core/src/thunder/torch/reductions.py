@@ -13,6 +13,7 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.numbers import same_shape
 from thunder.core.samples import MakeTensor, SampleInput, reduction
 from thunder.core.symbol import NON_DIFFERENTIABLE, BoundSymbol, OpTags
 from thunder.torch.base import torchsymbol
@@ -209,7 +210,7 @@ def sum_to_size(input: Any, *size: Any) -> Any:
     if not dims:
         return input
     total = clang.sum(input, dims)
-    return total if total.shape == shape else ltorch.reshape(total, shape)
+    return total if same_shape(total.shape, shape) else ltorch.reshape(total, shape)
 
 
 @sum_to_size.samples

@@ -9,6 +9,7 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.devices import Device
 from thunder.core.errors import check
+from thunder.core.numbers import same_shape
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type
 
 __all__ = [
@@ -105,7 +106,7 @@ def _plainly_alike(args: tuple[Any, ...]) -> TensorProxy | None:
         if type(a) is TensorProxy:
             if first is None:
                 first = a
-            elif a.shape != first.shape or a.dtype is not first.dtype or a.device is not first.device:
+            elif not same_shape(a.shape, first.shape) or a.dtype is not first.dtype or a.device is not first.device:
                 return None
         elif (
             first is None

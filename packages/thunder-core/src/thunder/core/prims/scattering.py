@@ -7,6 +7,7 @@ from typing import Any
 
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.numbers import same_shape
 from thunder.core.prims.base import prim
 from thunder.core.prims.indexing import INDEX_DTYPES, distinct_positions, positions, sizes_of
 from thunder.core.prims.metas import canonicalize_dim, check_same_device, is_number
@@ -87,9 +88,9 @@ def _check_scattered(name: str, a: TensorProxy, dim: int, index: TensorProxy, sr
 def _written(g: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> TensorProxy:
     """The gradient of what `index` wrote: `g` there, and zeros for what it left out of a larger `src`."""
     found = gather(g, dim, index)
-    if found.ndim == src.ndim and found.shape != src.shape:
+    if found.ndim == src.ndim and not same_shape(found.shape, src.shape):
         return pad(found, 0, tuple([(0, n - m, 0) for n, m in zip(src.shape, found.shape)]))  # type: ignore[no-any-return]
-    return found if found.shape == src.shape else reshape(found, src.shape)  # type: ignore[no-any-return]
+    return found if same_shape(found.shape, src.shape) else reshape(found, src.shape)  # type: ignore[no-any-return]
 
 
 @prim(torch="torch.scatter", tags=_SHAPE)

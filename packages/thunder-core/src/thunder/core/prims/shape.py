@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder.core.errors import check
+from thunder.core.numbers import same_shape
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims, check_same_device, check_same_dtype
 from thunder.core.proxies import TensorProxy
@@ -51,7 +52,7 @@ def _(g: Any, out: Any, a: Any, shape: Any, dims: Any) -> Any:
     spread = [d for d in range(len(shape)) if shape[d] != 1 and (d not in dims or a.shape[dims.index(d)] == 1)]
     if spread:
         g = g.sum(tuple(spread))
-    return g if g.shape == a.shape else reshape(g, a.shape)
+    return g if same_shape(g.shape, a.shape) else reshape(g, a.shape)
 
 
 @broadcast_in_dim.samples

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross-entropy on a GPU, forward and backward through autograd: thunder beside eager, torch.compile and Liger.
+
+    python benchmarks/cross_entropy.py [--markdown FILE] [--only ROW] [--repetitions 5]
+
+Times are GPU times by events: the median of alternating repetitions, each of which runs every contender. The floor is
+the least traffic there can be (logits read twice, gradient written once) at the bandwidth of a copy, measured in the
+same run. Peak memory is what a step needs above its inputs, parameters and their gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import thunder
+
+LOSS_ROWS = ((2048, 50257, torch.float32), (8192, 128256, torch.bfloat16), (16384, 32000, torch.bfloat16))
+LINEAR_ROWS = ((8192, 2048, 128256, torch.bfloat16),)
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second of a large copy."""
+    x = torch.empty(1 << 29, dtype=torch.float32, device="cuda")
+    y = torch.empty_like(x)
+    best = min(timed(lambda: y.copy_(x), 5) for _ in range(5))
+    return 2 * x.numel() * 4 / (best * 1e-3)
+
+
+def timed(fn: Callable[[], Any], calls: int) -> float:
+    """Milliseconds a call, by events."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(calls):
+        fn()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+def step(loss: Callable[..., Any], inputs: tuple[Any, ...], parameters: tuple[Any, ...]) -> Callable[[], Any]:
+    """One forward and backward."""
+
+    def run() -> None:
+        for p in parameters:
+            p.grad = None
+        loss(*inputs).backward()
+
+    return run
+
+
+def peak(fn: Callable[[], Any], parameters: tuple[Any, ...]) -> float:
+    """GiB above what is there before, and above the gradients."""
+    for p in parameters:
+        p.grad = None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    fn()
+    torch.cuda.synchronize()
+    gradients = sum(p.grad.numel() * p.grad.element_size() for p in parameters if p.grad is not None)
+    return (torch.cuda.max_memory_allocated() - before - gradients) / 2**30
+
+
+def compare(contenders: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
+    """The median time of each, in milliseconds; one that fails is left out, and why is printed."""
+    alive = {}
+    for name, fn in contenders.items():
+        try:
+            for _ in range(3):
+                fn()
+            torch.cuda.synchronize()
+            alive[name] = fn
+        except Exception as error:
+            print(f"  {name} cannot run: {type(error).__name__}: {str(error).splitlines()[0][:160]}", file=sys.stderr)
+    times: dict[str, list[float]] = {name: [] for name in alive}
+    for _ in range(repetitions):
+        for name, fn in alive.items():
+            fn()
+            times[name].append(timed(fn, 10))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def liger_loss() -> Callable[..., Any] | None:
+    """Liger's kernel, where it is installed. It writes the gradient over its input, which therefore is copied."""
+    try:
+        from liger_kernel.transformers.functional import liger_cross_entropy
+    except Exception:
+        return None
+    return lambda x, t: liger_cross_entropy(x.clone(), t)
+
+
+def loss_row(tokens: int, classes: int, dtype: torch.dtype, bandwidth: float, repetitions: int) -> list[str]:
+    """Cross-entropy alone."""
+    x = torch.randn(tokens, classes, device="cuda", dtype=dtype, requires_grad=True)
+    t = torch.randint(0, classes, (tokens,), device="cuda")
+    losses: dict[str, Callable[..., Any] | None] = {
+        "thunder": thunder.jit(F.cross_entropy), "eager": F.cross_entropy, "torch.compile": compiled(F.cross_entropy),
+        "Liger": liger_loss(),
+    }  # fmt: skip
+    contenders = {name: step(f, (x, t), (x,)) for name, f in losses.items() if f is not None}
+    times = compare(contenders, repetitions)
+    floor = 3 * x.numel() * x.element_size() / bandwidth * 1e3
+    name = f"cross-entropy {tokens}x{classes} {str(dtype).rpartition('.')[2]}"
+    return [name, f"{floor:.3f}", *(_cell(times, contenders, c, floor, (x,)) for c in losses)]
+
+
+def linear_row(
+    tokens: int, features: int, classes: int, dtype: torch.dtype, bandwidth: float, repetitions: int
+) -> list[str]:
+    """A linear layer and the cross-entropy of its result."""
+    x = torch.randn(tokens, features, device="cuda", dtype=dtype, requires_grad=True)
+    w = (torch.randn(classes, features, device="cuda", dtype=dtype) / features**0.5).requires_grad_()
+    t = torch.randint(0, classes, (tokens,), device="cuda")
+
+    def loss(x: Any, w: Any, t: Any) -> Any:
+        return F.cross_entropy(F.linear(x, w), t)
+
+    losses: dict[str, Callable[..., Any] | None] = {
+        "thunder": thunder.jit(loss), "eager": loss, "torch.compile": compiled(loss), "Liger": liger_linear(),
+    }  # fmt: skip
+    contenders = {name: step(f, (x, w, t), (x, w)) for name, f in losses.items() if f is not None}
+    times = compare(contenders, repetitions)
+    floor = products(x.detach(), w.detach(), repetitions)
+    name = f"linear + cross-entropy {tokens}x{features}→{classes} {str(dtype).rpartition('.')[2]} (floor: its products)"
+    return [name, f"{floor:.3f}", *(_cell(times, contenders, c, floor, (x, w)) for c in losses)]
+
+
+def products(x: torch.Tensor, w: torch.Tensor, repetitions: int) -> float:
+    """The matrix products of a linear layer, forward and backward."""
+    a = torch.randn(x.shape[0], w.shape[0], device="cuda", dtype=x.dtype)
+
+    def run() -> None:
+        F.linear(x, w)
+        torch.mm(a, w)
+        torch.mm(a.t(), x)
+
+    return compare({"products": run}, repetitions)["products"]
+
+
+def liger_linear() -> Callable[..., Any] | None:
+    """Liger's fused operator, where it is installed."""
+    try:
+        from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+    except Exception:
+        return None
+    return liger_fused_linear_cross_entropy
+
+
+def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn`, compiled by torch for these sizes."""
+    torch._dynamo.reset()
+    return torch.compile(fn, dynamic=False)
+
+
+def _cell(
+    times: dict[str, float], contenders: dict[str, Callable[[], Any]], name: str, floor: float, inputs: tuple[Any, ...]
+) -> str:
+    if name not in times:
+        return "—"
+    return f"{times[name]:.3f} ({times[name] / floor:.2f} x), {peak(contenders[name], inputs):.2f} GiB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--markdown", help="write the table to this file too")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--repetitions", type=int, default=5)
+    options = parser.parse_args()
+    bandwidth = copy_bandwidth()
+    head = ["ms (x floor), peak memory", "floor", "thunder", "eager", "torch.compile", "Liger"]
+    lines = [" | ".join(["", *head, ""]).strip(), " | ".join(["", *["---"] * len(head), ""]).strip()]
+    rows = [("cross-entropy", functools.partial(loss_row, *row)) for row in LOSS_ROWS]
+    rows += [("linear", functools.partial(linear_row, *row)) for row in LINEAR_ROWS]
+    for kind, row in rows:
+        if options.only in kind:
+            lines.append(" | ".join(["", *row(bandwidth, options.repetitions), ""]).strip())
+            torch.cuda.empty_cache()
+    import triton
+
+    lines.append("")
+    lines.append(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton {triton.__version__}; a copy runs at "
+        f"{bandwidth / 1e12:.2f} TB/s"
+    )
+    text = "\n".join(lines)
+    print(text)
+    if options.markdown:
+        with open(options.markdown, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

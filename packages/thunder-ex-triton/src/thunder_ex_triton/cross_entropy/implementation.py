@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which cross-entropies the executor takes, and what it makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.transforms import get_grad, put_grad
+from thunder.torch.loss_arguments import reduction_of
+from thunder_ex_triton.cross_entropy.operators import (
+    Loss,
+    LossBackward,
+    LossForward,
+    SoftBackward,
+    SoftForward,
+    gradient_of_probabilities,
+)
+from thunder_ex_triton.machine import unusable_device
+
+__all__ = ["DTYPES", "register"]
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+_TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
+
+
+def takes(
+    input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> bool | str:  # fmt: skip
+    """True, or why not."""
+    reason = unusable_device(input.device)
+    if reason is not None:
+        return reason
+    if any(x is not None and x.device != input.device for x in (target, weight)):
+        return "its tensors are on several devices"
+    if input.dtype not in _TAKEN:
+        return f"its kernels take logits of {', '.join(DTYPES)}, not of {input.dtype}"
+    if input.numel() == 0:
+        return "there is nothing to compute for logits without elements"
+    if weight is not None and weight.requires_grad:
+        return "its kernels have no gradient of the weight"
+    return True
+
+
+def register(registry: Any, executor: str) -> None:
+    """Brings the operators, and what they stand for."""
+    import thunder.torch as ltorch
+
+    def operator(name: str, of: Any) -> Any:
+        return registry.register_operator(name, executor=executor, like=of.like, fn=of.run)
+
+    loss = operator("triton_crossentropy", Loss)
+    forward = operator("triton_crossentropy_forward", LossForward)
+    backward = operator("triton_crossentropy_backward", LossBackward)
+    soft_forward = operator("triton_crossentropy_soft_forward", SoftForward)
+    soft_backward = operator("triton_crossentropy_soft_backward", SoftBackward)
+
+    def execution(
+        input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+        reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> Any:  # fmt: skip
+        reduction = reduction_of(reduction, size_average, reduce)
+        return loss(input, target, weight, None, ignore_index, None, reduction, label_smoothing)
+
+    def gradient(
+        input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+        reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> Any:  # fmt: skip
+        reduction = reduction_of(reduction, size_average, reduce)
+        if target.shape == input.shape:
+            out, lse, mass = soft_forward(input, target, weight, reduction, label_smoothing)
+            g = get_grad(out)
+            put_grad(input, soft_backward(g, input, target, lse, mass, weight, reduction, label_smoothing))
+            of_target = gradient_of_probabilities(g, input, target, lse, weight, reduction, label_smoothing)
+            put_grad(target, of_target)
+            return out
+        how = (weight, ignore_index, reduction, label_smoothing)
+        out, lse, total = forward(input, target, *how)
+        put_grad(input, backward(get_grad(out), input, target, lse, total, *how))
+        return out
+
+    registry.register_implementation(
+        ltorch.cross_entropy,
+        executor=executor,
+        checker=takes,
+        execution_transform=execution,
+        grad_transform=gradient,
+    )

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of cross-entropy of class numbers, and how they are launched.
+
+Logits are rows of classes: row `r` begins at `(r // inner) * stride_outer + (r % inner) * stride_inner`, and its
+classes are `stride_class` apart. A program takes a tile of rows. Forward goes through its classes once, with a running
+maximum and a running sum of exponentials, and keeps one number a row, the logarithm of that sum. Backward needs nothing
+else: it makes each element of the gradient from the element of the logits.
+
+The loss of a row of class y is `(1 - s) w[y] (lse - x[y]) + s/C sum_c w[c] (lse - x[c])`, with smoothing s.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from thunder_ex_triton.launch import blocks, kernel, power_of_two
+from thunder_ex_triton.machine import interpreting
+
+__all__ = [
+    "BACKWARD_BYTES", "FORWARD_BYTES", "WARPS", "Rows", "backward", "finish", "forward", "in_two", "row_offsets",
+    "wide_dtype",
+]  # fmt: skip
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+@triton.jit
+def row_offsets(rows, inner, stride_outer, stride_inner):
+    return (rows // inner).to(tl.int64) * stride_outer + (rows % inner).to(tl.int64) * stride_inner
+
+
+@triton.jit
+def _whole_vectors(base, VECTOR: tl.constexpr):
+    """The offset of the 16 bytes that hold a row's first element, and how many elements come before it."""
+    before = base % VECTOR
+    return tl.multiple_of(base - before, VECTOR), before.to(tl.int32)
+
+
+@triton.jit
+def _load(x_ptr, offsets, mask, inside, other: tl.constexpr, VECTOR: tl.constexpr):
+    """Loads what the mask lets through; without the mask where all is inside, so that whole vectors are read."""
+    if VECTOR > 1:
+        if inside:
+            x = tl.load(x_ptr + offsets)
+        else:
+            x = tl.load(x_ptr + offsets, mask=mask, other=other)
+    else:
+        x = tl.load(x_ptr + offsets, mask=mask, other=other)
+    return x
+
+
+@kernel
+def forward_kernel(
+    x_ptr, target_ptr, weight_ptr, loss_ptr, lse_ptr, partial_ptr,
+    n_rows, classes, inner, stride_outer, stride_inner, stride_class,
+    ignore_index, smoothing_high, smoothing_low, programs,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, KEEP_ROWS: tl.constexpr, SAVE_LSE: tl.constexpr,
+    ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Losses of a tile of rows, or their sum; the sum of their weights; how many targets are no class."""
+    pid = tl.program_id(0)
+    rows = pid.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    exists = rows < n_rows
+    target = tl.load(target_ptr + rows, mask=exists, other=0).to(tl.int64)
+    counts = exists & (target != ignore_index)
+    inside = counts & (target >= 0) & (target < classes)
+    base = row_offsets(rows, inner, stride_outer, stride_inner)
+    peak = tl.full((ROWS,), float("-inf"), ACC)
+    total = tl.zeros((ROWS,), ACC)
+    spread = tl.zeros((ROWS,), ACC)
+    weights = tl.zeros((ROWS,), ACC)
+    stop = tl.max(inside.to(tl.int32), 0) * classes  # rows that do not count are not read
+    aligned, before = base, 0
+    if VECTOR > 1:
+        aligned, before = _whole_vectors(base, VECTOR)
+        before = tl.max(before, 0)
+    for start in range(0, stop + before, BLOCK):
+        cols = start - before + tl.arange(0, BLOCK)
+        real = (cols >= 0) & (cols < classes)
+        there = inside[:, None] & real[None, :]
+        offsets = aligned[:, None] + (start + tl.arange(0, BLOCK)).to(tl.int64)[None, :] * stride_class
+        whole = (start > 0) & (start + BLOCK <= stop + before)
+        x = _load(x_ptr, offsets, there, whole, float("-inf"), VECTOR).to(ACC)
+        higher = tl.maximum(peak, tl.max(x, 1))
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(peak - shift) + tl.sum(tl.exp(x - shift[:, None]), 1)
+        peak = higher
+        if SMOOTH:
+            if HAS_WEIGHT:
+                w = tl.load(weight_ptr + cols, mask=real, other=0.0).to(ACC)
+                spread += tl.sum(tl.where(there, x * w[None, :], 0.0), 1)
+                weights += tl.sum(tl.where(there, w[None, :], 0.0), 1)
+            else:
+                spread += tl.sum(tl.where(there, x, 0.0), 1)
+                weights += tl.sum(tl.where(there, 1.0, 0.0), 1)
+    lse = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(tl.where(inside, total, 1.0))  # 0 for rows not read
+    picked = tl.load(x_ptr + base + target * stride_class, mask=inside, other=0.0).to(ACC)
+    of_row = tl.where(inside, 1.0, 0.0).to(ACC)
+    if HAS_WEIGHT:
+        of_row = tl.load(weight_ptr + target, mask=inside, other=0.0).to(ACC)
+    loss = (lse - picked) * of_row
+    if SMOOTH:
+        smoothing = tl.full((), smoothing_high, ACC) + tl.full((), smoothing_low, ACC)
+        loss = loss * (1.0 - smoothing) + (lse * weights - spread) * (smoothing / classes)
+    loss = tl.where(inside, loss, 0.0)
+    if SAVE_LSE:
+        tl.store(lse_ptr + rows, lse, mask=exists)
+    if KEEP_ROWS:
+        tl.store(loss_ptr + rows, loss, mask=exists)
+    tl.store(partial_ptr + pid, tl.sum(loss, 0))
+    tl.store(partial_ptr + programs + pid, tl.sum(of_row, 0))
+    tl.store(partial_ptr + 2 * programs + pid, tl.sum((counts & (inside == 0)).to(ACC), 0))
+
+
+@kernel
+def finish_kernel(
+    partial_ptr, out_ptr, total_ptr, fine_ptr, programs,
+    MEAN: tl.constexpr, ZERO: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The sums over all tiles, always in the same order."""
+    loss = tl.zeros((BLOCK,), ACC)
+    weight = tl.zeros((BLOCK,), ACC)
+    wrong = tl.zeros((BLOCK,), ACC)
+    for start in range(0, programs, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        loss += tl.load(partial_ptr + at, mask=at < programs, other=0.0)
+        weight += tl.load(partial_ptr + programs + at, mask=at < programs, other=0.0)
+        wrong += tl.load(partial_ptr + 2 * programs + at, mask=at < programs, other=0.0)
+    total = tl.sum(weight, 0)
+    out = tl.sum(loss, 0)
+    if MEAN:
+        out = out / total
+        if ZERO:
+            out = tl.where(total == 0.0, 0.0, out)
+    tl.store(out_ptr, out)
+    tl.store(total_ptr, total)
+    tl.store(fine_ptr, (tl.sum(wrong, 0) == 0.0).to(tl.int8))
+
+
+@kernel
+def backward_kernel(
+    g_ptr, x_ptr, target_ptr, weight_ptr, lse_ptr, total_ptr, weights_ptr, out_ptr,
+    n_rows, classes, inner, stride_outer, stride_inner, stride_class, out_outer, out_inner, out_class,
+    ignore_index, smoothing_high, smoothing_low, chunks,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
+    ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a tile of rows and classes."""
+    pid = tl.program_id(0)
+    rows = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    start = (pid % chunks) * BLOCK
+    base = row_offsets(rows, inner, stride_outer, stride_inner)
+    before = 0
+    if VECTOR > 1:
+        base, before = _whole_vectors(base, VECTOR)
+        before = tl.max(before, 0)
+    cols = start - before + tl.arange(0, BLOCK)
+    exists = rows < n_rows
+    target = tl.load(target_ptr + rows, mask=exists, other=0).to(tl.int64)
+    inside = exists & (target != ignore_index) & (target >= 0) & (target < classes)
+    if G_BY_ROW:
+        share = tl.load(g_ptr + rows, mask=inside, other=0.0).to(ACC)
+    else:
+        share = tl.where(inside, tl.load(g_ptr).to(ACC), 0.0)
+    if MEAN:
+        share = share / tl.load(total_ptr).to(ACC)
+    on_class = share
+    if HAS_WEIGHT:
+        on_class = share * tl.load(weight_ptr + target, mask=inside, other=0.0).to(ACC)
+    on_all = share * 0.0
+    of_softmax = on_class
+    if SMOOTH:
+        smoothing = tl.full((), smoothing_high, ACC) + tl.full((), smoothing_low, ACC)
+        on_class = on_class * (1.0 - smoothing)
+        on_all = share * (smoothing / classes)
+        if HAS_WEIGHT:
+            of_softmax = on_class + on_all * tl.load(weights_ptr).to(ACC)
+        else:
+            of_softmax = on_class + on_all * classes
+    real = (cols >= 0) & (cols < classes)
+    there = inside[:, None] & real[None, :]
+    wide = (start + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
+    whole = (start > 0) & (start + BLOCK <= classes + before) & (tl.min(inside.to(tl.int32), 0) > 0)
+    x = _load(x_ptr, base[:, None] + wide * stride_class, there, whole, 0.0, VECTOR).to(ACC)
+    lse = tl.load(lse_ptr + rows, mask=inside, other=0.0).to(ACC)
+    out = tl.exp(x - lse[:, None]) * of_softmax[:, None]
+    out -= tl.where(cols[None, :] == target[:, None], on_class[:, None], 0.0)
+    if SMOOTH:
+        if HAS_WEIGHT:
+            w = tl.load(weight_ptr + cols, mask=real, other=0.0).to(ACC)
+            out -= on_all[:, None] * w[None, :]
+        else:
+            out -= on_all[:, None]
+    out = tl.where(there, out, 0.0)
+    written = exists[:, None] & real[None, :]
+    if VECTOR > 1:  # the gradient lies as the logits do
+        if whole:
+            tl.store(out_ptr + base[:, None] + wide, out)
+        else:
+            tl.store(out_ptr + base[:, None] + wide, out, mask=written)
+    else:
+        base = row_offsets(rows, inner, out_outer, out_inner)
+        tl.store(out_ptr + base[:, None] + wide * out_class, out, mask=written)
+
+
+# -- launching ---------------------------------------------------------------------------------------------------------
+class Rows(NamedTuple):
+    """A tensor of logits seen as rows of classes."""
+
+    tensor: torch.Tensor
+    number: int
+    classes: int
+    inner: int
+    stride_outer: int
+    stride_inner: int
+    stride_class: int
+
+    @staticmethod
+    def of(x: torch.Tensor) -> Rows:
+        """The rows of `(classes,)`, `(rows, classes)` or `(batch, classes, …)`."""
+        if x.ndim == 1:
+            return Rows(x, 1, x.shape[0], 1, 0, 0, x.stride(0))
+        if x.ndim == 2:
+            return Rows(x, x.shape[0], x.shape[1], 1, x.stride(0), 0, x.stride(1))
+        places = x[0, 0].numel()
+        try:
+            flat = x.view(*x.shape[:2], places)
+        except RuntimeError:  # the inner dimensions are not evenly spaced
+            flat = x.reshape(*x.shape[:2], places)
+        return Rows(flat, x.shape[0] * places, x.shape[1], places, flat.stride(0), flat.stride(2), flat.stride(1))
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """From batch to batch, from place to place, from class to class."""
+        return self.stride_outer, self.stride_inner, self.stride_class
+
+    @property
+    def accumulator(self) -> Any:
+        """What is computed in: double precision for itself, single for the rest."""
+        return tl.float64 if self.tensor.dtype is torch.float64 else tl.float32
+
+    def tile(self, elements: int) -> tuple[int, int]:
+        """Rows and classes of a tile: along the classes where they are neighbours in memory, else along the rows."""
+        if self.stride_class == 1 or self.inner == 1:
+            block = min(power_of_two(self.classes), elements)
+            rows = max(1, min(elements // block, power_of_two(self.number)))
+        else:
+            rows = min(power_of_two(self.inner), 128)
+            block = max(1, min(power_of_two(self.classes), elements // rows))
+        return rows, block
+
+    def vector(self, rows: int, block: int) -> int:
+        """How many elements whole vectors hold, where rows begin in the middle of them; else 1: nothing to shift."""
+        size = 16 // self.tensor.element_size()
+        shifted = self.inner == 1 and self.stride_class == 1 and self.stride_outer % size != 0
+        return size if shifted and rows == 1 and block >= 1024 and self.tensor.data_ptr() % 16 == 0 else 1
+
+
+def in_two(number: float) -> tuple[float, float]:
+    """A number as the sum of two of single precision, which is what kernels are given."""
+    high = struct.unpack("f", struct.pack("f", number))[0]
+    return high, number - high
+
+
+# How many bytes of logits a program of four warps has in flight, forward and backward: measured on an H200.
+FORWARD_BYTES, BACKWARD_BYTES, WARPS = 16384, 4096, 4
+
+
+def wide_dtype(x: Rows) -> torch.dtype:
+    return torch.float64 if x.tensor.dtype is torch.float64 else torch.float32
+
+
+def forward(
+    x: Rows, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, smoothing: float, *,
+    keep_rows: bool, save_lse: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]:  # fmt: skip
+    """Losses of rows (where asked for), logarithms of sums (where asked for), and the partial sums of the tiles."""
+    rows, block = x.tile(FORWARD_BYTES // x.tensor.element_size())
+    vector = x.vector(rows, block)
+    block = block // 2 if vector > 1 and block >= 2048 else block
+    programs = blocks(x.number, rows)
+    wide, device = wide_dtype(x), x.tensor.device
+    loss = torch.empty(x.number, dtype=x.tensor.dtype, device=device) if keep_rows else None
+    lse = torch.empty(x.number, dtype=wide, device=device) if save_lse else None
+    partial = torch.empty(3 * programs, dtype=wide, device=device)
+    tensors = (x.tensor, target, weight, loss, lse, partial)
+    numbers = (
+        x.number, x.classes, x.inner, *x.strides, ignore_index, *in_two(smoothing), programs,
+        weight is not None, smoothing != 0, keep_rows, save_lse, x.accumulator, rows, block, vector,
+    )  # fmt: skip
+    forward_kernel(programs, tensors, numbers, WARPS)
+    return loss, lse, partial
+
+
+def finish(
+    x: Rows, partial: torch.Tensor, *, mean: bool, dtype: torch.dtype | None = None, single: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss, in `dtype` or that of the logits, and the sum of weights; an error where a target is no class."""
+    out = torch.empty((), dtype=dtype or x.tensor.dtype, device=partial.device)
+    total = torch.empty((), dtype=partial.dtype, device=partial.device)
+    fine = torch.empty((), dtype=torch.int8, device=partial.device)
+    programs = partial.numel() // 3
+    block = min(power_of_two(programs), 4096)
+    # torch's mean over a single row that does not count is nothing divided by nothing, but on a GPU it is nothing.
+    zero = single and partial.is_cuda
+    finish_kernel(1, (partial, out, total, fine), (programs, mean, zero, x.accumulator, block), 8)
+    refuse_unless(fine, x.classes)
+    return out, total
+
+
+def refuse_unless(fine: torch.Tensor, classes: int) -> None:
+    """Stops the program where a target is no class: at once on the CPU, as torch does on a GPU (at the next wait)."""
+    message = f"cross_entropy: a target is out of bounds, neither ignore_index nor one of the {classes} classes"
+    if not interpreting():
+        torch._assert_async(fine, message)
+    elif not fine.item():
+        raise IndexError(message)
+
+
+def backward(
+    g: torch.Tensor, x: Rows, target: torch.Tensor, lse: torch.Tensor, total: torch.Tensor,
+    weight: torch.Tensor | None, ignore_index: int, smoothing: float, *, by_row: bool, mean: bool, out: Rows,
+) -> None:  # fmt: skip
+    """Writes the gradient of the logits into `out`, which may be the logits themselves."""
+    rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
+    vector = x.vector(rows, block) if x.strides == out.strides and out.tensor.data_ptr() % 16 == 0 else 1
+    chunks = blocks(x.classes + vector - 1, block)
+    weights = weight.sum(dtype=lse.dtype) if weight is not None and smoothing else None
+    tensors = (g, x.tensor, target, weight, lse, total, weights, out.tensor)
+    numbers = (
+        x.number, x.classes, x.inner, *x.strides, *out.strides, ignore_index, *in_two(smoothing), chunks,
+        weight is not None, smoothing != 0, by_row, mean, x.accumulator, rows, block, vector,
+    )  # fmt: skip
+    backward_kernel(blocks(x.number, rows) * chunks, tensors, numbers, WARPS)

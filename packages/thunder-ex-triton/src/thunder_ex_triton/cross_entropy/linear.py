@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linear layer and the cross-entropy of its result, without the whole result ever being in memory.
+
+Tokens are taken in chunks: the logits of a chunk are computed, their loss is taken, and the gradient of the loss is
+written over them and at once multiplied into the gradients of input, weight and bias. So the gradients exist before it
+is known what they will be multiplied by; they are kept unscaled, which also keeps half precision from underflowing.
+The gradient of the weight is accumulated in single precision over the chunks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder_ex_triton.cross_entropy import kernels
+from thunder_ex_triton.cross_entropy.kernels import Rows
+from thunder_ex_triton.cross_entropy.operators import wide_dtype
+
+__all__ = ["LinearLoss", "LinearLossForward"]
+
+# A chunk's logits: large enough for matrix products to be fast, small beside the gradient of the weight.
+_CHUNK_BYTES = 1 << 29
+
+
+def chunk_rows(rows: int, classes: int, itemsize: int) -> int:
+    """How many tokens to take at a time: chunks of one size, as few as fit."""
+    chunks = max(1, -(-rows * classes * itemsize // _CHUNK_BYTES))
+    even = -(-rows // chunks)
+    return min(rows, -(-even // 128) * 128)
+
+
+def _kind(dtype: str | None) -> Any:
+    return None if dtype is None else getattr(torch, dtype)
+
+
+class LinearLoss:
+    """`triton_linear_crossentropy`: the loss alone."""
+
+    @staticmethod
+    def like(
+        x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
+        loss_dtype: str | None,
+    ) -> Any:  # fmt: skip
+        """What it computes."""
+        logits = ltorch.linear(ltorch.reshape(x, (-1, x.shape[-1])), w, bias)
+        if loss_dtype is not None:
+            logits = ltorch.to(logits, _kind(loss_dtype))
+        return ltorch.cross_entropy(
+            logits, labels, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+
+    @staticmethod
+    def run(
+        x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor, weight: torch.Tensor | None,
+        ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """How it is computed."""
+        how = (weight, ignore_index, reduction, label_smoothing, loss_dtype)
+        loss: torch.Tensor = _chunked(x, w, bias, labels, *how, wanted=None)[0]
+        return loss
+
+
+class LinearLossForward:
+    """The loss, the sum of weights, and the gradients of the unscaled loss."""
+
+    @staticmethod
+    def like(
+        x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
+        loss_dtype: str | None, wanted: tuple[bool, bool, bool],
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """What it computes."""
+        flat = ltorch.reshape(x, (-1, x.shape[-1]))
+        logits = ltorch.linear(flat, w, bias)
+        wide = ltorch.to(logits, wide_dtype(logits))
+        loss = LinearLoss.like(x, w, bias, labels, weight, ignore_index, reduction, label_smoothing, loss_dtype)
+        one = ltorch.ones((), dtype=wide_dtype(x), device=x.device)
+        counts = ltorch.ne(labels, ignore_index)
+        of_row = ltorch.to(counts, wide.dtype)
+        if weight is not None:
+            of_row = of_row * ltorch.to(ltorch.index_select(weight, 0, ltorch.where(counts, labels, 0)), wide.dtype)
+        _, lse = ltorch.cross_entropy_forward(wide, labels, _as(weight, wide), ignore_index, "sum", label_smoothing)
+        g = ltorch.cross_entropy_backward(
+            one, wide, labels, lse, _as(weight, wide), ignore_index, "sum", label_smoothing
+        )
+        gradients = (
+            ltorch.to(ltorch.reshape(ltorch.matmul(g, ltorch.to(w, g.dtype)), x.shape), x.dtype),
+            ltorch.matmul(g.mT, ltorch.to(flat, g.dtype)),
+            ltorch.sum(g, 0),
+        )
+        return loss, ltorch.sum(of_row), *(x for x, want in zip(gradients, wanted) if want)
+
+    @staticmethod
+    def run(
+        x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor, weight: torch.Tensor | None,
+        ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None,
+        wanted: tuple[bool, bool, bool],
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        """How it is computed."""
+        how = (weight, ignore_index, reduction, label_smoothing, loss_dtype)
+        return _chunked(x, w, bias, labels, *how, wanted=wanted)
+
+
+def _as(weight: Any, like: Any) -> Any:
+    return None if weight is None else ltorch.to(weight, like.dtype)
+
+
+class _Gradients:
+    """The gradients that are being accumulated over the chunks."""
+
+    def __init__(self, x: torch.Tensor, w: torch.Tensor, wanted: tuple[bool, bool, bool]):
+        wide = wide_dtype(w)
+        self.x = torch.empty_like(x) if wanted[0] else None
+        self.w = torch.empty(w.shape, dtype=wide, device=w.device) if wanted[1] else None
+        self.bias = torch.zeros(w.shape[0], dtype=wide, device=w.device) if wanted[2] else None
+        self.begun = False
+
+    def add(self, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rows: slice) -> None:
+        """Adds what comes of the gradient `g` of a chunk's logits."""
+        if self.x is not None:
+            torch.mm(g, w, out=self.x[rows])
+        if self.w is not None:
+            self._add_to_weight(self.w, g.t(), x)
+        if self.bias is not None:
+            self.bias += g.sum(0, dtype=self.bias.dtype)
+        self.begun = True
+
+    def _add_to_weight(self, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor) -> None:
+        if g.dtype is out.dtype:
+            torch.addmm(out, g, x, beta=int(self.begun), out=out)
+        elif g.is_cuda:  # products in half precision, sums in single
+            overload = torch.ops.aten.addmm.dtype_out
+            overload(out, g, x, torch.float32, beta=int(self.begun), out=out)
+        else:
+            torch.addmm(out, g.to(out.dtype), x.to(out.dtype), beta=int(self.begun), out=out)
+
+
+def _chunked(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor, weight: torch.Tensor | None,
+    ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None, *,
+    wanted: tuple[bool, bool, bool] | None,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The loss and, where gradients are wanted, the sum of weights and those gradients."""
+    flat, labels = x.reshape(-1, x.shape[-1]), labels.contiguous()
+    weight = None if weight is None else weight.contiguous()
+    number, classes = flat.shape[0], w.shape[0]
+    step = chunk_rows(number, classes, x.element_size())
+    gradients = None if wanted is None else _Gradients(flat, w, wanted)
+    logits = torch.empty((step, classes), dtype=x.dtype, device=x.device)
+    partials = []
+    one = torch.ones((), dtype=wide_dtype(x), device=x.device)
+    for start in range(0, number, step):
+        rows = slice(start, min(start + step, number))
+        chunk, of_chunk = flat[rows], logits[: rows.stop - start]
+        if bias is None:
+            torch.mm(chunk, w.t(), out=of_chunk)
+        else:
+            torch.addmm(bias, chunk, w.t(), out=of_chunk)
+        r, t = Rows.of(of_chunk), labels[rows]
+        _, lse, partial = kernels.forward(
+            r, t, weight, ignore_index, label_smoothing, keep_rows=False, save_lse=gradients is not None
+        )
+        partials.append(partial.view(3, -1))
+        if gradients is not None and lse is not None:
+            kernels.backward(
+                one, r, t, lse, one, weight, ignore_index, label_smoothing, by_row=False, mean=False, out=r
+            )
+            gradients.add(of_chunk, chunk, w, rows)
+    whole = partials[0] if len(partials) == 1 else torch.cat(partials, 1)
+    dtype = x.dtype if loss_dtype is None else _kind(loss_dtype)
+    loss, total = kernels.finish(Rows.of(logits), whole.view(-1), mean=reduction == "mean", dtype=dtype)
+    if gradients is None:
+        return (loss,)
+    of_x = None if gradients.x is None else gradients.x.view(x.shape)
+    return loss, total, *(g for g in (of_x, gradients.w, gradients.bias) if g is not None)
+
+
+def pays(rows: int, classes: int, itemsize: int) -> bool:
+    """Whether chunking saves memory that matters, at no cost in time."""
+    return rows * classes * itemsize >= 1 << 27 and chunk_rows(rows, classes, itemsize) >= 512

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The passes that bring `triton_linear_crossentropy` into a program, and leave out the gradients that nobody wants.
+
+Before differentiation, `cross_entropy(linear(x, w, b), labels)`, with reshapes and a cast between the two, becomes one
+operator where its logits are used nowhere else and are large enough. Afterwards, the gradients that its forward would
+compute and that the program does not use are struck from the list of those it is to compute.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from thunder.core import dtypes
+from thunder.core.binder import Binder
+from thunder.core.langctx import set_langctx
+from thunder.core.proxies import Proxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol, proxies_in
+from thunder.core.trace import Trace, construct
+from thunder.core.transforms import get_grad, put_grad
+from thunder_ex_triton.cross_entropy.linear import LinearLoss, LinearLossForward, pays
+from thunder_ex_triton.machine import unusable_device
+
+__all__ = ["OPTION", "register"]
+
+OPTION = "triton_linear_cross_entropy"
+
+_RESHAPES = ("torch.reshape", "torch.view", "torch.flatten", "torch.contiguous", "torch.squeeze", "torch.unsqueeze")
+_CASTS = ("torch.float", "torch.to", "torch.type_as")
+_FUSED = tuple(getattr(dtypes, name) for name in ("float64", "float32", "float16", "bfloat16"))
+
+
+def register(registry: Any, executor: str) -> None:
+    """Brings the operators, the passes and the option."""
+    import thunder.torch as ltorch
+
+    loss = registry.register_operator(
+        "triton_linear_crossentropy", executor=executor, like=LinearLoss.like, fn=LinearLoss.run
+    )
+    forward = registry.register_operator(
+        "triton_linear_crossentropy_forward", executor=executor, like=LinearLossForward.like, fn=LinearLossForward.run
+    )
+
+    def gradient(
+        x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
+        loss_dtype: str | None,
+    ) -> Any:  # fmt: skip
+        how = (weight, ignore_index, reduction, label_smoothing, loss_dtype)
+        wanted = (True, True, bias is not None)
+        out, total, *gradients = forward(x, w, bias, labels, *how, wanted)
+        scale = ltorch.to(get_grad(out), total.dtype)
+        if reduction == "mean":
+            scale = scale / total
+        for of, unscaled in zip((x, w, bias), gradients):
+            put_grad(of, ltorch.to(unscaled * scale, of.dtype))
+        return out
+
+    registry.register_implementation(loss, loss, executor=executor, grad_transform=gradient)
+    registry.register_option(
+        OPTION,
+        type=(bool, type(None)),
+        help="whether a linear layer and the cross-entropy of its result become one operator (None: where it pays)",
+    )
+
+    def fuse(trace: Trace, context: Any) -> Trace:
+        asked = context.options.get(OPTION)
+        if asked is False or all(ex.name != executor for ex in context.executors):
+            return trace
+        return _replaced(trace, "Linear cross-entropy", _Matcher(trace, loss, always=asked is True))
+
+    def prune(trace: Trace, context: Any) -> Trace:
+        used = {name for op in trace.bound_symbols for name in op.arg_names}
+
+        def without_unused(op: BoundSymbol) -> Any:
+            if op.sym is not forward:
+                return None
+            *args, wanted = op.args
+            names = iter(op.output[2:])
+            needed = tuple(want and next(names).name in used for want in wanted)
+            if needed == wanted:
+                return None
+            if not any(needed) and op.output[1].name not in used:
+                return [(op.output[0], loss(*args))]
+            out, total, *gradients = forward(*args, needed)
+            kept = [p for p in op.output[2:] if p.name in used]
+            return list(zip((*op.output[:2], *kept), (out, total, *gradients)))
+
+        return _replaced(trace, "Unused gradients", without_unused)
+
+    registry.register_transform("triton_linear_crossentropy", fuse, phase="before_grad")
+    registry.register_transform("triton_linear_crossentropy_unused", prune, phase="before_execution")
+
+
+def _replaced(trace: Trace, name: str, replacement: Callable[[BoundSymbol], list[tuple[Proxy, Proxy]] | None]) -> Trace:
+    """The trace with operations replaced: `replacement` records others and says what stands for which output."""
+    with construct(trace, name) as out:
+        changed = False
+        for op in trace.bound_symbols:
+            with tracectx(out), out.scope() as recorded, set_langctx("torch"):
+                pairs = replacement(op)
+            if pairs is None:
+                out.record(op)
+                continue
+            changed = True
+            names = {new.name: old for old, new in pairs}
+            for new in recorded:
+                new = new.substitute(names)
+                new.source = op.source
+                out.record(new)
+    return out if changed else trace
+
+
+class _Matcher:
+    """Finds `cross_entropy(linear(x, w, b), labels)` in one trace."""
+
+    def __init__(self, trace: Trace, loss: Any, *, always: bool):
+        self.loss = loss
+        self.always = always
+        self.made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
+        works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others hand on their inputs
+        self.uses = Counter(name for op in works for name in op.arg_names)
+        self.returned = {p.name for p in proxies_in(trace.output)}
+
+    def __call__(self, op: BoundSymbol) -> list[tuple[Proxy, Proxy]] | None:
+        if op.sym.id != "torch.cross_entropy":
+            return None
+        target, weight, ignore_index, reduction, smoothing = _arguments(op)
+        logits = op.args[0]
+        if logits.ndim != 2 or target.shape == logits.shape or target.ndim != 1 or reduction == "none":
+            return None
+        linear = self.linear_of(logits)
+        if linear is None or not self.fits(linear, logits):
+            return None
+        x, w, bias = (*linear.args, *linear.kwargs.values(), None)[:3]
+        loss_dtype = None if logits.dtype is w.dtype else str(logits.dtype).rpartition(".")[2]
+        out = self.loss(x, w, bias, target, weight, ignore_index, reduction, smoothing, loss_dtype)
+        return [(op.output, out)]
+
+    def linear_of(self, logits: Proxy) -> BoundSymbol | None:
+        """The linear layer that the logits come from, when nothing else reads them on the way."""
+        p, cast = logits, False
+        while True:
+            op = self.made_by.get(p.name)
+            if op is None or self.uses[p.name] != 1 or p.name in self.returned:
+                return None
+            if op.sym.id == "torch.linear":
+                return op
+            source = op.args[0]
+            if op.sym.id in _CASTS and not cast and _is_widening(source, p):
+                cast = True
+            elif op.sym.id not in _RESHAPES or not _keeps_rows(source, p):
+                return None
+            p = source
+
+    def fits(self, linear: BoundSymbol, logits: Any) -> bool:
+        """Whether the kernels can take it, and it is worth it."""
+        x, w = linear.args[0], linear.args[1]
+        if w.ndim != 2 or x.dtype not in _FUSED or x.dtype is not w.dtype or unusable_device(x.device) is not None:
+            return False
+        rows, classes = logits.shape
+        if not rows or not classes or not x.shape[-1]:
+            return False
+        return self.always or pays(rows, classes, x.dtype.bytes)
+
+
+def _is_widening(source: Any, result: Any) -> bool:
+    return source.shape == result.shape and result.dtype in (source.dtype, dtypes.float32)
+
+
+def _keeps_rows(source: Any, result: Any) -> bool:
+    return source.ndim > 0 and result.ndim > 0 and source.shape[-1] == result.shape[-1]
+
+
+def _cross_entropy(
+    input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> None:  # fmt: skip
+    """The signature of torch.nn.functional.cross_entropy."""
+
+
+_BINDER = Binder(_cross_entropy, "cross_entropy", explicit=True)
+
+
+def _arguments(op: BoundSymbol) -> tuple[Any, Any, int, str, float]:
+    """Target, weight, ignore_index, reduction and smoothing of a call."""
+    from thunder.torch.loss_arguments import reduction_of
+
+    (_, target, weight, size_average, ignore_index, reduce, reduction, smoothing), _ = _BINDER(op.args, dict(op.kwargs))
+    return target, weight, ignore_index, reduction_of(reduction, size_average, reduce), smoothing

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of cross-entropy of class probabilities, and how they are launched.
+
+The loss of a row with probabilities t is `sum_c w[c] u[c] (lse - x[c])`, where `u = (1 - s) t + s/C` with smoothing s:
+`a lse - b` with `a = sum_c w[c] u[c]` and `b = sum_c w[c] u[c] x[c]`. Forward reads logits and probabilities once and
+keeps lse and a of each row.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+
+from thunder_ex_triton.cross_entropy.kernels import (
+    BACKWARD_BYTES,
+    FORWARD_BYTES,
+    WARPS,
+    Rows,
+    in_two,
+    row_offsets,
+    wide_dtype,
+)
+from thunder_ex_triton.launch import blocks, kernel
+
+__all__ = ["backward", "forward"]
+
+
+@kernel
+def soft_forward_kernel(
+    x_ptr, t_ptr, weight_ptr, loss_ptr, lse_ptr, mass_ptr, partial_ptr,
+    n_rows, classes, inner, stride_outer, stride_inner, stride_class, t_outer, t_inner, t_class,
+    smoothing_high, smoothing_low, programs,
+    HAS_WEIGHT: tl.constexpr, KEEP_ROWS: tl.constexpr, SAVE: tl.constexpr,
+    ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Losses of a tile of rows, or their sum."""
+    pid = tl.program_id(0)
+    rows = pid.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    exists = rows < n_rows
+    base = row_offsets(rows, inner, stride_outer, stride_inner)
+    t_base = row_offsets(rows, inner, t_outer, t_inner)
+    smoothing = tl.full((), smoothing_high, ACC) + tl.full((), smoothing_low, ACC)
+    peak = tl.full((ROWS,), float("-inf"), ACC)
+    total = tl.zeros((ROWS,), ACC)
+    mass = tl.zeros((ROWS,), ACC)
+    product = tl.zeros((ROWS,), ACC)
+    for start in range(0, classes, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        there = exists[:, None] & (cols < classes)[None, :]
+        wide = cols.to(tl.int64)[None, :]
+        x = tl.load(x_ptr + base[:, None] + wide * stride_class, mask=there, other=float("-inf")).to(ACC)
+        t = tl.load(t_ptr + t_base[:, None] + wide * t_class, mask=there, other=0.0).to(ACC)
+        t = t * (1.0 - smoothing) + smoothing / classes
+        if HAS_WEIGHT:
+            t = t * tl.load(weight_ptr + cols, mask=cols < classes, other=0.0).to(ACC)[None, :]
+        t = tl.where(there, t, 0.0)
+        mass += tl.sum(t, 1)
+        product += tl.sum(t * tl.where(there, x, 0.0), 1)
+        higher = tl.maximum(peak, tl.max(x, 1))
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(peak - shift) + tl.sum(tl.exp(x - shift[:, None]), 1)
+        peak = higher
+    lse = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(tl.where(exists, total, 1.0))
+    loss = tl.where(exists, mass * lse - product, 0.0)
+    if SAVE:
+        tl.store(lse_ptr + rows, lse, mask=exists)
+        tl.store(mass_ptr + rows, mass, mask=exists)
+    if KEEP_ROWS:
+        tl.store(loss_ptr + rows, loss, mask=exists)
+    tl.store(partial_ptr + pid, tl.sum(loss, 0))
+    tl.store(partial_ptr + programs + pid, tl.sum(exists.to(ACC), 0))
+    tl.store(partial_ptr + 2 * programs + pid, 0.0)
+
+
+@kernel
+def soft_backward_kernel(
+    g_ptr, x_ptr, t_ptr, weight_ptr, lse_ptr, mass_ptr, out_ptr,
+    n_rows, classes, inner, stride_outer, stride_inner, stride_class, t_outer, t_inner, t_class,
+    out_outer, out_inner, out_class, smoothing_high, smoothing_low, chunks,
+    HAS_WEIGHT: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
+    ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the logits, of a tile of rows and classes."""
+    pid = tl.program_id(0)
+    rows = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = (pid % chunks) * BLOCK + tl.arange(0, BLOCK)
+    exists = rows < n_rows
+    there = exists[:, None] & (cols < classes)[None, :]
+    wide = cols.to(tl.int64)[None, :]
+    smoothing = tl.full((), smoothing_high, ACC) + tl.full((), smoothing_low, ACC)
+    if G_BY_ROW:
+        g = tl.load(g_ptr + rows, mask=exists, other=0.0).to(ACC)
+    else:
+        g = tl.where(exists, tl.load(g_ptr).to(ACC), 0.0)
+    if MEAN:
+        g = g / n_rows
+    base = row_offsets(rows, inner, stride_outer, stride_inner)
+    t_base = row_offsets(rows, inner, t_outer, t_inner)
+    out_base = row_offsets(rows, inner, out_outer, out_inner)
+    x = tl.load(x_ptr + base[:, None] + wide * stride_class, mask=there, other=0.0).to(ACC)
+    t = tl.load(t_ptr + t_base[:, None] + wide * t_class, mask=there, other=0.0).to(ACC)
+    lse = tl.load(lse_ptr + rows, mask=exists, other=0.0)
+    mass = tl.load(mass_ptr + rows, mask=exists, other=0.0)
+    t = t * (1.0 - smoothing) + smoothing / classes
+    if HAS_WEIGHT:
+        t = t * tl.load(weight_ptr + cols, mask=cols < classes, other=0.0).to(ACC)[None, :]
+    out = g[:, None] * (tl.exp(x - lse[:, None]) * mass[:, None] - t)
+    tl.store(out_ptr + out_base[:, None] + wide * out_class, out, mask=there)
+
+
+def forward(
+    x: Rows, t: Rows, weight: torch.Tensor | None, smoothing: float, *, keep_rows: bool, save: bool
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
+    """Losses of rows, lse and mass of rows (each where asked for), and the partial sums of the tiles."""
+    rows, block = x.tile(FORWARD_BYTES // 2 // x.tensor.element_size())
+    programs = blocks(x.number, rows)
+    wide, device = wide_dtype(x), x.tensor.device
+    loss = torch.empty(x.number, dtype=x.tensor.dtype, device=device) if keep_rows else None
+    lse = torch.empty(x.number, dtype=wide, device=device) if save else None
+    mass = torch.empty(x.number, dtype=wide, device=device) if save else None
+    partial = torch.empty(3 * programs, dtype=wide, device=device)
+    tensors = (x.tensor, t.tensor, weight, loss, lse, mass, partial)
+    numbers = (
+        x.number, x.classes, x.inner, *x.strides, *t.strides, *in_two(smoothing), programs,
+        weight is not None, keep_rows, save, x.accumulator, rows, block,
+    )  # fmt: skip
+    soft_forward_kernel(programs, tensors, numbers, WARPS)
+    return loss, lse, mass, partial
+
+
+def backward(
+    g: torch.Tensor, x: Rows, t: Rows, lse: torch.Tensor, mass: torch.Tensor, weight: torch.Tensor | None,
+    smoothing: float, *, by_row: bool, mean: bool, out: Rows,
+) -> None:  # fmt: skip
+    """Writes the gradient of the logits into `out`."""
+    rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
+    chunks = blocks(x.classes, block)
+    tensors = (g, x.tensor, t.tensor, weight, lse, mass, out.tensor)
+    numbers = (
+        x.number, x.classes, x.inner, *x.strides, *t.strides, *out.strides, *in_two(smoothing), chunks,
+        weight is not None, by_row, mean, x.accumulator, rows, block,
+    )  # fmt: skip
+    soft_backward_kernel(blocks(x.number, rows) * chunks, tensors, numbers, WARPS)

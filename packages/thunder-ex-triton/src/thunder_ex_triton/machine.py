@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where Triton's kernels can run: on an NVIDIA GPU, or on CPU tensors with Triton's interpreter (for tests).
+
+Nothing here imports Triton or torch, so that the probe can ask.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from thunder.plugins import Env
+
+__all__ = ["interpreting", "unusable_device", "why_not"]
+
+OLDEST_TRITON = (3, 6)
+OLDEST_GPU = (8, 0)
+
+
+def interpreting() -> bool:
+    """Whether kernels are interpreted. Triton reads the same variable when a kernel is declared."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "y", "yes")
+
+
+def unusable_device(device: object) -> str | None:
+    """Why kernels cannot run on a device of this type; None when they can."""
+    kind = getattr(device, "type", str(device))
+    if kind == "cuda" or (kind == "cpu" and interpreting()):
+        return None
+    return f"Triton's kernels run on NVIDIA GPUs, not on {kind}"
+
+
+def why_not(env: Env) -> str | None:
+    """Why Triton's kernels cannot run on this machine; None when they can."""
+    version = env.version_of("triton")
+    if version is None or not env.has_module("triton"):
+        return "needs Triton, which is not installed: pip install 'triton>=3.6'"
+    if _numbers(version) < OLDEST_TRITON:
+        return f"needs Triton 3.6 or newer, and {version} is installed: pip install -U triton"
+    if interpreting():
+        numpy = env.version_of("numpy")
+        if numpy is None:
+            return "TRITON_INTERPRET is set, and Triton's interpreter needs NumPy: pip install numpy"
+        if _numbers(version) < (3, 7) and _numbers(numpy) >= (2, 4):
+            return f"TRITON_INTERPRET is set, and the interpreter of Triton {version} does not work with NumPy {numpy}"
+        return None
+    if env.cuda_error is not None:
+        return f"needs an NVIDIA GPU: {env.cuda_error} (TRITON_INTERPRET=1 runs the kernels, slowly, on CPU tensors)"
+    old = [f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in env.devices if gpu.capability < OLDEST_GPU]
+    if len(old) == len(env.devices):
+        return f"needs a GPU of compute capability 8.0 or newer, and there is only {', '.join(old) or 'none'}"
+    return None
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

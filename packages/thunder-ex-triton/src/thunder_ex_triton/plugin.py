@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thunder.plugins import Availability, ConformanceProfile, hookimpl
+from thunder_ex_triton import __version__
+from thunder_ex_triton.machine import interpreting, why_not
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
+    from thunder.plugins import Env, PluginRegistry
+
+CROSS_ENTROPY = "triton_crossentropy"
+
+
+@hookimpl
+def thunder_probe(env: Env) -> Availability:
+    """An NVIDIA GPU and Triton, or Triton's interpreter."""
+    reason = why_not(env)
+    return Availability(True) if reason is None else Availability(False, reason)
+
+
+@hookimpl
+def thunder_register_executors(registry: PluginRegistry) -> None:
+    """Both executors are used without being named."""
+    from thunder.extend import OperatorExecutor
+
+    registry.register_executor(OperatorExecutor(CROSS_ENTROPY, version=__version__), default=True, priority=30)
+
+
+@hookimpl
+def thunder_register_implementations(registry: PluginRegistry) -> None:
+    """Cross-entropy and its gradient."""
+    from thunder_ex_triton.cross_entropy.implementation import register
+
+    register(registry, CROSS_ENTROPY)
+
+
+@hookimpl
+def thunder_register_transforms(registry: PluginRegistry) -> None:
+    """Linear layers whose results only a cross-entropy reads."""
+    from thunder_ex_triton.cross_entropy.linear_passes import register
+
+    register(registry, CROSS_ENTROPY)
+
+
+@hookimpl
+def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
+    """Tested where the kernels run. The interpreter rounds bfloat16 towards zero, hardware to nearest."""
+    from thunder_ex_triton.cross_entropy.implementation import DTYPES
+    from thunder_ex_triton.samples import opinfos
+
+    return ConformanceProfile(
+        devices=("cpu",) if interpreting() else ("cuda",),
+        dtypes=DTYPES,
+        tolerances={"bfloat16": (1.6e-2, 1e-3)} if interpreting() else {},
+        opinfos=opinfos,
+    )

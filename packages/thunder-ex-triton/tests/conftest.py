@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Without a GPU the kernels are interpreted, on CPU tensors. Triton reads the variable when a kernel is declared."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("THUNDER_VERIFY", "1")
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+settings.register_profile(
+    "thunder", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("thunder")

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross-entropy against torch in double precision: every argument, layout and dtype, forward and backward."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import thunder
+from thunder.executors.triton_crossentropy import triton_ex
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
+SHAPES = (
+    ((4, 5), (4,)),
+    ((7,), ()),
+    ((2, 5, 3), (2, 3)),
+    ((2, 4, 3, 2), (2, 3, 2)),
+    ((3, 1030), (3,)),
+    ((2, 4099), (2,)),
+    ((5, 1), (5,)),
+)
+
+
+def exact(x: Any) -> Any:
+    """The same in double precision."""
+    return x.detach().double().requires_grad_(x.requires_grad) if x is not None and x.is_floating_point() else x
+
+
+def check(x: Any, target: Any, weight: Any = None, *, through: Any = lambda x: x, **how: Any) -> None:
+    """Loss and gradients are those of torch in double precision, and the executor took the operation."""
+    jitted = thunder.jit(lambda x, t, w: F.cross_entropy(through(x), t, w, **how), executors=[triton_ex])
+    x, target, weight = (
+        None if a is None else a.to(DEVICE).detach().requires_grad_(a.requires_grad) for a in (x, target, weight)
+    )
+    wide = [exact(a) for a in (x, target, weight)]
+    expected = F.cross_entropy(through(wide[0]), *wide[1:], **how)
+    found = jitted(x, target, weight)
+    assert "triton_crossentropy" in str(thunder.last_traces(jitted)[-1])
+    tolerance = TOLERANCES[x.dtype]
+    compare: Any = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
+    assert found.dtype is x.dtype and found.shape == expected.shape
+    torch.testing.assert_close(found.double(), expected, **compare)
+    g = torch.linspace(-1, 2, max(expected.numel(), 1), dtype=x.dtype, device=DEVICE).reshape(expected.shape)
+    inputs = [(a, b) for a, b in zip((x, target), wide) if a.requires_grad]
+    gradients = torch.autograd.grad(found, [a for a, _ in inputs], g)
+    if x.ndim == 1 and DEVICE == "cuda" and target.eq(how.get("ignore_index", -100)).all():
+        assert not any(mine.any() for mine in gradients)  # torch's are NaN there, and on the CPU zero
+        return
+    for mine, right in zip(gradients, torch.autograd.grad(expected, [b for _, b in inputs], g.double())):
+        torch.testing.assert_close(mine.double(), right, **compare)
+
+
+def random(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Random logits."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_()
+
+
+def labels_of(rows: tuple[int, ...], classes: int) -> torch.Tensor:
+    """Class numbers."""
+    return (torch.arange(max(torch.Size(rows).numel(), 1)) * 3 % classes).reshape(rows)
+
+
+CASES = list(itertools.product(("mean", "sum", "none"), (0.0, 0.2), (False, True), (-100, 0)))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("shape", "rows"), SHAPES)
+def test_class_numbers(shape: tuple[int, ...], rows: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Every reduction, smoothing, weights, ignored rows (all rows where there is one class)."""
+    classes = shape[0] if len(shape) == 1 else shape[1]
+    # Every case in double precision; in the others those that differ in what the kernels are compiled for.
+    for reduction, smoothing, weighted, ignore_index in CASES if dtype is torch.float64 else CASES[::5]:
+        weight = torch.linspace(0.1, 2, classes).to(dtype) if weighted else None
+        how = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": smoothing}
+        check(random(shape, dtype), labels_of(rows, classes), weight, **how)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("shape", [shape for shape, _ in SHAPES if len(shape) < 4])
+def test_class_probabilities(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """With gradients of logits and of probabilities."""
+    classes = shape[0] if len(shape) == 1 else shape[1]
+    for reduction, smoothing, weighted, _ in CASES[::2] if dtype is torch.float64 else CASES[::6]:
+        weight = torch.linspace(0.1, 2, classes).to(dtype) if weighted else None
+        target = random(shape, dtype, seed=1).detach().abs().requires_grad_(smoothing > 0)
+        check(random(shape, dtype), target, weight, reduction=reduction, label_smoothing=smoothing)
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.mT.contiguous().mT, "every second row": lambda x: x.repeat_interleave(2, 0)[::2],
+    "every second class": lambda x: x.repeat_interleave(2, 1)[:, ::2], "one row for all": lambda x: x[:1].expand(6, -1),
+    "a part": lambda x: torch.nn.functional.pad(x, (3, 2))[:, 3:-2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name: str) -> None:
+    """Rows and classes may lie anywhere."""
+    for reduction in ("mean", "none"):
+        check(random((6, 9), torch.float32), labels_of((6,), 9), through=LAYOUTS[name], reduction=reduction)
+        images = random((2, 9, 4, 3), torch.float32)
+        check(images, labels_of((2, 4, 3), 9), through=lambda x: x.contiguous(memory_format=torch.channels_last))
+        check(images, labels_of((2, 3, 4), 9), through=lambda x: x.transpose(2, 3), reduction=reduction)
+
+
+def test_special_values() -> None:
+    """Infinities and NaN come out as torch's; masked classes get no gradient."""
+    x = random((5, 6), torch.float32).detach()
+    x[0, 2] = float("-inf")
+    x[1, 3] = float("inf")
+    x[2] = float("-inf")
+    x[3, 0] = float("nan")
+    for reduction in ("none", "sum"):
+        check(x.clone().requires_grad_(), torch.tensor([0, 0, 1, 2, 5]), reduction=reduction)
+    check(x[:1].clone().requires_grad_(), torch.tensor([2]), reduction="none")
+    large = (random((4, 6), torch.float32).detach() * 3e4).requires_grad_()
+    check(large, labels_of((4,), 6))
+
+
+def test_targets_that_are_no_class() -> None:
+    """Are an error, and nothing is read there."""
+    f = thunder.jit(lambda x, t: F.cross_entropy(x, t, reduction="sum"), executors=[triton_ex])
+    x = torch.randn(3, 4, device=DEVICE)
+    if DEVICE == "cpu":
+        for wrong in (4, -1, 1 << 40):
+            with pytest.raises(IndexError, match="neither ignore_index nor one of the 4 classes"):
+                f(x, torch.tensor([0, wrong, 1]))
+    torch.testing.assert_close(
+        f(x, torch.tensor([0, -100, 1], device=DEVICE)),
+        F.cross_entropy(x[::2], torch.tensor([0, 1], device=DEVICE), reduction="sum"),
+    )
+
+
+@settings(max_examples=12)
+@given(
+    rows=st.integers(1, 9), classes=st.integers(1, 70), inner=st.integers(0, 3), smoothing=st.sampled_from([0.0, 0.1]),
+    reduction=st.sampled_from(["mean", "sum", "none"]), dtype=st.sampled_from(list(TOLERANCES)),
+    data=st.data(),
+)  # fmt: skip
+def test_any_size(
+    rows: int, classes: int, inner: int, smoothing: float, reduction: str, dtype: torch.dtype, data: Any
+) -> None:
+    """Whatever the sizes and the labels."""
+    shape = (rows, classes, inner) if inner else (rows, classes)
+    where = (rows, inner) if inner else (rows,)
+    count = torch.Size(where).numel()
+    numbers = data.draw(st.lists(st.sampled_from([-7, *range(classes)]), min_size=count, max_size=count))
+    how = {"reduction": reduction, "ignore_index": -7, "label_smoothing": smoothing}
+    check(random(shape, dtype), torch.tensor(numbers).reshape(where), **how)
+
+
+def test_what_is_saved_and_read() -> None:
+    """Backward has one number a row besides the logits; no tensor of probabilities is made."""
+    f = thunder.jit(F.cross_entropy, executors=[triton_ex])
+    x = random((8, 33), torch.float32).detach().to(DEVICE).requires_grad_()
+    f(x, labels_of((8,), 33).to(DEVICE)).backward()
+    for trace, made in ((thunder.last_traces(f)[-1], 0), (thunder.last_backward_traces(f)[-1], 1)):
+        given = {p.name for p in trace.args}
+        outputs = {p.name: p for op in trace.bound_symbols for p in op.flat_outs if p.name not in given}
+        assert sum(getattr(p, "shape", ()) == (8, 33) for p in outputs.values()) == made
+    assert x.grad is not None
+
+
+def test_what_is_not_taken() -> None:
+    """Says why, and torch runs it."""
+    f = thunder.jit(F.cross_entropy, executors=[triton_ex])
+    x = torch.randn(0, 4, device=DEVICE)
+    torch.testing.assert_close(
+        f(x, torch.zeros(0, dtype=torch.long, device=DEVICE)), torch.tensor(float("nan"), device=DEVICE), equal_nan=True
+    )
+    assert "triton" not in str(thunder.last_traces(f)[-1])
+
+
+def test_twice_differentiated() -> None:
+    """The operators mean operations of torch, through which they are differentiated again."""
+    from thunder.core.transforms import grad
+
+    def penalty(x: Any, t: Any) -> Any:
+        return grad(thunder.jit(F.cross_entropy, executors=[triton_ex]))(x, t)[0].square().sum()
+
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    t = torch.tensor([1, 2, 4])
+    (g,) = torch.autograd.grad(F.cross_entropy(x, t), x, create_graph=True)
+    torch.testing.assert_close(penalty(x.detach().to(DEVICE), t.to(DEVICE)).cpu(), g.square().sum().detach())

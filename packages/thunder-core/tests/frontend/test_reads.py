@@ -46,7 +46,7 @@ def test_what_a_prologue_looks_at() -> None:
     assert "Net.options.scale was 2.0" in text
     assert "unread" not in text
     assert "'forward' in" in text
-    assert text.count("check_tensors(") == 1
+    assert text.count(".accepts(") == 1
 
 
 def test_code_says_what_it_reads() -> None:

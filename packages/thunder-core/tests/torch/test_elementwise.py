@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import thunder
 from thunder.core.errors import ThunderError
 from thunder.tests.running import execution_trace, to_primitives
+from thunder.torch import private
 from thunder.transforms.autodiff import differentiate
 
 CORNERS = torch.tensor(
@@ -65,9 +66,11 @@ OF_ONE: dict[str, Callable[..., Any]] = {
     **{f"{n} ** x": lambda x, n=n: n**x for n in (0.0, 1.0, 2, 0.5)},
 }
 _BINARY = (
-    "add sub mul true_divide atan2 copysign fmax fmin fmod hypot logaddexp logaddexp2 maximum minimum nextafter pow "
+    "add sub mul true_divide atan2 copysign fmax fmin fmod hypot logaddexp logaddexp2 maximum minimum pow "
     "remainder xlogy float_power"
 )
+if private.VERSION >= (2, 13):
+    _BINARY += " nextafter"  # an older torch has no gradient of it
 OF_TWO: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in _BINARY.split()},
     "xlog1py": torch.special.xlog1py,

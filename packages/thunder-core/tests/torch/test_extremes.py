@@ -11,6 +11,7 @@ import torch
 
 import thunder
 import thunder.torch as ltorch
+from thunder.torch import private
 
 TIES = [[1.0, 3.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0], [0.0, -0.0, -1.0, 0.0]]
 
@@ -23,7 +24,7 @@ def test_equals_share(as_eager: Any, name: str) -> None:
     as_eager(lambda x: fn(x), x)
     as_eager(lambda x: fn(x, 1), x)
     as_eager(lambda x: fn(x, 0, True), x)
-    as_eager(lambda x: torch.aminmax(x, dim=1), x)
+    as_eager(lambda x: torch.aminmax(x, dim=1), x if private.VERSION >= (2, 13) else x.detach())  # has gradients since
 
 
 @pytest.mark.parametrize("name", ["amax", "amin", "max", "min", "median"])

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder
+from thunder.torch import private
 
 DIFFERENCES = [F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss]
 IDS = [fn.__name__ for fn in DIFFERENCES]
@@ -34,8 +35,9 @@ def test_shapes_and_types_that_differ(as_eager: Any, randn: Any, fn: Any) -> Non
     with pytest.warns(UserWarning, match="that is different to the input size"):
         as_eager(lambda x, y: fn(x, y), randn(4, 1), randn(5))
     mixed = randn(4, 5, dtype=torch.float32), randn(4, 5)
-    # torch's own backward of the huber loss fails for two types.
-    as_eager(lambda x, y: fn(x, y), *(x.detach() if fn is F.huber_loss else x for x in mixed))
+    # torch's own backward of the huber loss fails for two types, and in older versions that of the squared one.
+    fails = fn is F.huber_loss or (fn is F.mse_loss and private.VERSION < (2, 13))
+    as_eager(lambda x, y: fn(x, y), *(x.detach() if fails else x for x in mixed))
     as_eager(lambda x: fn(x, x * 2), randn(4, 5))
 
 

@@ -92,6 +92,7 @@ float16 = dtype("float16", "f16", 2, FLOAT)
 float32 = dtype("float32", "f32", 4, FLOAT)
 float64 = dtype("float64", "f64", 8, FLOAT)
 complex32 = dtype("complex32", "c32", 4, COMPLEX)
+bcomplex32 = dtype("bcomplex32", "bc32", 4, COMPLEX)  # of torch from 2.14
 complex64 = dtype("complex64", "c64", 8, COMPLEX)
 complex128 = dtype("complex128", "c128", 16, COMPLEX)
 
@@ -194,7 +195,7 @@ def numbertype_to_dtype(t: type) -> dtype:
 
 
 _COMPLEX_OF_REAL = {float16: complex32, bfloat16: complex64, float32: complex64, float64: complex128}
-_REAL_OF_COMPLEX = {complex32: float16, complex64: float32, complex128: float64}
+_REAL_OF_COMPLEX = {complex32: float16, bcomplex32: bfloat16, complex64: float32, complex128: float64}
 
 
 def corresponding_real_dtype(d: dtype) -> dtype:
@@ -208,6 +209,8 @@ def corresponding_complex_dtype(d: dtype) -> dtype:
         return d
     if d not in _COMPLEX_OF_REAL:
         raise RuntimeError(f"Unknown Complex ScalarType for {d}: no complex type has parts of it")
+    if d is bfloat16 and bcomplex32 in _torch_maps()[1]:
+        return bcomplex32
     return _COMPLEX_OF_REAL[d]
 
 

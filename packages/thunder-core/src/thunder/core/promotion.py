@@ -56,7 +56,10 @@ def _of_number(kind: type) -> dtype:
         return dtypes.bool8
     if issubclass(kind, int):
         return dtypes.int64
-    return default_dtype() if issubclass(kind, float) else dtypes.corresponding_complex_dtype(default_dtype())
+    default = default_dtype()
+    if issubclass(kind, float):
+        return default
+    return dtypes.complex64 if default is dtypes.bfloat16 else dtypes.corresponding_complex_dtype(default)
 
 
 def _lift(result: dtype | None, other: dtype | None) -> dtype | None:

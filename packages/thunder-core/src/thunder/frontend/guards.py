@@ -20,7 +20,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend.messages import Message, said, shown
 from thunder.frontend.snapshots import dict_type
-from thunder.torch.private import function_modes
+from thunder.torch.private import function_modes, tensor_guards
 
 __all__ = ["GuardFailed", "TensorCheck", "condition_of", "guard", "same_contents", "same_value", "state_checks"]
 
@@ -41,11 +41,6 @@ class TensorsDiffer(GuardFailed):
     def __str__(self) -> str:
         check, tensors = self.args
         return check.explain(tensors)  # type: ignore[no-any-return]
-
-    def sizes(self) -> list[tuple[Any, int]]:
-        """The tensors, by what messages call them, and dimensions whose sizes differ, where nothing else does."""
-        check, tensors = self.args
-        return check.changed_sizes(tensors)  # type: ignore[no-any-return]
 
 
 _TAGS = (OpTags.CHECK_OP, OpTags.NON_DIFFERENTIABLE)
@@ -259,11 +254,18 @@ def condition_of(kind: str, value: Any) -> str:
     return "not same_value({0}, {1})"
 
 
-@_guard
-def check_tensors(check: TensorCheck, tensors: Sequence[Any]) -> None:
-    """Tensors have the shapes, strides, dtypes and devices that they had, and require grad alike."""
-    if not check(tensors):
-        raise TensorsDiffer(check, tensors)
+def _print_check_tensors(bsym: BoundSymbol, context: Any) -> list[str]:
+    check, tensors = bsym.args
+    context.objects.setdefault("TensorsDiffer", TensorsDiffer)
+    name, given = context.name_of(check, "tensors"), ", ".join(_written(t, context) for t in tensors)
+    one = "," if len(tensors) == 1 else ""
+    return [f"if not {name}.accepts({given}): raise TensorsDiffer({name}, ({given}{one}))"]
+
+
+# Tensors have the shapes, strides, dtypes and devices that they had, and require grad alike.
+check_tensors = Symbol(
+    "check_tensors", _no_meta, id="python.check_tensors", is_prim=True, printer=_print_check_tensors, tags=_TAGS
+)
 
 
 @_guard
@@ -336,31 +338,31 @@ class TensorCheck:
         self.names = names or [f"tensor {i}" for i in range(len(tensors))]  # what a message calls them
         self.expected = [_metadata(t, d) for t, d in zip(tensors, self.dims)]
         self.same = _sameness([*map(id, tensors)])
-        self._fast: Callable[..., bool] | None = None
-        self._accepted: list[int] = []  # the ids of the tensors of the last call, whose sameness is known
-        try:
-            from torch._C._dynamo.guards import TensorGuards
+        first = self.same or range(len(tensors))
+        self._twice = [(i, j) for i, j in enumerate(first) if i != j]
+        self._once = [i for i, j in enumerate(first) if i == j]
+        self._fast, self._tells_apart = tensor_guards(
+            [tensors[i] for i in self._once], [self.dims[i] for i in self._once]
+        )
+        #: Whether tensors are as they were. Where torch's guards say all there is to say, these themselves.
+        self.accepts: Callable[..., bool] = self._accepts
+        if self._fast is not None and self._tells_apart and not self._twice and not self.layouts:
+            self.accepts = self._fast
 
-            # Both keywords, with a list a tensor: without them its check() reads past the end.
-            sizes = [[None if i in d else n for i, n in enumerate(t.shape)] for t, d in zip(tensors, self.dims)]
-            strides = [[None] * t.ndim if d else list(t.stride()) for t, d in zip(tensors, self.dims)]
-            guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-            if guards.check(*tensors):
-                self._fast = guards.check
-        except Exception:  # a private part of torch: without it the slow way is as right
-            self._fast = None
-
-    def __call__(self, tensors: Sequence[Any]) -> bool:
-        ids = [*map(id, tensors)]
-        if ids != self._accepted:
-            if len(ids) > 1 and _sameness(ids) != self.same:
-                return False
-            self._accepted = ids
+    def _accepts(self, *tensors: Any) -> bool:
+        if any(tensors[i] is not tensors[j] for i, j in self._twice):
+            return False
+        once = [tensors[i] for i in self._once]
+        if not self._tells_apart and len({*map(id, once)}) != len(once):
+            return False
         if self._fast is not None:
-            return self._fast(*tensors) and (not self.layouts or self._laid_out(tensors))
+            return self._fast(*once) and (not self.layouts or self._laid_out(tensors))
         return all(
             isinstance(t, torch.Tensor) and _metadata(t, d) == e for t, d, e in zip(tensors, self.dims, self.expected)
         )
+
+    def __call__(self, tensors: Sequence[Any]) -> bool:
+        return self.accepts(*tensors)
 
     def _laid_out(self, tensors: Sequence[Any]) -> bool:
         """Whether tensors of symbolic sizes lie in memory as they did."""

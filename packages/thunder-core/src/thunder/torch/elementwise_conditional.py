@@ -32,6 +32,7 @@ from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
 from thunder.torch.base import language, torchsymbol
 from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_float32, sum_to
+from thunder.torch.private import TIES_ARE_SHARED
 
 
 @torchsymbol(torch.where, is_method=False, tags=ELEMENTWISE)
@@ -91,7 +92,13 @@ def _bounded(name: str, input: Any, low: Any, high: Any) -> Any:
 
 
 def _bounded_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Gradients of the clamped value and of its bounds; within the bounds, these included, it is the value's."""
+    """Gradients of the clamped value and of its bounds.
+
+    At a bound it is the value's, in newer versions of torch nobody's, and shared with a bound that is a tensor.
+    """
+    if TIES_ARE_SHARED:
+        tensors = isinstance(low, TensorProxy) or isinstance(high, TensorProxy)
+        return _shared_grads(g, input, low, high) if tensors else (_strictly_inside(g, input, low, high), None, None)
     not_below = True if low is None else clang.ge(input, low)
     not_above = True if high is None else clang.le(input, high)
     inside = not_below if high is None else not_above if low is None else clang.logical_and(not_below, not_above)
@@ -103,6 +110,36 @@ def _bounded_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, A
         above = clang.gt(input, high)
         by_high = clang.where(above if low is None else clang.logical_or(above, clang.lt(high, low)), g, 0)
     return sum_to(clang.where(inside, g, 0), input), sum_to(by_low, low), sum_to(by_high, high)
+
+
+def _strictly_inside(g: Any, input: Any, low: Any, high: Any) -> Any:
+    if low is not None:
+        g = clang.where(clang.gt(input, low), g, 0)
+    return g if high is None else clang.where(clang.lt(input, high), g, 0)
+
+
+def _shared_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
+    """Where the value is one of the bounds each of the two has half of the gradient."""
+    half = g * 0.5
+    by_input, by_low, by_high = g, None, None
+    if low is not None:
+        by_input = clang.where(clang.lt(input, low), 0, clang.where(clang.eq(input, low), half, g))
+        by_low = clang.where(clang.lt(input, low), g, clang.where(clang.eq(input, low), half, 0))
+    if high is not None:
+        at_both = half if low is None else clang.where(clang.eq(low, high), g, half)
+        by_input = clang.where(clang.gt(input, high), 0, clang.where(clang.eq(input, high), at_both, by_input))
+        by_high = clang.where(clang.gt(input, high), g, clang.where(clang.eq(input, high), half, 0))
+    if low is not None and high is not None:
+        crossed = clang.gt(low, high)
+        meet = clang.logical_and(clang.eq(low, high), clang.eq(input, low))
+        by_input = clang.where(crossed, 0, by_input)
+        by_low = clang.where(clang.logical_or(crossed, meet), 0, by_low)
+        by_high = clang.where(crossed, g, clang.where(meet, 0, by_high))
+    return (
+        sum_to(by_input, input),
+        sum_to(by_low, low) if differentiable(low) else None,
+        sum_to(by_high, high) if differentiable(high) else None,
+    )
 
 
 @torchsymbol(torch.clamp, torch.clip, tags=ELEMENTWISE)
@@ -199,6 +236,26 @@ def fmax(input: Any, other: Any) -> Any:
 def fmin(input: Any, other: Any) -> Any:
     """The smaller of input and other, the other one where one is NaN."""
     return clang.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmin", a, b, clang.le))
+
+
+def _first_where_grads(g: Any, a: Any, b: Any, wins: Any) -> tuple[Any, Any]:
+    """Gradients of what `wins`; of two that are equal the first's, in newer versions of torch one half each."""
+    of_first = clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), g, 0)
+    of_second = clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), 0, g)
+    if TIES_ARE_SHARED:
+        equal, half = clang.eq(a, b), g * 0.5
+        of_first, of_second = clang.where(equal, half, of_first), clang.where(equal, half, of_second)
+    return sum_to(of_first, a), sum_to(of_second, b)
+
+
+@fmax.vjp
+def _(g: Any, out: Any, input: Any, other: Any) -> Any:
+    return _first_where_grads(g, input, other, clang.ge)
+
+
+@fmin.vjp
+def _(g: Any, out: Any, input: Any, other: Any) -> Any:
+    return _first_where_grads(g, input, other, clang.le)
 
 
 def _extreme_samples(make: MakeTensor) -> Any:

@@ -12,7 +12,23 @@ from typing import Any
 
 import torch
 
-__all__ = ["any_autocast", "direct_apply", "function_modes", "functorch_active", "tensor_guards"]
+__all__ = [
+    "TIES_ARE_SHARED",
+    "any_autocast",
+    "clear_saved_tensors",
+    "direct_apply",
+    "direct_backward",
+    "executes",
+    "function_modes",
+    "functorch_active",
+    "tensor_guards",
+]
+
+
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+# Since then the gradients of clamp, fmax and fmin are shared where operands are equal, and none at a number's bound.
+TIES_ARE_SHARED = VERSION >= (2, 14)
 
 
 def _any_autocast() -> bool:
@@ -53,16 +69,44 @@ def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     return apply
 
 
-def tensor_guards(tensors: Sequence[torch.Tensor]) -> tuple[Callable[..., bool] | None, bool]:
+def direct_backward(function: Any, backward: Callable[..., Any]) -> None:
+    """Has nodes of `function` call `backward` itself, without the Python that looks for the user's first."""
+    node = getattr(function, "_backward_cls", None)
+    if node is not None and hasattr(node, "apply"):
+        node.apply = backward
+
+
+def _keep(ctx: Any) -> None:
+    pass
+
+
+# Frees what a node saved, while its backward runs, unless it is to be run again; else it is freed afterwards.
+clear_saved_tensors: Callable[[Any], None] = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", _keep)
+
+
+def _always(node: Any) -> bool:
+    return True
+
+
+# Whether the backward pass that runs reaches a node; for a leaf that `torch.autograd.grad` was asked for: RuntimeError.
+executes: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node", _always)
+
+
+def tensor_guards(
+    tensors: Sequence[torch.Tensor], dims: Sequence[frozenset[int]] = ()
+) -> tuple[Callable[..., bool] | None, bool]:
     """torch's own comparison of the metadata of several tensors with what it is now, in one call of C++.
 
-    Also says whether it refuses a tensor that is given twice. `None` where torch has none that takes these.
+    Of the dimensions in `dims` the sizes may differ, and in such tensors the strides. Also says whether it refuses a
+    tensor that is given twice. `None` where torch has no comparison that takes these.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
 
         # Both keywords, with a list a tensor: without them its check() reads past the end.
-        sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+        free = dims or [frozenset()] * len(tensors)
+        sizes = [[None if i in d else n for i, n in enumerate(t.shape)] for t, d in zip(tensors, free)]
+        strides = [[None] * t.ndim if d else list(t.stride()) for t, d in zip(tensors, free)]
         check = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
         if not check(*tensors):
             return None, False
@@ -71,3 +115,22 @@ def tensor_guards(tensors: Sequence[torch.Tensor]) -> tuple[Callable[..., bool] 
         return check, not twice.check(one, one)
     except Exception:  # the slow way is as right
         return None, False
+
+
+def function_transforms() -> list[tuple[Any, str, str]]:
+    """Where torch does the work of the transforms of `torch.func`, and what of `frontend/functional.py` does it here.
+
+    Where torch has none of these, only calls through `torch.func` are seen.
+    """
+    try:
+        from torch._functorch import apis, eager_transforms
+    except ImportError:
+        return []
+    places = [
+        (apis, "vmap_impl", "run_vmap"),
+        (eager_transforms, "grad_impl", "run_grad"),
+        (eager_transforms, "grad_and_value_impl", "run_grad_and_value"),
+        (eager_transforms, "_vjp_with_argnums", "run_vjp"),
+        (eager_transforms, "_jvp_with_argnums", "run_jvp"),
+    ]
+    return [place for place in places if hasattr(place[0], place[1])]

@@ -27,6 +27,7 @@ _ATTRIBUTES = {
     "cache_misses": "thunder.api",
     "reset": "thunder.api",
     "Transform": "thunder.transforms.base",
+    "pattern": "thunder.transforms.patterns",
     "dtypes": "thunder.core.dtypes",
     "devices": "thunder.core.devices",
 }

@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
+from thunder.transforms.region import Region
 
 __all__ = ["Region", "fused", "partition"]
 
@@ -32,38 +33,6 @@ MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]
 # How many regions a search for a path may look at. Programs are local: a search that needs more is about regions that
 # are far apart, and would hold memory for long if they were joined.
 SEARCH_LIMIT = 400
-
-
-class Region:
-    """Operations to run together, in order: what they read from outside, and what others read of what they make."""
-
-    __slots__ = ("inputs", "key", "operations", "outputs")
-
-    def __init__(self, operations: Sequence[BoundSymbol], key: Hashable, read: dict[str, int]):
-        self.operations = list(operations)
-        self.key = key
-        made: dict[str, Proxy] = {}
-        inputs: dict[str, Proxy] = {}
-        inside: dict[str, int] = {}
-        for bsym in self.operations:
-            for p in bsym.flat_args:
-                if p.name not in made:
-                    inputs.setdefault(p.name, p)
-            for name in set(bsym.arg_names):
-                inside[name] = inside.get(name, 0) + 1
-            own = set(bsym.out_names)
-            made.update({p.name: p for p in bsym.flat_outs if p.name in own})
-        self.inputs: tuple[Proxy, ...] = tuple(inputs.values())
-        self.outputs: tuple[Proxy, ...] = tuple(
-            p for name, p in made.items() if read.get(name, 0) > inside.get(name, 0)
-        )
-
-    def __len__(self) -> int:
-        return len(self.operations)
-
-    def __repr__(self) -> str:
-        names = ", ".join(op.sym.name for op in self.operations[:6])
-        return f"<Region of {len(self)}: {names}{', …' if len(self) > 6 else ''}>"
 
 
 def partition(
@@ -125,11 +94,13 @@ _ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, O
 
 
 def _is_barrier(bsym: BoundSymbol) -> bool:
-    return not _ORDERED.isdisjoint(bsym.sym.tags) or any(_is_barrier(sub) for sub in bsym.subsymbols)
+    return bsym.has_effect and (
+        not _ORDERED.isdisjoint(bsym.sym.tags) or any(_is_barrier(sub) for sub in bsym.subsymbols)
+    )
 
 
 def _is_random(bsym: BoundSymbol) -> bool:
-    return OpTags.RANDOM_OP in bsym.sym.tags or any(_is_random(sub) for sub in bsym.subsymbols)
+    return bsym.has_effect and (OpTags.RANDOM_OP in bsym.sym.tags or any(_is_random(sub) for sub in bsym.subsymbols))
 
 
 class _Node:

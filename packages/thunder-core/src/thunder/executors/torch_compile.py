@@ -21,8 +21,7 @@ from typing import Any
 import torch
 
 from thunder.core import prims
-from thunder.core.devices import Device
-from thunder.core.dtypes import dtype, is_complex_dtype
+from thunder.core.dtypes import is_complex_dtype
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
 from thunder.core.trace import Trace
@@ -30,6 +29,8 @@ from thunder.execution.claim import claim, is_structural
 from thunder.execution.regions import Region, fused, partition
 from thunder.executors.torchex import ex as torch_executor
 from thunder.extend import FusionExecutor, register_executor
+from thunder.transforms.folding import is_literal
+from thunder.transforms.region import without_views
 
 __all__ = ["CompiledRegion", "TorchCompileExecutor", "ex"]
 
@@ -64,19 +65,14 @@ class TorchCompileExecutor(FusionExecutor):
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
-            views = _views_at_the_border(region)
-            left = {id(op) for op in views}
-            if all(_is_view(op) for op in region.operations if id(op) not in left) or not self.get_fuel():
+            before, inner, after = without_views(region)
+            if all(OpTags.VIEW_OP in op.sym.tags for op in inner.operations) or not self.get_fuel():
                 return None
-            inner = _without(region, views)
             fn = CompiledRegion(f"TorchCompile{count}", inner)
             count += 1
             whole = self.register_temporary_operation(
                 fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
             )
-            ready = {p.name for p in inner.inputs}
-            before = [op for op in views if _reads_only(op, ready)]
-            after = [op for op in views if not any(op is x for x in before)]
             return [*before, whole, *after]
 
         return fused(trace, partition(trace, key), run, "Fusion by torch_compile")
@@ -90,7 +86,7 @@ def _unfit(bsym: BoundSymbol) -> str | None:
     found = _reason_to_leave_out(bsym)
     if found is not None:
         return found
-    if not _is_constant((bsym.args, bsym.kwargs)):
+    if not is_literal((bsym.args, bsym.kwargs)):
         return "has an argument that is only known at the call"
     devices = set()
     for p in (*bsym.flat_args, *bsym.flat_outs):
@@ -114,70 +110,8 @@ def _reason_to_leave_out(bsym: BoundSymbol) -> str | None:
     return next((why for sub in bsym.subsymbols if (why := _reason_to_leave_out(sub))), None)
 
 
-_CONSTANTS = (
-    bool, int, float, complex, str, type(None), type(Ellipsis), Device, dtype, torch.dtype, torch.device,
-    torch.memory_format, torch.layout,
-)  # fmt: skip
-
-
-def _is_constant(x: Any) -> bool:
-    """Whether arguments are tensors and what a graph can hold."""
-    kind = type(x)
-    if kind in (tuple, list, torch.Size):
-        return all(_is_constant(i) for i in x)
-    if kind is dict:
-        return all(_is_constant(v) for v in x.values())
-    if kind is slice:
-        return _is_constant((x.start, x.stop, x.step))
-    return kind in _CONSTANTS or isinstance(x, Proxy) or x in (bool, int, float, complex)
-
-
 def _device(bsym: BoundSymbol) -> Hashable:
     return next(p.device for p in bsym.flat_outs if isinstance(p, TensorProxy))
-
-
-# -- the border of a region -------------------------------------------------------------------------------------------
-def _is_view(bsym: BoundSymbol) -> bool:
-    return OpTags.VIEW_OP in bsym.sym.tags
-
-
-def _views_at_the_border(region: Region) -> list[BoundSymbol]:
-    """The views that others read, and those that they are views of: they are taken outside the region."""
-    wanted = {p.name for p in region.outputs}
-    found: list[BoundSymbol] = []
-    for op in reversed(region.operations):
-        if _is_view(op) and any(name in wanted for name in op.out_names):
-            wanted.update(op.arg_names)
-            found.append(op)
-    return found[::-1]
-
-
-def _without(region: Region, views: list[BoundSymbol]) -> Region:
-    """The region that makes what `views` are views of instead of them."""
-    left = {id(op) for op in views}
-    made_outside = {name for op in views for name in op.out_names}
-    needed = {p.name for p in region.outputs if p.name not in made_outside} | {n for op in views for n in op.arg_names}
-    needed -= made_outside
-    operations: list[BoundSymbol] = []
-    read: dict[str, int] = dict.fromkeys(needed, 1)
-    inside = set(needed)
-    for op in reversed(region.operations):  # a view that is also read inside stays there too
-        if (id(op) not in left or any(name in inside for name in op.out_names)) and any(
-            n in inside for n in op.out_names
-        ):
-            inside.update(op.arg_names)
-            operations.append(op)
-            for name in set(op.arg_names):
-                read[name] = read.get(name, 0) + 1
-    return Region(operations[::-1], region.key, read)
-
-
-def _reads_only(op: BoundSymbol, ready: set[str]) -> bool:
-    """Whether a view can be taken before the region runs; what it makes is then ready too."""
-    if all(name in ready for name in op.arg_names):
-        ready.update(op.out_names)
-        return True
-    return False
 
 
 # -- running one ------------------------------------------------------------------------------------------------------

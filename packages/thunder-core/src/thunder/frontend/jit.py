@@ -137,10 +137,11 @@ class JitFunction:
         return self if instance is None else functools.partial(self, instance)
 
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
-        if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
-            self._give_up(str(refused[0]))
-        if self._stats.eager is not None and not any(t.is_needed for t in self._transforms):
-            return self._eagerly(args, kwargs)
+        if not any(t.is_needed for t in self._transforms):  # else it is another program eagerly
+            if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
+                self._give_up(str(refused[0]))
+            if self._stats.eager is not None:
+                return self._eagerly(args, kwargs)
         mode = mode_around()
         if mode is not None:
             return self._under_mode(mode, args, kwargs)

@@ -8,8 +8,19 @@ from typing import Any
 
 # name -> module that has it
 _HOMES = {
+    "AutocastTransform": "autocasting",
+    "CUDAGraphTransform": "cuda_graphs",
+    "ConstantFoldingTransform": "folding",
+    "DebugTransform": "debugging",
+    "LoRATransform": "lora",
+    "MaterializationTransform": "materialization",
     "PassContext": "base",
+    "Pattern": "patterns",
+    "ProfileTransform": "profiling",
+    "QuantizationTransform": "quantization",
     "Transform": "base",
+    "autocast": "autocasting",
+    "debug": "debugging",
 }
 
 __all__ = list(_HOMES)

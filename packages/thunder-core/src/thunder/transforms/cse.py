@@ -15,19 +15,19 @@ from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
 
-__all__ = ["cse"]
+__all__ = ["argument_key", "cse", "escaping_values"]
 
 
-def _key(x: Any) -> Any:
+def argument_key(x: Any) -> Any:
     """A hashable stand-in that is equal exactly for equal arguments. Values go by their names, strings do not."""
     if isinstance(x, Proxy):
         return x.name
     if isinstance(x, (tuple, list)):
-        return (type(x), *[_key(i) for i in x])
+        return (type(x), *[argument_key(i) for i in x])
     if isinstance(x, dict):
-        return (dict, *[(k, _key(v)) for k, v in x.items()])
+        return (dict, *[(k, argument_key(v)) for k, v in x.items()])
     if isinstance(x, slice):
-        return (slice, _key(x.start), _key(x.stop), _key(x.step))
+        return (slice, argument_key(x.start), argument_key(x.stop), argument_key(x.step))
     if isinstance(x, SymbolicNumber):
         return (type(x), x.text())
     if isinstance(x, (float, complex)):
@@ -39,7 +39,7 @@ def _writes(bsym: BoundSymbol) -> bool:
     return OpTags.IN_PLACE_OP in bsym.sym.tags or any(_writes(sub) for sub in bsym.subsymbols)
 
 
-def _escaping(trace: Trace) -> set[str]:
+def escaping_values(trace: Trace) -> set[str]:
     """The values that the caller gets hold of, directly or as the memory behind a view: each stays its own tensor."""
     escaping: set[str] = set()
     for bsym in reversed(trace.bound_symbols):
@@ -52,7 +52,7 @@ def _escaping(trace: Trace) -> set[str]:
 
 def cse(trace: Trace) -> Trace:
     """The trace with each call made once."""
-    escaping = _escaping(trace)
+    escaping = escaping_values(trace)
     with construct(trace, "Common Subexpression Elimination") as out:
         seen: dict[Any, BoundSymbol] = {}
         replaced: dict[str, Any] = {}
@@ -65,7 +65,7 @@ def cse(trace: Trace) -> Trace:
                 out.record(bsym)
                 continue
             try:
-                key = (bsym.sym.id, _key(bsym.args), _key(bsym.kwargs))
+                key = (bsym.sym.id, argument_key(bsym.args), argument_key(bsym.kwargs))
                 first = seen.setdefault(key, bsym)
             except TypeError:  # an argument that cannot be compared
                 first = bsym

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -111,14 +111,8 @@ class Variant:
         found = {name: state_dict[prefix + name] for name in names if prefix + name in state_dict}
         if strict:
             missing += [prefix + name for name in names if name not in found]
-            own = {prefix + name for name in names}
-            children = tuple(f"{prefix}{child}." for child in self._modules)  # type: ignore[attr-defined]
-            unexpected += [
-                key
-                for key in state_dict
-                if key.startswith(prefix) and "." not in key[len(prefix) :] and key not in own
-                if not (children and key.startswith(children))
-            ]
+            own = [key for key in state_dict if key.startswith(prefix) and "." not in key[len(prefix) :]]
+            unexpected += [key for key in own if key[len(prefix) :] not in names]
         try:
             with torch.no_grad():
                 self.state_from_original(found)
@@ -126,12 +120,26 @@ class Variant:
             errors.append(f"while loading {prefix.rstrip('.') or 'the module'}: {error}")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        mixin = next(base for base in type(self).__bases__ if issubclass(base, Variant))
-        return (_remake, (mixin, self._original), self.__dict__)
+        return (_remake, (_described(type(self)),), self.__dict__)
 
 
-def _remake(mixin: type, original: type) -> Any:
-    cls = _variant(mixin, original)
+def _described(cls: type) -> Any:
+    """A class by what can be pickled: itself, or the mixin and the description of the class that it is a variant of."""
+    if not issubclass(cls, Variant):
+        return cls
+    mixin = next(base for base in cls.__bases__ if issubclass(base, Variant))
+    return mixin, _described(cls._original)
+
+
+def _class_of(description: Any) -> type:
+    if isinstance(description, type):
+        return description
+    mixin, original = description
+    return _variant(mixin, _class_of(original))
+
+
+def _remake(description: Any) -> Any:
+    cls = _class_of(description)
     return cls.__new__(cls)
 
 
@@ -149,10 +157,3 @@ def become(module: torch.nn.Module, mixin: type) -> Any:
         raise ThunderError(f"{kind.__name__} has __slots__, so no variant of it can be made")
     module.__class__ = _variant(mixin, kind)
     return module
-
-
-def parameters_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """The parameters that belong to this submodule itself."""
-    for name, parameter in module._parameters.items():
-        if parameter is not None:
-            yield name, parameter

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`autocast(dtype)`: the program as if it ran under `torch.autocast`.
+
+Contract: the casts are those that torch makes, by its own lists (products and convolutions in `dtype`, losses, norms
+and the like in float32, what takes the widest of its inputs in that), written into the program as operations.
+Parameters stay as they are, and so do their gradients. A context that the program enters itself goes before this one.
+It acts while the program is traced, so that also casts that do nothing without autocast (`x.float()`) are seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from thunder.transforms.base import Transform
+
+__all__ = ["AutocastTransform", "autocast"]
+
+
+class AutocastTransform(Transform):
+    """Runs products and convolutions in a lower precision."""
+
+    def __init__(self, dtype: torch.dtype = torch.bfloat16):
+        if dtype not in (torch.bfloat16, torch.float16):
+            raise ValueError(f"autocast takes torch.bfloat16 or torch.float16, not {dtype!r}")
+        self.dtype = dtype
+
+    @contextlib.contextmanager
+    def _contexts(self) -> Any:
+        with contextlib.ExitStack() as stack:
+            for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+                stack.enter_context(torch.autocast(device, self.dtype))
+            yield
+
+    def tracing(self) -> AbstractContextManager[Any]:
+        return self._contexts()
+
+    def __repr__(self) -> str:
+        return f"thunder.transforms.autocast({self.dtype})"
+
+
+def autocast(dtype: torch.dtype = torch.bfloat16) -> AutocastTransform:
+    """The transform that runs a program as `torch.autocast` with this dtype would, on the CPU and on GPUs."""
+    return AutocastTransform(dtype)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`debug(callback)`: a function of yours after each line of the program, with what the line read and made.
+
+Contract: `callback(operation, values)` is called right after each operation that runs, forward and backward, in order.
+`operation` is the bound symbol (its text is `str(operation)`, the user's line `operation.source`); `values` are what it
+read and made, by the names that they have in the trace. The program computes what it did; values live one line longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.core.trace import Trace, construct
+from thunder.transforms.base import PassContext, Transform
+
+__all__ = ["DebugTransform", "debug"]
+
+Callback = Callable[[BoundSymbol, dict[str, Any]], Any]
+
+
+class DebugTransform(Transform):
+    """Calls a function after each line."""
+
+    changes_results = False
+
+    def __init__(self, callback: Callback, only: Callable[[BoundSymbol], bool] | None = None):
+        if not callable(callback):
+            raise TypeError(f"debug takes a function (operation, values), not {callback!r}")
+        self.callback = callback
+        self.only = only
+
+    def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
+        with construct(trace, "Debug") as out:
+            for bsym in trace.bound_symbols:
+                out.record(bsym)
+                if runs(bsym) and (self.only is None or self.only(bsym)):
+                    out.record(self._line(bsym))
+        return out
+
+    def _line(self, bsym: BoundSymbol) -> BoundSymbol:
+        values = {p.name: p for p in (*bsym.flat_args, *bsym.flat_outs)}
+
+        def call(*found: Any) -> None:
+            self.callback(bsym, dict(zip(values, found)))
+
+        def meta(*found: Any) -> None:
+            return None
+
+        sym = Symbol("debug", meta, id=("debug", id(bsym)), is_prim=True, fn=call, tags=(OpTags.SIDE_EFFECT,))
+        return BoundSymbol(sym, tuple(values.values()), {}, None, (), bsym.source)
+
+
+def runs(bsym: BoundSymbol) -> bool:
+    """Whether a line of a claimed program is a call of something."""
+    return bsym.sym.printer is None and (bsym.sym.fn is not None or bsym.sym.module is not None)
+
+
+def debug(callback: Callback, *, only: Callable[[BoundSymbol], bool] | None = None) -> DebugTransform:
+    """The transform that calls `callback(operation, values)` after each operation, or after those that `only` picks."""
+    return DebugTransform(callback, only)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constant folding: what a program computes from constants alone is computed once, when the program is compiled.
+
+Contract: folded are operations that read no input of the program and no random number (`torch.arange(…)`, a causal
+mask, the frequencies of a rotary embedding), where their results are no larger than `max_bytes`. The program holds the
+results as tensors of its own; what the caller gets hold of, or what is written to, is computed anew at each call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+
+from thunder.core.devices import Device
+from thunder.core.dtypes import dtype
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
+from thunder.core.trace import Trace, construct
+from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.cse import escaping_values
+from thunder.transforms.dce import dce
+
+__all__ = ["ConstantFoldingTransform", "is_literal"]
+
+_numbers = itertools.count()
+_LITERALS = (
+    bool, int, float, complex, str, type(None), type(Ellipsis), Device, dtype, torch.dtype, torch.device,
+    torch.memory_format, torch.layout,
+)  # fmt: skip
+
+
+def is_literal(x: Any) -> bool:
+    """Whether arguments are the same at each call, but for proxies in them."""
+    kind = type(x)
+    if kind in (tuple, list, torch.Size):
+        return all(is_literal(i) for i in x)
+    if kind is dict:
+        return all(is_literal(v) for v in x.values())
+    if kind is slice:
+        return is_literal((x.start, x.stop, x.step))
+    return kind in _LITERALS or isinstance(x, Proxy) or (kind is type and x in (bool, int, float, complex))
+
+
+class ConstantFoldingTransform(Transform):
+    """Computes constants when the program is compiled; results of more than `max_bytes` are left as they are."""
+
+    changes_results = False
+
+    def __init__(self, *, max_bytes: int = 1 << 20):
+        self.max_bytes = max_bytes
+
+    def transform_execution(self, trace: Trace, context: PassContext) -> Trace:
+        values = _constants(trace)
+        kept = self._kept(trace, values)
+        if not kept:
+            return trace
+        python = next(ex for ex in context.executors if ex.name == "python")
+        with construct(trace, "Constant Folding") as out:
+            for bsym in trace.bound_symbols:
+                if any(name in kept for name in bsym.out_names):
+                    for p in bsym.flat_outs:
+                        out.record(_constant(p, values[p.name], python))
+                else:
+                    out.record(bsym)
+        result = dce(out)
+        result.provenance = out.provenance
+        return result
+
+    def _kept(self, trace: Trace, values: dict[str, Any]) -> set[str]:
+        """The constants that the rest of the program reads, as far as they are small and stay inside."""
+        read: set[str] = set()
+        left = escaping_values(trace)
+        for bsym in trace.bound_symbols:
+            if not all(name in values for name in bsym.out_names) or not bsym.out_names:
+                read.update(name for name in bsym.arg_names if name in values)
+            if OpTags.IN_PLACE_OP in bsym.sym.tags:
+                left.update(bsym.arg_names)
+        return {name for name in read - left if _bytes(values[name]) <= self.max_bytes}
+
+
+def _constants(trace: Trace) -> dict[str, Any]:
+    """What the program computes from nothing but literals, computed."""
+    values: dict[str, Any] = {}
+    for bsym in trace.bound_symbols:
+        if not bsym.out_names or bsym.has_effect or not is_literal((bsym.args, bsym.kwargs)):
+            continue
+        if not all(isinstance(p, TensorProxy) and _is_sized(p) for p in bsym.flat_outs):
+            continue
+        if all(name in values for name in bsym.arg_names):
+            values.update(_run(bsym, values))
+    return values
+
+
+def _is_sized(p: TensorProxy) -> bool:
+    return all(type(d) is int for d in p.shape) and p.device.type != "meta"
+
+
+def _run(bsym: BoundSymbol, values: dict[str, Any]) -> dict[str, Any]:
+    def value(p: Proxy) -> Any:
+        return values[p.name]
+
+    with tracectx(None), torch.no_grad():
+        result = bsym.sym(*map_proxies(bsym.args, value), **map_proxies(bsym.kwargs, value))
+    found: dict[str, Any] = {}
+    _pair(bsym.output, result, found)
+    return found
+
+
+def _pair(output: Any, result: Any, found: dict[str, Any]) -> None:
+    if isinstance(output, Proxy):
+        found[output.name] = result
+    elif isinstance(output, (tuple, list)):
+        for one, other in zip(output, result):
+            _pair(one, other, found)
+
+
+def _bytes(x: torch.Tensor) -> int:
+    return math.prod(x.shape) * x.element_size()
+
+
+def _constant(p: Proxy, value: torch.Tensor, executor: Any) -> BoundSymbol:
+    """The operation that gives a tensor that the program holds."""
+    value = value.detach().clone()
+
+    def meta() -> Any:
+        return p
+
+    sym = Symbol(
+        f"constant_{p.name}", meta, id=("constant", next(_numbers)), is_prim=True, executor=executor, fn=lambda: value
+    )
+    return BoundSymbol(sym, (), {}, p)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`LoRATransform`: low-rank adapters beside frozen weights.
+
+Contract: each chosen `torch.nn.Linear` computes `base(x) + (dropout(x) @ A.T @ B.T) * alpha / rank`. A is random, B is
+zero, so at first nothing has changed. Only the adapters are trained: every other parameter of the jitted module is
+frozen (the user's own module is not). `state_dict()` is in the original layout, with the adapters added to the weights;
+`load_state_dict` takes such a state as the base, with adapters that add nothing. `adapters(module)` and
+`load_adapters(module, state)` save and load the adapters themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from thunder.transforms.base import Transform
+from thunder.transforms.modules import Variant, become, chosen_modules, replaced_tensors
+
+__all__ = ["LoRATransform"]
+
+
+class LoRA(Variant):
+    """A linear layer with a low-rank adapter."""
+
+    lora_a: torch.nn.Parameter
+    lora_b: torch.nn.Parameter
+    lora_scale: float
+    lora_dropout: float
+
+    def adapt(self, rank: int, alpha: float, dropout: float, like: torch.Tensor, sizes: tuple[int, int]) -> None:
+        """Gives it an adapter."""
+        ins, outs = sizes
+        self.lora_a = torch.nn.Parameter(torch.empty(rank, ins, dtype=like.dtype, device=like.device))
+        self.lora_b = torch.nn.Parameter(torch.zeros(outs, rank, dtype=like.dtype, device=like.device))
+        if not like.is_meta:
+            torch.nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
+        self.lora_scale, self.lora_dropout = alpha / rank, dropout
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """The base, and what the adapter adds."""
+        base = super().forward(input)  # type: ignore[misc]
+        functional = torch.nn.functional
+        dropped = functional.dropout(input, self.lora_dropout, self.training) if self.lora_dropout else input  # type: ignore[attr-defined]
+        added = functional.linear(functional.linear(dropped, self.lora_a), self.lora_b)
+        return base + added * self.lora_scale  # type: ignore[no-any-return]
+
+    def state_to_original(self) -> dict[str, torch.Tensor]:
+        state = _base_state(self)
+        state["weight"] = state["weight"] + (self.lora_b.detach() @ self.lora_a.detach()) * self.lora_scale
+        return state
+
+    def original_names(self) -> tuple[str, ...]:
+        return tuple(_base_state(self))
+
+    def state_from_original(self, state: dict[str, torch.Tensor]) -> None:
+        if isinstance(self._original, type) and issubclass(self._original, Variant):
+            self._original.state_from_original(self, state)
+        else:
+            for name, value in state.items():
+                self._parameters[name].copy_(value)  # type: ignore[attr-defined]
+        if "weight" in state:
+            self.lora_b.zero_()
+
+
+def _base_state(module: Any) -> dict[str, torch.Tensor]:
+    if issubclass(module._original, Variant):
+        found = module._original.state_to_original(module)
+    else:
+        found = {name: p for name, p in module._parameters.items() if p is not None}
+    return {name: value.detach() for name, value in found.items() if name not in ("lora_a", "lora_b")}
+
+
+class LoRATransform(Transform):
+    """Adapters of a `rank` for linear layers, scaled by `alpha / rank`, with dropout on what goes into them.
+
+    `modules` are names or patterns of submodules: `["q_proj", "v_proj"]`, `["layers.0.*"]`; None is every
+    `torch.nn.Linear`.
+    """
+
+    changes_results = False  # what is adapted is the module itself
+
+    def __init__(
+        self, *, rank: int = 8, alpha: float | None = None, dropout: float = 0.0, modules: Sequence[str] | None = None
+    ):
+        if not isinstance(rank, int) or rank < 1:
+            raise ValueError(f"LoRATransform: rank is a positive integer, not {rank!r}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"LoRATransform: dropout is at least 0 and less than 1, not {dropout!r}")
+        self.rank = rank
+        self.alpha = float(2 * rank if alpha is None else alpha)
+        self.dropout = dropout
+        self.modules = modules
+
+    def transform_module(self, module: torch.nn.Module) -> None:
+        _freeze(module)
+        for _, sub in chosen_modules(module, (torch.nn.Linear,), self.modules, option="LoRATransform"):
+            sizes, like = (sub.in_features, sub.out_features), sub.weight
+            become(sub, LoRA).adapt(self.rank, self.alpha, self.dropout, like, sizes)
+
+    def adapters(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """The adapters of a jitted module, by the names of their parameters."""
+        return {name: p.detach() for name, p in module.named_parameters() if _is_adapter(name)}
+
+    def load_adapters(self, module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+        """Gives a jitted module the adapters of another."""
+        own = {name: p for name, p in module.named_parameters() if _is_adapter(name)}
+        if own.keys() != state.keys():
+            lacking, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+            raise KeyError(f"load_adapters: missing are {lacking}, and nobody's are {unknown}")
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(state[name])
+
+    def __repr__(self) -> str:
+        return f"thunder.transforms.LoRATransform(rank={self.rank}, alpha={self.alpha}, dropout={self.dropout})"
+
+
+def _is_adapter(name: str) -> bool:
+    return name.rpartition(".")[2] in ("lora_a", "lora_b")
+
+
+def _freeze(module: torch.nn.Module) -> None:
+    """Replaces parameters by frozen ones of the same memory: the user's module trains as before."""
+    frozen = {
+        id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in module.parameters() if p.requires_grad
+    }
+    replaced_tensors(module, frozen)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MaterializationTransform`: memory and values for modules that were built on the meta device.
+
+    with torch.device("meta"):
+        model = Model(config)                                  # takes no memory
+    fast = thunder.jit(model, transforms=[MaterializationTransform("cuda", state_dict=torch.load(…, mmap=True))])
+
+Contract: each tensor of the module that is on the meta device gets memory on `device`, and its value from `state_dict`
+under its name, or from the `reset_parameters` of the submodule it belongs to; where neither has it, that is an error
+which names it. Tensors that are on another device stay as they are; tied ones stay tied. Transforms that come later in
+the list (quantization, adapters) see the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from thunder.transforms.base import Transform
+from thunder.transforms.modules import replaced_tensors
+
+__all__ = ["MaterializationTransform"]
+
+
+class MaterializationTransform(Transform):
+    """Gives memory to what is on the meta device. Without `state_dict`, each submodule initializes itself."""
+
+    changes_results = False  # what is changed is the module itself
+
+    def __init__(self, device: Any = "cpu", *, state_dict: Mapping[str, torch.Tensor] | None = None):
+        self.device = torch.device(device)
+        if self.device.type == "meta":
+            raise ValueError("MaterializationTransform: give the device that tensors go to, which is not meta")
+        self.state_dict = state_dict
+
+    def transform_module(self, module: torch.nn.Module) -> None:
+        given = self._given(module)
+        made: dict[int, torch.Tensor] = {}
+        for name, tensor in _on_meta(module):
+            if id(tensor) in made:
+                continue
+            value = next((given[n] for n in _names_of(module, tensor) if n in given), None)
+            made[id(tensor)] = _like(tensor, self.device, name, value)
+        from_state = {id(t) for n, t in _on_meta(module) if n in given}
+        to_reset = [(n, m) for n, m in module.named_modules() if _owns(m, set(made) - from_state)]
+        unset = {id(t): n for n, t in _on_meta(module) if id(t) not in from_state}
+        replaced_tensors(module, made)
+        for name, sub in to_reset:
+            self._reset(name, sub, made, from_state, unset)
+        if unset:
+            where = "neither in the state dict nor set by a reset_parameters" if given else "set by no reset_parameters"
+            raise ValueError(
+                f"MaterializationTransform: these tensors are {where}: {', '.join(unset.values())}. Put them into "
+                "state_dict under these names (buffers too), or give their module a reset_parameters method"
+            )
+
+    def _given(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:
+        given = self.state_dict or {}
+        known = {name for name, _ in _tensors(module)}
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise KeyError(f"MaterializationTransform: the module has no {', '.join(map(repr, unknown[:5]))}")
+        return given
+
+    def _reset(
+        self, name: str, sub: Any, made: dict[int, torch.Tensor], from_state: set[int], unset: dict[int, str]
+    ) -> None:
+        """Lets a submodule initialize itself; what the state dict gave keeps its value."""
+        reset = getattr(sub, "reset_parameters", None) or getattr(sub, "_reset_parameters", None)
+        if reset is None:
+            return
+        own = {id(t): t for table in (sub._parameters, sub._buffers) for t in table.values() if t is not None}
+        unvalued = {id(new) for old, new in made.items() if old not in from_state}
+        kept = [(t, t.detach().clone()) for key, t in own.items() if key not in unvalued]
+        with torch.no_grad():
+            reset()
+            for tensor, value in kept:
+                tensor.copy_(value)
+        for old, new in made.items():
+            if id(new) in own:
+                unset.pop(old, None)
+
+    def __repr__(self) -> str:
+        return f"thunder.transforms.MaterializationTransform({str(self.device)!r})"
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by all their names."""
+    for prefix, sub in module.named_modules(remove_duplicate=False):
+        for table in (sub._parameters, sub._buffers):
+            for name, tensor in table.items():
+                if tensor is not None:
+                    yield f"{prefix}.{name}" if prefix else name, tensor
+
+
+def _on_meta(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [(name, tensor) for name, tensor in _tensors(module) if tensor.is_meta]
+
+
+def _names_of(module: torch.nn.Module, tensor: torch.Tensor) -> list[str]:
+    return [name for name, other in _tensors(module) if other is tensor]
+
+
+def _owns(module: torch.nn.Module, ids: set[int]) -> bool:
+    return any(id(t) in ids for table in (module._parameters, module._buffers) for t in table.values())
+
+
+def _like(tensor: torch.Tensor, device: torch.device, name: str, value: torch.Tensor | None) -> torch.Tensor:
+    """A tensor with memory in the place of one without."""
+    if value is not None and value.shape != tensor.shape:
+        raise ValueError(
+            f"MaterializationTransform: {name} has the shape {tuple(tensor.shape)}, and in the state dict "
+            f"{tuple(value.shape)}"
+        )
+    out = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    if value is not None:
+        out.copy_(value)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(out, requires_grad=tensor.requires_grad)
+    return out

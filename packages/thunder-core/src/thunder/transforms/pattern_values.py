@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pattern is written on: values without shapes that record which operations make them.
+
+`written_by(fn)` runs a pattern's function once, on parameters, and returns its result: `Value`s that know the call that
+made them, whose arguments are values, parameters and literals. The calls are written as they are in traces
+(`core/binder.py`), so that they can be compared with those of a program.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from thunder.core.errors import ThunderError
+from thunder.core.proxies import OPERATORS
+from thunder.core.state import state, tracectx
+from thunder.core.symbol import Symbol
+from thunder.core.trace import Trace
+from thunder.torch.base import language, torch_function_map
+
+__all__ = ["Call", "Parameter", "Picked", "Value", "written_by"]
+
+
+class Call:
+    """One operation of a pattern."""
+
+    def __init__(self, id: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.id = id
+        self.name = name
+        self.args = args
+        self.kwargs = kwargs
+
+
+class Value:
+    """What a call of a pattern makes. Functions, methods and operators of torch on it make others."""
+
+    def __init__(self, call: Call):
+        self.call = call
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _called(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = getattr(torch.Tensor, name, None)
+        if found is None:
+            raise AttributeError(f"tensors have no attribute {name!r}")
+        if callable(found) and not isinstance(found, property):
+            return partial(_method, found, self)
+        prop = language.properties.get(name)
+        if isinstance(prop, Symbol):
+            return prop(self)
+        raise ThunderError(
+            f"a pattern reads .{name} of a tensor, which it does not know: it is about the flow of values. Give what "
+            "depends on shapes or dtypes as a parameter of the pattern"
+        )
+
+    def __getitem__(self, key: Any) -> Any:
+        return Picked(self, key)
+
+    def __iter__(self) -> Any:
+        raise ThunderError(
+            "a pattern cannot take a result apart whose length it does not know: write result[0], result[1]"
+        )
+
+    def __bool__(self) -> bool:
+        raise ThunderError("a pattern has no branches: write one pattern for each case")
+
+    __hash__ = object.__hash__
+
+
+class Parameter(Value):
+    """A parameter of a pattern: stands for anything."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Picked(Value):
+    """`x[key]` of a value: one of its results where it has several, else an operation."""
+
+    def __init__(self, of: Value, key: Any):
+        self.of = of
+        self.key = key
+        self._call: Call | None = None
+
+    @property
+    def call(self) -> Call:  # type: ignore[override]
+        """The call of the operation of indexing."""
+        if self._call is None:
+            recorded = _record(language.methods["getitem"], (self.of, self.key), {})
+            self._call = recorded.call
+        return self._call
+
+
+def _operator(method: str, *, swapped: bool = False) -> Callable[..., Any]:
+    def apply(self: Value, *others: Any) -> Any:
+        return _record(language.methods[method], (*others, self) if swapped else (self, *others), {})
+
+    return apply
+
+
+for _dunder, _method in OPERATORS.items():
+    setattr(Value, _dunder, _operator(_method))
+    if _dunder.strip("_") not in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(Value, f"__r{_dunder.strip('_')}__", _operator(_method, swapped=True))
+
+
+class _Recorder:
+    """Takes the place of the frontend while a pattern runs."""
+
+    def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
+        """The value that such a call makes."""
+        args, kwargs = sym.bind(args, dict(kwargs))
+        return Value(Call(sym.id, sym.name, args, kwargs))
+
+
+def _record(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(fn, Symbol):
+        return _Recorder().call_symbol(fn, args, kwargs)
+    return fn(*args, **kwargs)
+
+
+def _method(func: Any, x: Value, *args: Any, **kwargs: Any) -> Any:
+    return _called(func, (x, *args), kwargs)
+
+
+def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a call of a function of torch makes."""
+    name = getattr(func, "__name__", "")
+    if name.endswith("_") and not name.endswith("__"):
+        raise ThunderError(f"a pattern calls {name}, which writes to its argument: write what is computed")
+    sym = torch_function_map().get(func)
+    if sym is None and getattr(torch.Tensor, name, None) is func:
+        sym = language.methods.get(name)  # type: ignore[assignment]
+    if sym is not None:
+        return _record(sym, tuple(args), dict(kwargs))
+    if inspect.isfunction(func):
+        raise ThunderError(
+            f"a pattern calls {name}, which is no operation in traces but several: write those it consists of"
+        )
+    return Value(Call(("opaque", func), name, tuple(args), dict(kwargs)))
+
+
+def written_by(fn: Callable[..., Any]) -> Any:
+    """The result of a pattern's function, on parameters."""
+    parameters = [Parameter(name) for name in inspect.signature(fn).parameters]
+    trace = Trace("pattern")
+    with tracectx(trace):
+        before, state.frontend = state.frontend, _Recorder()
+        try:
+            return fn(*parameters)
+        finally:
+            state.frontend = before

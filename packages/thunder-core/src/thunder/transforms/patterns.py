@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`@thunder.pattern`: a part of a program, written as a function, and what to put in its place.
+
+    @thunder.pattern
+    def gated(gate, up):                       # what to look for
+        return torch.nn.functional.silu(gate) * up
+
+    @gated.replacement
+    def _(gate, up):                           # what to put there: any function of the same arguments
+        return my_gated(gate, up)
+
+    thunder.jit(model, transforms=[gated])
+
+Contract: a match is the same operations in the same dataflow, whatever the names and whatever stands in between; the
+factors of a product and the terms of a sum may stand either way. A parameter of the pattern stands for any tensor,
+number or other argument, and for the same one wherever it is used; what the pattern writes out has to be written so in
+the program. A match is left alone where a value inside it is used elsewhere, where what takes its place could not run
+before its results are needed, or where memory is written in between. No operation is part of two matches. The
+replacement gives tensors of the same shape, dtype and device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from thunder.core.errors import ThunderError
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
+from thunder.core.trace import Trace, construct
+from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.cse import argument_key
+from thunder.transforms.pattern_values import Call, Parameter, Picked, Value, written_by
+
+__all__ = ["Pattern", "pattern"]
+
+_COMMUTATIVE = frozenset({"add", "mul", "bitwise_and", "bitwise_or", "bitwise_xor", "maximum", "minimum", "eq", "ne"})
+
+
+class Pattern(Transform):
+    """A function to look for and one to put in its place. `after_grad`: in the forward and the backward program."""
+
+    def __init__(
+        self, match: Callable[..., Any], replace: Callable[..., Any] | None = None, *, after_grad: bool = False
+    ):
+        if not callable(match):
+            raise TypeError(f"thunder.pattern takes a function, not {match!r}")
+        self.match = match
+        self.replace = replace
+        self.after_grad = after_grad
+        self.parameters = list(inspect.signature(match).parameters)
+        self._written: Any = None
+
+    @property
+    def name(self) -> str:
+        return f"pattern {getattr(self.match, '__qualname__', 'of a function')}"
+
+    def replacement(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: what is put in the place of each match; it takes the pattern's arguments."""
+        self.replace = fn
+        return fn
+
+    def has(self, phase: str) -> bool:
+        return phase == ("before_execution" if self.after_grad else "before_grad")
+
+    def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
+        return self.apply_to(trace)
+
+    def transform_execution(self, trace: Trace, context: PassContext) -> Trace:
+        return self.apply_to(trace)
+
+    def apply_to(self, trace: Trace) -> Trace:
+        """The trace with each match replaced."""
+        if self.replace is None:
+            raise ThunderError(
+                f"the {self.name} has no replacement: write one under @{self.match.__name__}.replacement"
+            )
+        if self._written is None:
+            self._written = written_by(self.match)
+        matches = list(_Matcher(trace, self._written).matches())
+        if not matches:
+            return trace
+        return self._rewritten(trace, matches)
+
+    def _rewritten(self, trace: Trace, matches: list[_Match]) -> Trace:
+        at = {match.position: match for match in matches}
+        gone = {i for match in matches for i in match.operations}
+        with construct(trace, f"Replacement of the {self.name}") as out:
+            renamed: dict[str, Any] = {}
+            for i, bsym in enumerate(trace.bound_symbols):
+                if i in at:
+                    self._write(out, at[i], renamed)
+                if i not in gone:
+                    out.record(bsym.substitute(renamed) if renamed else bsym)
+            if renamed:
+                out.output = map_proxies(out.output, lambda p: renamed.get(p.name, p))
+        return out
+
+    def _write(self, out: Trace, match: _Match, renamed: dict[str, Any]) -> None:
+        assert self.replace is not None
+        frontend: Any = importlib.import_module("thunder.frontend.inserted")
+        arguments = [map_proxies(match.bound[name], lambda p: renamed.get(p.name, p)) for name in self.parameters]
+        operations, result = frontend.trace_into(out, self.replace, arguments)
+        wanted, found = match.results, _tensors(result)
+        if len(wanted) != len(found):
+            raise ThunderError(
+                f"the replacement of the {self.name} returns {len(found)} tensors instead of {len(wanted)}"
+            )
+        made = {name for op in operations for name in op.out_names}
+        names: dict[str, Any] = {}
+        for old, new in zip(wanted, found):
+            if old.type_string() != new.type_string():
+                raise ThunderError(
+                    f"the replacement of the {self.name} returns a {new.type_string()} where the program has a "
+                    f"{old.type_string()}: {match.where}"
+                )
+            if new.name in made and new.name not in names:
+                names[new.name] = old
+            else:
+                renamed[old.name] = names.get(new.name, new)
+        for op in operations:
+            out.record(op.substitute(names) if names else op)
+
+
+def pattern(match: Callable[..., Any] | None = None, *, after_grad: bool = False) -> Any:
+    """Decorator: makes a transform of a function that says what to look for; see `Pattern.replacement`."""
+    if match is None:
+        return lambda fn: Pattern(fn, after_grad=after_grad)
+    return Pattern(match, after_grad=after_grad)
+
+
+class _Match:
+    """Where a pattern was found: its operations, what its parameters are, its results, where to put something else."""
+
+    def __init__(
+        self, operations: set[int], bound: dict[str, Any], results: list[TensorProxy], position: int, where: str
+    ):
+        self.operations = operations
+        self.bound = bound
+        self.results = results
+        self.position = position
+        self.where = where
+
+
+class _State:
+    """What has been found out while matching: parameters' values, and which operation is which call."""
+
+    def __init__(self, bound: dict[str, Any], calls: dict[int, int]):
+        self.bound = bound
+        self.calls = calls
+
+    def copy(self) -> _State:
+        return _State(dict(self.bound), dict(self.calls))
+
+
+class _Matcher:
+    """Looks for a pattern in one trace."""
+
+    def __init__(self, trace: Trace, written: Any):
+        self.trace = trace
+        self.program = trace.bound_symbols
+        self.outputs = list(_values(written))
+        self.made_at: dict[str, int] = {}
+        self.used_at: dict[str, list[int]] = {}
+        self.by_id: dict[Any, list[int]] = {}
+        self.writes: list[int] = []
+        for i, bsym in enumerate(self.program):
+            for id in _ids(bsym):
+                self.by_id.setdefault(id, []).append(i)
+            for name in bsym.out_names:
+                self.made_at.setdefault(name, i)
+            for name in dict.fromkeys(bsym.arg_names):
+                self.used_at.setdefault(name, []).append(i)
+            if OpTags.IN_PLACE_OP in bsym.sym.tags:
+                self.writes.append(i)
+
+    def matches(self) -> Iterator[_Match]:
+        """The matches, last first so that the longest chain of several that overlap is taken from its end."""
+        taken: set[int] = set()
+        first = self.outputs[0].call
+        for i in reversed(self.by_id.get(first.id, ())):
+            if i in taken:
+                continue
+            for state in self._roots(i):
+                match = self._checked(state)
+                if match is not None and taken.isdisjoint(match.operations):
+                    taken |= match.operations
+                    yield match
+                    break
+
+    def _roots(self, index: int) -> Iterator[_State]:
+        """What is found with the first output made by the operation at `index`, and the others anywhere."""
+        states = list(self._call(self.outputs[0].call, index, _State({}, {})))
+        for output in self.outputs[1:]:
+            states = [
+                after
+                for state in states
+                for i in self._candidates(output.call, state)
+                for after in self._call(output.call, i, state)
+            ]
+        yield from states
+
+    def _candidates(self, call: Call, state: _State) -> list[int]:
+        if id(call) in state.calls:
+            return [state.calls[id(call)]]
+        names = {p.name for value in state.bound.values() for p in proxies_in(value)}
+        users = {i for name in names for i in self.used_at.get(name, ())}
+        found = self.by_id.get(call.id, [])
+        direct = [i for i in found if i in users]
+        return direct or found
+
+    # -- unification --------------------------------------------------------------------------------------------------
+    def _call(self, call: Call, index: int, state: _State) -> Iterator[_State]:
+        """The ways in which the operation at `index` is that call of the pattern."""
+        known = state.calls.get(id(call))
+        if known is not None or index in state.calls.values():
+            if known == index:
+                yield state
+            return
+        bsym = self.program[index]
+        if call.id not in _ids(bsym) or len(bsym.args) != len(call.args) or bsym.kwargs.keys() != call.kwargs.keys():
+            return
+        state = state.copy()
+        state.calls[id(call)] = index
+        wanted = (*call.args, *(call.kwargs[k] for k in bsym.kwargs))
+        given = (*bsym.args, *bsym.kwargs.values())
+        yield from self._all(wanted, given, state)
+        if call.name in _COMMUTATIVE and len(call.args) == 2:
+            yield from self._all((wanted[1], wanted[0], *wanted[2:]), given, state)
+
+    def _all(self, wanted: Any, given: Any, state: _State) -> Iterator[_State]:
+        if len(wanted) != len(given):
+            return
+        if not wanted:
+            yield state
+            return
+        for after in self._one(wanted[0], given[0], state):
+            yield from self._all(wanted[1:], given[1:], after)
+
+    def _one(self, wanted: Any, given: Any, state: _State) -> Iterator[_State]:
+        if isinstance(wanted, Parameter):
+            if wanted.name in state.bound:
+                if argument_key(state.bound[wanted.name]) == argument_key(given):
+                    yield state
+                return
+            after = state.copy()
+            after.bound[wanted.name] = given
+            yield after
+        elif isinstance(wanted, Picked):
+            yield from self._picked(wanted, given, state)
+        elif isinstance(wanted, Value):
+            if isinstance(given, Proxy) and given.name in self.made_at:
+                index = self.made_at[given.name]
+                if isinstance(self.program[index].output, Proxy):
+                    yield from self._call(wanted.call, index, state)
+        elif type(wanted) in (tuple, list):
+            if type(given) is type(wanted):
+                yield from self._all(wanted, given, state)
+        elif type(wanted) is slice:
+            if type(given) is slice:
+                yield from self._all(
+                    (wanted.start, wanted.stop, wanted.step), (given.start, given.stop, given.step), state
+                )
+        elif argument_key(wanted) == argument_key(given):
+            yield state
+
+    def _picked(self, wanted: Picked, given: Any, state: _State) -> Iterator[_State]:
+        """`x[i]`: one of several results of a call, or else the operation of indexing."""
+        if not (isinstance(given, Proxy) and given.name in self.made_at):
+            return
+        index = self.made_at[given.name]
+        output = self.program[index].output
+        if isinstance(output, (tuple, list)):
+            if type(wanted.key) is int and -len(output) <= wanted.key < len(output) and output[wanted.key] is given:
+                yield from self._call(wanted.of.call, index, state)
+        else:
+            yield from self._call(wanted.call, index, state)
+
+    # -- whether a match may be replaced ------------------------------------------------------------------------------
+    def _checked(self, state: _State) -> _Match | None:
+        operations = set(state.calls.values())
+        results = [self._result(output, state) for output in self.outputs]
+        names = {p.name for p in results if isinstance(p, TensorProxy)}
+        if len(names) != len(results):
+            return None
+        for i in operations:
+            for name in self.program[i].out_names:
+                if name not in names and not operations.issuperset(self.used_at.get(name, ())):
+                    return None  # somebody else needs what is inside
+        uses = [i for name in names for i in self.used_at.get(name, ()) if i not in operations]
+        position = min((max(operations), *uses))
+        inputs = [p.name for value in state.bound.values() for p in proxies_in(value)]
+        if any(self.made_at.get(name, -1) >= position for name in inputs):
+            return None  # its results are needed before all that it reads is there
+        if any(min(operations) < i <= max(operations) for i in self.writes):
+            return None
+        where = str(self.program[max(operations)].source or "")
+        return _Match(operations, state.bound, results, position, where)  # type: ignore[arg-type]
+
+    def _result(self, output: Value, state: _State) -> Any:
+        if isinstance(output, Picked) and id(output.call) not in state.calls:
+            return self.program[state.calls[id(output.of.call)]].output[output.key]
+        return self.program[state.calls[id(output.call)]].output
+
+
+def _ids(bsym: BoundSymbol) -> tuple[Any, ...]:
+    """What an operation may be called in a pattern: a primitive that works element by element is also torch's."""
+    sym = bsym.sym
+    if sym.is_prim and OpTags.ELEMENTWISE_OP in sym.tags:
+        return sym.id, f"torch.{sym.name}"
+    return (sym.id,)
+
+
+def _values(x: Any) -> Iterator[Value]:
+    """The results of a pattern, which are all made by it."""
+    if isinstance(x, (tuple, list)):
+        for item in x:
+            yield from _values(item)
+    elif isinstance(x, Value) and not isinstance(x, Parameter):
+        yield x
+    else:
+        raise ThunderError(
+            f"a pattern returns what its operations make, one tensor or several, and this one returns {x!r}"
+        )
+
+
+def _tensors(x: Any) -> list[TensorProxy]:
+    return [p for p in proxies_in(x) if isinstance(p, TensorProxy)]

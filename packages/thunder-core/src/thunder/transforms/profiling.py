@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ProfileTransform`: each line of the program as a named range in profilers.
+
+Contract: each operation that runs does so inside `torch.profiler.record_function`, and where asked inside an NVTX range
+of the same name: the operation, what it makes, and the line of the user's program it comes from. An operation that
+raises closes its range. The program computes what it did.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import Trace, construct
+from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.debugging import runs
+
+__all__ = ["ProfileTransform"]
+
+
+class ProfileTransform(Transform):
+    """Ranges of `torch.profiler`, and with `nvtx` of NVIDIA's tools (None: where there is a GPU)."""
+
+    changes_results = False
+
+    def __init__(self, *, nvtx: bool | None = None):
+        self.nvtx = torch.cuda.is_available() if nvtx is None else nvtx
+
+    def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
+        with construct(trace, "Profile") as out:
+            for bsym in trace.bound_symbols:
+                out.record(self._ranged(bsym) if runs(bsym) and bsym.sym.fn is not None else bsym)
+        return out
+
+    def _ranged(self, bsym: BoundSymbol) -> BoundSymbol:
+        sym = bsym.sym
+        assert sym.fn is not None
+        label = label_of(bsym)
+        ranged = Symbol(
+            f"profiled_{sym.name.strip('_')}",
+            sym.meta,
+            id=("profiled", label, sym.id),
+            is_prim=True,
+            executor=sym.executor,
+            fn=_in_range(sym.fn, label, self.nvtx),
+            tags=tuple(sym.tags),
+        )
+        ranged.is_fusion = sym.is_fusion
+        return bsym.replace(sym=ranged, subsymbols=[bsym])
+
+
+def label_of(bsym: BoundSymbol) -> str:
+    """How an operation is called in a profile: its name, what it makes, the user's line."""
+    makes = f" -> {', '.join(bsym.out_names)}" if bsym.out_names else ""
+    where = f" at {os.path.basename(bsym.source.filename)}:{bsym.source.line}" if bsym.source else ""
+    return f"{bsym.sym.name}{makes}{where}"
+
+
+def _in_range(fn: Callable[..., Any], label: str, nvtx: bool) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.profiler.record_function(label):
+            if not nvtx:
+                return fn(*args, **kwargs)
+            with torch.cuda.nvtx.range(label):
+                return fn(*args, **kwargs)
+
+    return run

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`QuantizationTransform`: weights in eight or four bits, made again where they are used.
+
+Contract: the weights of the chosen submodules (`torch.nn.Linear` unless others are named) are kept as integers and
+scales; each use computes them anew in the weight's own dtype, as operations of the program. Nothing else is quantized;
+quantized weights are frozen. `state_dict()` gives weights in the original layout, and `load_state_dict` takes them so.
+
+`int8` is symmetric, with one scale for each row (output channel): `weight ≈ int8 * scale`, `scale = max |row| / 127`,
+rounded to the nearest. `nf4` is bitsandbytes' NormalFloat of four bits in blocks, and needs that library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder.transforms.base import Transform
+from thunder.transforms.modules import Variant, become, chosen_modules
+
+__all__ = ["QuantizationTransform", "dequantize_int8", "quantize_int8"]
+
+KINDS = ("int8", "nf4")
+
+
+def quantize_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The integers and the scale of each row of a weight."""
+    dims = tuple(range(1, weight.ndim))
+    scale = (weight.detach().float().abs().amax(dims, keepdim=True) / 127).to(weight.dtype)
+    # A row of zeros has no scale, and is zeros with any.
+    divisor = torch.where(scale == 0, torch.ones_like(scale), scale).float()
+    return (weight.detach().float() / divisor).round().clamp(-127, 127).to(torch.int8), scale
+
+
+def dequantize_int8(integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The weight that integers and scales stand for."""
+    return integers.to(scale.dtype) * scale
+
+
+class Int8(Variant):
+    """A submodule whose weight is kept as int8 and a scale for each row."""
+
+    weight_int8: torch.Tensor
+    weight_scale: torch.Tensor
+
+    def quantize(self, weight: torch.Tensor) -> None:
+        """Keeps a weight as integers."""
+        integers, scale = quantize_int8(weight)
+        self.register_buffer("weight_int8", integers, persistent=False)  # type: ignore[attr-defined]
+        self.register_buffer("weight_scale", scale, persistent=False)  # type: ignore[attr-defined]
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight, made anew."""
+        return dequantize_int8(self.weight_int8, self.weight_scale)
+
+    def load_weight(self, weight: torch.Tensor) -> None:
+        """Takes another weight into the same memory."""
+        if weight.shape != self.weight_int8.shape:
+            raise ValueError(f"weight has the shape {tuple(weight.shape)}, not {tuple(self.weight_int8.shape)}")
+        integers, scale = quantize_int8(weight.to(self.weight_scale.device, self.weight_scale.dtype))
+        self.weight_int8.copy_(integers)
+        self.weight_scale.copy_(scale)
+
+    def state_to_original(self) -> dict[str, torch.Tensor]:
+        rest = {name: p for name, p in self._parameters.items() if p is not None}  # type: ignore[attr-defined]
+        return {"weight": self.weight, **rest}
+
+    def original_names(self) -> tuple[str, ...]:
+        return ("weight", *(name for name, p in self._parameters.items() if p is not None))  # type: ignore[attr-defined]
+
+    def state_from_original(self, state: dict[str, torch.Tensor]) -> None:
+        for name, value in state.items():
+            if name == "weight":
+                self.load_weight(value)
+            else:
+                self._parameters[name].copy_(value)  # type: ignore[attr-defined]
+
+
+class Nf4(Int8):
+    """A submodule whose weight is kept by bitsandbytes in four bits a number."""
+
+    prefix = "Nf4"
+    BLOCK = 64
+
+    def quantize(self, weight: torch.Tensor) -> None:
+        packed, scales = self._packed(weight)
+        self.register_buffer("weight_nf4", packed, persistent=False)  # type: ignore[attr-defined]
+        self.register_buffer("weight_scale", scales, persistent=False)  # type: ignore[attr-defined]
+        self.weight_shape, self.weight_dtype = tuple(weight.shape), weight.dtype
+
+    def _packed(self, weight: torch.Tensor) -> Any:
+        return torch.ops.bitsandbytes.quantize_4bit(weight.detach().contiguous(), self.BLOCK, "nf4", torch.uint8)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return torch.ops.bitsandbytes.dequantize_4bit(  # type: ignore[no-any-return]
+            self.weight_nf4, self.weight_scale, self.BLOCK, "nf4", list(self.weight_shape), self.weight_dtype
+        )
+
+    def load_weight(self, weight: torch.Tensor) -> None:
+        if tuple(weight.shape) != self.weight_shape:
+            raise ValueError(f"weight has the shape {tuple(weight.shape)}, not {self.weight_shape}")
+        packed, scales = self._packed(weight.to(self.weight_nf4.device, self.weight_dtype))
+        self.weight_nf4.copy_(packed)
+        self.weight_scale.copy_(scales)
+
+
+class QuantizationTransform(Transform):
+    """Weight-only quantization.
+
+    `kind` is "int8" or "nf4". `modules` are names or patterns of submodules (None: every `torch.nn.Linear`), `skip`
+    those of submodules that are left as they are, such as the head of a language model.
+    """
+
+    changes_results = False  # what is quantized is the module itself
+
+    def __init__(self, kind: str = "int8", *, modules: Sequence[str] | None = None, skip: Sequence[str] = ()):
+        if kind not in KINDS:
+            raise ValueError(f"QuantizationTransform: kind is one of {', '.join(KINDS)}, not {kind!r}")
+        if kind == "nf4" and importlib.util.find_spec("bitsandbytes") is None:
+            raise ImportError(
+                "QuantizationTransform('nf4') needs bitsandbytes: pip install bitsandbytes, or use 'int8'"
+            )
+        self.kind = kind
+        self.modules = modules
+        self.skip = tuple(skip)
+
+    def transform_module(self, module: torch.nn.Module) -> None:
+        if self.kind == "nf4":
+            importlib.import_module("bitsandbytes")
+        kinds = (torch.nn.Linear,) if self.modules is None else _WITH_WEIGHTS
+        for name, sub in chosen_modules(module, kinds, self.modules, option="QuantizationTransform", skip=self.skip):
+            weight = sub._parameters.get("weight")
+            if weight is None or isinstance(sub, Variant):
+                continue
+            if weight.is_meta:
+                raise ValueError(
+                    f"QuantizationTransform: the weight of {name} is on the meta device: put MaterializationTransform "
+                    "before this transform"
+                )
+            if not weight.is_floating_point() or math.prod(weight.shape) == 0:
+                continue
+            del sub._parameters["weight"]
+            become(sub, Int8 if self.kind == "int8" else Nf4).quantize(weight)
+
+    def __repr__(self) -> str:
+        return f"thunder.transforms.QuantizationTransform({self.kind!r})"
+
+
+_WITH_WEIGHTS = (
+    torch.nn.Linear, torch.nn.Embedding, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.Bilinear,
+)  # fmt: skip

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions of a trace: operations that are run together, by a kernel, a compiler or a captured graph.
+
+`execution/regions.py` finds them; here is what one is, and how views are kept out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from thunder.core.proxies import Proxy
+from thunder.core.symbol import BoundSymbol, OpTags
+
+__all__ = ["Region", "without_views"]
+
+
+class Region:
+    """Operations to run together, in order: what they read from outside, and what others read of what they make."""
+
+    __slots__ = ("inputs", "key", "operations", "outputs")
+
+    def __init__(self, operations: Sequence[BoundSymbol], key: Hashable, read: dict[str, int]):
+        self.operations = list(operations)
+        self.key = key
+        made: dict[str, Proxy] = {}
+        inputs: dict[str, Proxy] = {}
+        inside: dict[str, int] = {}
+        for bsym in self.operations:
+            for p in bsym.flat_args:
+                if p.name not in made:
+                    inputs.setdefault(p.name, p)
+            for name in set(bsym.arg_names):
+                inside[name] = inside.get(name, 0) + 1
+            own = set(bsym.out_names)
+            made.update({p.name: p for p in bsym.flat_outs if p.name in own})
+        self.inputs: tuple[Proxy, ...] = tuple(inputs.values())
+        self.outputs: tuple[Proxy, ...] = tuple(
+            p for name, p in made.items() if read.get(name, 0) > inside.get(name, 0)
+        )
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    def __repr__(self) -> str:
+        names = ", ".join(op.sym.name for op in self.operations[:6])
+        return f"<Region of {len(self)}: {names}{', …' if len(self) > 6 else ''}>"
+
+
+def without_views(region: Region) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:
+    """The views at the border of a region, to be taken before it and after it, and the region without them.
+
+    What a region hands out is memory of its own. A view that others read is therefore taken outside, of what it is a
+    view of, so that it shares memory as the program says; one that is also read inside is there as well.
+    """
+    views = _views_at_the_border(region)
+    inner = _without(region, views)
+    ready = {p.name for p in region.inputs}
+    before: list[BoundSymbol] = []
+    after: list[BoundSymbol] = []
+    for op in views:
+        if ready.issuperset(op.arg_names):
+            ready.update(op.out_names)
+            before.append(op)
+        else:
+            after.append(op)
+    return before, inner, after
+
+
+def _views_at_the_border(region: Region) -> list[BoundSymbol]:
+    """The views that others read, and those that they are views of."""
+    wanted = {p.name for p in region.outputs}
+    found: list[BoundSymbol] = []
+    for op in reversed(region.operations):
+        if OpTags.VIEW_OP in op.sym.tags and any(name in wanted for name in op.out_names):
+            wanted.update(op.arg_names)
+            found.append(op)
+    return found[::-1]
+
+
+def _without(region: Region, views: list[BoundSymbol]) -> Region:
+    """The region that makes what `views` are views of instead of them."""
+    made_outside = {name for op in views for name in op.out_names}
+    inside = {p.name for p in region.outputs if p.name not in made_outside}
+    inside |= {name for op in views for name in op.arg_names if name not in made_outside}
+    read: dict[str, int] = dict.fromkeys(inside, 1)
+    operations: list[BoundSymbol] = []
+    for op in reversed(region.operations):
+        if not inside.isdisjoint(op.out_names):
+            inside.update(op.arg_names)
+            operations.append(op)
+            for name in set(op.arg_names):
+                read[name] = read.get(name, 0) + 1
+    return Region(operations[::-1], region.key, read)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transforms: each hook sees its stage, in order; what is no transform is refused with a way out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+from thunder.core import prims
+from thunder.core.errors import ThunderError, UnsupportedError
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import Trace, construct
+from thunder.transforms.base import PHASES, FunctionTransform, PassContext, Transform, as_transforms
+
+
+class Watching(thunder.Transform):
+    """Notes what it is called with, and changes nothing."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def _note(self, trace: Trace, context: PassContext) -> Trace:
+        self.seen.append((context.phase, trace.name))
+        assert context.executors[-1].name == "python"
+        return trace
+
+    transform_computation = transform_execution = transform_claimed = _note
+    transform_prologue = transform_epilogue = _note
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Noted too."""
+        self.seen.append(("tracing", ""))
+        yield
+        self.seen.append(("traced", ""))
+
+
+def test_stages() -> None:
+    """In their order, forward and backward, once a program."""
+    watching = Watching()
+    f = thunder.jit(lambda a: torch.sin(a), transforms=[watching])
+    a = torch.randn(3, requires_grad=True)
+    for _ in range(2):
+        f(a).sum().backward()
+    phases = [phase for phase, _ in watching.seen]
+    assert phases[:3] == ["tracing", "traced", "before_grad"]
+    assert sorted(phases[3:]) == ["after_execution"] * 2 + ["before_execution"] * 2 + ["prologue"]
+    assert {name for phase, name in watching.seen if phase == "before_execution"} == {"computation", "backward"}
+
+
+def test_epilogue_stage() -> None:
+    """Where there is an epilogue."""
+    watching, kept = Watching(), []
+    f = thunder.jit(lambda a: kept.append(1) or a + 1, transforms=[watching])
+    f(torch.ones(2))
+    assert watching.seen[-2:] == [("prologue", "prologue"), ("epilogue", "epilogue")]
+
+
+class Negated(Transform):
+    """Returns minus what the program returns."""
+
+    def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
+        with construct(trace, "Negated") as out:
+            out.bound_symbols[:] = trace.bound_symbols[:-1]
+            from thunder.core.state import tracectx
+
+            with tracectx(out):
+                out.output = prims.neg(trace.bound_symbols[-1].args[0])
+                prims.python_return(out.output)
+        return out
+
+
+def test_what_it_returns_is_compiled() -> None:
+    """And differentiated, and one after the other."""
+    a = torch.randn(3, requires_grad=True)
+    f = thunder.jit(lambda a: a * 3, transforms=[Negated()])
+    torch.testing.assert_close(f(a), a * -3)
+    f(a).sum().backward()
+    torch.testing.assert_close(a.grad, torch.full((3,), -3.0))
+    assert "Negated" in [t.provenance.name for t in thunder.last_traces(f) if t.provenance]
+    twice = thunder.jit(lambda a: a * 3, transforms=[Negated(), Negated()])
+    torch.testing.assert_close(twice(a), a * 3)
+
+
+class Scaled(Transform):
+    """Gives the program other inputs than the call's."""
+
+    def transform_prologue(self, trace: Trace, context: PassContext) -> Trace:
+        double = context.executors[-1].register_operator(
+            "double_input_for_test", meta=lambda x: prims_like(x), fn=lambda x: x * 2
+        )
+        with construct(trace, "Scaled") as out:
+            *body, last = trace.bound_symbols
+            given = last.args[0][0]
+            new = prims_like(given)
+            new.name = out.make_name("scaled")
+            out.bound_symbols[:] = [
+                *body,
+                BoundSymbol(double, (given,), {}, new),
+                last.replace(args=((new, *last.args[0][1:]),)),
+            ]
+        return out
+
+
+def prims_like(x: Any) -> Any:
+    """Another value of the same kind."""
+    return x.replace_name(x.name)
+
+
+def test_prologue_says_what_the_inputs_are() -> None:
+    """At the first call as at later ones."""
+    f = thunder.jit(lambda a: a + 1, transforms=[Scaled()])
+    for _ in range(2):
+        assert torch.equal(f(torch.ones(2)), torch.full((2,), 3.0))
+    assert thunder.cache_misses(f) == 1
+    assert len(thunder.last_prologue_traces(f)) == 2
+
+
+def test_prologue_of_a_program_for_one_call() -> None:
+    """There is none to change, which is said."""
+
+    class Opaque:
+        """Holds what no guard watches."""
+
+        def __init__(self) -> None:
+            self.values = iter([1.0, 2.0])
+
+    thing = Opaque()
+    f = thunder.jit(lambda a: a * next(thing.values), transforms=[Scaled()])
+    with pytest.raises(ThunderError, match="a transform changes the prologue, but this program has none"):
+        f(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("cse", r"takes a list of transforms, not 'cse': write \['cse'\]"),
+        (Negated(), r"takes a list of transforms, not <Negated>"),
+        (3, "takes a list of transforms, not 3"),
+        ([Negated], r"transforms are objects: write Negated\(…\) instead of Negated"),
+        (["cse"], "'cse' is no transform: give objects of subclasses of thunder.Transform"),
+        ([None], "None is no transform"),
+    ],
+)
+def test_what_is_no_transform(given: Any, message: str) -> None:
+    """It is refused when it is given."""
+    with pytest.raises(TypeError, match=message):
+        thunder.jit(lambda a: a, transforms=given)
+
+
+def test_functions() -> None:
+    """A function (trace, executors) -> trace is one too."""
+    (found,) = as_transforms([lambda trace, executors: trace])
+    assert isinstance(found, FunctionTransform)
+    assert [phase for phase in PHASES if found.has(phase)] == ["before_grad"]
+
+
+def test_errors_name_the_transform() -> None:
+    """One that returns nothing, one that raises."""
+
+    class Nothing(Transform):
+        """Forgets to return."""
+
+        def transform_execution(self, trace: Trace, context: PassContext) -> Any:
+            return None
+
+    with pytest.raises(ThunderError, match=r"Nothing\.transform_execution returned None instead of a trace"):
+        thunder.jit(lambda a: a + 1, transforms=[Nothing()])(torch.ones(2))
+
+    class Broken(Transform):
+        """Raises."""
+
+        def transform_claimed(self, trace: Trace, context: PassContext) -> Any:
+            raise ZeroDivisionError("no")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        thunder.jit(lambda a: a + 1, transforms=[Broken()])(torch.ones(2))
+    if hasattr(caught.value, "__notes__"):
+        assert caught.value.__notes__ == ["raised by the transform Broken.transform_claimed"]
+
+
+def test_inside_another_traced_function() -> None:
+    """One that changes results cannot be left out, so that is refused; any other is left out."""
+    inner = thunder.jit(lambda a: a + 1, transforms=[Negated()])
+    with pytest.raises(UnsupportedError, match="has the transform Negated, which changes whole programs"):
+        thunder.jit(lambda a: inner(a) * 2)(torch.ones(2))
+    seen: list[Any] = []
+    watched = thunder.jit(lambda a: a + 1, transforms=[thunder.transforms.debug(lambda op, values: seen.append(op))])
+    assert torch.equal(thunder.jit(lambda a: watched(a) * 2)(torch.ones(2)), torch.full((2,), 4.0))
+    assert not seen
+
+
+def test_never_eagerly() -> None:
+    """A function that is transformed is compiled however often: eagerly it would be another function."""
+    f = thunder.jit(lambda a, k: a * len(k), transforms=[Negated()])
+    for n in range(1, 20):
+        assert torch.equal(f(torch.ones(1), "x" * n), torch.tensor([-float(n)]))
+
+
+def test_modules_only() -> None:
+    """A transform of modules says so when it is given a function."""
+    with pytest.raises(TypeError, match=r"LoRATransform changes modules, and .* is none"):
+        thunder.jit(lambda a: a, transforms=[thunder.transforms.LoRATransform()])
+    with pytest.raises(AttributeError, match=r"has no attribute 'Quantize'; it has .*QuantizationTransform"):
+        thunder.transforms.Quantize  # noqa: B018

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs: what is captured, and when again. (Without a GPU: the bookkeeping, with graphs that are played.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+from thunder.core import devices, dtypes, prims
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.trace import Trace
+from thunder.core.verify import verify
+from thunder.execution.claim import transform_for_execution
+from thunder.extend import get_always_executors
+from thunder.transforms import CUDAGraphTransform, PassContext
+from thunder.transforms.cuda_graphs import CapturedRegion
+
+
+def test_on_the_cpu() -> None:
+    """The program runs as it did, and its trace says why nothing is captured."""
+    transform = CUDAGraphTransform()
+    f, a = thunder.jit(lambda a: a.sin().cos(), transforms=[transform]), torch.randn(3)
+    torch.testing.assert_close(f(a), a.sin().cos())
+    assert transform.reason == "not captured, sin is not on a GPU"
+    assert "# CUDA graphs: not captured, sin is not on a GPU" in str(thunder.last_traces(f)[-1])
+    with pytest.raises(ValueError, match="min_operations is at least 1, not 0"):
+        CUDAGraphTransform(min_operations=0)
+
+
+def claimed(fn: Callable[..., Any], *kinds: str) -> Trace:
+    """The trace of `fn` on tensors of these devices, in terms of torch's functions."""
+    args = [
+        TensorProxy(f"a{i}", shape=(4,), device=devices.to_device(kind), dtype=dtypes.float32)
+        for i, kind in enumerate(kinds)
+    ]
+    trace = Trace("f", args=args)
+    with tracectx(trace):
+        trace.output = fn(*args)
+        prims.python_return(trace.output)
+    return transform_for_execution(trace, get_always_executors())[-1]
+
+
+def graphs(trace: Trace, **options: Any) -> tuple[list[str], CUDAGraphTransform]:
+    """The operations of a trace with graphs, by their names."""
+    transform = CUDAGraphTransform(**options)
+    out = transform.transform_claimed(trace, PassContext("after_execution", {}, get_always_executors()))
+    verify(out)
+    return [op.sym.name for op in out.bound_symbols], transform
+
+
+def test_stretches() -> None:
+    """Operations on a GPU side by side; a write is between them; views of what goes out are taken outside."""
+
+    def fn(a: Any, b: Any) -> Any:
+        x = prims.sin(prims.cos(a))
+        prims.copy_(x, b)
+        y = prims.exp(prims.sin(x))
+        return prims.squeeze(prims.broadcast_in_dim(y, (1, 4), (1,)), (0,)), prims.neg(y)
+
+    names, transform = graphs(claimed(fn, "cuda:0", "cuda:0"))
+    assert transform.reason is None
+    assert names[:3] == ["CUDAGraph0", "copy_", "CUDAGraph1"]
+    assert names.count("CUDAGraph1") == 1 and "squeeze" in names
+
+
+def test_too_short() -> None:
+    """One operation is launched as fast by itself."""
+    names, transform = graphs(claimed(lambda a: prims.sin(a), "cuda:0"))
+    assert names[:2] == ["comment", "sin"]
+    assert transform.reason == "not captured, there are fewer than 2 operations"
+    names, _ = graphs(claimed(lambda a: prims.sin(a), "cuda:0"), min_operations=1)
+    assert names[0] == "CUDAGraph0"
+
+
+class Played:
+    """Stands for CUDA's graphs: a launch computes on the memory that was captured."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: bool = False):
+        self.captures: list[Sequence[torch.Tensor]] = []
+
+        def capture(fn: Any, inputs: Sequence[torch.Tensor]) -> Any:
+            if fail:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            self.captures.append(inputs)
+            outputs = [torch.empty_like(x) for x in fn(*inputs)]
+
+            def launch() -> None:
+                for memory, value in zip(outputs, fn(*inputs)):
+                    memory.copy_(value)
+
+            return launch, outputs
+
+        monkeypatch.setattr("thunder.transforms.cuda_graphs.capture", capture)
+
+
+def region() -> CapturedRegion:
+    """x * w + 1."""
+    return CapturedRegion("CUDAGraph0", lambda x, w: (x * w + 1,))
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays is read where it is; what moves is copied; results are the caller's own."""
+    played, run = Played(monkeypatch), region()
+    weight = torch.randn(3)
+    kept = []
+    for i in range(6):
+        x = torch.randn(3)
+        (out,) = run(x, weight)
+        torch.testing.assert_close(out, x * weight + 1)
+        kept.append((out, x * weight + 1, x))
+        with torch.no_grad():
+            weight.add_(1)
+        assert len(played.captures) == (0 if i == 0 else 1)
+    for out, expected, _ in kept:
+        torch.testing.assert_close(out, expected)
+    assert played.captures[0][1] is weight and played.captures[0][0] is not kept[1][2]
+
+
+def test_a_weight_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is captured anew, and copied from then on."""
+    played, run = Played(monkeypatch), region()
+    x, weight = torch.randn(3), torch.randn(3)
+    for w in (weight, weight, weight, torch.randn(3), torch.randn(3), weight):
+        (out,) = run(x, w)
+        torch.testing.assert_close(out, x * w + 1)
+    assert len(played.captures) == run.captures == 2
+    assert played.captures[0][0] is x
+
+
+def test_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning with the reason, once; results are right."""
+    Played(monkeypatch, fail=True)
+    run, x, w = region(), torch.randn(3), torch.randn(3)
+    run(x, w)
+    with pytest.warns(UserWarning, match="CUDAGraph0 is not captured .RuntimeError: operation not permitted"):
+        (out,) = run(x, w)
+    torch.testing.assert_close(out, x * w + 1)
+    torch.testing.assert_close(run(x, w)[0], x * w + 1)
+
+
+def test_inside_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a part of that."""
+    played, run = Played(monkeypatch), region()
+    monkeypatch.setattr("thunder.transforms.cuda_graphs.is_capturing", lambda: True)
+    for _ in range(3):
+        run(torch.randn(3), torch.randn(3))
+    assert not played.captures
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu() -> None:
+    """Forward and backward, with random numbers, kept results and parameters that move."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 8))
+    model.cuda()
+    fast = thunder.jit(model, transforms=[CUDAGraphTransform()])
+    kept = []
+    for i in range(6):
+        x = torch.randn(4, 16, device="cuda")
+        torch.manual_seed(i)
+        found = fast(x)
+        torch.manual_seed(i)
+        expected = model(x)
+        torch.testing.assert_close(found, expected)
+        gradient = torch.randn_like(found)
+        ours = torch.autograd.grad(found, list(model.parameters()), gradient)
+        theirs = torch.autograd.grad(expected, list(model.parameters()), gradient)
+        torch.testing.assert_close(ours, theirs)
+        kept.append((found, expected))
+    for found, expected in kept:
+        torch.testing.assert_close(found, expected)

@@ -23,7 +23,13 @@ from thunder.core.sizes import bytes_of
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
-from thunder.torch.private import any_autocast, direct_apply
+from thunder.torch.private import (
+    any_autocast,
+    clear_saved_tensors,
+    direct_apply,
+    direct_backward,
+    executes,
+)
 from thunder.transforms.split import Split
 
 __all__ = ["Differentiable"]
@@ -65,7 +71,7 @@ class Differentiable:
         """Says where each value is among the inputs and outputs of the node."""
         split = self.split
         inputs = {p.name: i for i, p in enumerate(self.traces[-1].args)}
-        names = dict.fromkeys(p.name for p in proxies_in(output) if p.name not in inputs)
+        names = {p.name: p for p in proxies_in(output) if p.name not in inputs}
         position = {name: i for i, name in enumerate(names)}
         slot = {p.name: i for i, p in enumerate(saved)}
         hidden = [slot[split.saved_as(p).name] for p in split.outputs[split.returned :]]
@@ -79,7 +85,8 @@ class Differentiable:
         self.numbers = [i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)]
         # Where among the node's outputs those are whose gradients a backward program takes, and those that have none.
         self.arriving = [position[p.name] for p in split.outputs[: split.returned]]
-        self.not_taking = [i for i in position.values() if i not in self.arriving]
+        tensors = [position[name] for name, p in names.items() if isinstance(p, TensorProxy)]  # the rest are numbers
+        self.not_taking = [i for i in tensors if i not in self.arriving]
         self.arriving += range(len(position), len(position) + len(hidden))
         order = {p.name: i for i, p in enumerate(split.wrt)}
         self.gradient_of = [order.get(name) for name in inputs]
@@ -91,7 +98,7 @@ class Differentiable:
     # -- backward -----------------------------------------------------------------------------------------------------
     @property
     def backward_traces(self) -> list[Trace]:
-        """The traces of the backward program that ran last; before any did, of the one for all gradients."""
+        """The traces of the backward program that was compiled last, at first of the one for all gradients."""
         if not self._last_backward:
             self.backward_program(self.everything)
         return self._last_backward
@@ -102,8 +109,15 @@ class Differentiable:
         hidden = len(self.split.outputs) - self.split.returned
         return (True,) * self.split.returned + (False,) * hidden, (True,) * len(self.split.wrt)
 
+    def compiled(self, key: Key) -> Callable[..., Any] | None:
+        """The backward program for what arrives and is wanted, if it has been compiled."""
+        return self._backward.get(key)
+
     def backward_program(self, key: Key) -> Callable[..., Any]:
         """The function `(saved, *gradients) -> gradients` for what arrives and is wanted."""
+        found = self._backward.get(key)
+        if found is not None:
+            return found
         with self._lock:
             found = self._backward.get(key)
             if found is None:
@@ -212,7 +226,7 @@ def _executed(ctx: Any, wanted: Sequence[int]) -> list[bool]:
     for i in wanted:
         node = edges[i][0]
         try:
-            found.append(node is not None and torch._C._will_engine_execute_node(node))
+            found.append(node is not None and executes(node))
         except RuntimeError:  # an input for which torch.autograd.grad was asked itself
             found.append(True)
             continue
@@ -221,17 +235,23 @@ def _executed(ctx: Any, wanted: Sequence[int]) -> list[bool]:
     return found
 
 
-def _function_of(d: Differentiable, forward_program: Callable[..., Any]) -> Callable[..., Any]:
+def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
     """What runs the forward program as a node of torch's graph."""
+    backward = _general_backward(d)
+    one = len(d.arriving) == 1 and d.guarded and not d.prunes and not d.numbers
+    if one and d.gradient_of == list(range(len(d.gradient_of))):
+        backward = _simple_backward(d, backward)
+    members = {"forward": staticmethod(_forward(d, program)), "backward": staticmethod(backward)}
+    function: Any = type("ThunderFunction", (torch.autograd.Function,), members)
+    direct_backward(function, backward)
+    return direct_apply(function)
+
+
+def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
     flatten, tensors, numbers, not_taking = None if d.plain else d.flatten, d.tensors, d.numbers, d.not_taking
-    arriving, wanted, gradient_of, everything = d.arriving, d.wanted, d.gradient_of, d.everything
-    programs: dict[Any, Any] = {}
-    prunes, guarded = d.prunes, d.guarded
-    in_order = gradient_of == list(range(len(gradient_of)))
-    first = arriving[0] if len(arriving) == 1 else None
 
     def forward(ctx: Any, *inputs: Any) -> Any:
-        output, saved = forward_program(*inputs)
+        output, saved = program(*inputs)
         flat = output if flatten is None else flatten(output, saved)
         if numbers:
             ctx.numbers = [saved[i] for i in numbers]
@@ -243,38 +263,54 @@ def _function_of(d: Differentiable, forward_program: Callable[..., Any]) -> Call
             ctx.mark_non_differentiable(*[flat[i] for i in not_taking])
         return flat
 
+    return forward
+
+
+def _simple_backward(d: Differentiable, general: Callable[..., Any]) -> Callable[..., Any]:
+    """The backward of a node with one result, whose inputs all take gradients: a call has little to decide."""
+    program: Callable[..., Any] | None = None
+    (at,) = d.arriving
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        nonlocal program
+        if program is None or grads[at] is None or torch.is_grad_enabled():
+            program = d.compiled(d.everything)
+            return general(ctx, *grads)
+        saved = list(ctx.saved_tensors)
+        clear_saved_tensors(ctx)
+        return tuple(program(saved, grads[at]))
+
+    return backward
+
+
+def _general_backward(d: Differentiable) -> Callable[..., Any]:
+    arriving, wanted, gradient_of = d.arriving, d.wanted, d.gradient_of
+
     def saved_values(ctx: Any) -> list[Any]:
         saved = list(ctx.saved_tensors)
-        if numbers:
-            for i, number in zip(numbers, ctx.numbers):
+        if d.numbers:
+            for i, number in zip(d.numbers, ctx.numbers):
                 saved.insert(i, number)
         return saved
 
     def key_of(ctx: Any, grads: Any) -> Key:
-        wants = list(everything[1])
-        if prunes:
-            wants = _executed(ctx, wanted)
-        if not guarded:
+        wants = _executed(ctx, wanted) if d.prunes else [True] * len(wanted)
+        if not d.guarded:
             needs = ctx.needs_input_grad
             wants = [want and needs[i] for want, i in zip(wants, wanted)]
         return tuple([grads[i] is not None for i in arriving]), tuple(wants)
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        if first is not None and not prunes and guarded and grads[first] is not None:
-            key, given = everything, [grads[first]]
-        else:
-            key = key_of(ctx, grads)
-            given = [grads[i] for i, there in zip(arriving, key[0]) if there]
+        key = key_of(ctx, grads)
+        given = [grads[i] for i, there in zip(arriving, key[0]) if there]
         if torch.is_grad_enabled():  # create_graph=True
             found = recorded(ctx, key, given)
         else:
-            program = programs.get(key)
-            if program is None:
-                program = programs[key] = d.backward_program(key)
+            program = d.backward_program(key)
             saved = saved_values(ctx)
-            ctx.maybe_clear_saved_tensors()  # they are freed as the program goes, unless they are used again
+            clear_saved_tensors(ctx)  # they are freed as the program goes, unless they are used again
             found = program(saved, *given)
-        return tuple(found) if in_order else tuple([None if i is None else found[i] for i in gradient_of])
+        return tuple([None if i is None else found[i] for i in gradient_of])
 
     def recorded(ctx: Any, key: Key, given: Any) -> Any:
         program = d.recorded_backward(key)
@@ -283,16 +319,4 @@ def _function_of(d: Differentiable, forward_program: Callable[..., Any]) -> Call
         with torch.no_grad():
             return _refusing(d.backward_program(key)(saved_values(ctx), *given), program)
 
-    return _node(forward, backward)
-
-
-def _node(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """`apply` of an autograd function of these.
-
-    torch's own `apply` and the step to `backward` in a node are Python that looks for what these do not have. What they
-    come to in the end is called directly, which saves microseconds a call.
-    """
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    cls: Any = type("ThunderFunction", (torch.autograd.Function,), members)
-    cls._backward_cls.apply = backward
-    return direct_apply(cls)
+    return backward

@@ -42,26 +42,31 @@ def jit(
     transforms: Sequence[Any] = (),
     cache: str = "constant values",
     sharp_edges: str = "allow",
+    remat: str = "auto",
     **options: Any,
 ) -> Any:
     """Compiles a function or module: each call runs a program made for its kind of arguments.
 
     `executors` are asked in order who runs each operation, torch last; None takes the installed ones. `transforms` are
     objects with hooks for the stages of compilation (`thunder.Transform`; `thunder.transforms` has some), or functions
-    `(trace, executors) -> trace`. `cache` says when a program is used again ("constant values", "no caching"). Further
-    options are those that the executors declare. Also a decorator, with or without arguments.
+    `(trace, executors) -> trace`. `cache` says when a program is used again ("constant values", "no caching"). `remat`
+    says what the backward program computes again instead of keeping it: "auto" what costs no time, "none" nothing,
+    "all" every elementwise operation. Further options are those that the executors declare. Also a decorator, with or
+    without arguments.
     """
     if fn is None:
         return lambda f: jit(
-            f, executors=executors, transforms=transforms, cache=cache, sharp_edges=sharp_edges, **options
+            f, executors=executors, transforms=transforms, cache=cache, sharp_edges=sharp_edges, remat=remat, **options
         )
     if not callable(fn):
         raise TypeError(f"thunder.jit takes a function or a module, not {type(fn).__name__}: {fn!r}")
     _check_options(options)
-    chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, extra=options)
+    chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, extra=options)
     transforms = as_transforms(transforms)
     if isinstance(fn, (JitFunction, ThunderModule)):
-        if (executors, transforms, cache, sharp_edges, options) == (None, (), "constant values", "allow", {}):
+        if (executors, transforms, cache, sharp_edges, remat, options) == (
+            None, (), "constant values", "allow", "auto", {},
+        ):  # fmt: skip
             return fn
         fn = fn.__dict__["_model" if isinstance(fn, ThunderModule) else "_fn"]  # anew, as it is asked for here
     if any(t.changes_module for t in transforms):
@@ -86,7 +91,7 @@ def _check_options(options: dict[str, Any]) -> None:
     if options:
         from thunder.plugins import check_options
 
-        check_options(options, others=("executors", "transforms", "cache", "sharp_edges"))
+        check_options(options, others=("executors", "transforms", "cache", "sharp_edges", "remat"))
 
 
 def compile(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:

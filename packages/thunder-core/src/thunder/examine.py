@@ -108,7 +108,10 @@ def _specialization(
         independent=not jitted._autograd,
         around=[transform.tracing() for transform in jitted._transforms],
     )
-    return compile_trace(acquired, asked, jitted._transforms, autograd=jitted._autograd, options=jitted._options.extra)
+    options = jitted._options
+    return compile_trace(
+        acquired, asked, jitted._transforms, autograd=jitted._autograd, options=options.extra, remat=options.remat
+    )
 
 
 def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:

@@ -165,7 +165,12 @@ class JitFunction:
                 trusted=self._options.cache == "same input",
             )
             specialization = compile_trace(
-                acquired, executors, self._transforms, autograd=self._autograd, options=self._options.extra
+                acquired,
+            executors,
+            self._transforms,
+            autograd=self._autograd,
+            options=self._options.extra,
+            remat=self._options.remat,
             )
             self._stats.last = specialization
             self._stats.uncacheable = acquired.uncacheable

@@ -8,6 +8,7 @@ from typing import Any
 
 from thunder.extend import Executor, resolve_executors
 from thunder.frontend.acquire import trace_name
+from thunder.transforms.remat import REMAT
 
 __all__ = ["CACHE_OPTIONS", "SHARP_EDGES", "Options"]
 
@@ -24,12 +25,14 @@ class Options:
         executors: Sequence[Executor | str] | None = None,
         cache: str = "constant values",
         sharp_edges: str = "allow",
+        remat: str = "auto",
         exact: bool = False,
         own_name: bool = False,
         extra: dict[str, Any] | None = None,
     ):
         self.cache = _one_of("cache", cache, CACHE_OPTIONS)
         self.sharp_edges = _one_of("sharp_edges", sharp_edges, SHARP_EDGES)
+        self.remat = _one_of("remat", remat, REMAT)
         self.executors = executors
         self.exact = exact
         self.own_name = own_name

@@ -526,20 +526,6 @@ def scripted(x: torch.Tensor) -> torch.Tensor:
 
 
 REFUSED = {
-    "item": (lambda x: x.sum().item(), "asks for the value of a tensor"),
-    "tolist": (lambda x: x.tolist(), "asks for the value of a tensor"),
-    "float": (lambda x: float(x[0, 0]), "asks for the value of a tensor"),
-    "int": (lambda x: x[int(x[0, 0])], "asks for the value of a tensor"),
-    "numpy": (lambda x: x.numpy(), "asks for the value of a tensor"),
-    "branch": (lambda x: x if x.sum() > 0 else -x, r"torch\.where"),
-    "while": (lambda x: [x.mul_(2) for _ in iter(lambda: bool(x.sum() < 9), False)], "asks for the value of a tensor"),
-    "contains": (lambda x: 1.0 in x, "asks for the value of a tensor"),
-    "equal": (lambda x: torch.equal(x, x), "asks for the value of a tensor"),
-    "max": (lambda x: max(x[0]), "asks for the value of a tensor"),
-    "nonzero": (lambda x: x.nonzero(), "not known while tracing"),
-    "mask": (lambda x: x[x > 0.5], "not known while tracing"),
-    "unique": (lambda x: x.unique(), "not known while tracing"),
-    "counts": (lambda x: torch.bincount((x * 3).long().view(-1)), "not known while tracing"),
     "vmap": (lambda x: torch.vmap(torch.sum)(x), r"torch\.vmap inside a traced function"),
     "cond": (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), r"torch\.cond inside a traced function"),
     "script": (lambda x: scripted(x), r"torch\.jit\.script"),

@@ -40,16 +40,31 @@ from thunder.core import numbers
 from thunder.core.errors import TracingError
 from thunder.core.numbers import Atom, Constraint, Poly, SymbolicNumber
 from thunder.core.proxies import NumberProxy
+from thunder.core.state import state
 from thunder.core.symbolic_numbers import SymbolicFloat, SymbolicInt, key_of, key_of_poly, number_of, poly_of
 
 if TYPE_CHECKING:
     from thunder.core.trace import Trace
 
-__all__ = ["Constraint", "SymbolicFloat", "SymbolicInt", "Symbols", "Undecided", "symbols_of"]
+__all__ = ["Constraint", "SymbolicFloat", "SymbolicInt", "Symbols", "Undecided", "Unsettled", "symbols_of"]
 
 
 class Undecided(TracingError):
     """The program needs to know of a number what only running it tells."""
+
+
+class Unsettled:
+    """The answer to a comparison of a program's that only running tells: what `torch._check` is given to rely on."""
+
+    def __init__(self, symbols: Symbols, constraint: Constraint):
+        self.symbols = symbols
+        self.constraint = constraint
+
+    def __bool__(self) -> bool:
+        raise self.symbols.undecided(self.constraint)
+
+    def __repr__(self) -> str:
+        return self.constraint.text()
 
 
 class Symbols:
@@ -127,9 +142,27 @@ class Symbols:
         return total
 
     # -- comparisons --------------------------------------------------------------------------------------------------
+    def _bounds(self, poly: Poly) -> tuple[int | None, int | None]:
+        """Between what a polynomial is.
+
+        To thunder itself, which asks because it has to say what an operation gives, a number that only running tells
+        is neither 0 nor 1: what it emits is right for these too, or fails (sizes that broadcast). A program that asks
+        is told what is known.
+        """
+        low, high = numbers.bounds(poly, self.atoms)
+        if state.frontend is not None or all(self.atoms[i].hint is not None for m in poly for i in m):
+            return low, high
+        usual = [
+            Atom(a.index, a.kind, a.operands, None, max(2, a.low or 2), a.high, a.proxy)
+            if a.kind == "leaf" and a.hint is None
+            else a
+            for a in self.atoms
+        ]
+        return numbers.bounds(poly, usual)
+
     def known_at_most_zero(self, poly: Poly) -> bool | None:
         """Whether `poly <= 0`, where that is known of all calls."""
-        low, high = numbers.bounds(poly, self.atoms)
+        low, high = self._bounds(poly)
         if high is not None and high <= 0:
             return True
         return False if low is not None and low > 0 else None
@@ -140,7 +173,7 @@ class Symbols:
         known = numbers.constant(poly)
         if known is not None:
             return known == 0
-        low, high = numbers.bounds(poly, self.atoms)
+        low, high = self._bounds(poly)
         if (low is not None and low > 0) or (high is not None and high < 0):
             return False
         if low is not None and low == high:
@@ -277,12 +310,16 @@ class Symbols:
         right = numbers.add(right, {(): -rest}) if rest else right
         return Constraint(self.make(left), relation, self.make(right))
 
+    def unsettled(self, left: Any, relation: str, right: Any) -> Unsettled:
+        """The answer to a program that compares what only running tells."""
+        return Unsettled(self, Constraint(left, relation, right))
+
     def undecided(self, constraint: Constraint | None, x: Any = None) -> Undecided:
         asked = f"whether {constraint.text()}" if constraint is not None else f"the number {x.text()}"
         return Undecided(
             f"the program needs to know {asked}, which is computed by the program and not known while tracing. Ways "
-            "out: compute with tensors (torch.where, masks), say what holds with torch._check(...), pass the number as "
-            "an argument, or leave this part out of the traced function"
+            "out: compute with tensors (torch.where, masks), choose with torch.cond, say what always holds with "
+            "torch._check(...), pass the number as an argument, or call thunder.jit on the parts before and after"
         )
 
     # -- text ---------------------------------------------------------------------------------------------------------

@@ -236,14 +236,21 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
         other = _plain(other)
         symbols = self.symbols
         if _is_int(self) and _is_int(other):
-            return _compare_integers(symbols, self, relation, other)
+            if state.frontend is None:
+                return _compare_integers(symbols, self, relation, other)
+            try:
+                return _compare_integers(symbols, self, relation, other)
+            except TracingError:  # the program may do something else with it than to branch
+                return symbols.unsettled(self, relation, other)
         if not (_is_int(other) or _is_float(other)):
             return NotImplemented
         a, b = _hint(self), _hint(other)
         if self is other and relation in ("==", "<=", ">=") and a == a:
             return True
         if a is None or b is None:
-            raise symbols.undecided(Constraint(self, relation, other))
+            if state.frontend is None:
+                raise symbols.undecided(Constraint(self, relation, other))
+            return symbols.unsettled(self, relation, other)
         return symbols.compare(self, relation, other, fn(a, b))
 
     return compare

@@ -18,7 +18,7 @@ def delete_last_used(trace: Trace) -> Trace:
         kept: set[str] = set()
         lines: list[BoundSymbol] = []
         for bsym in reversed(trace.bound_symbols):
-            if bsym.sym is prims.size or bsym.sym is prims.number:
+            if bsym.sym in (prims.size, prims.number, prims.item):
                 if bsym.output.name not in kept:
                     continue  # nobody reads the number
             elif is_structural(bsym):

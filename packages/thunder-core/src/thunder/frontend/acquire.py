@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from thunder.core import pytree
 from thunder.core.errors import TracingError
+from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend.effects import Epilogue
@@ -24,7 +25,7 @@ from thunder.frontend.lock import tracing_lock
 from thunder.frontend.prologue import Arguments, Prologue
 from thunder.frontend.reads import Recorder
 from thunder.frontend.symbolic import Dynamic, Inputs, Number
-from thunder.frontend.tracer import Lifted, Tracer
+from thunder.frontend.tracer import Lifted, Tracer, annotate, line_of_user
 
 __all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]
 
@@ -156,6 +157,9 @@ def _run(
 def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return fn(*args, **kwargs)
+    except TracingError as error:
+        annotate(error, _line_of(error))
+        raise
     except RuntimeError as error:
         if "TorchScript interpreter" in str(error):
             raise TracingError(
@@ -163,6 +167,15 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
                 "the Python function that it was made of"
             ) from error
         raise
+
+
+def _line_of(error: BaseException) -> SourceLine | None:
+    """The user's line that an error comes from."""
+    found, entry = None, error.__traceback__
+    while entry is not None:
+        found = line_of_user(entry.tb_frame.f_code.co_filename, entry.tb_lineno) or found
+        entry = entry.tb_next
+    return found
 
 
 def _refuse_overlaps(tracer: Tracer) -> None:

@@ -122,6 +122,8 @@ def _new_container(cls: type) -> Any:
 
 
 def _new_tuple(cls: type, items: Any) -> Any:
+    if cls is torch.Size:
+        return cls(items)
     return tuple.__new__(cls, items) if hasattr(cls, "_fields") or not hasattr(cls, "n_fields") else cls(items)
 
 
@@ -215,6 +217,8 @@ class Epilogue:
         if isinstance(x, (torch.Tensor, SymbolicNumber)):
             return self._tensor(x)
         kind = kinds.kind_of(x)
+        if type(x) is torch.Size and any(isinstance(n, SymbolicNumber) for n in x):
+            return self._make(x, "new_tuple", [self.expression(n) for n in x])
         if kind in ("plain", "identity"):
             return x
         if id(x) in self._aliases:

@@ -107,6 +107,8 @@ def _checkpointed(tracer: Tracer) -> list[tuple[Any, str, Any]]:
 @contextmanager
 def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     """Within it, what torch's overrides do not reach goes to `tracer`, where its program calls it."""
+    from thunder.frontend.unknown import number_checks
+
     function = torch.autograd.Function
     apply = next(c.__dict__["apply"] for c in function.__mro__ if "apply" in c.__dict__)
 
@@ -142,7 +144,7 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     owners.append((torch, "compile", _uncompiled(tracer, torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
-    owners += _checkpointed(tracer)
+    owners += _checkpointed(tracer) + number_checks(tracer)
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

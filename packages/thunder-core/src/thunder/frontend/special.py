@@ -20,6 +20,7 @@ from thunder.frontend.layout import meta_of
 from thunder.frontend.modes import attention_kernels, with_attention_kernels
 from thunder.frontend.reshaping import FORMS, reshape_in_place
 from thunder.frontend.tracer import Tracer
+from thunder.frontend.unknown import HANDLERS, asks_for_value, positions
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
 
@@ -53,15 +54,26 @@ def _methods(*names: str) -> list[Any]:
 
 
 # -- values that are not known while tracing --------------------------------------------------------------------------
-@_special(*_methods("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__complex__", "__index__",
-                    "is_nonzero", "__contains__", "__array__", "data_ptr", "__dlpack__"),
-          torch.equal, torch.allclose, torch.is_nonzero)  # fmt: skip
-def _value(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    raise TracingError(
-        "the program asks for the value of a tensor (a branch on it, .item(), .tolist(), int(), numpy() or the like), "
-        "which is not known while tracing. Ways out: compute with tensors (torch.where, masks); pass the "
-        "number as an argument; or call thunder.jit on the parts before and after this line"
-    )
+_ASKING = {
+    "numpy": ".numpy()", "__bool__": "a branch on it", "__int__": "int()", "__float__": "float()",
+    "__complex__": "complex()", "__index__": "its use as an index or a count", "is_nonzero": "a branch on it",
+    "__contains__": "in", "__array__": "NumPy", "data_ptr": "its memory", "__dlpack__": "its memory",
+}  # fmt: skip
+
+
+def _asking(what: str) -> Callable[..., Any]:
+    def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+        raise asks_for_value(what)
+
+    return handler
+
+
+for _name, _what in _ASKING.items():
+    for _fn in _methods(_name):
+        SPECIAL[_fn] = _asking(_what)
+for _fn in (torch.equal, torch.allclose, torch.is_nonzero):
+    SPECIAL[_fn] = _asking("a comparison" if _fn is not torch.is_nonzero else "a branch on it")
+SPECIAL.update(HANDLERS)
 
 
 # -- gradients' state -------------------------------------------------------------------------------------------------
@@ -132,10 +144,19 @@ def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
     import thunder.torch as ltorch
 
     handle = tracer.handle_of(target)
+    if isinstance(value, torch.Tensor) and value.dim() > 0:
+        found = positions(tracer, key)
+        if found is not None and not _is_single(value):
+            key = found
     if _is_whole(key) and not (isinstance(value, torch.Tensor) and value.dim() > handle.dim()):
         _copy_(tracer, handle, value)  # a number fills it
         return
     _write(tracer, handle, tracer.call_symbol(ltorch.setitem, (handle, key, value), {}), "__setitem__")
+
+
+def _is_single(x: Any) -> bool:
+    """Whether it is known to have one element."""
+    return all(type(n) is int and n == 1 for n in x.shape)
 
 
 def _is_whole(key: Any) -> bool:

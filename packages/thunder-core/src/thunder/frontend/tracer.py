@@ -40,7 +40,7 @@ try:
 except ImportError:
     MAYBE_VIEW = set()
 
-__all__ = ["Lifted", "Tracer", "annotate", "user_line"]
+__all__ = ["Lifted", "Tracer", "annotate", "line_of_user", "user_line"]
 
 
 def _folder(path: str | None) -> str:
@@ -57,15 +57,22 @@ def needs_grad(tensor: torch.Tensor) -> bool:
     return tensor._needs_grad if type(tensor) is Handle else tensor.requires_grad
 
 
+def line_of_user(filename: str, line: int) -> SourceLine | None:
+    """A line, if it is neither torch's nor thunder's."""
+    if filename.startswith("<") or (
+        filename.startswith(_LIBRARIES) and (_PACKAGES not in filename or filename.startswith(_LIBRARIES[:2]))
+    ):
+        return None
+    return SourceLine(filename, line)
+
+
 def user_line() -> SourceLine | None:
     """The line of the user's program that is running: the innermost frame that is neither torch's nor thunder's."""
     frame = sys._getframe(1)
     while frame is not None:
-        filename = frame.f_code.co_filename
-        if not filename.startswith("<") and (
-            not filename.startswith(_LIBRARIES) or (_PACKAGES in filename and not filename.startswith(_LIBRARIES[:2]))
-        ):
-            return SourceLine(filename, frame.f_lineno)
+        found = line_of_user(frame.f_code.co_filename, frame.f_lineno)
+        if found is not None:
+            return found
         frame = frame.f_back  # type: ignore[assignment]
     return None
 
@@ -105,6 +112,7 @@ class Tracer:
         self.inputs: list[Lifted] = []
         self.meta_tensors: dict[str, torch.Tensor] = {}
         self.wrote_input = False
+        self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
         self.has_regions = False  # whether a part of the program is to be computed again for backward
         self.kernels_around = modes.attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention

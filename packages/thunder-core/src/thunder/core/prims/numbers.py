@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The primitives that bind numbers of a program that are not known while it is traced (`core/symbolic.py`).
 
-Both run as they are printed. Only the memory pass drops one that nobody reads: what operations decompose into may ask
+All run as they are printed. Only the memory pass drops one that nobody reads: what operations decompose into may ask
 for the number until then.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.prims.base import prim
 from thunder.core.printer import PrintContext, printable
 from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, OpTags
 
-__all__ = ["number", "size"]
+__all__ = ["check_number", "item", "number", "size"]
 
 _NUMBERS = (OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE)
 
@@ -30,6 +32,19 @@ def size(x: TensorProxy, dim: int, /) -> NumberProxy:
     return x.shape[dim].proxy  # type: ignore[attr-defined, no-any-return]
 
 
+def _print_item(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    return [f"{bsym.output.name} = {bsym.args[0].name}.item()"]
+
+
+@prim(tags=(*_NUMBERS, OpTags.DEVICE_SYNC_OP), printer=_print_item)
+def item(x: TensorProxy, /) -> NumberProxy:
+    """The one element of `x`, as a number of the program: a leaf of symbolic numbers."""
+    from thunder.core.symbolic import symbols_of
+
+    assert state.trace is not None
+    return symbols_of(state.trace).unbacked(float if is_inexact_dtype(x.dtype) else int).proxy  # type: ignore[no-any-return]
+
+
 def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:
     return [f"{bsym.output.name} = {printable(bsym.args[0], context)}"]
 
@@ -38,3 +53,14 @@ def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 def number(x: Any, /) -> NumberProxy:
     """A symbolic number as a value of the program, which can be returned or saved."""
     return NumberProxy(None, x.__class__)
+
+
+def _print_check(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    left, relation, right, message = bsym.args
+    condition = f"{printable(left, context)} {relation} {printable(right, context)}"
+    return [f"if not {condition}: raise RuntimeError({message!r})"]
+
+
+@prim(tags=_NUMBERS, printer=_print_check)
+def check_number(left: Any, relation: str, right: Any, message: str, /) -> None:
+    """An error where two numbers do not compare like that: what the program has been told of them."""

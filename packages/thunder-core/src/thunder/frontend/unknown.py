@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only running the program tells: numbers read off tensors, and results whose sizes depend on values.
+
+A number is a symbolic one without a hint (`core/symbolic.py`): it can be computed with, given to operations, stored and
+returned, and is an error, with the user's line, where the program has to know it to go on. A size that depends on
+values is such a number too, read off the result. All that has such a size comes from a few functions that torch runs:
+`nonzero`, `unique`, `unique_consecutive`, `bincount` and `repeat_interleave`; a boolean mask is the positions of its
+true elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.core.dtypes import BOOL, COMPLEX, float32, float64, int64, is_inexact_dtype
+from thunder.core.errors import TracingError
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import state
+from thunder.core.symbol import BoundSymbol, proxies_in
+from thunder.frontend import aliasing
+from thunder.frontend.opaque_symbols import RESULTS, opaque_symbol
+from thunder.frontend.tracer import Tracer
+from thunder.transforms.dce import has_effect
+
+__all__ = ["HANDLERS", "asks_for_value", "number_checks", "positions"]
+
+# Functions of torch, and what they give in a traced program; NotImplemented where torch's own answer is known.
+HANDLERS: dict[Any, Callable[..., Any]] = {}
+# So many numbers are read off one tensor.
+MAX_NUMBERS = 1024
+
+
+def _handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        for fn in functions:
+            HANDLERS[fn] = handler
+        return handler
+
+    return register
+
+
+def asks_for_value(what: str) -> TracingError:
+    """The error where the program asks for a value that it cannot go on without."""
+    return TracingError(
+        f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
+        "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
+        "computed with; pass the number as an argument; or call thunder.jit on the parts before and after this line"
+    )
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------------
+@_handles(torch.Tensor.item)
+def _item(tracer: Tracer, x: Any) -> Any:
+    value = aliasing.read(tracer.handle_of(x))
+    if math.prod(value.shape) != 1:
+        raise RuntimeError(f"a Tensor with {math.prod(value.shape)} elements cannot be converted to Scalar")
+    if value.dtype.category in (BOOL, COMPLEX):
+        raise asks_for_value(f".item() of {value.dtype}, of which there is no unknown number in Python")
+    return tracer.wrap(_once(tracer, "item", value, lambda: prims.item(value)))
+
+
+@_handles(torch.Tensor.tolist)
+def _tolist(tracer: Tracer, x: Any) -> Any:
+    if x.dim() == 0:
+        return _item(tracer, x)
+    count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
+    if isinstance(count, SymbolicNumber) or count > MAX_NUMBERS:
+        raise asks_for_value(f".tolist() of {count} elements: at most {MAX_NUMBERS} are read as numbers")
+    return [_tolist(tracer, row) for row in torch.Tensor.unbind(x, 0)]
+
+
+def _once(tracer: Tracer, name: str, value: TensorProxy, make: Callable[[], Any]) -> Any:
+    """What is asked of a value twice is one thing."""
+    key = name, _meaning(tracer, value), len(tracer.trace.scopes)
+    if key not in tracer.unknown:
+        with tracer.recording():
+            tracer.unknown[key] = make()
+    return tracer.unknown[key]
+
+
+def _meaning(tracer: Tracer, value: TensorProxy) -> Any:
+    """Stands for how a value is computed: two equal masks have the same true elements."""
+    made = {name: bsym for scope in tracer.trace.scopes for bsym in scope for name in bsym.out_names}
+
+    def of(p: Any, depth: int) -> Any:
+        bsym = made.get(p.name)
+        if bsym is None or depth == 0 or has_effect(bsym) or len(bsym.out_names) != 1:
+            return p.name
+        return (bsym.sym.id, *[_written(a, lambda q: of(q, depth - 1)) for a in (bsym.args, bsym.kwargs)])
+
+    return of(value, 6)
+
+
+def _written(x: Any, of: Callable[[Any], Any]) -> Any:
+    if isinstance(x, Proxy):
+        return of(x)
+    if isinstance(x, (tuple, list)):
+        return tuple([_written(i, of) for i in x])
+    if isinstance(x, dict):
+        return tuple([(k, _written(v, of)) for k, v in x.items()])
+    return f"{type(x).__name__} {x!r}"
+
+
+def number_checks(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+    """`torch._check` and `torch._check_is_size`, with which programs say what holds of numbers."""
+    check, is_size = torch._check, torch._check_is_size
+
+    def traced(condition: Any, message: Any = None) -> Any:
+        if state.frontend is tracer:
+            return _checked(tracer, check, condition, message)
+        return check(condition, message)
+
+    def traced_is_size(i: Any, *args: Any, **kwargs: Any) -> Any:
+        return traced(i >= 0) if state.frontend is tracer else is_size(i, *args, **kwargs)
+
+    return [(torch, "_check", traced), (torch, "_check_is_size", traced_is_size)]
+
+
+def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, message: Any) -> Any:
+    """What is said is relied on from there, and checked when the program runs."""
+    from thunder.core.symbolic import Unsettled
+
+    if not isinstance(condition, Unsettled):
+        return original(condition, message)
+    told = condition.constraint
+    text = f"Expected {told.text()} to be true" if message is None else str(message())
+    with tracer.recording():
+        prims.check_number(told.left, told.relation, told.right, text)
+        if told.relation != "!=":
+            condition.symbols.assume(told.left, told.relation, told.right)
+    return None
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+def _size(low: int = 0, high: Any = None) -> Any:
+    from thunder.core.symbolic import symbols_of
+
+    assert state.trace is not None
+    known = high if isinstance(high, int) and not isinstance(high, SymbolicNumber) else None
+    return symbols_of(state.trace).unbacked(int, low=low, high=known)
+
+
+def _result(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        for fn in functions:
+            RESULTS[fn] = rule
+        return rule
+
+    return register
+
+
+def _run(tracer: Tracer, func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs one of torch's functions whose result's sizes are read off it. No gradient flows through any of them."""
+    value = aliasing.read(tracer.handle_of(x))
+
+    def make() -> Any:
+        given = ltorch.detach(value) if is_inexact_dtype(value.dtype) else value
+        out = opaque_symbol(func)(given, *tracer.unwrap(args), **tracer.unwrap(kwargs))
+        seen: set[str] = set()
+        for p in proxies_in(out):
+            for dim, size in enumerate(getattr(p, "shape", ())):
+                if isinstance(size, SymbolicNumber) and size.hint is None and size.proxy.name not in seen:
+                    seen.add(size.proxy.name)
+                    tracer.trace.record(BoundSymbol(prims.size, (p, dim), {}, size.proxy, (), state.source))
+        return out
+
+    plain = not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
+    if plain:
+        return tracer.wrap(_once(tracer, f"{func.__name__} {args} {kwargs}", value, make))
+    with tracer.recording():
+        return tracer.wrap(make())
+
+
+@_result(torch.nonzero)
+def _nonzero_result(input: TensorProxy) -> Any:
+    return TensorProxy(like=input, shape=(_size(0, math.prod(input.shape)), input.ndim), dtype=int64)
+
+
+def _is_empty(x: Any) -> bool:
+    return any(n == 0 for n in x.shape if not isinstance(n, SymbolicNumber))
+
+
+@_handles(torch.nonzero, torch.Tensor.nonzero)
+def _nonzero(tracer: Tracer, input: Any, *, as_tuple: bool = False) -> Any:
+    if _is_empty(input):
+        return NotImplemented
+    found = _run(tracer, torch.nonzero, input if input.dtype is torch.bool else torch.ne(input, 0))
+    return torch.unbind(found, 1) if as_tuple else found
+
+
+@_handles(torch.argwhere, torch.Tensor.argwhere)
+def _argwhere(tracer: Tracer, input: Any) -> Any:
+    return _nonzero(tracer, input)
+
+
+@_handles(torch.where)
+def _where(tracer: Tracer, condition: Any, *others: Any, **named: Any) -> Any:
+    return NotImplemented if others or named else _nonzero(tracer, condition, as_tuple=True)
+
+
+def _is_mask(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.dtype is torch.bool and x.dim() > 0 and not _is_empty(x)
+
+
+def positions(tracer: Tracer, key: Any) -> Any:
+    """An index with the positions of the true elements in place of each boolean mask; None where it has none."""
+    items = key if isinstance(key, tuple) else (key,)
+    if not any(map(_is_mask, items)):
+        return None
+    return tuple([i for item in items for i in (_nonzero(tracer, item, as_tuple=True) if _is_mask(item) else (item,))])
+
+
+@_handles(torch.Tensor.__getitem__)
+def _getitem(tracer: Tracer, x: Any, key: Any) -> Any:
+    found = positions(tracer, key)
+    if found is None:
+        return NotImplemented
+    _check_masks(x, key)
+    return torch.Tensor.__getitem__(x, found)
+
+
+def _check_masks(x: Any, key: Any) -> None:
+    at = 0
+    for item in key if isinstance(key, tuple) else (key,):
+        if item is Ellipsis:
+            return
+        if _is_mask(item):
+            for i, n in enumerate(item.shape):
+                if at + i >= x.dim() or x.shape[at + i] != n:
+                    raise IndexError(
+                        f"The shape of the mask {list(item.shape)} at index {i} does not match the shape of the "
+                        f"indexed tensor {list(x.shape)} at index {at + i}"
+                    )
+        at += item.dim() if _is_mask(item) else item is not None
+
+
+@_handles(torch.masked_select, torch.Tensor.masked_select)
+def _masked_select(tracer: Tracer, input: Any, mask: Any) -> Any:
+    input, mask = torch.broadcast_tensors(input, mask)
+    return NotImplemented if not _is_mask(mask) else _getitem(tracer, input, mask)
+
+
+def _unique_result(
+    input: TensorProxy, return_inverse: bool, return_counts: bool, dim: int | None, inverse: tuple[Any, ...]
+) -> Any:
+    n = _size(1, math.prod(input.shape) if dim is None else input.shape[dim])
+    shape = (n,) if dim is None else tuple([n if i == dim % input.ndim else m for i, m in enumerate(input.shape)])
+    out = [TensorProxy(like=input, shape=shape)]
+    if return_inverse:
+        out.append(TensorProxy(like=input, shape=inverse, dtype=int64))
+    if return_counts:
+        out.append(TensorProxy(like=input, shape=(n,), dtype=int64))
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+@_result(torch.unique)
+def _unique_shapes(
+    input: TensorProxy, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
+) -> Any:
+    inverse = input.shape if dim is None else (input.shape[dim],)
+    return _unique_result(input, return_inverse, return_counts, dim, inverse)
+
+
+@_result(torch.unique_consecutive)
+def _unique_consecutive_shapes(
+    input: TensorProxy, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
+) -> Any:
+    inverse = input.shape if dim is None else (input.shape[dim],)
+    return _unique_result(input, return_inverse, return_counts, dim, inverse)
+
+
+@_handles(torch.unique, torch.Tensor.unique)
+def _unique(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if _is_empty(input) else _run(tracer, torch.unique, input, *args, **kwargs)
+
+
+@_handles(torch.unique_consecutive, torch.Tensor.unique_consecutive)
+def _unique_consecutive(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if _is_empty(input) else _run(tracer, torch.unique_consecutive, input, *args, **kwargs)
+
+
+@_result(torch.bincount)
+def _bincount_result(input: TensorProxy, weights: TensorProxy | None = None, minlength: int = 0) -> Any:
+    kind = int64 if weights is None else weights.dtype if weights.dtype is float32 else float64
+    return TensorProxy(like=input, shape=(_size(minlength),), dtype=kind)
+
+
+@_handles(torch.bincount, torch.Tensor.bincount)
+def _bincount(tracer: Tracer, input: Any, weights: Any = None, minlength: int = 0) -> Any:
+    weights = None if weights is None else weights.detach()
+    return _run(tracer, torch.bincount, input, weights, minlength)
+
+
+@_result(torch.repeat_interleave)
+def _repeated_result(repeats: TensorProxy, *, output_size: Any = None) -> Any:
+    return TensorProxy(like=repeats, shape=(_size() if output_size is None else output_size,), dtype=int64)
+
+
+@_handles(torch.repeat_interleave, torch.Tensor.repeat_interleave)
+def _repeat_interleave(
+    tracer: Tracer, input: Any, repeats: Any = None, dim: Any = None, *, output_size: Any = None
+) -> Any:
+    counts = input if repeats is None else repeats
+    if not isinstance(counts, torch.Tensor) or output_size is not None or _is_empty(counts):
+        return NotImplemented
+    if repeats is None:
+        return _run(tracer, torch.repeat_interleave, input)
+    if dim is None:
+        input, dim = input.reshape(-1), 0
+    counts = counts.reshape(-1)
+    if counts.shape[0] == 1:
+        counts = counts.expand(input.shape[dim])
+    elif counts.shape[0] != input.shape[dim]:
+        raise RuntimeError("repeats must have the same size as input along dim")
+    return torch.index_select(input, dim, _run(tracer, torch.repeat_interleave, counts))

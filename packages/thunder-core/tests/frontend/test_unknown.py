@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values that only running a program tells: numbers read off tensors, sizes that depend on values, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import thunder
+from thunder.core.errors import TracingError
+
+
+def value() -> torch.Tensor:
+    """An input."""
+    return torch.tensor([[0.1, 0.9, 0.4], [0.7, 0.2, 0.8]], dtype=torch.float64)
+
+
+def long(x: Any) -> Any:
+    """Whole numbers."""
+    return (x * 3).long()
+
+
+def written(x: Any, y: Any) -> Any:
+    """A write at a mask."""
+    out = x.clone()
+    out[x > 0.5] = y
+    return out
+
+
+def experts(x: Any) -> Any:
+    """As mixtures of experts go: each takes the rows that are for it."""
+    out = torch.zeros_like(x)
+    chosen = long(x).max(1).values
+    for expert in range(3):
+        (rows,) = torch.where(chosen == expert)
+        out.index_add_(0, rows, x[rows] * expert)
+    return out
+
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "a number": lambda x: x.sum().item(),
+    "numbers computed with": lambda x: x * x.sum().item() + long(x).max().item() // 2 - 1,
+    "numbers in results": lambda x: {"loss": x.mean().item(), "n": (x > 0.5).sum().item(), "x": x * 2},
+    "lists": lambda x: (x.tolist(), long(x)[0, 1].tolist(), sum(x[0].tolist())),
+    "a size": lambda x: torch.zeros((x > 0.5).sum().item(), 2) + 1,
+    "nonzero": lambda x: x.nonzero() + 1,
+    "nonzero as a tuple": lambda x: x.sub(0.4).nonzero(as_tuple=True),
+    "where": lambda x: torch.where(x > 0.5),
+    "argwhere": lambda x: torch.argwhere(x > 0.5),
+    "a mask": lambda x: x[x > 0.5] * 2,
+    "a mask twice": lambda x: x[x > 0.5] * x.exp()[x > 0.5],
+    "a mask and its mean": lambda x: x[x > 0.5].mean(),
+    "a mask of rows": lambda x: x[x[:, 0] > 0.5][:, 1:].sum(0),
+    "a mask of columns": lambda x: x[:, x[0] > 0.3].softmax(0),
+    "a mask between": lambda x: x[None][:, x[:, 0] > 0.5, 1],
+    "masked_select": lambda x: torch.masked_select(x, torch.tensor([True, False, True])),
+    "a write at a mask": lambda x: written(x, x[x > 0.5] * 10),
+    "a number at a mask": lambda x: written(x, 0.0),
+    "unique": lambda x: long(x).unique(),
+    "unique and more": lambda x: torch.unique(long(x), return_inverse=True, return_counts=True),
+    "unique columns": lambda x: torch.unique(long(x), dim=1, return_counts=True),
+    "unique in a row": lambda x: torch.unique_consecutive(long(x), return_counts=True),
+    "bincount": lambda x: torch.bincount(long(x).view(-1), minlength=2),
+    "bincount with weights": lambda x: torch.bincount(long(x).view(-1), x.view(-1).detach()),
+    "repeats": lambda x: torch.repeat_interleave(x, long(x)[:, 0], dim=0) * 2,
+    "repeats of all": lambda x: x.view(-1).repeat_interleave(long(x).view(-1)),
+    "a loss of what counts": lambda x: F.cross_entropy(x[x[:, 0] > 0.5], torch.tensor([1, 2])[x[:, 0] > 0.5]),
+    "a layer": lambda x: F.linear(x[x[:, 0] > 0.5], torch.ones(4, 3, dtype=x.dtype)).relu().softmax(-1),
+    "parts": lambda x: torch.cat([x[x > 0.5], x[x <= 0.5]]),
+    "sorted": lambda x: x[x > 0.3].sort(descending=True).values,
+    "nothing": lambda x: x[x > 5].sum(),
+    "one": lambda x: x[x > 0.85] * 3,
+    "indices": lambda x: torch.zeros(3, dtype=x.dtype).index_add(0, (x > 0.5).nonzero()[:, 1], x[x > 0.5]),
+    "experts": experts,
+    "shapes": lambda x: (x[x > 0.5].shape, x.nonzero().shape[1], x[x > 0.5].numel(), x * 2),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_with_values_that_only_running_tells(name: str) -> None:
+    """Have eager's results and gradients for any values, with one trace."""
+    f = PROGRAMS[name]
+    jitted = thunder.jit(f)
+    for x in (value(), value().flip(0) * 0.9 + 0.05, value() * 0.5):
+        found, expected = jitted(x), f(x)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        assert str(type(found)) == str(type(expected))
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+    leaf = value().requires_grad_()
+    out = f(leaf)
+    if isinstance(out, torch.Tensor) and out.requires_grad:
+        jitted = thunder.jit(f)
+        for _ in range(2):
+            again = jitted(leaf)
+            torch.testing.assert_close(torch.autograd.grad(again.sum(), leaf), torch.autograd.grad(f(leaf).sum(), leaf))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.booleans(), min_size=5, max_size=5), st.integers(0, 3))
+def test_any_number_of_true_elements(mask: list[bool], dim: int) -> None:
+    """None, one, several, all."""
+    x = torch.arange(10.0).reshape(5, 2).requires_grad_()
+    out = FIXED(x, torch.tensor(mask))
+    expected = of_rows(x, torch.tensor(mask))
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(torch.autograd.grad(out[0].sum(), x), torch.autograd.grad(expected[0].sum(), x))
+
+
+def of_rows(x: Any, mask: Any) -> Any:
+    """Of a number of rows that is not known."""
+    rows = x[mask]
+    rest = x[~mask]
+    return (rows.exp() + rows.shape[0]).sum(0) * rest.shape[0], torch.cat([rest, rows]).cumsum(0), rows.t() @ rows
+
+
+FIXED = thunder.jit(of_rows)
+
+
+def test_numbers_that_are_stored() -> None:
+    """In attributes and lists, anew at each call, as Python's numbers."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = 0.0
+            self.log: list[float] = []
+
+        def forward(self, x: Any) -> Any:
+            loss = x.square().mean()
+            self.last = loss.item()
+            self.log.append(loss.item() * 2)
+            return loss
+
+    model = Model()
+    jitted = thunder.jit(model)
+    for k in range(3):
+        x = value() + k
+        jitted(x)
+        assert type(model.last) is float
+        assert model.last == x.square().mean().item()
+        assert model.log[k] == model.last * 2
+    assert thunder.cache_misses(jitted) == 1
+
+
+def test_what_the_trace_shows() -> None:
+    """A line for each number, and sizes by their names."""
+    jitted = thunder.jit(lambda x: x[x > 0.5] * x.sum().item())
+    jitted(value())
+    text = str(thunder.last_traces(jitted)[0])
+    assert ".shape[0]" in text
+    assert ".item()" in text
+    namespace = thunder.last_traces(jitted)[0].python_ctx()
+    exec(text, namespace)
+    torch.testing.assert_close(namespace["computation"](value()), jitted(value()))
+
+
+def test_what_is_checked_of_a_number() -> None:
+    """`torch._check` says what the program relies on, and is checked at each call."""
+
+    def f(x: Any, n: Any) -> Any:
+        size = n.sum().item()
+        torch._check(size >= 0)
+        torch._check(size <= 4, lambda: "too many")
+        torch._check_is_size(size)
+        y = torch.zeros(size, 2) if size <= 4 else x
+        return y + 1
+
+    jitted = thunder.jit(f)
+    for n in (2, 3, 0):
+        torch.testing.assert_close(jitted(value(), torch.tensor([n])), torch.ones(n, 2))
+    assert thunder.cache_hits(jitted) == 2
+    with pytest.raises(RuntimeError, match="too many"):
+        jitted(value(), torch.tensor([5]))
+    with pytest.raises(RuntimeError, match="Expected u0 >= 0 to be true"):
+        jitted(value(), torch.tensor([-1]))
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a branch on a tensor": (lambda x: x if x.sum() > 0 else -x, "value of a tensor"),
+    "a branch on a number": (lambda x: x if x.sum().item() > 0 else -x, r"whether u0 > 0.*torch\.cond"),
+    "a branch on a size": (lambda x: x if len(x[x > 0.5]) else -x, "the number u0"),
+    "a loop": (lambda x: [x * i for i in range((x > 0.5).sum().item())], "the number u0"),
+    "float": (lambda x: float(x[0, 0]), r"float\(\).*\.item\(\)"),
+    "int": (lambda x: x[int(x[0, 0])], r"int\(\)"),
+    "a format": (lambda x: f"{x.sum().item():.2f}", "the number u0"),
+    "a key": (lambda x: {x.sum().item(): x}, "the number u0"),
+    "numpy": (lambda x: x.numpy(), r"numpy\(\)"),
+    "contains": (lambda x: 1.0 in x, r"\(in\)"),
+    "equal": (lambda x: torch.equal(x, x), "a comparison"),
+    "max": (lambda x: max(x[0]), "a branch on it"),
+    "a truth value": (lambda x: (x > 0).all().item(), "bool"),
+    "many numbers": (lambda x: x.repeat(1000, 1).tolist(), "at most 1024"),
+    "a count that topk needs": (lambda x: x.view(-1).topk((x > 0.5).sum().item()), "the number u0"),
+    "sizes that differ": (lambda x: x[x > 0.5] + x[x > 0.3], "u0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_to_be_known_is_an_error(name: str) -> None:
+    """Which names the line and what can be done, and leaves nothing behind."""
+    f, message = REFUSED[name]
+    with pytest.raises((TracingError, RuntimeError), match=f"(?s){message}") as caught:
+        thunder.jit(f)(value())
+    assert "test_unknown.py:" in str(caught.value)
+
+
+def test_errors_of_torch() -> None:
+    """Where torch has some."""
+    with pytest.raises(RuntimeError, match="a Tensor with 6 elements cannot be converted to Scalar"):
+        thunder.jit(lambda x: x.item())(value())
+    with pytest.raises(IndexError, match="The shape of the mask"):
+        thunder.jit(lambda x: x[torch.ones(4, dtype=torch.bool)])(value())

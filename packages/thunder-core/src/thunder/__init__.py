@@ -27,6 +27,8 @@ _ATTRIBUTES = {
     "cache_misses": "thunder.api",
     "reset": "thunder.api",
     "Transform": "thunder.transforms.base",
+    "diff_traces": "thunder.core.history",
+    "provenance": "thunder.core.history",
     "pattern": "thunder.transforms.patterns",
     "dtypes": "thunder.core.dtypes",
     "devices": "thunder.core.devices",

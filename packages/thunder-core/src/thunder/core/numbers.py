@@ -32,6 +32,7 @@ __all__ = [
     "index",
     "same_number",
     "same_shape",
+    "specialized",
     "text_of",
 ]
 
@@ -87,6 +88,19 @@ def converted(x: Any, kind: type) -> Any:
         if kind is int:
             return x.__trunc__()  # type: ignore[attr-defined]
     return kind(x)
+
+
+def specialized(x: Any) -> Any:
+    """An argument with the symbolic numbers in it as they are in this call, which is from now on what they are."""
+    if isinstance(x, SymbolicNumber):
+        return float(x) if isinstance(x, float) else int(x)  # type: ignore[call-overload]
+    if type(x) in (tuple, list):
+        return type(x)([specialized(i) for i in x])
+    if type(x) is dict:
+        return {k: specialized(v) for k, v in x.items()}
+    if type(x) is slice:
+        return slice(specialized(x.start), specialized(x.stop), specialized(x.step))
+    return x
 
 
 def same_number(a: Any, b: Any) -> bool:

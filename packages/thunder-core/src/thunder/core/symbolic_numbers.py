@@ -245,8 +245,6 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
         if not (_is_int(other) or _is_float(other)):
             return NotImplemented
         a, b = _hint(self), _hint(other)
-        if self is other and relation in ("==", "<=", ">=") and a == a:
-            return True
         if a is None or b is None:
             if state.frontend is None:
                 raise symbols.undecided(Constraint(self, relation, other))

@@ -11,6 +11,7 @@ What refuses a call that nobody answers is remembered: numbers and sizes that ke
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from thunder.extend import implementations_epoch
 from thunder.frontend.compiled import Specialization
 from thunder.frontend.guards import GuardFailed, TensorsDiffer
 from thunder.frontend.symbolic import Dynamic
+from thunder.frontend.values import Check
 
 __all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
 
@@ -118,27 +120,34 @@ class Cache:
         position = {id(s): i for i, s in enumerate(self._all)}
         return sorted(refused, key=lambda refusal: position.get(id(refusal.specialization), len(position)))
 
-    def learn(self, refusal: Refusal) -> None:
-        """Remembers what made the newest program refuse a call that nobody answered."""
-        failure = refusal.failure
-        if isinstance(failure, TensorsDiffer):
-            for place, dim in failure.sizes():
-                self.dynamic.size_changed(str(place), dim)
-        elif isinstance(failure, GuardFailed):
-            check = refusal.specialization.checks.get(str(failure.args[0]))
-            if check is not None and len(failure.args) > 1:
-                self._learn_number(check, failure.args[-1])
+    def learn(self, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remembers the numbers and sizes that differ from the newest program's, if it is for them that it refused."""
+        guarded, failure = refusal.specialization.guarded, refusal.failure
+        if guarded is None or not isinstance(failure, GuardFailed):
+            return
+        check = guarded.checks.get(str(failure.args[0]))
+        if not isinstance(failure, TensorsDiffer) and (check is None or check.kind not in ("value", "contents")):
+            return
+        found = guarded.found(args, kwargs)
+        for check in guarded.checks.values():
+            if check.kind in ("value", "contents"):
+                with contextlib.suppress(Exception):  # there is nothing at the place now
+                    self._learn_number(check, found(check.place))
+        if guarded.tensors is not None:
+            with contextlib.suppress(Exception):
+                for place, dim in guarded.tensors.changed_sizes([found(place) for place in guarded.tensors.names]):
+                    self.dynamic.size_changed(str(place), dim)
 
-    def _learn_number(self, check: Any, found: Any) -> None:
+    def _learn_number(self, check: Check, found: Any) -> None:
         kind, place, value = check
-        if kind == "value" and _is_number(value) and type(found) is type(value):
-            self.dynamic.number_changed(str(place))
-        elif kind == "contents" and isinstance(found, (list, dict)) and len(found) == len(value):
+        if kind == "value":
+            if _is_number(value) and type(found) is type(value) and found != value:
+                self.dynamic.number_changed(str(place))
+        elif isinstance(found, (list, dict)) and len(found) == len(value):
             pairs = dict(value) if isinstance(found, dict) else dict(enumerate(value))
-            if any(key not in found for key in pairs) and isinstance(found, dict):
-                return
-            changed = [key for key, was in pairs.items() if found[key] != was]
-            if changed and all(_is_number(pairs[key]) and type(found[key]) is type(pairs[key]) for key in changed):
+            now = dict(dict.items(found)) if isinstance(found, dict) else dict(enumerate(found))
+            changed = [key for key, was in pairs.items() if now[key] != was]
+            if changed and all(_is_number(pairs[key]) and type(now[key]) is type(pairs[key]) for key in changed):
                 self.dynamic.contents_changed(str(place))
                 for key in changed:
                     self.dynamic.number_changed(str(place.item(key)))

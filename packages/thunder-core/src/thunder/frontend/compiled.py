@@ -17,6 +17,7 @@ from thunder.execution.memory import delete_last_used
 from thunder.extend import Executor, implementations_epoch
 from thunder.frontend.acquire import Acquired
 from thunder.frontend.autograd import Differentiable
+from thunder.frontend.prologue import Guarded
 from thunder.plugins import transformed
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.cse import cse
@@ -30,7 +31,7 @@ class Specialization:
     """A compiled program and the prologue that says which calls it is for."""
 
     __slots__ = (
-        "after", "checks", "differentiable", "epilogue_traces", "epoch", "finish", "prologue", "prologue_traces",
+        "after", "differentiable", "epilogue_traces", "epoch", "finish", "guarded", "prologue", "prologue_traces",
         "run", "traces",
     )  # fmt: skip
 
@@ -43,10 +44,10 @@ class Specialization:
         prologue_traces: list[Trace],
         epilogue_traces: list[Trace],
         differentiable: Differentiable | None,
-        checks: dict[str, Any],
+        guarded: Guarded | None,
     ):
         self.after = self  # the program of the call that came after the last that was answered by this one
-        self.checks = checks  # what each of the prologue's guards is about, by its message
+        self.guarded = guarded
         self.prologue = prologue
         self.run = run
         self.finish = finish
@@ -190,5 +191,5 @@ def _specialization(
         prologues,
         epilogues,
         differentiable,
-        {} if prologue is None else prologue.checks,
+        None if prologue is None else prologue.guarded,
     )

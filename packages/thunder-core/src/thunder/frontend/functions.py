@@ -22,6 +22,7 @@ from thunder.frontend.kinds import is_library_class
 from thunder.frontend.modes import is_state
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
+from thunder.frontend.symbolic import TypeOf
 
 __all__ = ["Functions"]
 
@@ -170,6 +171,8 @@ class Functions(Classes):
             elif hasattr(builtins, name):
                 self._absence(snapshot.place, name)
                 self.value(_BUILTINS.attribute(name), getattr(builtins, name))
+                if name == "type" and self.symbolic is not None and builtins.type is type:
+                    self.symbolic.plant(scope, name, ABSENT, TypeOf)
 
     def _attributes_of(self, place: Place, value: Any, chain: tuple[str, ...]) -> None:
         """The attributes that code reads of a module or class by name."""

@@ -15,12 +15,13 @@ from thunder.core.errors import TracingError, UnsupportedError
 from thunder.core.state import state
 from thunder.core.trace import Trace
 from thunder.extend import Executor, get_executor, implementations_epoch, resolve_executors
-from thunder.frontend.acquire import acquire, trace_function
+from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.modes import mode_around
 from thunder.frontend.options import Options
+from thunder.frontend.symbolic import Dynamic
 from thunder.transforms.base import Transform, as_transforms
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "statistics", "trace"]
@@ -37,6 +38,7 @@ class CompileStats:
         # Why the cached programs, newest first, did not answer the last call that compiled.
         self.refused: list[str] = []
         self.eager: str | None = None  # why it is not compiled any more
+        self.constant: str | None = None  # why numbers that change are constants all the same
 
     @property
     def calls(self) -> int:
@@ -73,6 +75,8 @@ class CompileStats:
             lines.append("the last trace was needed because no program was cached")
         if self.uncacheable is not None:
             lines.append(f"its program is good for one call only: {self.uncacheable}")
+        if self.constant is not None:
+            lines.append(f"sizes and numbers are constants, since with symbolic ones it failed: {self.constant}")
         if self.eager is not None:
             lines.append(f"calls run eagerly now: {self.eager}")
         return "\n".join(lines)
@@ -149,31 +153,12 @@ class JitFunction:
             self._stats.cache_misses += 1
             self._stats.refused = [str(refusal) for refusal in refused]
             if refused and self._options.cache != "no caching":
-                self._cache.learn(refused[0])
+                self._cache.learn(refused[0], args, kwargs)
             refused.clear()  # they hold what was found in the call
-            executors = self._options.resolved_executors()
-            name, independent = self._options.name_for(self._fn), not self._autograd
-            acquired = acquire(
-                self._fn,
-                args,
-                kwargs,
-                name=name,
-                executors=executors,
-                independent=independent,
-                around=[t.tracing() for t in self._transforms],
-                dynamic=self._cache.dynamic,
-                trusted=self._options.cache == "same input",
-            )
-            specialization = compile_trace(
-                acquired,
-            executors,
-            self._transforms,
-            autograd=self._autograd,
-            options=self._options.extra,
-            remat=self._options.remat,
-            )
+            acquired, specialization = self._compile(args, kwargs)
             self._stats.last = specialization
             self._stats.uncacheable = acquired.uncacheable
+            self._stats.constant = self._cache.dynamic.given_up
             self._keep(specialization, args, kwargs)
             inputs: Any = [*[x.tensor for x in acquired.inputs], *[number.value for number in acquired.numbers]]
             if acquired.epilogue is not None:
@@ -182,6 +167,47 @@ class JitFunction:
                 inputs = specialization.prologue(*args, **kwargs)  # a transform says what the inputs are
             del acquired  # the user's tensors live no longer than in eager
         return specialization.call(inputs)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Acquired, Specialization]:
+        """Traces and compiles a call.
+
+        Where that fails with symbolic numbers, which a few programs take for something else than numbers, they are
+        constants from then on.
+        """
+        dynamic = self._cache.dynamic
+        if not dynamic:
+            return self._compile_with(None, args, kwargs)
+        try:
+            return self._compile_with(dynamic, args, kwargs)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        found = self._compile_with(None, args, kwargs)
+        dynamic.given_up = reason
+        return found
+
+    def _compile_with(
+        self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Acquired, Specialization]:
+        executors = self._options.resolved_executors()
+        acquired = acquire(
+            self._fn,
+            args,
+            kwargs,
+            name=self._options.name_for(self._fn),
+            executors=executors,
+            independent=not self._autograd,
+            around=[t.tracing() for t in self._transforms],
+            dynamic=dynamic,
+            trusted=self._options.cache == "same input",
+        )
+        return acquired, compile_trace(
+            acquired,
+            executors,
+            self._transforms,
+            autograd=self._autograd,
+            options=self._options.extra,
+            remat=self._options.remat,
+        )
 
     def _as_a_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `fn` as a part of the program that is being traced."""

@@ -23,6 +23,7 @@ from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_device, to_torch_device
 from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
 from thunder.core.errors import TracingError
+from thunder.core.numbers import specialized
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
@@ -122,12 +123,12 @@ def _on_fakes(func: Any, args: Any, kwargs: Any, places: Sequence[int] | None = 
             return _empty(p, to_torch_device(p.device)).requires_grad_(grad)
 
         with mode, torch.set_grad_enabled(gradients), _Watch() as watch:
-            result = func(*map_proxies(args, fake), **map_proxies(kwargs, fake))
+            result = func(*specialized(map_proxies(args, fake)), **specialized(map_proxies(kwargs, fake)))
     return _proxies_of(result, gradients=gradients), watch.drew
 
 
 def _empty(p: TensorProxy, device: Any) -> torch.Tensor:
-    return torch.empty(p.shape, dtype=to_torch_dtype(p.dtype), device=device)
+    return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device=device)
 
 
 # Functions that look at values to check them, whose results' shapes do not depend on these: what they give for ones
@@ -142,7 +143,7 @@ def _on_ones(func: Any, args: Any, kwargs: Any) -> Any:
         return _empty(p, "cpu").fill_(1) if isinstance(p, TensorProxy) else p
 
     with torch.no_grad():
-        result = func(*map_proxies(args, ones), **map_proxies(kwargs, ones))
+        result = func(*specialized(map_proxies(args, ones)), **specialized(map_proxies(kwargs, ones)))
     return _proxies_of(result, gradients=False, device=devices.pop())
 
 

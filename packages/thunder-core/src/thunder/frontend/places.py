@@ -8,6 +8,7 @@ Python with `{}` for the place it starts from. Paths hold no user object, so a c
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Argument", "Place"]
@@ -58,6 +59,12 @@ class Place:
     def variable(self, name: str) -> Place:
         """A name in the `__dict__` of an object."""
         return self.to("{}.__dict__").item(name)
+
+    def find(self, arguments: Callable[[Argument], Any]) -> Any:
+        """What stands there now; `arguments` says what an argument is."""
+        if self.parent is None:
+            return arguments(self.root) if isinstance(self.root, Argument) else self.root
+        return eval(self.step.replace("{}", "_"), {"_": self.parent.find(arguments)})
 
     def __str__(self) -> str:
         """What a reader of a message wants to see: m.weight, not m.__dict__['_parameters']['weight']."""

@@ -6,7 +6,7 @@ Where the program has effects it also returns what they are made to: the user's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from thunder.frontend.places import Argument, Place
 from thunder.frontend.reads import Check, Recorder
 from thunder.frontend.tracer import Lifted, Tracer
 
-__all__ = ["Arguments", "Prologue"]
+__all__ = ["Arguments", "Guarded", "Prologue"]
 
 # Names that the text of a prologue uses for something else.
 _NAMES = {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "current_device", "is_any_autocast_enabled"}
@@ -157,8 +157,7 @@ class Prologue:
         trace.names |= _NAMES
         # What symbolic numbers are, by the names of their leaves: where they stand, for messages, and how that is said.
         self._leaves: dict[str, tuple[Any, str]] = {}
-        # What a failed guard was about, by the first part of its message: a kind of check and a place.
-        self.checks: dict[str, Check] = {}
+        self.guarded = Guarded()
         checks = [] if trusted else recorder.checks
         writer = _Writer(trace, checks)
         for place, value in zip(arguments.roots, self.call):
@@ -179,12 +178,13 @@ class Prologue:
                 if isinstance(leaf, torch.Tensor):
                     looked_at.add(leaf, proxy, place)
             for check in checks:
-                self.checks.setdefault(writer.check(check), check)
+                self.guarded.checks.setdefault(writer.check(check), check)
             if alike:
                 guards.check_different(tuple(writer.fetch(place) for place in alike))
             _read_tensors(writer, recorder, inputs, looked_at, trusted)
             if looked_at.proxies and not trusted:
-                guards.check_tensors(looked_at.check(tracer), tuple(looked_at.proxies))
+                self.guarded.tensors = looked_at.check(tracer)
+                guards.check_tensors(self.guarded.tensors, tuple(looked_at.proxies))
             values: list[Proxy] = [looked_at.found[id(x.tensor)] for x in inputs]
             if written and len(values) > 1 and not trusted:
                 guards.check_distinct(tuple(values), tuple(written))
@@ -234,6 +234,23 @@ class Prologue:
 
     def _refuse(self, condition: str, operands: tuple[Any, ...], message: Message) -> None:
         self.trace.record(BoundSymbol(guards.guard, (condition, operands, message), {}, None))
+
+
+class Guarded:
+    """What a prologue looks at, to find out what has changed when it has refused a call."""
+
+    def __init__(self) -> None:
+        self.checks: dict[str, Check] = {}  # by the first part of what they say when they fail
+        self.tensors: guards.TensorCheck | None = None
+
+    def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Place], Any]:
+        """The function that says what stands at a place in a call; it raises where there is nothing."""
+        leaves = pytree.tree_leaves((args, kwargs))
+
+        def argument(root: Argument) -> Any:
+            return leaves[root.index] if root.index >= 0 else (args, kwargs)[-1 - root.index]
+
+        return lambda place: place.find(argument)
 
 
 class _LookedAt:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from thunder.core.numbers import SymbolicNumber
+from thunder.frontend.hooks import ABSENT
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.snapshots import dict_type
 
@@ -48,10 +49,11 @@ class Dynamic:
         self.sizes: dict[str, set[int]] = {}
         self.numbers: set[str] = set()
         self.containers: set[str] = set()  # of numbers, which are looked at one by one
+        self.given_up: str | None = None  # why nothing is symbolic any more
         self._failures: Counter[tuple[str, Any]] = Counter()
 
     def __bool__(self) -> bool:
-        return self.everything or bool(self.sizes or self.numbers or self.containers)
+        return self.given_up is None and (self.everything or bool(self.sizes or self.numbers or self.containers))
 
     def dims(self, place: Place | None, tensor: torch.Tensor) -> frozenset[int]:
         """The dimensions of a tensor whose sizes are symbolic. Those of size 0 and 1 never are: they broadcast."""
@@ -113,6 +115,8 @@ class Number(NamedTuple):
 class _Planted(NamedTuple):
     put: Callable[[Any], None]
     get: Callable[[], Any]
+    target: Any
+    key: Any
     before: Any
     symbol: Any
 
@@ -164,7 +168,7 @@ class Inputs:
     def plant(self, target: Any, key: Any, before: Any, symbol: Any) -> None:
         """Puts a symbol where the program finds a number."""
         put, get = _access(target, key)
-        self._planted.append(_Planted(put, get, before, symbol))
+        self._planted.append(_Planted(put, get, target, key, before, symbol))
         put(symbol)
 
     @property
@@ -175,14 +179,13 @@ class Inputs:
     def uproot(self) -> None:
         """Puts the numbers back, where the program has not assigned something else."""
         for planted in reversed(self._planted):
-            if planted.get() is planted.symbol:
+            if planted.get() is not planted.symbol:
+                continue
+            if planted.before is ABSENT:
+                del planted.target[planted.key]
+            else:
                 planted.put(planted.before)
         self._planted.clear()
-
-
-def can_hold(target: Any) -> bool:
-    """Whether a number in it can be replaced for a while."""
-    return isinstance(target, (dict, list, types.CellType)) or not isinstance(target, (type, tuple))
 
 
 def _access(target: Any, key: Any) -> tuple[Callable[[Any], None], Callable[[], Any]]:
@@ -203,6 +206,23 @@ def _access(target: Any, key: Any) -> tuple[Callable[[Any], None], Callable[[], 
     )
 
 
-def is_symbolic(x: Any) -> bool:
-    """Whether it is a number that is not known while tracing."""
-    return isinstance(x, SymbolicNumber)
+class _LikeType(type):
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, type)
+
+    def __subclasscheck__(cls, x: Any) -> bool:
+        return issubclass(x, type)
+
+
+class TypeOf(type, metaclass=_LikeType):
+    """`type` for programs with symbolic numbers: those are of the type `int` or `float`."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """`type(x)` and `type(name, bases, namespace)`."""
+        if len(args) == 1 and not kwargs:
+            found = args[0].__class__ if isinstance(args[0], SymbolicNumber) else type(args[0])
+            return TypeOf if found is type else found
+        return type(*args, **kwargs)
+
+    def __init__(cls, *args: Any, **kwargs: Any) -> None:
+        pass

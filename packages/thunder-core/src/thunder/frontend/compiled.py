@@ -17,6 +17,7 @@ from thunder.execution.memory import delete_last_used
 from thunder.extend import Executor, implementations_epoch
 from thunder.frontend.acquire import Acquired
 from thunder.frontend.autograd import Differentiable
+from thunder.frontend.lock import collection_paused
 from thunder.frontend.prologue import Guarded
 from thunder.plugins import transformed
 from thunder.transforms.base import PassContext, Transform
@@ -107,6 +108,7 @@ class Passes:
             self.run(traces, phase)
         return traces
 
+    @collection_paused()
     def to_execution(self, trace: Trace) -> list[Trace]:
         """The traces that lead from a program to the one that runs."""
         traces = clean(trace)
@@ -118,6 +120,7 @@ class Passes:
         return traces
 
 
+@collection_paused()
 def compile_trace(
     acquired: Acquired,
     executors: Sequence[Executor],

@@ -1,10 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lock that lets one thread trace at a time."""
+"""What tracing and compiling ask of the interpreter: one thread at a time, and no collection of garbage meanwhile."""
 
 from __future__ import annotations
 
+import gc
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["tracing_lock"]
+__all__ = ["collection_paused", "tracing_lock"]
 
 tracing_lock = threading.RLock()
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Within it garbage is not collected.
+
+    Passes make many objects that live on and no cycles; a collection would walk through all of them, and through
+    everything else in the process, over and over.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

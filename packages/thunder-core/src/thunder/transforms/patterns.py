@@ -55,7 +55,7 @@ class Pattern(Transform):
 
     @property
     def name(self) -> str:
-        return f"pattern {getattr(self.match, '__qualname__', 'of a function')}"
+        return f"pattern {getattr(self.match, '__name__', 'of a function')}"
 
     def replacement(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: what is put in the place of each match; it takes the pattern's arguments."""

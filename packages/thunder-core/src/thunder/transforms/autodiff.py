@@ -27,6 +27,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import registrations, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder.transforms.remat import is_cheap
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -263,13 +264,6 @@ class JointTrace:
             grads[name] = grad if known is None else known + grad
 
 
-_CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.SHAPE_OP, OpTags.VIEW_OP})
-
-
-def _is_cheap(op: BoundSymbol) -> bool:
-    return not op.has_effect and (not _CHEAP.isdisjoint(op.sym.tags) or not op.arg_names)
-
-
 def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:
     """The operations that backward has to run again if `bsym` is run whole; None if that would not be cheap."""
     given = {*bsym.arg_names, *bsym.out_names}
@@ -287,7 +281,7 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
     for op in reversed(parts):
         if not any(name in needed for name in op.out_names):
             continue
-        if not _is_cheap(op):
+        if not is_cheap(op):
             return None
         needed.update(name for name in op.arg_names if name not in given)
         again.append(op)

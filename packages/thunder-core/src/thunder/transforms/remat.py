@@ -45,7 +45,8 @@ Producers = dict[str, tuple[int, BoundSymbol]]
 CanRecompute = Callable[[BoundSymbol, Callable[[Proxy], bool]], bool]
 
 _SHAPING = frozenset({OpTags.SHAPE_OP, OpTags.VIEW_OP})
-_CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.SHAPE_OP, OpTags.VIEW_OP})
+_CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.VIEW_OP})
+_CHEAP_COPIES = frozenset({prims.cat, prims.pad, prims.flip})  # of what only moves elements; sorting does too
 _DEAR = frozenset({OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.OPAQUE_OP, OpTags.RANDOM_OP, OpTags.DEVICE_SYNC_OP})
 _KEEP_ORDER = frozenset({"view", "unflatten", "unsqueeze", "squeeze"})  # of the elements in memory
 _MAKE_ORDER = frozenset({"reshape", "flatten", "contiguous"})  # by a copy where they lie otherwise
@@ -114,7 +115,7 @@ def is_cheap(op: BoundSymbol) -> bool:
     tags = op.sym.tags
     if op.has_effect or not tags.isdisjoint(_DEAR):
         return False
-    if not tags.isdisjoint(_CHEAP) or not op.arg_names:
+    if not tags.isdisjoint(_CHEAP) or not op.arg_names or op.sym in _CHEAP_COPIES:
         return True
     return bool(op.subsymbols) and all(is_cheap(sub) for sub in op.subsymbols)
 

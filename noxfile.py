@@ -195,6 +195,24 @@ def conformance(session: nox.Session, package: str) -> None:
 
 
 @nox.session
+def conformance_full(session: nox.Session) -> None:
+    """The torch and python executors on every dtype and sample, gradients checked with differences; takes a while."""
+    install_ours(session, [CORE], ["tests"])
+    for executor in ("torch", "python"):
+        prove(session, [executor], ["--thunder-full", *session.posargs])
+
+
+@nox.session
+def coexist(session: nox.Session) -> None:
+    """All packages in one environment: each plugin loads, and those that can run here prove their operators."""
+    install_ours(session, PACKAGES, ["tests"])
+    check_environment(session)
+    session.run("python", "-m", "thunder", "doctor")
+    session.run("python", "-m", "thunder", "demo", env=ENVIRONMENT)
+    prove(session, [], list(session.posargs))
+
+
+@nox.session
 def surface(session: nox.Session) -> None:
     """Call every public name of torch through thunder.jit and compare with torch; arguments after `--` go to it."""
     install_ours(session, [CORE], ["tests"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 from collections.abc import Generator
 from importlib import metadata
 from pathlib import Path
@@ -47,6 +48,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--thunder-full", dest="thunder_full", action="store_true", default=False, help="test every dtype there is"
     )
     group.addoption(
+        "--thunder-family", dest="thunder_family", metavar="NAMES", help="test only operators of these families"
+    )
+    group.addoption(
+        "--thunder-log",
+        dest="thunder_log",
+        metavar="PATH",
+        help="write a line of JSON there whenever a test starts and ends",
+    )
+    group.addoption(
         "--thunder-report",
         dest="thunder_report",
         metavar="PATH",
@@ -73,20 +83,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _is_without_case(item: pytest.Item) -> bool:
     params = getattr(getattr(item, "callspec", None), "params", {})
     module = getattr(getattr(item, "module", None), "__name__", "")
-    return module.startswith("thunder.tests.") and "case" in params and not hasattr(params["case"], "counted")
+    if not module.startswith("thunder.tests."):
+        return False
+    return ("case" in params and not hasattr(params["case"], "counted")) or (
+        "target" in params and not hasattr(params["target"], "executor")
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Counts for this session alone: one process may run several, one inside of the other."""
-    config.pluginmanager.register(_Table(), "thunder-conformance-table")
+    path = config.getoption("thunder_log", None)
+    config.pluginmanager.register(_Table(Path(path) if path else None), "thunder-conformance-table")
 
 
 class _Table:
     """Counts the tests of the suite and prints the table; with several workers, in the process that prints."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Path | None = None) -> None:
         # Outcome, what the test counted, and its node id.
         self.outcomes: list[tuple[str, dict[str, Any], str]] = []
+        self.log = log
+
+    def _write(self, **line: Any) -> None:
+        """What happens, as it happens: this process may not live to tell."""
+        if self.log is not None:
+            with self.log.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(line) + "\n")
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Notes which test runs."""
+        self._write(start=nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """Notes that it has ended."""
+        self._write(end=nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Counts a test that has run, or failed before it could."""
@@ -103,6 +133,7 @@ class _Table:
         else:
             return
         self.outcomes.append((outcome, counted, report.nodeid))
+        self._write(outcome=outcome, counted=counted, nodeid=report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         """Prints the table, and writes it where `--thunder-report` says."""
@@ -116,11 +147,12 @@ class _Table:
                 terminalreporter.write_line(line)
         path = config.getoption("thunder_report")
         if path:
-            report.write_report(summary, Path(path), _environment())
+            report.write_report(summary, Path(path), environment())
             terminalreporter.write_line(f"written to {path}")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """What the run was of."""
     names = {"thunder": "thunder-core", "torch": "torch"}
     out = {}
     for name, distribution in names.items():

@@ -14,7 +14,14 @@ from thunder.tests.options import targets_of_run
 
 def config(**options: Any) -> Any:
     """As much of a pytest configuration as is asked."""
-    given = {"thunder_executor": None, "thunder_device": None, "thunder_dtypes": None, "thunder_full": False, **options}
+    given = {
+        "thunder_executor": None,
+        "thunder_device": None,
+        "thunder_dtypes": None,
+        "thunder_full": False,
+        "thunder_family": None,
+        **options,
+    }
     return SimpleNamespace(stash=pytest.Stash(), getoption=given.__getitem__)
 
 

@@ -2,7 +2,8 @@
 """`python -m thunder conformance [NAME] [pytest arguments]`: prove the operators of an executor, or of every plugin.
 
 Runs the suite that ships with thunder-core (`thunder.tests`) in pytest, one session an executor; whatever follows
-NAME goes to pytest: `python -m thunder conformance acme -n 2 -k softmax --thunder-dtypes float32`.
+NAME goes to pytest: `python -m thunder conformance acme -n 2 -k softmax --thunder-dtypes float32`. `--isolate` gives
+each family of operators a process of its own, so that a crash takes nothing else down (`thunder.cli.isolate`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from thunder.cli import isolate
 from thunder.cli.child import look
 from thunder.cli.plugins import quiet_records
 from thunder.plugins import PluginState
@@ -76,7 +78,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def test(executor: str, rest: Sequence[str]) -> int:
-    """One pytest session: the suite for one executor. Its options come from an entry point, so no `-p` is given."""
+    """The suite for one executor, in one pytest session or, with `--isolate`, in one a family.
+
+    Its options come from an entry point, so no `-p` is given.
+    """
+    at_once, rest = isolate.take_option(rest, isolate.OPTION)
+    if at_once is not None:
+        return isolate.run(executor, rest, at_once)
     command = [sys.executable, "-m", "pytest", "--pyargs", SUITE, "--executor", executor, *rest]
     print(f"$ python {' '.join(command[1:])}", flush=True)
     return subprocess.run(command, check=False).returncode

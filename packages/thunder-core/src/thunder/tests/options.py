@@ -9,9 +9,17 @@ from thunder.core.errors import PluginLoadError
 from thunder.tests.known_failures import BadKnownFailures
 from thunder.tests.target import BadTarget, Target, targets_of
 
-__all__ = ["targets_of_run"]
+__all__ = ["WHOLE", "families_of_run", "targets_of_run"]
+
+# What is no family of operators: the tests that are about the executor itself.
+WHOLE = "the executor"
 
 _KEY: pytest.StashKey[list[Target]] = pytest.StashKey()
+
+
+def families_of_run(config: pytest.Config) -> list[str]:
+    """The families that this run is about; none: all of them, and the executor as a whole."""
+    return _names(config.getoption("thunder_family"))
 
 
 def targets_of_run(config: pytest.Config) -> list[Target]:
@@ -23,6 +31,7 @@ def targets_of_run(config: pytest.Config) -> list[Target]:
                 devices=_names(config.getoption("thunder_device")),
                 dtypes=_names(config.getoption("thunder_dtypes")),
                 full=config.getoption("thunder_full"),
+                families=[family for family in families_of_run(config) if family != WHOLE],
             )
         except (BadTarget, BadKnownFailures, PluginLoadError, ValueError) as error:
             raise pytest.UsageError(str(error)) from error

@@ -92,25 +92,28 @@ def executors_named(name: str) -> list[Executor]:
 
 
 def targets_of(
-    names: Iterable[str], *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False
-) -> list[Target]:
+    names: Iterable[str], *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False,
+    families: Sequence[str] = (),
+) -> list[Target]:  # fmt: skip
     """What the options of a run say is to be tested."""
     return [
-        target_of(executor, devices=devices, dtypes=dtypes, full=full)
+        target_of(executor, devices=devices, dtypes=dtypes, full=full, families=families)
         for name in names
         for executor in executors_named(name)
     ]
 
 
 def target_of(
-    executor: Executor, *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False
-) -> Target:
-    """An executor under test, as its plugin's profile and the options of a run say."""
+    executor: Executor, *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False,
+    families: Sequence[str] = (),
+) -> Target:  # fmt: skip
+    """An executor under test, as its plugin's profile and the options of a run say; `families`: only these."""
     profile = conformance_profile(executor.name) or ConformanceProfile()
     own = tuple(profile.opinfos()) if profile.opinfos is not None else ()
     every = _dtypes_named(profile.dtypes) if profile.dtypes is not None else FULL_DTYPES
     chosen = _dtypes_named(dtypes) if dtypes else FULL_DTYPES if full else QUICK_DTYPES
     there = _devices(executor, profile, devices)
+    infos = (*(info for info in all_opinfos() if info not in own), *own)
     return Target(
         executor=executor,
         profile=profile,
@@ -118,7 +121,7 @@ def target_of(
         dtypes=tuple(d for d in chosen if d in every),
         every_dtype=every,
         full=full,
-        opinfos=(*(info for info in all_opinfos() if info not in own), *own),
+        opinfos=tuple(info for info in infos if not families or info.family in families),
         own_operators=frozenset(info.name for info in own),
         known_failures=known_failures_of(profile.known_failures, there),
     )

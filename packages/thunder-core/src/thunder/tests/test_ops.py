@@ -47,13 +47,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes the cases of each test from the options of the run."""
-    from thunder.tests.options import targets_of_run
+    from thunder.tests.options import WHOLE, families_of_run, targets_of_run
 
-    targets = targets_of_run(metafunc.config)
+    targets, families = targets_of_run(metafunc.config), families_of_run(metafunc.config)
     if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", generate(metafunc.function.__name__, targets))
+        metafunc.parametrize("case", [] if families == [WHOLE] else generate(metafunc.function.__name__, targets))
     elif "target" in metafunc.fixturenames:
-        metafunc.parametrize("target", targets, ids=[target.name for target in targets])
+        whole = targets if not families or WHOLE in families else []
+        metafunc.parametrize("target", whole, ids=[target.name for target in whole])
 
 
 @pytest.fixture(autouse=True)

@@ -251,8 +251,8 @@ def _check_second_order(finding: Finding, program: Callable[..., Any], sample: S
 
 
 # torch's own gradient is wrong: of `as_strided_scatter`'s input it is zero where the input stays, instead of where it
-# is overwritten; that of `logical_not_` and the like is that of doing nothing; the second one of an embedding forgets to
-# scale by frequency.
+# is overwritten; that of `logical_not_` and the like is that of doing nothing; the second one of an embedding forgets
+# to scale by frequency.
 _WRONG_GRADIENT = ("torch.as_strided_scatter", "torch.Tensor.as_strided_scatter",
                    *(f"torch.Tensor.logical_{op}_" for op in ("not", "and", "or", "xor")))  # fmt: skip
 _WRONG_SECOND = ("torch.nn.functional.embedding",)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m thunder conformance NAME --isolate`: the suite with a process for each family of operators.
+
+A kernel that crashes takes its process down, and one that reads memory which is not its own can poison a GPU's context
+for all that comes after. Here that is the end of its family, which is reported as failed, and of nothing else. Each
+process writes a line for each test that it starts and ends, so that what passed before a crash counts, and which test
+it was is known. `--isolate=4` runs four at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from thunder.cli.child import death
+
+__all__ = ["OPTION", "Session", "run", "take_option"]
+
+OPTION = "--isolate"
+SUITE = "thunder.tests"
+REPORT, FAMILY = "--thunder-report", "--thunder-family"
+#: How pytest ends when tests have run (or there were none to run).
+ENDED = (0, 1, 5)
+
+
+class Session(NamedTuple):
+    """What became of one process."""
+
+    family: str
+    status: int
+    outcomes: list[tuple[str, dict[str, Any], str]]
+    running: str | None  # the test that it died in
+    output: str
+
+    @property
+    def crash(self) -> str | None:
+        """How it died; None where it did not."""
+        return None if self.status in ENDED else death(self.status)
+
+
+def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]]:
+    """The value of `option` (`--x`, `--x=v`) among arguments, "" for none; and the other arguments."""
+    found, others = None, []
+    for argument in rest:
+        name, _, value = argument.partition("=")
+        if name == option:
+            found = value
+        else:
+            others.append(argument)
+    return found, others
+
+
+def run(executor: str, rest: Sequence[str], at_once: str) -> int:
+    """Runs the suite for one executor; 0 where every process ended well and every test passed."""
+    from thunder.tests.options import WHOLE
+
+    report, arguments = take_option(rest, REPORT)
+    wanted, arguments = take_option(arguments, FAMILY)
+    with tempfile.TemporaryDirectory(prefix="thunder-conformance-") as folder:
+        families = wanted.split(",") if wanted else [WHOLE, *families_of(executor, Path(folder))]
+        print(f"{executor}: {len(families)} processes, {at_once or 1} at a time", flush=True)
+        with ThreadPoolExecutor(int(at_once or 1)) as pool:
+            sessions = list(pool.map(lambda f: _told(_session(executor, f, arguments, Path(folder))), families))
+    outcomes = [each for session in sessions for each in _outcomes_of(session, executor)]
+    if report:
+        _write_outputs(sessions, Path(report).parent)
+    return _summarize(outcomes, report)
+
+
+def families_of(executor: str, folder: Path) -> list[str]:
+    """The families of operators that there are for an executor, asked in a process of its own: plugins may crash."""
+    target = folder / "families.json"
+    command = [sys.executable, "-X", "faulthandler", "-m", __name__, str(target), executor]
+    done = subprocess.run(command, check=False)
+    if done.returncode or not target.exists():
+        raise SystemExit(f"thunder conformance: looking for operators {death(done.returncode)}")
+    found: list[str] = json.loads(target.read_text(encoding="utf-8"))
+    return found
+
+
+def _session(executor: str, family: str, arguments: Sequence[str], folder: Path) -> Session:
+    log, output = folder / f"{family}.jsonl", folder / f"{family}.txt"
+    command = [sys.executable, "-X", "faulthandler", "-m", "pytest", "--pyargs", SUITE, "--executor", executor]
+    command += ["-q", "-p", "no:cacheprovider", f"{FAMILY}={family}", f"--thunder-log={log}", *arguments]
+    with output.open("w") as stream:
+        status = subprocess.run(command, check=False, stdout=stream, stderr=subprocess.STDOUT).returncode
+    outcomes: list[tuple[str, dict[str, Any], str]] = []
+    running = None
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+        told = json.loads(line)
+        if "start" in told:
+            running = told["start"]
+        elif "end" in told:
+            running = None
+        else:
+            outcomes.append((told["outcome"], told["counted"], told["nodeid"]))
+    return Session(family, status, outcomes, running, output.read_text(encoding="utf-8", errors="replace"))
+
+
+def _told(session: Session) -> Session:
+    failed = sum(outcome == "failed" for outcome, _, _ in session.outcomes)
+    if session.status == 5:
+        return session  # nothing to test
+    words = f"{len(session.outcomes) - failed} passed" + (f", {failed} failed" if failed else "")
+    if session.crash:
+        words += f", {session.crash}" + (f" in {session.running.rpartition('::')[2]}" if session.running else "")
+    elif session.status == 1 and not failed:
+        words += ", failed"
+    print(f"  {session.family}: {words}", flush=True)
+    return session
+
+
+def _outcomes_of(session: Session, executor: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    yield from session.outcomes
+    quiet = session.status == 1 and not any(outcome == "failed" for outcome, _, _ in session.outcomes)
+    if session.crash is not None or quiet:
+        where = session.running or session.family
+        operator = f"({session.crash or 'a test that is about no operator failed'})"
+        counted = {"operator": operator, "family": session.family, "executor": executor, "claimed": False}
+        yield "failed", counted, where
+
+
+def _write_outputs(sessions: Sequence[Session], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for session in sessions:
+        if session.status not in (0, 5):
+            (folder / f"{session.family.replace(' ', '_')}.txt").write_text(session.output, encoding="utf-8")
+
+
+def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str | None) -> int:
+    from pytest_thunder import environment
+    from thunder.tests.report import Outcome, Summary, write_report
+
+    summary = Summary(Outcome(*each) for each in outcomes)
+    failed = sorted({nodeid for outcome, _, nodeid in outcomes if outcome == "failed"})
+    for nodeid in failed:
+        print(f"FAILED {nodeid}")
+    for name in sorted(summary.executors):
+        print(f"\nconformance of {name}")
+        print("\n".join(summary.text(name)))
+    if report:
+        write_report(summary, Path(report), environment())
+        print(f"written to {report}")
+    return 1 if failed or not outcomes else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The child that lists families."""
+    from thunder.plugins import conformance_profile
+    from thunder.tests.opinfos import all_opinfos
+    from thunder.tests.target import executors_named
+
+    target, name = arguments
+    infos = list(all_opinfos())
+    try:
+        for executor in executors_named(name):
+            profile = conformance_profile(executor.name)
+            infos += profile.opinfos() if profile is not None and profile.opinfos is not None else ()
+    except ValueError:
+        pass  # one that a plugin of pytest brings; if nobody does, every session says so
+    Path(target).write_text(json.dumps(sorted({info.family for info in infos})), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -49,6 +49,7 @@ from thunder.torch.shape import *  # noqa: F403
 from thunder.torch.softmax import *  # noqa: F403
 from thunder.torch.sorting import *  # noqa: F403
 from thunder.torch.splitting import *  # noqa: F403
+from thunder.torch.statistics import *  # noqa: F403
 from thunder.torch.transposes import *  # noqa: F403
 from thunder.torch.vector_norms import *  # noqa: F403
 from thunder.torch.vision import *  # noqa: F403

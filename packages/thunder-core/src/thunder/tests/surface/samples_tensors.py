@@ -223,19 +223,6 @@ def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make.ints(5, high=12), (3, 4))
 
 
-@calls("torch.cov", "torch.Tensor.cov", "torch.corrcoef", "torch.Tensor.corrcoef")
-def _(make: Maker) -> Iterator[SampleInput]:
-    yield SampleInput(make(3, 5))
-    yield SampleInput(make(5))
-
-
-@calls("torch.cov")
-def _(make: Maker) -> Iterator[SampleInput]:
-    yield SampleInput(make(3, 5))
-    yield SampleInput(make(5), correction=0)
-    yield SampleInput(make(3, 5), fweights=make.ints(5, low=1), aweights=make.unit(5))
-
-
 @calls("torch.trapezoid", "torch.trapz", "torch.cumulative_trapezoid")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(3, 5))

@@ -31,7 +31,8 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,6 +81,7 @@ class Symbols:
         self._known: dict[int, Poly] = {}
         self._products: dict[tuple[int, ...], Poly] = {}
         self._thread = threading.get_ident()
+        self._settled: int | None = None  # the thread on which nothing new may be assumed
         self.closed = False  # the program is done: what is asked now is answered, and assumed by nobody
 
     @property
@@ -257,20 +259,19 @@ class Symbols:
 
     def assume(self, left: Any, relation: str, right: Any) -> None:
         """From now on `left <relation> right`, which the caller has checked or checks when the program runs."""
-        d = numbers.add(poly_of(left), poly_of(right), -1)
-        d = self._reduced(d)
-        if relation == "==":
-            before = dict(self._constraints)
-            self.assume_zero(d)
-            self._constraints = before
-            return
+        d = self._reduced(numbers.add(poly_of(left), poly_of(right), -1))
         if relation in (">", ">="):
             d = {m: -c for m, c in d.items()}
         if relation in ("<", ">"):
             d = numbers.add(d, {(): 1})
-        before = dict(self._constraints)
-        self._assume_at_most_zero(d)
-        self._constraints = before
+        constraints, self._constraints = self._constraints, _Unnoted()
+        try:
+            if relation == "==":
+                self.assume_zero(d)
+            else:
+                self._assume_at_most_zero(d)
+        finally:
+            self._constraints = constraints
 
     def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
         """Notes what was found of numbers of which one is a float; returns it."""
@@ -294,8 +295,23 @@ class Symbols:
         return x.hint
 
     def _note(self, key: Any, constraint: Constraint) -> None:
-        if not self.closed and threading.get_ident() == self._thread:
+        thread = threading.get_ident()
+        if self._settled == thread and key not in self._constraints:
+            raise TracingError(
+                f"a further program, compiled when it was first needed, is only right where {constraint.text()}, which "
+                "nobody checks. Call thunder.reset(), after which sizes and numbers are constants until they change"
+            )
+        if not self.closed and thread == self._thread:
             self._constraints.setdefault(key, constraint)
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Within it, on this thread, a program is compiled that may assume nothing new: its guards are written."""
+        before, self._settled = self._settled, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._settled = before
 
     def _relation(self, poly: Poly, relation: str) -> Constraint:
         """`poly <relation> 0` as a person would write it."""
@@ -358,6 +374,13 @@ _APPLY: dict[str, Callable[..., Any]] = {
     "//": operator.floordiv, "%": operator.mod, "max": torch.sym_max, "min": torch.sym_min,
     "math.floor": math.floor, "math.ceil": math.ceil, "math.trunc": math.trunc, "round": round,
 }  # fmt: skip
+
+
+class _Unnoted(dict[Any, Any]):
+    """Takes constraints that nobody has to check."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
 
 
 def _signed(poly: Poly) -> Poly:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from thunder.core.sizes import bytes_of
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
+from thunder.frontend.lock import collection_paused
 from thunder.torch.private import (
     any_autocast,
     clear_saved_tensors,
@@ -121,10 +123,16 @@ class Differentiable:
         with self._lock:
             found = self._backward.get(key)
             if found is None:
-                trace = self.split.backward(*key)
-                self._last_backward = [trace, *self.compile(trace)]
+                with self._settled(), collection_paused():
+                    trace = self.split.backward(*key)
+                    self._last_backward = [trace, *self.compile(trace)]
                 found = self._backward[key] = no_autocast(self._last_backward[-1].python_callable(decorators=False))
         return found
+
+    def _settled(self) -> AbstractContextManager[None]:
+        """What is compiled after the prologue has been written may assume nothing new of symbolic numbers."""
+        symbols = self.split.forward.info.get("symbols")
+        return symbols.settled() if symbols is not None and symbols.closed else nullcontext()
 
     def recorded_backward(self, key: Key) -> Differentiable | ThunderError:
         """The backward program as one that is differentiated itself, or why it cannot be."""
@@ -132,7 +140,8 @@ class Differentiable:
             found = self._recorded.get(key)
             if found is None:
                 try:
-                    found = self._differentiated(key)
+                    with self._settled():
+                        found = self._differentiated(key)
                 except ThunderError as error:
                     found = error
                 self._recorded[key] = found
@@ -317,6 +326,7 @@ def _general_backward(d: Differentiable) -> Callable[..., Any]:
         if isinstance(program, Differentiable):
             return program(*saved_values(ctx), *given)
         with torch.no_grad():
-            return _refusing(d.backward_program(key)(saved_values(ctx), *given), program)
+            found = d.backward_program(key)(saved_values(ctx), *given)
+        return _refusing(found, program)
 
     return backward

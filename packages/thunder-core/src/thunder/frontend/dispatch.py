@@ -71,6 +71,9 @@ SIZE_METHODS: dict[str, Any] = {
     "__len__": lambda shape: int(shape[0]) if shape else _no_length(),
 }  # fmt: skip
 
+# What else depends on them: C++ asks a handle for each that it needs (`Handle.__torch_dispatch__`).
+_OF_SIZES = frozenset({"nbytes", "is_same_size", "is_set_to"})
+
 
 def _no_length() -> Any:
     raise TypeError("len() of a 0-d tensor")
@@ -134,8 +137,10 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
         if prop in SPECIAL_PROPERTIES:
             return SPECIAL_PROPERTIES[prop](tracer, args[0])
         if prop in _METADATA_PROPERTIES:
-            if prop in SIZE_PROPERTIES and tracer.sizes_are_symbolic(args[0]):
-                return SIZE_PROPERTIES[prop](tracer.shape_of(args[0]))
+            if tracer.sizes_are_symbolic(args[0]):
+                if prop in SIZE_PROPERTIES:
+                    return SIZE_PROPERTIES[prop](tracer.shape_of(args[0]))
+                args = (tracer.handle_of(args[0]),) if prop in _OF_SIZES else args
             return _natively(func, args, kwargs)
         found = language.properties.get(prop)
         if found is not None:
@@ -156,8 +161,11 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
         # Fills such as `uniform_` have no form that does not write: the symbol gives what is written.
         return assign(tracer, args[0], result, name) if name.endswith("_") and not name.endswith("__") else result
     if name in _METADATA_METHODS:
-        if name in SIZE_METHODS and tracer.sizes_are_symbolic(args[0]):
-            return SIZE_METHODS[name](tracer.shape_of(args[0]), *args[1:], **kwargs)
+        if any(map(tracer.sizes_are_symbolic, args)):
+            if name in SIZE_METHODS:
+                return SIZE_METHODS[name](tracer.shape_of(args[0]), *args[1:], **kwargs)
+            if name in _OF_SIZES:
+                args = tuple([tracer.handle_of(x) if isinstance(x, torch.Tensor) else x for x in args])
         return _natively(func, args, kwargs)
     if name in _DUNDER or name in _INPLACE_DUNDER:
         return _operator(tracer, name, args)

@@ -22,7 +22,7 @@ import torch
 from thunder.core.numbers import SymbolicNumber
 from thunder.frontend.hooks import ABSENT
 from thunder.frontend.places import Argument, Place
-from thunder.frontend.snapshots import dict_type
+from thunder.frontend.snapshots import Snapshot, dict_type
 
 if TYPE_CHECKING:
     from thunder.core.proxies import NumberProxy
@@ -170,6 +170,20 @@ class Inputs:
         put, get = _access(target, key)
         self._planted.append(_Planted(put, get, target, key, before, symbol))
         put(symbol)
+
+    def overlook(self, snapshots: Iterable[Snapshot]) -> None:
+        """Puts numbers for symbols that have been planted into snapshots: that is how things were."""
+        known = {id(planted.symbol): planted.before for planted in self._planted}
+        if not known:
+            return
+        for snapshot in snapshots:
+            before = snapshot.before
+            if isinstance(before, dict):
+                snapshot.before = {k: known.get(id(v), v) for k, v in before.items()}
+            elif isinstance(before, list):
+                snapshot.before = [known.get(id(v), v) for v in before]
+            elif id(before) in known:
+                snapshot.before = known[id(before)]
 
     @property
     def planted(self) -> int:

@@ -136,6 +136,8 @@ class Values:
         return self.symbolic.number(place, value)
 
     def _reach(self, place: Place, thing: Any, snapshots: list[Snapshot]) -> Reached:
+        if self.symbolic is not None:
+            self.symbolic.overlook(snapshots)
         found = self.reached[id(thing)] = Reached(place, thing, snapshots)
         return found
 

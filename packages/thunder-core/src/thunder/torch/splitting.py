@@ -59,7 +59,17 @@ def _split_sizes(length: int, dim: int, sections: Any, name: str = "split") -> l
     )
     if length == 0 or size == 0:
         return [length]
-    return [min(size, length - start) for start in range(0, length, size)]
+    return _parts_of(length, size)
+
+
+def _parts_of(length: int, size: int) -> list[int]:
+    """How `length` falls into parts of `size`, of which the last may be smaller."""
+    sizes: list[int] = []
+    start = 0
+    while start < length:
+        sizes.append(size if start + size <= length else length - start)
+        start += size
+    return sizes
 
 
 def _check_has_dims(name: str, a: TensorProxy) -> None:
@@ -136,7 +146,7 @@ def _(make: MakeTensor) -> Any:
 def _chunk_sizes(length: int, chunks: int) -> list[int]:
     check(chunks > 0, lambda: f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     size = -(-length // chunks)
-    return [0] * chunks if length == 0 else [min(size, length - start) for start in range(0, length, size)]
+    return [0] * chunks if length == 0 else _parts_of(length, size)
 
 
 @torchsymbol(torch.chunk, tags=VIEW)

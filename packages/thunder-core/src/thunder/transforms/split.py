@@ -23,9 +23,9 @@ from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import UnsupportedError
 from thunder.core.prims.structure import Saved
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.transforms.autodiff import JointTrace, differentiable_outputs, writes
 from thunder.transforms.dce import dce, has_effect
@@ -60,6 +60,8 @@ class Split:
             # What is recorded to see what backward reads is the backward program that is asked for in most cases.
             self._whole = self._record(joint, [True] * len(outputs), None)
             read = _inputs_of(self._whole[0])
+            if "symbols" in trace.info:
+                read = list({p.name: p for p in [*read, *_numbers_in(self._whole[0].bound_symbols)]}.values())
             self.saved = choose_saved(read, self._producers, executors, remat)
             self._copies = _copies_before_writes(joint.trace, self.saved)
             self._find_outputs(given)
@@ -181,6 +183,19 @@ def _inputs_of(trace: Trace) -> list[Proxy]:
                 found.setdefault(p.name, p)
         made.update(op.out_names)
     return [p for name, p in found.items()]
+
+
+def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
+    """The numbers that operations, and what executors may make of them, read: also those in the shapes of tensors."""
+    found: dict[str, Proxy] = {}
+    stack = list(program)
+    while stack:
+        op = stack.pop()
+        stack += op.subsymbols
+        for p in (*op.flat_args, *op.flat_outs):
+            leaves = proxies_in(p.shape) if isinstance(p, TensorProxy) else [p]
+            found.update((leaf.name, leaf) for leaf in leaves if isinstance(leaf, NumberProxy))
+    return list(found.values())
 
 
 def _with_what_is_missing(

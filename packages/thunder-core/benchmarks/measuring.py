@@ -144,11 +144,13 @@ class Report:
 
     def markdown(self) -> str:
         """The table."""
-        head = ["what", *self.columns, "ratio and bar"]
+        barred = any(row.bars for row in self.rows)
+        head = ["what", *self.columns, *(["ratio and bar"] if barred else [])]
         lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
         for row in self.rows:
             cells = [row.cells.get(name, "") for name in self.columns]
-            lines.append(f"| {' | '.join([row.name, *cells, '; '.join(map(str, row.bars))])} |")
+            bars = ["; ".join(map(str, row.bars))] if barred else []
+            lines.append(f"| {' | '.join([row.name, *cells, *bars])} |")
         today = datetime.date.today().isoformat()
         return "\n".join([f"Measured {today} on a {machine()}.", "", *lines, ""])
 

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators that take longest to trace: each is called with its plainest sample and recorded.
+
+    python packages/thunder-core/benchmarks/symbols.py [--markdown FILE] [--json FILE] [--count 20]
+
+A time is the best of several repetitions, of the call and all that it decomposes into, without what the frontend adds
+for a call of the user's. The last column says how many operations were recorded, at all levels.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import measuring
+import torch
+from measuring import Report, Row, best, microseconds, per_call
+
+DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
+
+
+def traced(info: Any) -> tuple[float, int] | None:
+    """Seconds and recorded operations of the operator's plainest sample; None where no dtype has one that traces."""
+    from thunder.tests.running import all_levels, trace_sample
+
+    for dtype in DTYPES:
+        try:
+            sample = info.first_sample("cpu", dtype)
+            if sample is None:
+                continue
+            recorded = len([*all_levels(trace_sample(info, sample).bound_symbols)]) - 1  # the return
+        except Exception:  # it does not exist for this dtype
+            continue
+        return best([per_call(lambda s=sample: trace_sample(info, s), 0.002) for _ in range(5)]), recorded
+    return None
+
+
+def main() -> None:
+    options = measuring.parser(__doc__.partition("\n")[0])
+    options.add_argument("--count", type=int, default=20, help="how many to list (default: 20)")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    from thunder.tests.opinfos import all_opinfos
+
+    found = {}
+    for info in all_opinfos():
+        if given.rows in info.name and (result := traced(info)) is not None:
+            found[info.name] = result
+    if not found:
+        raise SystemExit(f"no operator's name contains {given.rows!r}")
+    slowest = sorted(found.items(), key=lambda item: -item[1][0])
+    middle = slowest[len(slowest) // 2][1][0]
+    report = Report("symbols", __file__, ["time", "operations"])
+    for name, (seconds, recorded) in slowest[: given.count]:
+        cells = {"time": microseconds(seconds), "operations": str(recorded)}
+        report.add(Row(f"`{name}`", cells, (), {"seconds": seconds}))
+    everything = {"time": microseconds(sum(t for t, _ in found.values()) / len(found)), "operations": ""}
+    report.add(Row(f"mean of all {len(found)}", everything))
+    report.add(Row("median", {"time": microseconds(middle), "operations": ""}))
+    report.finish(given)
+
+
+if __name__ == "__main__":
+    main()

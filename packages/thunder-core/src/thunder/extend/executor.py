@@ -148,7 +148,8 @@ class Executor:
     def implementation(self, bsym: BoundSymbol) -> Implementation | None:
         """How it would run that operation, whether or not the checker agrees."""
         found = self.implmap.get(bsym.sym.id)
-        if found is None and bsym.sym.executor is self and bsym.sym.fn is not None:
+        own = bsym.sym.executor is self and bsym.sym.fn is not None
+        if own and (found is None or not found.executable):  # a gradient rule alone says nothing of how it runs
             return Implementation(op=bsym.sym)
         return found
 

@@ -58,12 +58,14 @@ def examine(
 ) -> Report:
     """Traces `fn` for these arguments and says who would run each operation. `fn` may be jitted already."""
     jitted = getattr(fn, "_jitted", fn)
+    around = []
     if isinstance(jitted, JitFunction):
         asked = jitted._options.resolved_executors() if executors is None else resolve_executors(executors)
         fn = jitted._fn
+        around = [transform.tracing() for transform in jitted._transforms]
     else:
         asked = resolve_executors(executors)
-    acquired = acquire(fn, args, kwargs, name="computation", executors=asked)
+    acquired = acquire(fn, args, kwargs, name="computation", executors=asked, around=around)
     return Report(report(dce(acquired.computation), asked), acquired.uncacheable)
 
 

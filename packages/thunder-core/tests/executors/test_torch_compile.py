@@ -239,6 +239,7 @@ def programs() -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
     yield lambda a: torch.where(a > 0, a, torch.zeros_like(a))[..., ::2], (torch.randn(2, 6),)
     yield lambda a: F.conv2d(a, torch.ones(2, 3, 2, 2)).relu(), (torch.randn(1, 3, 4, 4),)
     yield lambda a: (a.sum(), a), (torch.randn(3),)
+    yield lambda self: self * 2 + 1, (torch.randn(3),)
     yield lambda a: torch.arange(4) + a.int(), (torch.randn(4),)
 
 

@@ -20,7 +20,7 @@ import heapq
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.sizes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
 from thunder.transforms.region import Region
@@ -262,8 +262,8 @@ class _Segment:
         members = set(a.ordered)
         made = {p.name: p for i in members for p in self.operations[i].flat_outs}
         read = {p.name: p for i in members for p in self.operations[i].flat_args if p.name not in made}
-        freed = sum(_bytes(p) for name, p in read.items() if not self._read_outside(name, members))
-        kept = sum(_bytes(p) for name, p in made.items() if self._read_outside(name, members))
+        freed = sum(bytes_of(p) for name, p in read.items() if not self._read_outside(name, members))
+        kept = sum(bytes_of(p) for name, p in made.items() if self._read_outside(name, members))
         return freed > kept
 
     def _read_outside(self, name: str, members: set[int]) -> bool:
@@ -334,7 +334,3 @@ def _reached(a: _Node, b: _Node, level: int) -> set[_Node] | None:
                 seen.add(y)
                 todo.append(y)
     return seen
-
-
-def _bytes(p: Proxy) -> int:
-    return math.prod(p.shape) * p.dtype.bytes if isinstance(p, TensorProxy) else 0

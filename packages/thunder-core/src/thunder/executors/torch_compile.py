@@ -148,7 +148,7 @@ class CompiledRegion:
     def graph(self) -> torch.fx.GraphModule:
         """The region as an FX graph of calls of torch's functions."""
         graph = torch.fx.Graph()
-        nodes: dict[str, Any] = {p.name: graph.placeholder(p.name) for p in self.trace.args}
+        nodes: dict[str, Any] = {p.name: graph.placeholder(f"in_{i}") for i, p in enumerate(self.trace.args)}
 
         def written(p: Proxy) -> Any:
             return nodes[p.name]

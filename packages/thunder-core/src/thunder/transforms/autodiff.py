@@ -49,7 +49,9 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule
     """The gradient rule for one call; None when what it decomposes into has to be asked."""
     sym = bsym.sym
     registered = _registered.get(sym.id)
-    for executor in executors:
+    # Asking who takes an operation takes time; only where one of them brings a rule it matters.
+    bring = any((found := ex.implmap.get(sym.id)) is not None and found.grad_transform is not None for ex in executors)
+    for executor in executors if bring else ():
         if executor.is_fallback and registered is not None:
             break  # what was registered is meant to be used
         rule = executor.grad_rule(bsym)
@@ -146,11 +148,11 @@ class JointTrace:
         It stays whole in the forward program where all that its backward needs are its inputs, its outputs and what is
         cheaply computed from them again; else its parts take its place.
         """
-        first, env = len(self.blocks), dict(self.env)
+        first, known = len(self.blocks), len(self.env)
         with self.trace.scope() as parts:
             for sub in bsym.subsymbols:
                 self._forward(sub)
-        again = None if self.env != env else _recomputed(self.blocks[first:], bsym, parts)
+        again = None if len(self.env) != known else _recomputed(self.blocks[first:], bsym, parts)
         if again is None:
             for part in parts:
                 self.trace.record(part)
@@ -290,6 +292,8 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
 
 def _split(recorded: list[BoundSymbol], results: set[str]) -> _Block:
     """A rule's operations: those that its results need, and those for backward. Effects belong to the forward part."""
+    if not results and not any(op.has_effect for op in recorded):
+        return _Block([], recorded)
     needed = set(results)
     forward: list[BoundSymbol] = []
     backward: list[BoundSymbol] = []

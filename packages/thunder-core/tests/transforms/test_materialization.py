@@ -87,6 +87,8 @@ def test_what_has_no_value() -> None:
         jit(on_meta(True), MaterializationTransform())
     fast = jit(on_meta(True), MaterializationTransform(state_dict={"table": torch.ones(6)}))
     assert fast.table.eq(1).all()
+    fast = jit(on_meta(True), MaterializationTransform(initialize=lambda m: m.table.copy_(torch.arange(6.0))))
+    assert fast.table.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_what_does_not_fit() -> None:

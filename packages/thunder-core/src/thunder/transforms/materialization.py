@@ -6,14 +6,14 @@
     fast = thunder.jit(model, transforms=[MaterializationTransform("cuda", state_dict=torch.load(…, mmap=True))])
 
 Contract: each tensor of the module that is on the meta device gets memory on `device`, and its value from `state_dict`
-under its name, or from the `reset_parameters` of the submodule it belongs to; where neither has it, that is an error
-which names it. Tensors that are on another device stay as they are; tied ones stay tied. Transforms that come later in
+under its name, or from the `reset_parameters` of the submodule it belongs to, or from `initialize(submodule)` where that
+has none; where nothing has it, that is an error which names it. Tensors that are on another device stay as they are; tied ones stay tied. Transforms that come later in
 the list (quantization, adapters) see the values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,15 +25,26 @@ __all__ = ["MaterializationTransform"]
 
 
 class MaterializationTransform(Transform):
-    """Gives memory to what is on the meta device. Without `state_dict`, each submodule initializes itself."""
+    """Gives memory to what is on the meta device.
+
+    Values come from `state_dict`; what is not in there each submodule sets itself (`reset_parameters`), or the function
+    `initialize`, which is called with each submodule that cannot: buffers of tables, say.
+    """
 
     changes_results = False  # what is changed is the module itself
 
-    def __init__(self, device: Any = "cpu", *, state_dict: Mapping[str, torch.Tensor] | None = None):
+    def __init__(
+        self,
+        device: Any = "cpu",
+        *,
+        state_dict: Mapping[str, torch.Tensor] | None = None,
+        initialize: Callable[[Any], Any] | None = None,
+    ):
         self.device = torch.device(device)
         if self.device.type == "meta":
             raise ValueError("MaterializationTransform: give the device that tensors go to, which is not meta")
         self.state_dict = state_dict
+        self.initialize = initialize
 
     def transform_module(self, module: torch.nn.Module) -> None:
         given = self._given(module)
@@ -53,7 +64,7 @@ class MaterializationTransform(Transform):
             where = "neither in the state dict nor set by a reset_parameters" if given else "set by no reset_parameters"
             raise ValueError(
                 f"MaterializationTransform: these tensors are {where}: {', '.join(unset.values())}. Put them into "
-                "state_dict under these names (buffers too), or give their module a reset_parameters method"
+                "state_dict under these names (buffers too), give their module a reset_parameters method, or initialize= a function that sets them"
             )
 
     def _given(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:
@@ -69,13 +80,13 @@ class MaterializationTransform(Transform):
     ) -> None:
         """Lets a submodule initialize itself; what the state dict gave keeps its value."""
         reset = getattr(sub, "reset_parameters", None) or getattr(sub, "_reset_parameters", None)
-        if reset is None:
+        if reset is None and self.initialize is None:
             return
         own = {id(t): t for table in (sub._parameters, sub._buffers) for t in table.values() if t is not None}
         unvalued = {id(new) for old, new in made.items() if old not in from_state}
         kept = [(t, t.detach().clone()) for key, t in own.items() if key not in unvalued]
         with torch.no_grad():
-            reset()
+            reset() if reset is not None else self.initialize(sub)  # type: ignore[misc]
             for tensor, value in kept:
                 tensor.copy_(value)
         for old, new in made.items():

@@ -106,6 +106,46 @@ def test_a_budget_of_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(jitted(X), X * 6.0 + 5.0)
 
 
+def scaled(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def wrapper(self: Any, x: Any) -> Any:
+        return fn(self, x) * self.scale
+
+    return wrapper
+
+
+class Decorated(torch.nn.Module):
+    """Its methods are what decorators made of them, one of them torch's."""
+
+    scale = 2.0
+
+    @torch.no_grad()
+    @scaled
+    def forward(self, x: Any) -> Any:
+        return self.other(x) + 1
+
+    @scaled
+    def other(self, x: Any) -> Any:
+        return x - 1
+
+
+@pytest.mark.parametrize("budget", [0, 200])
+def test_decorated_methods(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that many methods share, and methods behind a decorator of torch's, are found with and without hooks."""
+    monkeypatch.setattr(hooks, "MAX_INSTALLS", budget)
+    model = Decorated()
+    jitted = thunder.jit(model)
+    for _ in range(2):
+        torch.testing.assert_close(jitted(X), model(X))
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 1), thunder.explain(jitted)
+    monkeypatch.setattr(Decorated, "other", lambda self, x: x * 5)
+    torch.testing.assert_close(jitted(X), model(X))
+    assert thunder.cache_misses(jitted) == 2
+    monkeypatch.setattr(Decorated, "forward", torch.no_grad()(scaled(lambda self, x: x)))
+    torch.testing.assert_close(jitted(X), model(X))
+    assert thunder.cache_misses(jitted) == 3
+
+
 def test_under_a_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that runs cannot be watched there: functions that are reached are taken to run."""
     if sys.version_info >= (3, 12):

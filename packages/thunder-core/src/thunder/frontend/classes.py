@@ -52,7 +52,8 @@ class Classes(Values):
         self._reach(place, cls, [AttributesSnapshot(place, cls, dict(cls.__dict__))])
         for name, raw in list(cls.__dict__.items()):
             for fn in kinds.functions_in(raw):
-                self._methods.setdefault(id(fn.__code__), (cls, name))
+                for code in kinds.codes_of(fn):
+                    self._methods.setdefault(id(code), []).append((cls, name))
                 if not self._watch.available and name.startswith("__"):
                     self._class_read(cls, name, raw)
 

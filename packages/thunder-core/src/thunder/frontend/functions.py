@@ -75,8 +75,7 @@ class Functions(Classes):
             return  # written by the library when it was imported: the __init__ of a dataclass
         functions = self._functions.get(id(code))
         if functions is None and id(code) in self._methods:
-            cls, name = self._methods[id(code)]
-            self._class_read(cls, name, cls.__dict__.get(name))
+            self._method_ran(code)
             functions = self._functions.get(id(code))
         if functions is None and id(code) not in self._nested:
             if _is_imported_now(frame):
@@ -86,13 +85,16 @@ class Functions(Classes):
             self._function_ran(place, fn)
         self._code(code, frame.f_globals)
 
+    def _method_ran(self, code: CodeType) -> None:
+        """A method ran that no read led to: that of any class which has it, bare or decorated."""
+        for cls, name in self._methods.get(id(code), ()):
+            self._class_read(cls, name, cls.__dict__.get(name))
+
     def _find_stranger(self, code: CodeType, scope: dict[str, Any]) -> None:
         """Code that ran though nothing led to it: a function of its module, or one that no path leads to."""
         if id(code) in self._functions or id(code) in self._nested:
             return
-        if id(code) in self._methods:
-            cls, name = self._methods[id(code)]
-            self._class_read(cls, name, cls.__dict__.get(name))
+        self._method_ran(code)
         found = scope.get(code.co_name)
         if isinstance(found, types.FunctionType) and found.__code__ is code:
             self.value(self._scope(scope).place.item(code.co_name), found)

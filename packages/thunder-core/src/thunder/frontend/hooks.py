@@ -38,8 +38,8 @@ class Reader(Protocol):
 
 ABSENT = object()
 
-# Python 3.13 gives each class a limited number of versions: hooked too often, it would be slow for ever after.
-MAX_INSTALLS = 200
+# Since 3.13 Python gives each class a limited number of versions: hooked too often, it would be slow for ever after.
+MAX_INSTALLS = 200 if sys.version_info >= (3, 13) else sys.maxsize
 _installs: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _HEAP_TYPE, _IMMUTABLE = 1 << 9, 1 << 8
 _NEVER = (functools.partial, threading.local, type, torch.Tensor, torch.jit.ScriptModule)

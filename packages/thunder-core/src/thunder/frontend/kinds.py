@@ -26,7 +26,7 @@ import torch
 from thunder.core.symbol import Symbol
 from thunder.frontend.codes import is_library
 from thunder.frontend.handle import Handle
-from thunder.frontend.snapshots import CONTAINERS, dict_type
+from thunder.frontend.snapshots import CONTAINERS, cell_value, dict_type
 
 __all__ = ["CONTAINERS", "EXACT", "all_plain", "frozen", "items_of", "kind_of"]
 
@@ -205,6 +205,18 @@ def functions_in(raw: Any) -> list[types.FunctionType]:
     else:
         return []
     return [f for f in raw if isinstance(f, types.FunctionType)]
+
+
+def codes_of(fn: types.FunctionType) -> list[types.CodeType]:
+    """The code of a function, and of those that it closes over, as decorated functions do."""
+    found, pending = {id(fn): fn}, [fn]
+    while pending:
+        for cell in pending.pop().__closure__ or ():
+            inner = cell_value(cell)
+            if isinstance(inner, types.FunctionType) and id(inner) not in found:
+                found[id(inner)] = inner
+                pending.append(inner)
+    return [f.__code__ for f in found.values()]
 
 
 def plain_class_attributes(cls: type) -> list[str]:

@@ -85,7 +85,7 @@ class Values:
         self._strangers: dict[int, tuple[CodeType, dict[str, Any]]] = {}
         self._nested: set[int] = set()
         self._classes: dict[type, Place] = {}
-        self._methods: dict[int, tuple[type, str]] = {}
+        self._methods: dict[int, list[tuple[type, str]]] = {}
         self._own_names: dict[type, set[str]] = {}
         self._lookups: dict[tuple[type, str], Any] = {}
         self._globals: dict[int, GlobalsSnapshot] = {}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models of Transformers under `thunder.jit`. `nox -s models` runs this; the test suite does without Transformers."""
+
+from __future__ import annotations
+
+import pytest
+from zoo.checks import check_generate, check_outputs, check_training
+from zoo.entry import Entry
+from zoo.transformers_models import MODELS
+
+GENERATING = [(entry, mode) for entry in MODELS for mode in entry.generate]
+
+
+def test_there_are_enough() -> None:
+    """At least thirty models, of every family, each named once."""
+    assert len(MODELS) >= 30
+    assert len({entry.name for entry in MODELS}) == len(MODELS)
+    assert {entry.family for entry in MODELS} == {
+        "encoder", "decoder", "encoder-decoder", "mixture of experts", "state space", "vision", "audio"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", MODELS, ids=str)
+def test_outputs(entry: Entry) -> None:
+    """Outputs and caches in eval mode are eager's."""
+    check_outputs(entry)
+
+
+@pytest.mark.parametrize("entry", [entry for entry in MODELS if entry.gradients], ids=str)
+def test_training(entry: Entry) -> None:
+    """Losses and gradients in train mode are eager's."""
+    check_training(entry)
+
+
+@pytest.mark.parametrize(("entry", "mode"), GENERATING, ids=[f"{entry}-{mode}" for entry, mode in GENERATING])
+def test_generate(entry: Entry, mode: str) -> None:
+    """Tokens are eager's."""
+    check_generate(entry, mode)

@@ -6,9 +6,9 @@
     fast = thunder.jit(model, transforms=[MaterializationTransform("cuda", state_dict=torch.load(…, mmap=True))])
 
 Contract: each tensor of the module that is on the meta device gets memory on `device`, and its value from `state_dict`
-under its name, or from the `reset_parameters` of the submodule it belongs to, or from `initialize(submodule)` where that
-has none; where nothing has it, that is an error which names it. Tensors that are on another device stay as they are; tied ones stay tied. Transforms that come later in
-the list (quantization, adapters) see the values.
+under its name, or from the `reset_parameters` of the submodule it belongs to, or from `initialize(submodule)` where
+that has none; where nothing has it, that is an error which names it. Tensors that are on another device stay as they
+are; tied ones stay tied. Transforms that come later in the list (quantization, adapters) see the values.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class MaterializationTransform(Transform):
         if unset:
             where = "neither in the state dict nor set by a reset_parameters" if given else "set by no reset_parameters"
             raise ValueError(
-                f"MaterializationTransform: these tensors are {where}: {', '.join(unset.values())}. Put them into "
-                "state_dict under these names (buffers too), give their module a reset_parameters method, or initialize= a function that sets them"
+                f"MaterializationTransform: these tensors are {where}: {', '.join(unset.values())}. Put them "
+                "into state_dict under these names (buffers too), give their module a reset_parameters "
+                "method, or give initialize= a function that sets them"
             )
 
     def _given(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:

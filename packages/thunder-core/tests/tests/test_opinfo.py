@@ -104,3 +104,20 @@ def test_directives() -> None:
     assert for_all.marks("test_errors", "torch", "cuda", None) == []
     off = info(test_directives=(DecorateInfo(pytest.mark.skip, active_if=False),))
     assert off.marks("test_errors", "torch", "cpu", None) == []
+
+
+def test_samples_left_out() -> None:
+    """Where torch itself crashes, as their declaration says; elsewhere they are there."""
+
+    def generator(op: OpInfo, device: Any, dtype: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+        yield SampleInput(torch.ones(2))
+        yield SampleInput(torch.ones(0)).left_out_when("it divides by zero", device="cuda")
+        yield SampleInput(torch.ones(3)).left_out_when("it did once", torch="<1.0")
+        yield SampleInput(torch.ones(4)).left_out_when("always", device="meta", torch=">=2")
+
+    info = OpInfo(torch.neg, name="neg_of_this_test", sample_input_generator=generator)
+    assert [len(s.args[0]) for s in info.sample_inputs("cpu", torch.float32)] == [2, 0, 3, 4]
+    assert [len(s.args[0]) for s in info.sample_inputs("cuda:0", torch.float32)] == [2, 3, 4]
+    assert [len(s.args[0]) for s in info.sample_inputs("meta", torch.float32)] == [2, 0, 3]
+    with pytest.raises(AssertionError, match="has to be said"):
+        SampleInput().left_out_when("", device="cuda")

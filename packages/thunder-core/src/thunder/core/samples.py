@@ -32,11 +32,21 @@ class MakeTensor(Protocol):
 class SampleInput:
     """The arguments of one call."""
 
-    __slots__ = ("args", "kwargs")
+    __slots__ = ("args", "kwargs", "unless")
 
     def __init__(self, *args: Any, **kwargs: Any):
         self.args = args
         self.kwargs = kwargs
+        self.unless: dict[str, Any] | None = None
+
+    def left_out_when(self, reason: str, **conditions: Any) -> SampleInput:
+        """The same sample, left out where conditions hold: torch itself crashes or reads foreign memory there.
+
+        The conditions are those of known failures: `device="cuda"`, `torch="<2.12"`, `library="acme<2"`.
+        """
+        assert reason.strip() and conditions, "why a sample is left out, and where, has to be said"
+        self.unless = conditions
+        return self
 
     def __repr__(self) -> str:
         return f"[SampleInput args={self.args} kwargs={self.kwargs}]"

@@ -78,7 +78,7 @@ def known_failures_of(
     for i, entry in enumerate(entries, start=1):
         where = f"entry {i} of {origin}"
         _check(entry, where)
-        if _holds(entry.get("when", {}), devices, where):
+        if holds(entry.get("when", {}), devices, where):
             dtypes = entry.get("dtypes")
             found.append(
                 KnownFailure(
@@ -128,16 +128,17 @@ def _check(entry: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _holds(when: Mapping[str, Any], devices: Sequence[str], where: str) -> bool:
+def holds(when: Mapping[str, Any], devices: Sequence[str], where: str) -> bool:
+    """Whether all the conditions of a `when` are true here, of tests on `devices`."""
     for key, wanted in when.items():
         for each in (wanted,) if isinstance(wanted, str) else tuple(wanted):
             if key == "device":
-                holds = any(d.partition(":")[0] == each for d in devices)
+                true = any(d.partition(":")[0] == each for d in devices)
             elif key == "torch":
-                holds = _version_is(torch.__version__, each, where)
+                true = _version_is(torch.__version__, each, where)
             else:
-                holds = _library_is(each, where)
-            if not holds:
+                true = _library_is(each, where)
+            if not true:
                 return False
     return True
 

@@ -81,8 +81,9 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((5, 3)), _indices(make, 6, high=5), -1, True)
     yield SampleInput(make((5, 3)), _indices(make, high=5))
     yield SampleInput(make((5, 3)), _indices(make, 0, high=5))
-    # Without a gradient: torch's kernel on a GPU reads memory that is not there.
-    yield SampleInput(make((5, 0), requires_grad=False), _indices(make, 2, high=5))
+    yield SampleInput(make((5, 0)), _indices(make, 2, high=5)).left_out_when(
+        "the kernel of the gradient reads memory that is not there", device="cuda"
+    )
 
 
 @embedding.errors

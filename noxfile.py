@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent
 PACKAGES = {path.parent.name: path.parent for path in sorted((ROOT / "packages").glob("*/pyproject.toml"))}
 CORE = "thunder-core"
 TORCH = "torch==2.13.0"
+PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 PLUGIN_GROUP = "thunder.executors.v1"
 
 # Two workers, each with one torch thread: on small tensors more threads only wait for one another.
@@ -163,6 +164,27 @@ def tests(session: nox.Session) -> None:
             env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
             success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in another package
         )
+
+
+@nox.session(python=PYTHONS)
+def versions(session: nox.Session) -> None:
+    """Run core's tests on another Python (`nox -s versions-3.13`), with its newest torch or the one of THUNDER_TORCH.
+
+    Unlike the other jobs this one installs a torch of its own: `THUNDER_TORCH=torch==2.11.0 nox -s versions-3.12`.
+    """
+    session.install(os.environ.get("THUNDER_TORCH", "torch"))
+    session.install(*requirements_of(CORE, ["tests"]))
+    session.install("--no-deps", "--editable", str(PACKAGES[CORE]))
+    check_environment(session)
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        "--import-mode=importlib",
+        *workers(session.posargs),
+        *session.posargs,
+        env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
+    )
 
 
 @nox.session

@@ -139,7 +139,7 @@ def _class_of(description: Any) -> type:
 
 
 def _remake(description: Any) -> Any:
-    cls = _class_of(description)
+    cls: Any = _class_of(description)
     return cls.__new__(cls)
 
 
@@ -152,7 +152,7 @@ def _variant(mixin: type, original: type) -> type:
 
 def become(module: torch.nn.Module, mixin: type) -> Any:
     """Makes `module` an instance of the variant of its class that `mixin` gives, and returns it."""
-    kind = type(module)
+    kind: Any = type(module)
     if getattr(kind, "__slots__", None):
         raise ThunderError(f"{kind.__name__} has __slots__, so no variant of it can be made")
     module.__class__ = _variant(mixin, kind)

@@ -48,7 +48,7 @@ class Value:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = getattr(torch.Tensor, name, None)
+        found: Any = getattr(torch.Tensor, name, None)
         if found is None:
             raise AttributeError(f"tensors have no attribute {name!r}")
         if callable(found) and not isinstance(found, property):
@@ -109,10 +109,10 @@ def _operator(method: str, *, swapped: bool = False) -> Callable[..., Any]:
     return apply
 
 
-for _dunder, _method in OPERATORS.items():
-    setattr(Value, _dunder, _operator(_method))
+for _dunder, _name in OPERATORS.items():
+    setattr(Value, _dunder, _operator(_name))
     if _dunder.strip("_") not in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge"):
-        setattr(Value, f"__r{_dunder.strip('_')}__", _operator(_method, swapped=True))
+        setattr(Value, f"__r{_dunder.strip('_')}__", _operator(_name, swapped=True))
 
 
 class _Recorder:

@@ -85,6 +85,7 @@ class Nf4(Int8):
 
     prefix = "Nf4"
     BLOCK = 64
+    weight_nf4: torch.Tensor
 
     def quantize(self, weight: torch.Tensor) -> None:
         packed, scales = self._packed(weight)

@@ -26,6 +26,10 @@ _ATTRIBUTES = {
     "cache_hits": "thunder.api",
     "cache_misses": "thunder.api",
     "reset": "thunder.api",
+    **dict.fromkeys(
+        ("grad", "grad_and_value", "value_and_grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian"),
+        "thunder.frontend.functional",
+    ),
     "Transform": "thunder.transforms.base",
     "diff_traces": "thunder.core.history",
     "provenance": "thunder.core.history",

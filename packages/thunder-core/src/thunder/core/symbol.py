@@ -169,7 +169,8 @@ class Symbol:
         """Decorator: the operation over a batch, as `(b, *args, **kwargs) -> output`.
 
         Tensors `a` with `a in b` have the batch as their first dimension, and so have the outputs. `b` is a
-        `thunder.transforms.batching.Batch`, which helps with the rest.
+        `thunder.transforms.batching.Batch`, which helps with the rest. NotImplemented leaves a call to what the
+        operation decomposes into.
         """
         self.batch_rule = rule
         return rule

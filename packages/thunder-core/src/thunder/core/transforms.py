@@ -11,6 +11,8 @@ _HOMES = {
     "put_grad": "thunder.core.prims",
     "put_grads": "thunder.core.prims",
     "register_grad": "thunder.transforms.autodiff",
+    "register_jvp": "thunder.transforms.forward",
+    "register_batch": "thunder.transforms.batching",
     "grad": "thunder.frontend.grad",
     "dce": "thunder.transforms.dce",
     "cse": "thunder.transforms.cse",

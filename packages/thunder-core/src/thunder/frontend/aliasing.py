@@ -72,6 +72,8 @@ def _part(handle: Handle) -> None:
 
 def write(handle: Handle, new: TensorProxy, name: str) -> None:
     """Gives a handle, and all that shares its memory, a new value."""
+    for part in handle._tracer.parts:
+        part.check_write(handle, name)
     old = read(handle)
     new = _as_stored(old, new, name)
     _part(handle)

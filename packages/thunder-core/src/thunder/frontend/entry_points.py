@@ -7,6 +7,7 @@ threads, and thunder and torch themselves.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from thunder.core.errors import TracingError
 from thunder.core.state import state
 from thunder.frontend.checkpointing import checkpoint_traced
 from thunder.frontend.custom_function import apply_traced
+from thunder.torch import private
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
@@ -104,6 +106,27 @@ def _checkpointed(tracer: Tracer) -> list[tuple[Any, str, Any]]:
     return found
 
 
+def _function_transforms(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+    """The transforms of `torch.func`, and those of torch's functions that do their work.
+
+    Programs hold transforms, and functions that were made by them, under names of their own: these are seen through the
+    latter.
+    """
+    from thunder.frontend import functional
+
+    def here_or(fn: Any, ours: Any) -> Any:
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (ours if state.frontend is tracer else fn)(*args, **kwargs)
+
+        return call
+
+    public = ("grad", "grad_and_value", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian")
+    found = [(torch.func, name, getattr(functional, name)) for name in public] + [(torch, "vmap", functional.vmap)]
+    found += [(module, name, getattr(functional, ours)) for module, name, ours in private.function_transforms()]
+    return [(owner, name, here_or(getattr(owner, name), ours)) for owner, name, ours in found]
+
+
 @contextmanager
 def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     """Within it, what torch's overrides do not reach goes to `tracer`, where its program calls it."""
@@ -135,11 +158,10 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
         (function, "apply", classmethod(traced_apply)),
         (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),
     ]
-    for name in ("grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize"):
-        fn = getattr(torch.func, name, None)
-        if fn is not None:
-            owners.append((torch.func, name, refused(f"torch.func.{name}", fn)))
-    owners.append((torch, "vmap", refused("torch.vmap", torch.vmap)))
+    linearize = getattr(torch.func, "linearize", None)
+    if linearize is not None:
+        owners.append((torch.func, "linearize", refused("torch.func.linearize", linearize)))
+    owners += _function_transforms(tracer)
     owners.append((torch, "cond", refused("torch.cond", torch.cond)))
     owners.append((torch, "compile", _uncompiled(tracer, torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")

@@ -46,11 +46,19 @@ def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
     position = {id(b): i for i, b in enumerate(program)}
     needed = {id(producers[p.name]): producers[p.name] for p in wanted if p.name in producers}
     for p in wanted:
-        if p.name not in producers:
+        if p.name in tracer.stand_ins:
+            known[p.name] = _stand_in(tracer, *tracer.stand_ins[p.name])
+        elif p.name not in producers:
             known[p.name] = _contiguous(p)
     for bsym in sorted(needed.values(), key=lambda b: position[id(b)]):
         _run(bsym, known)
     return known.get(value.name, _contiguous(value))
+
+
+def _stand_in(tracer: Tracer, outer: TensorProxy, batch_dim: int | None) -> torch.Tensor:
+    whole = meta_tensor(tracer, outer)
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        return whole if batch_dim is None else whole.select(batch_dim, 0)
 
 
 def _contiguous(p: TensorProxy) -> torch.Tensor:

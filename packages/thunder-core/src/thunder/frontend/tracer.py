@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,6 +34,9 @@ from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import hush, resume
 from thunder.frontend.symbolic import Inputs
 from thunder.transforms.checkpoint import settle
+
+if TYPE_CHECKING:
+    from thunder.frontend.parts import Part
 
 try:
     from thunder.torch.shape import MAYBE_VIEW
@@ -119,6 +122,8 @@ class Tracer:
         self.uncacheable: str | None = None  # why this trace is good for one call only
         self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
+        self.parts: list[Part] = []  # those that are being traced to be transformed (`frontend/parts.py`)
+        self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # their inputs: of what, and where it is batched
         self._known: dict[int, Lifted] = {}
         self._lift = lift
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
@@ -172,7 +177,7 @@ class Tracer:
             if tensor._tracer is not self:
                 raise TracingError(
                     f"a tensor of another trace ({tensor!r}) was used: it was kept from an earlier call of a traced "
-                    "function. Return it from that function instead of storing it"
+                    "function, or from a function under vmap. Return it from that function instead of storing it"
                 )
             return tensor
         if not self._lift:

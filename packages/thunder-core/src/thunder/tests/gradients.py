@@ -39,13 +39,13 @@ def gradients_of(result: Any, leaves: Sequence[torch.Tensor], *, create_graph: b
     outputs = [x for x in running.tensors_in(result) if x.requires_grad]
     if not outputs:
         return [torch.zeros_like(x) for x in leaves]
-    cotangents = [_cotangent(x) for x in outputs]
+    cotangents = [cotangent(x) for x in outputs]
     found = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True, create_graph=create_graph)
     # No gradient and a gradient of zeros say the same.
     return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)]
 
 
-def _cotangent(x: torch.Tensor) -> torch.Tensor:
+def cotangent(x: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(running.SEED)
     kind = torch.complex128 if x.is_complex() else torch.float64
     # Away from zero, so that nothing is hidden by a factor that happens to be small.
@@ -100,7 +100,7 @@ def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
     outputs = [i for i, x in enumerate(running.tensors_in(result)) if x.requires_grad]
     if not outputs:
         return None
-    directions = [_cotangent(x) - 1 for x in leaves]
+    directions = [cotangent(x) - 1 for x in leaves]
     derivative = sum(_inner(g, d) for g, d in zip(gradients_of(result, leaves), directions))
 
     def moved(step: float) -> list[torch.Tensor]:
@@ -110,7 +110,7 @@ def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
             found = running.tensors_in(jitted(there.args, there.kwargs))
         return [found[i] for i in outputs]
 
-    difference = sum(_inner(_cotangent(a), a - b) / (2 * STEP) for a, b in zip(moved(STEP), moved(-STEP)))
+    difference = sum(_inner(cotangent(a), a - b) / (2 * STEP) for a, b in zip(moved(STEP), moved(-STEP)))
     if not math.isclose(derivative, difference, rel_tol=DIFFERENCE[0], abs_tol=DIFFERENCE[1]):
         raise Mismatch(f"the derivative in a random direction is {derivative}, but the difference says {difference}")
     return trace
@@ -138,7 +138,7 @@ def _true_gradients(case: Case, sample: SampleInput, leaves: Sequence[torch.Tens
         result = running.reference(case.info, running.map_tensors(sample, widen))
     outputs = [x for x in running.tensors_in(result) if x.requires_grad]
     # The cotangents have to be those of the narrow type, rounding included.
-    cotangents = [widened(_cotangent(x.detach().to(_narrow(x, leaves[0])))) for x in outputs]
+    cotangents = [widened(cotangent(x.detach().to(_narrow(x, leaves[0])))) for x in outputs]
     found = torch.autograd.grad(outputs, list(wide.values()), cotangents, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wide.values(), found)]
 

@@ -194,6 +194,11 @@ def _prelu(input: Any, weight: Any) -> Any:
     return clang.where(input > 0, input, input * weight)
 
 
+@prelu.batch
+def _(b: Any, *args: Any) -> Any:
+    return NotImplemented  # which dimension has the channels depends on how many there are
+
+
 @prelu.samples
 def _(make: MakeTensor) -> Any:
     for shape, weight in (((4, 3), (3,)), ((4, 3), (1,)), ((2, 3, 4), (3,)), ((5,), (1,)), ((), ()), ((0, 3), (3,))):

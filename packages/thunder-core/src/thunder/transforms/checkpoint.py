@@ -29,7 +29,7 @@ from thunder.transforms.dce import has_effect
 if TYPE_CHECKING:
     from thunder.transforms.autodiff import JointTrace
 
-__all__ = ["region", "settle"]
+__all__ = ["anew", "region", "settle"]
 
 _numbers = itertools.count()
 Source = tuple[Device, Any]  # of random numbers: a device's own, or a generator
@@ -46,7 +46,7 @@ class Region(Symbol):
             trace = state.trace
             assert trace is not None
             names: dict[str, Any] = {p.name: a for p, a in zip(inputs, args)}
-            for op in _anew(operations, names, trace):
+            for op in anew(operations, names, trace):
                 trace.record(op)
             return tuple([names[p.name] for p in outputs])
 
@@ -96,7 +96,7 @@ def _settled(operations: Sequence[BoundSymbol], used: set[str]) -> list[BoundSym
     return out[::-1]
 
 
-def _anew(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace) -> list[BoundSymbol]:
+def anew(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace) -> list[BoundSymbol]:
     """The same operations on other values, which `names` gives, with results of their own, which it is told."""
 
     def name(ops: Sequence[BoundSymbol]) -> None:
@@ -192,7 +192,7 @@ def _backward(
             behind = prims.barrier(*tensors, *states) if tensors or states else ()
             before = _exchanged(behind[len(tensors) :], sources)
         names: dict[str, Any] = {p.name: q for p, q in zip(tensors, behind)}
-        second = _anew(again, names, trace)
+        second = anew(again, names, trace)
         with trace.scope() as end:
             _exchanged(before, sources)
         with trace.scope() as put:

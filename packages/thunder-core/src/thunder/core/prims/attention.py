@@ -57,6 +57,15 @@ def _tensors(make: MakeTensor) -> list[Any]:
 _HOW = (0.0, False, 0.3, "flash")
 
 
+@attention_dropout.batch
+def _(b: Any, query: Any, key: Any, value: Any, attn_mask: Any, *how: Any) -> Any:
+    if b.randomness == "same" or attn_mask is not None:
+        return NotImplemented
+    rows = b.shape(query)[0]
+    out, lse, *drawn = attention_dropout(b.merge(query), b.merge(key), b.merge(value), None, *how)
+    return b.split(out, rows), b.split(lse, rows), *drawn
+
+
 @attention_dropout.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(*_tensors(make), None, *_HOW)
@@ -89,6 +98,19 @@ def _(*args: Any) -> Any:
         "the gradient of a gradient through attention with dropout is not supported, as in torch: use dropout_p=0 or "
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
     )
+
+
+@attention_dropout_backward.batch
+def _(
+    b: Any, grad: Any, query: Any, key: Any, value: Any, attn_mask: Any, out: Any, lse: Any, seed: Any, offset: Any,
+    *how: Any,
+) -> Any:  # fmt: skip
+    if attn_mask is not None or seed in b:
+        return NotImplemented
+    rows = b.shape(query)[0]
+    tensors = [b.merge(x) for x in (grad, query, key, value)]
+    found = attention_dropout_backward(*tensors, None, b.merge(out), b.merge(lse), seed, offset, *how)
+    return tuple([b.split(x, rows) for x in found])
 
 
 @attention_dropout_backward.samples

@@ -14,6 +14,7 @@ from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import check_same_device
+from thunder.core.prims.shape import reshape, transpose
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -209,6 +210,49 @@ def _(v: Any, out: Any, g: Any, a: Any, weight: Any, *how: Any) -> Any:
 @convolution_weight_grad.vjp
 def _(v: Any, out: Any, g: Any, a: Any, weight: Any, *how: Any) -> Any:
     return convolution(a, v, None, *how), convolution_input_grad(g, a, v, *how), None
+
+
+# -- over a batch: as further rows of the input, or, where the weights differ, as groups of channels ------------------
+def _as_groups(b: Any, x: Any) -> Any:
+    """Inputs (examples, batch, channels, …) as (batch, examples and channels, …)."""
+    x = b.expand(x)
+    x = transpose(x, (1, 0, *range(2, x.ndim)))
+    return reshape(x, (x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:]))
+
+
+def _from_groups(b: Any, x: Any) -> Any:
+    x = reshape(x, (x.shape[0], b.size, x.shape[1] // b.size, *x.shape[2:]))
+    return transpose(x, (1, 0, *range(2, x.ndim)))
+
+
+def _grouped(b: Any, how: Any) -> Any:
+    return (*how[:-1], how[-1] * b.size)
+
+
+@convolution.batch
+def _(b: Any, a: Any, weight: Any, bias: Any, *how: Any) -> Any:
+    if weight not in b and bias not in b:
+        return b.split(convolution(b.merge(a), weight, bias, *how), a.shape[1])
+    if weight not in b:
+        out = convolution(b.merge(a) if a in b else a, weight, None, *how)
+        out = b.split(out, a.shape[1]) if a in b else out
+        return out + reshape(bias, (b.size, 1, bias.shape[1], *[1] * (weight.ndim - 2)))
+    bias = None if bias is None else b.merge(bias)
+    return _from_groups(b, convolution(_as_groups(b, a), b.merge(weight), bias, *_grouped(b, how)))
+
+
+@convolution_input_grad.batch
+def _(b: Any, g: Any, a: Any, weight: Any, *how: Any) -> Any:
+    if weight not in b:
+        return b.split(convolution_input_grad(b.merge(g), b.merge(a), weight, *how), b.shape(a)[0])
+    found = convolution_input_grad(_as_groups(b, g), _as_groups(b, a), b.merge(weight), *_grouped(b, how))
+    return _from_groups(b, found)
+
+
+@convolution_weight_grad.batch
+def _(b: Any, g: Any, a: Any, weight: Any, *how: Any) -> Any:
+    found = convolution_weight_grad(_as_groups(b, g), _as_groups(b, a), b.merge(weight), *_grouped(b, how))
+    return b.split(found, b.shape(weight)[0])
 
 
 # (shape of a, shape of weight, has a bias, stride, padding, dilation, transposed, output_padding, groups)

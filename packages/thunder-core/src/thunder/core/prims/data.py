@@ -51,6 +51,11 @@ def _(g: Any, out: Any, a: Any, device: Any) -> Any:
     return device_put(g, a.device)
 
 
+@device_put.batch
+def _(b: Any, a: Any, device: Any) -> Any:
+    return device_put(a, device)
+
+
 @device_put.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 2)), devices.cpu)
@@ -69,6 +74,11 @@ def stride_order(a: TensorProxy, order: Sequence[int], /) -> TensorProxy:
 @stride_order.vjp
 def _(g: Any, out: Any, a: Any, order: Any) -> Any:
     return g
+
+
+@stride_order.batch
+def _(b: Any, a: Any, order: Any) -> Any:
+    return stride_order(a, (len(order), *order))
 
 
 @stride_order.samples
@@ -95,6 +105,11 @@ def _(g: Any, out: Any, a: Any) -> Any:
     return g
 
 
+@clone.batch
+def _(b: Any, a: Any) -> Any:
+    return clone(a)
+
+
 @clone.samples
 def _(make: MakeTensor) -> Any:
     yield from elementwise_unary(make)
@@ -104,6 +119,11 @@ def _(make: MakeTensor) -> Any:
 def detach(a: TensorProxy, /) -> TensorProxy:
     """`a`, through which no gradient flows."""
     return TensorProxy(like=a, requires_grad=False)
+
+
+@detach.batch
+def _(b: Any, a: Any) -> Any:
+    return detach(a)
 
 
 @detach.samples
@@ -125,6 +145,11 @@ def bitcast(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
         lambda: f"self.size(-1) must be divisible by {new // old} to view {sizes}, but got {a.shape[-1]}",
     )
     return TensorProxy(like=a, dtype=dtype, shape=(*a.shape[:-1], last // new))
+
+
+@bitcast.batch
+def _(b: Any, a: Any, dtype: Any) -> Any:
+    return bitcast(a, dtype)
 
 
 @bitcast.samples
@@ -158,6 +183,11 @@ def assign_value(a: TensorProxy, value: TensorProxy, /) -> TensorProxy:
 @assign_value.vjp
 def _(g: Any, out: Any, a: Any, value: Any) -> Any:
     return g, None
+
+
+@assign_value.batch
+def _(b: Any, a: Any, value: Any) -> Any:
+    return assign_value(b.expand(a), b.expand(value))
 
 
 @assign_value.samples

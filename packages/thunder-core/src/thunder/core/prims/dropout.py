@@ -32,6 +32,15 @@ def dropout_noise(a: TensorProxy, p: float, feature: bool, /) -> TensorProxy:
     return TensorProxy(like=a, shape=shape)
 
 
+@dropout_noise.batch
+def _(b: Any, a: Any, p: Any, feature: Any) -> Any:
+    if b.randomness == "same":
+        return dropout_noise(b.first(a), p, feature)
+    if not feature:
+        return dropout_noise(b.expand(a), p, False)
+    return b.split(dropout_noise(b.merge(a), p, True), b.shape(a)[0])
+
+
 @dropout_noise.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 4)), 0.3, False)
@@ -53,6 +62,14 @@ def native_dropout(a: TensorProxy, p: float, /) -> tuple[TensorProxy, TensorProx
 @native_dropout.vjp
 def _(g: Any, out: Any, a: Any, p: Any) -> Any:
     return g[0] * out[1] * (0.0 if p == 1 else 1.0 / (1.0 - p))
+
+
+@native_dropout.batch
+def _(b: Any, a: Any, p: Any) -> Any:
+    if b.randomness == "different":
+        return native_dropout(b.expand(a), p)
+    mask = native_dropout(b.first(a), p)[1]
+    return a * b.expand(mask) * (0.0 if p == 1 else 1.0 / (1.0 - p)), mask
 
 
 @native_dropout.samples

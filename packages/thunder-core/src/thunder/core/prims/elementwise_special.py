@@ -33,6 +33,11 @@ def missing_gradient(a: TensorProxy, of: str, /) -> TensorProxy:
     return TensorProxy(like=a)
 
 
+@missing_gradient.batch
+def _(b: Any, a: Any, of: Any) -> Any:
+    return missing_gradient(a, of)
+
+
 def _unknown(a: Any, of: str) -> Any:
     return missing_gradient(a, of) if differentiable(a) else None
 

@@ -8,7 +8,11 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.creation import iota
+from thunder.core.prims.data import detach
+from thunder.core.prims.elementwise_conditional import where
 from thunder.core.prims.metas import check_same_device
+from thunder.core.prims.shape import broadcast_in_dim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 
@@ -72,6 +76,38 @@ def _(v: Any, out: Any, g: Any, indices: Any, num_weights: Any, padding_idx: Any
 
 def _indices(make: MakeTensor, *shape: int, high: int) -> Any:
     return make(shape, low=0, high=high, dtype=dtypes.int64)
+
+
+@embedding.jvp
+def _(t: Any, out: Any, weight: Any, indices: Any, *how: Any) -> Any:
+    return embedding(t[0], indices)  # the gradient rule leaves rows out and scales others
+
+
+def _in_one_table(b: Any, indices: Any, rows: Any) -> Any:
+    """Indices into the examples' tables, one below the other."""
+    indices = b.expand(indices)
+    start = iota(b.size, start=0, step=rows, device=indices.device, dtype=indices.dtype)
+    return indices + broadcast_in_dim(start, indices.shape, (0,))
+
+
+@embedding.batch
+def _(b: Any, weight: Any, indices: Any, padding_idx: Any = -1, scale: Any = False, sparse: Any = False) -> Any:
+    if weight not in b:
+        return embedding(weight, indices, padding_idx, scale, sparse)
+    out = embedding(b.merge(weight), _in_one_table(b, indices, weight.shape[1]), -1, scale)
+    if padding_idx < 0:
+        return out
+    kept = (b.expand(indices) != padding_idx).unsqueeze(-1)
+    return where(kept.expand(out.shape), out, detach(out))
+
+
+@embedding_backward.batch
+def _(b: Any, g: Any, indices: Any, num_weights: Any, padding_idx: Any, scale: Any) -> Any:
+    g = b.expand(g)
+    if padding_idx >= 0:
+        g = g.masked_fill((b.expand(indices) == padding_idx).unsqueeze(-1), 0)
+    found = embedding_backward(g, _in_one_table(b, indices, num_weights), b.size * num_weights, -1, scale)
+    return b.split(found, num_weights)
 
 
 @embedding.samples

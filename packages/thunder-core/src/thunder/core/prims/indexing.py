@@ -14,7 +14,7 @@ from thunder.core import devices, dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import canonicalize_dim, check_same_device
-from thunder.core.prims.shape import broadcast_in_dim, reshape, slice, sliced_shape
+from thunder.core.prims.shape import broadcast_in_dim, reshape, slice, sliced_shape, transpose
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
@@ -88,6 +88,12 @@ def _(g: Any, out: Any, a: Any, src: Any, starts: Any, ends: Any, strides: Any =
     return slice_scatter(g, zeros, starts, ends, strides), slice(g, starts, ends, strides)
 
 
+@slice_scatter.batch
+def _(b: Any, a: Any, src: Any, starts: Any, ends: Any, strides: Any = None) -> Any:
+    how = (0, *starts), (b.size, *ends), None if strides is None else (1, *strides)
+    return slice_scatter(b.expand(a), b.expand(src), *how)
+
+
 @slice_scatter.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 6)), make((2, 3)), (1, 2), (3, 5))
@@ -127,6 +133,18 @@ def take(a: TensorProxy, dim: int, indices: TensorProxy, /) -> TensorProxy:
 @take.vjp
 def _(g: Any, out: Any, a: Any, dim: Any, indices: Any) -> Any:
     return index_add(g.new_zeros(a.shape), dim, indices, g), None, None
+
+
+@take.batch
+def _(b: Any, a: Any, dim: Any, indices: Any) -> Any:
+    if indices not in b:
+        return take(b.at_least_1d(a), b.dim(a, dim), indices)
+    dim = dim % max(b.ndim(a), 1)
+    if b.ndim(a) == 0:
+        return b.expand(a)
+    if b.ndim(indices) == 0:
+        indices = b.line_up(indices, 1)
+    return b.apply(index, a, (*[None] * dim, indices))
 
 
 @take.samples
@@ -176,6 +194,16 @@ def check_slices_to_write(name: str, a: TensorProxy, dim: int, indices: TensorPr
 @index_add.vjp
 def _(g: Any, out: Any, a: Any, dim: Any, indices: Any, value: Any) -> Any:
     return g, None, None, take(g, dim, indices)
+
+
+@index_add.batch
+def _(b: Any, a: Any, dim: Any, indices: Any, value: Any) -> Any:
+    dim = dim % max(b.ndim(a), 1)
+    if b.ndim(a) == 0:
+        a, value = b.line_up(b.expand(a), 1), b.line_up(b.expand(value), 1)
+    if indices not in b:
+        return index_add(b.expand(a), dim + 1, indices, b.expand(value))
+    return b.apply(index_put, a, (*[None] * dim, b.line_up(indices, 1)), value, True)
 
 
 @index_add.samples
@@ -257,6 +285,39 @@ def _(g: Any, out: Any, a: Any, indices: Any) -> Any:
     return index_put(g.new_zeros(a.shape), indices, g, True), None
 
 
+def _batched_indices(b: Any, a: Any, indices: Any) -> tuple[tuple[Any, ...], list[int], list[int]]:
+    """Indices into a batch, and how the result of indexing with them and that of each example are ordered.
+
+    The second part says where each dimension of the result for an example is in the result for the batch, the third the
+    other way round.
+    """
+    _, first, common = indexed_shape(_like_one(b, a), [None if i is None else _like_one(b, i) for i in indices])
+    ndim, n = b.ndim(a) - sum(i is not None for i in indices) + len(common), len(common)
+    if not any(i in b for i in indices):
+        whole = (None, *indices)
+        at = [d for d, i in enumerate(whole) if i is not None]
+        front = at[-1] - at[0] + 1 != len(at)  # then the indices' dimensions come before the batch
+        order = [n, *range(n), *range(n + 1, ndim + 1)] if front else list(range(ndim + 1))
+    else:
+        count = arithmetic_index((b.size,), (1,), 0, a.device)
+        examples = broadcast_in_dim(count, (b.size, *[1] * n), (0,))
+        whole = (examples, *[i if i is None else b.line_up(i, n) for i in indices])
+        # The batch and the indices' dimensions come first, in one piece.
+        order = [0, *range(n + 1, n + 1 + first), *range(1, n + 1), *range(n + 1 + first, ndim + 1)]
+    return whole, order, [order.index(d) for d in range(ndim + 1)]
+
+
+def _like_one(b: Any, x: TensorProxy) -> TensorProxy:
+    return TensorProxy(like=x, shape=b.shape(x))
+
+
+@index.batch
+def _(b: Any, a: Any, indices: Any) -> Any:
+    whole, order, _ = _batched_indices(b, a, indices)
+    out = index(b.expand(a), whole)
+    return out if order == sorted(order) else transpose(out, tuple(order))
+
+
 @index.samples
 def _(make: MakeTensor) -> Any:
     a = (4, 3, 5)
@@ -310,6 +371,14 @@ def _(g: Any, out: Any, a: Any, indices: Any, values: Any, accumulate: Any = Fal
     return kept, None, index(g, indices), None
 
 
+@index_put.batch
+def _(b: Any, a: Any, indices: Any, values: Any, accumulate: Any = False) -> Any:
+    whole, order, back = _batched_indices(b, a, indices)
+    values = b.expand(values)
+    values = values if order == sorted(order) else transpose(values, tuple(back))
+    return index_put(b.expand(a), whole, values, accumulate)
+
+
 @index_put.samples
 def _(make: MakeTensor) -> Any:
     a = (4, 3, 5)
@@ -350,6 +419,24 @@ def searchsorted(
     )
     check_same_device("searchsorted", s, v)
     return TensorProxy(like=v, dtype=dtypes.int32 if out_int32 else dtypes.int64)
+
+
+@searchsorted.batch
+def _(b: Any, sequence: Any, values: Any, **how: Any) -> Any:
+    if sequence not in b and sequence.ndim == 1:
+        return searchsorted(sequence, values, **how)
+    if b.ndim(sequence) > 1:
+        return searchsorted(b.expand(sequence), b.expand(values), **how)
+    values = b.expand(values)
+    found = searchsorted(sequence, reshape(values, (b.size, _count(values.shape[1:]))), **how)
+    return reshape(found, values.shape)
+
+
+def _count(shape: Sequence[int]) -> Any:
+    out: Any = 1
+    for n in shape:
+        out = out * n
+    return out
 
 
 @searchsorted.samples

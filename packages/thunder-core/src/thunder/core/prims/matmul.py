@@ -11,6 +11,7 @@ from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import check_same_device
+from thunder.core.prims.shape import reshape, transpose
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -152,6 +153,35 @@ MATMUL_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
+@matmul.batch
+def _(b: Any, left: Any, right: Any) -> Any:
+    one, other = b.ndim(left), b.ndim(right)
+    if right not in b and other <= 2 and one > 0:
+        return matmul(left, right)
+    ndim = max(one, other, 2)
+    a = _as_matrices(b, left, -2, ndim)
+    c = _as_matrices(b, right, -1, ndim)
+    out = matmul(a, c)
+    # A vector was a matrix of one row or column, which goes again.
+    rows = out.shape[-2:-1] if one > 1 else ()
+    columns = out.shape[-1:] if other > 1 else ()
+    return reshape(out, (*out.shape[:-2], *rows, *columns))
+
+
+def _as_matrices(b: Any, x: Any, new: int, ndim: int) -> Any:
+    """A factor for one example as matrices, which broadcasts with others of `ndim` dimensions."""
+    if b.ndim(x) > 1:
+        return b.line_up(x, ndim)
+    matrix = reshape(x, (*x.shape[:-1], 1, x.shape[-1]) if new == -2 else (*x.shape, 1))
+    return b.line_up(b.add(matrix), ndim) if x in b else matrix
+
+
+@matmul.jvp
+def _(t: Any, out: Any, a: Any, b: Any) -> Any:
+    moved = [matmul(x, y) for x, y in ((t[0], b), (a, t[1])) if x is not None and y is not None]
+    return moved[0] if len(moved) == 1 else moved[0] + moved[1]
+
+
 @matmul.samples
 def _(make: MakeTensor) -> Any:
     for a, b in MATMUL_SHAPES:
@@ -208,6 +238,33 @@ def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None, /) -
 @linear.vjp
 def _(g: Any, out: Any, a: Any, w: Any, bias: Any = None) -> Any:
     return linear_grads(g, a, w, bias)
+
+
+@linear.jvp
+def _(t: Any, out: Any, a: Any, w: Any, bias: Any = None) -> Any:
+    of_a, of_w, of_bias = (*t, None)[:3]
+    if of_bias is not None and (of_a is None or of_bias.ndim != 1):
+        moved = of_bias.expand(out.shape)
+        of_bias = None
+    else:
+        moved = None
+    for x, y in ((of_a, w), (a, of_w)):
+        if x is not None and y is not None:
+            one = linear(x, y, of_bias if y is w else None) if of_bias is not None and y is w else linear(x, y)
+            moved = one if moved is None else moved + one
+    return moved
+
+
+@linear.batch
+def _(b: Any, a: Any, w: Any, bias: Any = None) -> Any:
+    if w not in b and bias not in b and (bias is None or bias.ndim < 2):
+        return linear(a, w, bias)
+    if bias is not None and b.ndim(bias) > 1:
+        return NotImplemented
+    out = b.apply(matmul, a, b.apply(transpose, w, (1, 0)) if b.ndim(w) == 2 else w)
+    if bias is None:
+        return out
+    return b.expand(out) + (b.line_up(bias, out.ndim - 1) if bias in b else bias)
 
 
 def linear_samples(make: MakeTensor) -> Any:

@@ -79,6 +79,15 @@ def _flat(x: Any, spatial: int) -> Any:
     return x.reshape((*x.shape[:-spatial], math.prod(x.shape[-spatial:])))
 
 
+def _over_batch(b: Any, pool: Any, tensors: Sequence[Any], spatial: int, *how: Any) -> Any:
+    """A pooling over a batch, whose examples are further rows of the input, or its rows where it has none."""
+    if b.ndim(tensors[0]) == spatial + 1:
+        return pool(*[b.expand(x) for x in tensors], *how)
+    rows = b.shape(tensors[0])[0]
+    found = pool(*[b.merge(x) for x in tensors], *how)
+    return tuple([b.split(x, rows) for x in found]) if isinstance(found, tuple) else b.split(found, rows)
+
+
 # -- maximum -----------------------------------------------------------------------------------------------------------
 @prim()
 def max_pool(
@@ -141,6 +150,11 @@ def _all_different(make: MakeTensor, shape: tuple[int, ...]) -> Any:
     )
 
 
+@max_pool.batch
+def _(b: Any, a: Any, kernel_size: Any, *how: Any) -> Any:
+    return _over_batch(b, max_pool, (a,), len(kernel_size), kernel_size, *how)
+
+
 @max_pool.samples
 def _(make: MakeTensor) -> Any:
     for shape, *how in _WINDOWS:
@@ -157,6 +171,11 @@ def _(make: MakeTensor) -> Any:
     )
     yield SampleInput(make((4, 4)), (2, 2), *how), RuntimeError, "tensor expected for input"
     yield SampleInput(make((3, 4, 4)), (2, 2), (1, 1), (2, 2), (1, 1), False), RuntimeError, "at most half of effective"
+
+
+@max_pool_backward.batch
+def _(b: Any, g: Any, a: Any, indices: Any, kernel_size: Any, *how: Any) -> Any:
+    return _over_batch(b, max_pool_backward, (g, a, indices), len(kernel_size), kernel_size, *how)
 
 
 @max_pool_backward.samples
@@ -209,6 +228,11 @@ def _(v: Any, out: Any, g: Any, a: Any, *how: Any) -> Any:
     return avg_pool(v, *how), None
 
 
+@avg_pool.batch
+def _(b: Any, a: Any, kernel_size: Any, *how: Any) -> Any:
+    return _over_batch(b, avg_pool, (a,), len(kernel_size), kernel_size, *how)
+
+
 @avg_pool.samples
 def _(make: MakeTensor) -> Any:
     for shape, kernel, stride, padding, _, ceil_mode in _WINDOWS:
@@ -225,6 +249,11 @@ def _(make: MakeTensor) -> Any:
         "Output size is too small",
     )
     yield SampleInput(make((3, 4, 4)), (2, 2), (1, 1), (0, 0), False, True, 0), RuntimeError, "divisor must be not zero"
+
+
+@avg_pool_backward.batch
+def _(b: Any, g: Any, a: Any, kernel_size: Any, *how: Any) -> Any:
+    return _over_batch(b, avg_pool_backward, (g, a), len(kernel_size), kernel_size, *how)
 
 
 @avg_pool_backward.samples
@@ -318,10 +347,20 @@ _ADAPTIVE: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
+@adaptive_avg_pool.batch
+def _(b: Any, a: Any, output_size: Any) -> Any:
+    return _over_batch(b, adaptive_avg_pool, (a,), len(output_size), output_size)
+
+
 @adaptive_avg_pool.samples
 def _(make: MakeTensor) -> Any:
     for shape, size in _ADAPTIVE:
         yield SampleInput(make(shape), size)
+
+
+@adaptive_max_pool.batch
+def _(b: Any, a: Any, output_size: Any) -> Any:
+    return _over_batch(b, adaptive_max_pool, (a,), len(output_size), output_size)
 
 
 @adaptive_max_pool.samples
@@ -330,10 +369,20 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(_all_different(make, shape), size)
 
 
+@adaptive_avg_pool_backward.batch
+def _(b: Any, g: Any, a: Any, output_size: Any) -> Any:
+    return _over_batch(b, adaptive_avg_pool_backward, (g, a), len(output_size), output_size)
+
+
 @adaptive_avg_pool_backward.samples
 def _(make: MakeTensor) -> Any:
     for shape, size in _ADAPTIVE:
         yield SampleInput(make((*shape[: -len(size)], *size)), make(shape), size)
+
+
+@adaptive_max_pool_backward.batch
+def _(b: Any, g: Any, a: Any, indices: Any, output_size: Any) -> Any:
+    return _over_batch(b, adaptive_max_pool_backward, (g, a, indices), len(output_size), output_size)
 
 
 @adaptive_max_pool_backward.samples

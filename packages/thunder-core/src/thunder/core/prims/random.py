@@ -53,6 +53,11 @@ def uniform(
     return _drawn("uniform", shape, device, dtype, lowest=dtypes.FLOAT)
 
 
+@uniform.batch
+def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
+    return uniform((b.size, *shape), *how, **where)
+
+
 @uniform.samples
 def _(make: MakeTensor) -> Any:
     for shape in _SHAPES:
@@ -79,6 +84,11 @@ def normal(
     """Numbers drawn from the normal distribution with that mean and standard deviation."""
     check(std >= 0, lambda: f"normal expects std >= 0.0, but found std {std}")
     return _drawn("normal", shape, device, dtype, lowest=dtypes.FLOAT)
+
+
+@normal.batch
+def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
+    return normal((b.size, *shape), *how, **where)
 
 
 @normal.samples
@@ -112,6 +122,11 @@ def randint(
     return _drawn("randint", shape, device, dtype, lowest=BOOL)
 
 
+@randint.batch
+def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
+    return randint((b.size, *shape), *how, **where)
+
+
 @randint.samples
 def _(make: MakeTensor) -> Any:
     for shape in _SHAPES:
@@ -132,6 +147,11 @@ def bernoulli(
     """Ones drawn with probability `p`, and zeros."""
     check(0 <= p <= 1, lambda: f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     return _drawn("bernoulli", shape, device, dtype, lowest=BOOL)
+
+
+@bernoulli.batch
+def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
+    return bernoulli((b.size, *shape), *how, **where)
 
 
 @bernoulli.samples
@@ -156,6 +176,11 @@ def bernoulli_tensor(p: TensorProxy, /, *, dtype: dtypes.dtype, generator: Any =
 
 
 bernoulli_tensor.vjp(zero_vjp)
+
+
+@bernoulli_tensor.batch
+def _(b: Any, p: Any, **how: Any) -> Any:
+    return bernoulli_tensor(b.drawn_from(p, "bernoulli"), **how)
 
 
 @bernoulli_tensor.samples
@@ -204,6 +229,14 @@ def multinomial(weights: TensorProxy, num_samples: int, replacement: bool, /, *,
     return TensorProxy(like=weights, shape=(*weights.shape[:-1], num_samples), dtype=int64)
 
 
+@multinomial.batch
+def _(b: Any, weights: Any, *how: Any, **where: Any) -> Any:
+    weights = b.drawn_from(weights, "multinomial")
+    if weights.ndim == 2:
+        return multinomial(weights, *how, **where)
+    return b.split(multinomial(b.merge(weights), *how, **where), weights.shape[1])
+
+
 @multinomial.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((5,), low=0.1, high=1), 3, False)
@@ -228,6 +261,11 @@ def exponential(
     return _drawn("exponential", shape, device, dtype, lowest=INTEGER + 1)
 
 
+@exponential.batch
+def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
+    return exponential((b.size, *shape), *how, **where)
+
+
 @exponential.samples
 def _(make: MakeTensor) -> Any:
     for shape in _SHAPES:
@@ -246,6 +284,11 @@ def geometric(
     """How many draws with probability `p` it takes until one succeeds."""
     check(0 < p < 1, lambda: f"geometric_ expects p to be in (0, 1), but got p={p}")
     return _drawn("geometric", shape, device, dtype, lowest=BOOL + 1)
+
+
+@geometric.batch
+def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
+    return geometric((b.size, *shape), *how, **where)
 
 
 @geometric.samples
@@ -291,6 +334,10 @@ def log_normal(
     return _drawn("log_normal", shape, device, dtype, lowest=dtypes.FLOAT)
 
 
+def _batch_of_draws(draw: Any) -> Any:
+    return lambda b, shape, *how, **where: draw((b.size, *shape), *how, **where)
+
+
 def _two_number_samples(make: MakeTensor) -> Any:
     for shape in _SHAPES:
         yield SampleInput(shape, 0.5, 1.5, **_where(make))
@@ -302,6 +349,7 @@ def _two_number_errors(make: MakeTensor) -> Any:
 
 for _distribution in (cauchy, log_normal):
     _distribution.samples(_two_number_samples)
+    _distribution.batch(_batch_of_draws(_distribution))
     _distribution.errors(_two_number_errors)
 
 
@@ -314,6 +362,11 @@ def poisson(rates: TensorProxy, /, *, generator: Any = None) -> TensorProxy:
 
 
 poisson.vjp(zero_vjp)
+
+
+@poisson.batch
+def _(b: Any, rates: Any, **how: Any) -> Any:
+    return poisson(b.drawn_from(rates, "poisson"), **how)
 
 
 @poisson.samples
@@ -329,6 +382,11 @@ def rrelu_noise(a: TensorProxy, lower: float, upper: float, /) -> TensorProxy:
         raise NotImplementedError(f'"rrelu" not implemented for {a.dtype}: it takes floating point tensors')
     check(lower <= upper, lambda: f"Lower bound should be less than or equal to the upper bound: {lower} > {upper}")
     return TensorProxy(like=a)
+
+
+@rrelu_noise.batch
+def _(b: Any, a: Any, lower: Any, upper: Any) -> Any:
+    return rrelu_noise(b.drawn_from(a, "rrelu"), lower, upper)
 
 
 @rrelu_noise.samples

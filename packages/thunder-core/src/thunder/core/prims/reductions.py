@@ -89,6 +89,11 @@ def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
     return _restored(g, a, dims)
 
 
+@sum.batch
+def _(b: Any, a: Any, dims: Any) -> Any:
+    return sum(*b.reduced(a, dims))
+
+
 @sum.samples
 def _(make: MakeTensor) -> Any:
     yield from _samples(make)
@@ -127,6 +132,11 @@ def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
 def _product_of_earlier(rows: Any) -> Any:
     ones = prims.full((*rows.shape[:-1], 1), 1, device=rows.device, dtype=rows.dtype)
     return prims.cat([ones, rows[..., :-1]], rows.ndim - 1).cumprod(-1)
+
+
+@prod.batch
+def _(b: Any, a: Any, dims: Any) -> Any:
+    return prod(*b.reduced(a, dims))
 
 
 @prod.samples
@@ -173,7 +183,19 @@ def _extremum_samples(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 4), low=0, high=2), (1,))
 
 
+@amax.batch
+def _(b: Any, a: Any, dims: Any) -> Any:
+    return amax(*b.reduced(a, dims))
+
+
 amax.samples(_extremum_samples)
+
+
+@amin.batch
+def _(b: Any, a: Any, dims: Any) -> Any:
+    return amin(*b.reduced(a, dims))
+
+
 amin.samples(_extremum_samples)
 
 
@@ -200,7 +222,19 @@ def _index_samples(make: MakeTensor) -> Any:
         yield SampleInput(make(shape), dim)
 
 
+@argmax.batch
+def _(b: Any, a: Any, dim: Any) -> Any:
+    return argmax(b.at_least_1d(a), b.dim(a, dim))
+
+
 argmax.samples(_index_samples)
+
+
+@argmin.batch
+def _(b: Any, a: Any, dim: Any) -> Any:
+    return argmin(b.at_least_1d(a), b.dim(a, dim))
+
+
 argmin.samples(_index_samples)
 
 
@@ -249,5 +283,17 @@ def _var_samples(make: MakeTensor) -> Any:
         yield from _samples(make, empty=False, correction=correction)
 
 
+@var.batch
+def _(b: Any, a: Any, dims: Any, *, correction: Any) -> Any:
+    return var(*b.reduced(a, dims), correction=correction)
+
+
 var.samples(_var_samples)
+
+
+@var_mean.batch
+def _(b: Any, a: Any, dims: Any, *, correction: Any) -> Any:
+    return var_mean(*b.reduced(a, dims), correction=correction)
+
+
 var_mean.samples(_var_samples)

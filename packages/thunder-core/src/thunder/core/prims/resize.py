@@ -95,10 +95,20 @@ _CASES: tuple[Any, ...] = (
 )
 
 
+@resize.batch
+def _(b: Any, a: Any, *how: Any) -> Any:
+    return b.split(resize(b.merge(a), *how), a.shape[1])
+
+
 @resize.samples
 def _(make: MakeTensor) -> Any:
     for shape, *how in _CASES:
         yield SampleInput(make(shape), *how)
+
+
+@resize_backward.batch
+def _(b: Any, g: Any, input_shape: Any, *how: Any) -> Any:
+    return b.split(resize_backward(b.merge(g), (b.size * input_shape[0], *input_shape[1:]), *how), input_shape[0])
 
 
 @resize_backward.samples

@@ -148,9 +148,29 @@ for _sym in (cummax, cummin):
     _sym.errors(_wrong_dims)
 
 
+@cumsum.batch
+def _(b: Any, a: Any, dim: Any) -> Any:
+    return cumsum(b.at_least_1d(a), b.dim(a, dim))
+
+
+@cummax.batch
+def _(b: Any, a: Any, dim: Any) -> Any:
+    return cummax(b.at_least_1d(a), b.dim(a, dim))
+
+
+@cummin.batch
+def _(b: Any, a: Any, dim: Any) -> Any:
+    return cummin(b.at_least_1d(a), b.dim(a, dim))
+
+
 @cumsum.samples
 def _(make: MakeTensor) -> Any:
     yield from _scan_samples(make, low=-2, high=2)
+
+
+@cumprod.batch
+def _(b: Any, a: Any, dim: Any) -> Any:
+    return cumprod(b.at_least_1d(a), b.dim(a, dim))
 
 
 @cumprod.samples
@@ -159,6 +179,22 @@ def _(make: MakeTensor) -> Any:
     line = make((3, 6), low=0.5, high=2, requires_grad=False)
     line[0, 2] = line[1, 1] = line[1, 4] = 0
     yield SampleInput(line.requires_grad_(bool(make(()).requires_grad)), 1)
+
+
+@logcumsumexp.jvp
+def _(t: Any, out: Any, a: Any, dim: Any) -> Any:
+    # Of all pairs of elements. (The gradient rule takes logarithms of what arrives, so is not linear to look at.)
+    if a.ndim == 0:
+        return t[0]
+    dim = canonicalize_dim(a.ndim, dim)
+    moved, lines, ends = (x.movedim(dim, -1) for x in (t[0], a, out))
+    share = (lines.unsqueeze(-2) - ends.unsqueeze(-1)).exp().tril()
+    return (share @ moved.unsqueeze(-1)).squeeze(-1).movedim(-1, dim)
+
+
+@logcumsumexp.batch
+def _(b: Any, a: Any, dim: Any) -> Any:
+    return logcumsumexp(b.at_least_1d(a), b.dim(a, dim))
 
 
 @logcumsumexp.samples

@@ -51,6 +51,12 @@ def _(g: Any, out: Any, a: Any, dim: Any, index: Any) -> Any:
     return scatter_add(g.new_zeros(a.shape), dim, index, g), None, None
 
 
+@gather.batch
+def _(b: Any, a: Any, dim: Any, index: Any) -> Any:
+    a, index = (b.at_least_1d(b.expand(x)) for x in (a, index))
+    return gather(a, b.dim(a, dim), index)
+
+
 @gather.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 3)), 0, positions(make, (2, 3), 4))
@@ -107,6 +113,12 @@ def _(g: Any, out: Any, a: Any, dim: Any, index: Any, src: Any) -> Any:
     return scatter(g, dim, index, 0), None, None, _written(g, dim, index, src) if isinstance(src, TensorProxy) else None
 
 
+@scatter.batch
+def _(b: Any, a: Any, dim: Any, index: Any, src: Any) -> Any:
+    a, index, src = (b.at_least_1d(b.expand(x)) for x in (a, index, src))
+    return scatter(a, b.dim(a, dim), index, src)
+
+
 @scatter.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 3)), 0, distinct_positions(make, (4, 3), 0), make((4, 3)))
@@ -141,6 +153,12 @@ def scatter_add(a: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy, 
 @scatter_add.vjp
 def _(g: Any, out: Any, a: Any, dim: Any, index: Any, src: Any) -> Any:
     return g, None, None, _written(g, dim, index, src)
+
+
+@scatter_add.batch
+def _(b: Any, a: Any, dim: Any, index: Any, src: Any) -> Any:
+    a, index, src = (b.at_least_1d(b.expand(x)) for x in (a, index, src))
+    return scatter_add(a, b.dim(a, dim), index, src)
 
 
 @scatter_add.samples
@@ -218,6 +236,12 @@ def _product_grads(g: Any, a: Any, dim: Any, index: Any, src: Any, include_self:
 
     at_src = [_written(x, dim, index, src) for x in (nonzero, zeros, g)]
     return share(start, zeros_a, nonzero, zeros, g), share(src, zeros_src, *at_src)
+
+
+@scatter_reduce.batch
+def _(b: Any, a: Any, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: bool = True) -> Any:
+    a, index, src = (b.at_least_1d(b.expand(x)) for x in (a, index, src))
+    return scatter_reduce(a, b.dim(a, dim), index, src, reduce, include_self=include_self)
 
 
 @scatter_reduce.samples

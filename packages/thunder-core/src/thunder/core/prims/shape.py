@@ -55,6 +55,11 @@ def _(g: Any, out: Any, a: Any, shape: Any, dims: Any) -> Any:
     return g if same_shape(g.shape, a.shape) else reshape(g, a.shape)
 
 
+@broadcast_in_dim.batch
+def _(b: Any, a: Any, shape: Any, dims: Any) -> Any:
+    return broadcast_in_dim(a, (b.size, *shape), (0, *[d + 1 for d in dims]))
+
+
 @broadcast_in_dim.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 1)), [2, 3], (0, 1))
@@ -84,6 +89,11 @@ def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
 @reshape.vjp
 def _(g: Any, out: Any, a: Any, shape: Any) -> Any:
     return reshape(g, a.shape)
+
+
+@reshape.batch
+def _(b: Any, a: Any, shape: Any) -> Any:
+    return reshape(a, (b.size, *shape))
 
 
 @reshape.samples
@@ -116,6 +126,11 @@ def _(g: Any, out: Any, a: Any, shape: Any) -> Any:
     return reshape(g, a.shape)
 
 
+@view.batch
+def _(b: Any, a: Any, shape: Any) -> Any:
+    return reshape(a, (b.size, *shape))
+
+
 @view.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 6)), (3, 8))
@@ -140,6 +155,11 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
 @transpose.vjp
 def _(g: Any, out: Any, a: Any, permutation: Any) -> Any:
     return transpose(g, _inverse(permutation))
+
+
+@transpose.batch
+def _(b: Any, a: Any, permutation: Any) -> Any:
+    return transpose(a, (0, *[d + 1 for d in permutation]))
 
 
 @transpose.samples
@@ -169,6 +189,11 @@ def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
     return reshape(g, a.shape)
 
 
+@squeeze.batch
+def _(b: Any, a: Any, dims: Any) -> Any:
+    return squeeze(a, tuple([d + 1 for d in dims]))
+
+
 @squeeze.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 1, 3)), (1,))
@@ -193,6 +218,11 @@ def flip(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
 @flip.vjp
 def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
     return flip(g, dims)
+
+
+@flip.batch
+def _(b: Any, a: Any, dims: Any) -> Any:
+    return flip(a, tuple([b.dim(a, d) for d in dims]))
 
 
 @flip.samples
@@ -244,6 +274,11 @@ def _(g: Any, out: Any, a: Any, starts: Any, ends: Any, strides: Any = None) -> 
     return pad(g, 0, tuple(config))
 
 
+@slice.batch
+def _(b: Any, a: Any, starts: Any, ends: Any, strides: Any = None) -> Any:
+    return slice(a, (0, *starts), (b.size, *ends), None if strides is None else (1, *strides))
+
+
 @slice.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 6)), (1, 2), (3, 6))
@@ -288,6 +323,11 @@ def _(g: Any, out: Any, a: Any, value: Any, config: Any) -> Any:
     # An empty dimension may have become shorter than what was put around it.
     ends = tuple([max(start, end) if n else start for n, start, end in zip(a.shape, starts, ends)])
     return slice(g, starts, ends, tuple([between + 1 for _, _, between in config]))
+
+
+@pad.batch
+def _(b: Any, a: Any, value: Any, config: Any) -> Any:
+    return pad(a, value, ((0, 0, 0), *config))
 
 
 @pad.samples
@@ -341,6 +381,12 @@ def _(g: Any, out: Any, tensors: Any, dim: Any) -> Any:
     return (tuple(grads), None)
 
 
+@cat.batch
+def _(b: Any, tensors: Any, dim: Any) -> Any:
+    tensors = [b.expand(a) for a in tensors]
+    return cat(tensors, b.dim(max(tensors, key=lambda a: a.ndim), dim))
+
+
 @cat.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput([make((2, 3)), make((4, 3))], 0)
@@ -388,6 +434,11 @@ def _(g: Any, out: Any, a: Any, dim: Any, size: Any, step: Any) -> Any:
     windows = out.shape[dim]
     flat = reshape(transpose(g, order), (*a.shape[:dim], windows * size, *a.shape[dim + 1 :]))
     return index_add(zeros, dim, arithmetic_index((windows, size), (step, 1), 0, a.device), flat)
+
+
+@unfold.batch
+def _(b: Any, a: Any, dim: Any, size: Any, step: Any) -> Any:
+    return unfold(b.at_least_1d(a), b.dim(a, dim), size, step)
 
 
 @unfold.samples
@@ -451,6 +502,11 @@ def _(g: Any, out: Any, a: Any, size: Any, stride: Any, storage_offset: Any = No
     where = arithmetic_index(size, stride, storage_offset or 0, a.device)
     flat = index_add(a.new_zeros((_product(a.shape),)), 0, where, reshape(g, (_product(size),)))
     return reshape(flat, a.shape)
+
+
+@as_strided.batch
+def _(b: Any, a: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    return as_strided(a, (b.size, *size), (_product(a.shape[1:]), *stride), storage_offset)
 
 
 @as_strided.samples

@@ -53,6 +53,11 @@ def _(g: Any, out: Any, a: Any, dim: Any = -1, descending: Any = False, stable: 
     return scatter(g[0].new_zeros(a.shape), dim, out[1], g[0])
 
 
+@sort.batch
+def _(b: Any, a: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    return sort(b.at_least_1d(a), b.dim(a, dim), descending, stable)
+
+
 @sort.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(distinct_values(make, 4, 5))
@@ -86,6 +91,11 @@ def topk(
 @topk.vjp
 def _(g: Any, out: Any, a: Any, k: Any, dim: Any = None, *_: Any, **__: Any) -> Any:
     return scatter_add(g[0].new_zeros(a.shape), -1 if dim is None else dim, out[1], g[0])
+
+
+@topk.batch
+def _(b: Any, a: Any, k: Any, dim: Any = None, largest: bool = True, sorted: bool = True) -> Any:
+    return topk(b.at_least_1d(a), k, b.dim(a, -1 if dim is None else dim), largest, sorted)
 
 
 @topk.samples
@@ -123,6 +133,11 @@ def _(g: Any, out: Any, a: Any, k: Any, dim: Any) -> Any:
     dim = canonicalize_dim(a.ndim, dim)
     kept = (*a.shape[:dim], 1, *a.shape[dim + 1 :])
     return scatter(g[0].new_zeros(a.shape), dim, reshape(out[1], kept), reshape(g[0], kept))
+
+
+@kthvalue.batch
+def _(b: Any, a: Any, k: Any, dim: Any) -> Any:
+    return kthvalue(b.at_least_1d(a), k, b.dim(a, dim))
 
 
 @kthvalue.samples

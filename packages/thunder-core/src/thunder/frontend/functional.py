@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`thunder.grad`, `vjp`, `jvp`, `vmap` and their relatives: arguments and results are those of `torch.func`'s.
+
+A transform of a function is a jitted function whose program is that of the function, transformed. Inside of a traced
+program it is a part of that (`derivatives.py`, `vmap.py`), so transforms can be composed in any order, with each other
+and with `thunder.jit`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from thunder.core.state import state
+from thunder.frontend import derivatives
+from thunder.frontend import vmap as batching
+from thunder.frontend.jit import JitFunction
+from thunder.frontend.module import ThunderModule
+from thunder.frontend.options import Options
+
+__all__ = ["grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "value_and_grad", "vjp", "vmap"]
+
+
+# -- the programs -----------------------------------------------------------------------------------------------------
+def _grad(fn: Any, argnums: Any, has_aux: bool, /, *args: Any, **kwargs: Any) -> Any:
+    grads, value = derivatives.grad_and_value(fn, argnums, has_aux, args, kwargs)
+    return (grads, value[1]) if has_aux else grads
+
+
+def _grad_and_value(fn: Any, argnums: Any, has_aux: bool, /, *args: Any, **kwargs: Any) -> Any:
+    return derivatives.grad_and_value(fn, argnums, has_aux, args, kwargs)
+
+
+def _value_and_grad(fn: Any, argnums: Any, has_aux: bool, /, *args: Any, **kwargs: Any) -> Any:
+    grads, value = derivatives.grad_and_value(fn, argnums, has_aux, args, kwargs)
+    return value, grads
+
+
+def _vmap(fn: Any, in_dims: Any, out_dims: Any, randomness: str, chunk_size: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return batching.vmap(fn, in_dims, out_dims, randomness, chunk_size, args, kwargs)
+
+
+def _jacrev(fn: Any, argnums: Any, has_aux: bool, chunk_size: Any, /, *args: Any) -> Any:
+    return derivatives.jacrev(fn, argnums, has_aux, chunk_size, args)
+
+
+def _jacfwd(fn: Any, argnums: Any, has_aux: bool, randomness: str, /, *args: Any) -> Any:
+    return derivatives.jacfwd(fn, argnums, has_aux, randomness, args)
+
+
+def _jvp(fn: Any, strict: bool, has_aux: bool, /, primals: Any, tangents: Any) -> Any:
+    return derivatives.jvp(fn, primals, tangents, strict, has_aux)
+
+
+# -- what torch's own transforms call ---------------------------------------------------------------------------------
+def run_grad(fn: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> Any:
+    """`grad(fn, argnums, has_aux)(*args, **kwargs)`."""
+    return _grad(fn, argnums, has_aux, *args, **kwargs)
+
+
+run_grad_and_value = derivatives.grad_and_value
+run_vmap = _vmap
+
+
+def run_vjp(fn: Any, *primals: Any, argnums: Any = None, has_aux: bool = False) -> Any:
+    """`vjp(fn, *primals)`, for some of the primals."""
+    return derivatives.vjp(fn, primals, argnums, has_aux)
+
+
+def run_jvp(fn: Any, primals: Any, tangents: Any, argnums: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
+    """`jvp(fn, primals, tangents)`, for some of the primals."""
+    return derivatives.jvp(fn, primals, tangents, strict, has_aux, argnums)
+
+
+# -- functions of functions -------------------------------------------------------------------------------------------
+def _plain(fn: Any) -> tuple[Any, Options]:
+    """What a program calls for `fn`, and how it is to be compiled: as `fn` is, where that is jitted."""
+    if not callable(fn):
+        raise TypeError(f"expected a function or a module, not {type(fn).__name__}: {fn!r}")
+    jitted = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
+    if not isinstance(jitted, JitFunction):
+        return fn, Options()
+    return (jitted if jitted._transforms else jitted._fn), jitted._options
+
+
+def _transformed(program: Callable[..., Any], fn: Any, *how: Any, signature: bool = True) -> JitFunction:
+    """The jitted function that runs `program(fn, *how, …)`."""
+    plain, options = _plain(fn)
+    call = functools.partial(program, plain, *how)
+    functools.update_wrapper(call, plain, ("__module__", "__name__", "__qualname__", "__doc__"), ())
+    if signature:
+        try:  # arguments are called in traces what the function calls them
+            target = plain.forward if isinstance(plain, torch.nn.Module) else plain
+            call.__signature__ = inspect.signature(target)  # type: ignore[attr-defined]
+        except (TypeError, ValueError):
+            pass
+    return JitFunction(call, options)
+
+
+def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction:
+    """A function that gives the gradients of `func`, which returns one number, by the arguments `argnums`.
+
+    With `has_aux` `func` returns a pair, of which the second part is handed on: `(gradients, aux)`.
+    """
+    return _transformed(_grad, func, argnums, has_aux)
+
+
+def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction:
+    """A function that gives `(gradients, value)`, or with `has_aux` `(gradients, (value, aux))`."""
+    return _transformed(_grad_and_value, func, argnums, has_aux)
+
+
+def value_and_grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction:
+    """A function that gives `(value, gradients)`, or with `has_aux` `((value, aux), gradients)`."""
+    return _transformed(_value_and_grad, func, argnums, has_aux)
+
+
+def vmap(
+    func: Callable[..., Any],
+    in_dims: Any = 0,
+    out_dims: Any = 0,
+    randomness: str = "error",
+    *,
+    chunk_size: int | None = None,
+) -> JitFunction:
+    """A function that applies `func` to each example of a batch, all at once.
+
+    `in_dims` and `out_dims` say along which dimension each argument and result is a batch; None: it is the same for
+    all. `randomness` says whether examples draw "different" random numbers, the "same", or none ("error"). With
+    `chunk_size` so many examples are computed at a time.
+    """
+    batching.check_vmap_options(randomness, chunk_size)
+    return _transformed(_vmap, func, in_dims, out_dims, randomness, chunk_size)
+
+
+def jacrev(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    has_aux: bool = False,
+    chunk_size: int | None = None,
+    _preallocate_and_copy: bool = False,
+) -> JitFunction:
+    """A function that gives the Jacobian of `func` by the arguments `argnums`, computed by reverse mode.
+
+    `chunk_size` says how many rows are computed at a time.
+    """
+    if chunk_size is not None and not chunk_size > 0:
+        raise ValueError("jacrev: `chunk_size` should be greater than 0.")
+    return _transformed(_jacrev, func, argnums, has_aux, chunk_size)
+
+
+def jacfwd(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,
+    *,
+    randomness: str = "error",
+) -> JitFunction:
+    """A function that gives the Jacobian of `func` by the arguments `argnums`, computed by forward mode."""
+    batching.check_vmap_options(randomness, None)
+    return _transformed(_jacfwd, func, argnums, has_aux, randomness)
+
+
+def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> JitFunction:
+    """A function that gives the second derivatives of `func` by the arguments `argnums`."""
+    return jacfwd(jacrev(func, argnums), argnums)
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+# The programs of functions that were given to `jvp` and `vjp`, which are calls and give no function to keep them.
+_programs: weakref.WeakKeyDictionary[Any, dict[Any, JitFunction]] = weakref.WeakKeyDictionary()
+
+
+def _program_of(fn: Any, key: Any, make: Callable[[], JitFunction]) -> JitFunction:
+    try:
+        known = _programs.setdefault(fn, {})
+    except TypeError:  # nothing that can be kept apart from the function
+        return make()
+    if key not in known:
+        known[key] = make()
+    return known[key]
+
+
+def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
+    """`func(*primals)` and how it moves when the primals move along `tangents`; with `has_aux` also the aux."""
+    if state.frontend is not None:
+        return derivatives.jvp(func, primals, tangents, strict, has_aux)
+    program = _program_of(
+        func, ("jvp", strict, has_aux), lambda: _transformed(_jvp, func, strict, has_aux, signature=False)
+    )
+    return program(primals, tangents)
+
+
+@derivatives.located
+def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """`func(*primals)` and a function that takes gradients of that result to gradients of the primals.
+
+    With `has_aux` also the aux, as the third.
+    """
+    if state.frontend is not None:
+        return derivatives.vjp(func, primals, None, has_aux)
+    plain, options = _plain(func)
+    jitted = (
+        func
+        if isinstance(func, (JitFunction, ThunderModule))
+        else _program_of(func, "jit", lambda: JitFunction(plain, options))
+    )
+    return _vjp_of_jitted(jitted, plain, primals, has_aux)
+
+
+def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: bool) -> Any:
+    """Runs a jitted function as a node of torch's graph, through which gradients are taken."""
+    leaves: list[torch.Tensor] = []
+
+    def leaf(x: Any) -> torch.Tensor:
+        derivatives.check_differentiable(x, "vjp")
+        leaves.append(x.view_as(x) if outer and x.requires_grad else x.detach().requires_grad_())
+        return leaves[-1]
+
+    outer = torch.is_grad_enabled()
+    inputs = pytree.tree_map(leaf, primals)
+    with torch.enable_grad():
+        out = jitted(*inputs)
+    recorded = outer and (any(x.requires_grad for x in pytree.tree_leaves(primals)) or _captures(jitted, leaves))
+
+    def shown(x: Any) -> Any:
+        return x.detach() if isinstance(x, torch.Tensor) and not recorded else x
+
+    out, aux = derivatives.with_aux(out, has_aux, "vjp(f, *primals)")
+    outs, spec = derivatives.tensors_of(out, "vjp(f, *primals)"), pytree.tree_structure(out)
+
+    @derivatives.located
+    def vjp_fn(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
+        if state.frontend is not None:  # in a program, as a part of it
+            return derivatives.vjp(plain, primals, None, has_aux)[1](cotangents)
+        given, structure = pytree.tree_flatten(cotangents)
+        derivatives.check_cotangents(given, structure, [x.shape for x in outs], spec)
+        wanted = torch.is_grad_enabled() if create_graph is None else create_graph
+        graph = wanted and (recorded or any(x.requires_grad for x in given))
+        pairs = [(x, g) for x, g in zip(outs, given) if x.requires_grad]
+        found: Any = [None] * len(leaves)
+        if pairs:
+            found = torch.autograd.grad(
+                [x for x, _ in pairs],
+                leaves,
+                [g for _, g in pairs],
+                retain_graph=retain_graph,
+                create_graph=graph,
+                allow_unused=True,
+            )
+        grads = iter([torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)])
+        return pytree.tree_map(lambda x: next(grads), inputs)
+
+    result = pytree.tree_map(shown, out)
+    return (result, vjp_fn, pytree.tree_map(shown, aux)) if has_aux else (result, vjp_fn)
+
+
+def _captures(jitted: Any, leaves: list[torch.Tensor]) -> bool:
+    """Whether the program reads other tensors that require grad than the inputs."""
+    program = jitted._stats.last
+    if program is None:
+        return True
+    return sum(getattr(p, "requires_grad", False) for p in program.traces[0].args) > len(set(map(id, leaves)))

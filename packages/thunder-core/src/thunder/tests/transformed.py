@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparing transforms of operators: their tangents, and what they give for a batch of samples."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import thunder
+from thunder.core.samples import SampleInput
+from thunder.tests import running
+from thunder.tests.comparison import compare, widened
+from thunder.tests.gradients import cotangent
+
+if TYPE_CHECKING:
+    from thunder.tests.cases import Case
+
+__all__ = ["compare_batches", "compare_tangents"]
+
+
+# -- tangents ---------------------------------------------------------------------------------------------------------
+def compare_tangents(case: Case, sample: SampleInput) -> bool:
+    """Compares the tangents of a sample's results with torch's; False where torch has none."""
+    places = [i for i, x in enumerate(_unique(sample)) if x.requires_grad]
+    primals = [_unique(sample)[i].detach() for i in places]
+    if not primals:
+        return False
+    tangents = [cotangent(x) - 1 for x in primals]
+    try:
+        expected = _tangents_in_torch(_function(case, sample, places, running.reference), primals, tangents)
+    except (RuntimeError, NotImplementedError):
+        return False  # torch has the operation and no derivative of it
+    ours = thunder.jit(_function(case, sample, places, _symbol), executors=case.target.executors)
+    with running.same_random_numbers():
+        _, found = thunder.jvp(ours, tuple(primals), tuple(tangents))
+
+    def truth() -> Any:
+        wide = [widened(x) for x in primals]
+        return _tangents_in_torch(
+            _function(case, sample, places, running.reference, widen=True), wide, [widened(t) for t in tangents]
+        )
+
+    compare(found, tuple(expected), tolerance=case.tolerance, truth=truth)
+    return True
+
+
+def _tangents_in_torch(
+    fn: Callable[..., Any], primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+) -> Any:
+    """The tangents of results: torch's, or where it has none the derivative of what backward gives by what arrives."""
+    with contextlib.suppress(RuntimeError, NotImplementedError), running.same_random_numbers():
+        return torch.func.jvp(fn, tuple(primals), tuple(tangents))[1]
+    leaves = [x.detach().requires_grad_() for x in primals]
+    with running.same_random_numbers():
+        outputs = fn(*leaves)
+    arriving = [torch.zeros_like(x).requires_grad_() if x.requires_grad else None for x in outputs]
+    pairs = [(x, v) for x, v in zip(outputs, arriving) if v is not None]
+    if not pairs:
+        raise NotImplementedError
+    back = torch.autograd.grad(
+        [x for x, _ in pairs], leaves, [v for _, v in pairs], create_graph=True, allow_unused=True
+    )
+    moved = [(g, t) for g, t in zip(back, tangents) if g is not None and g.requires_grad]
+    found: Any = [None] * len(pairs)
+    if moved:
+        found = torch.autograd.grad(
+            [g for g, _ in moved], [v for _, v in pairs], [t for _, t in moved], allow_unused=True
+        )
+    left = iter(found)
+    return [torch.zeros_like(x) if v is None or (t := next(left)) is None else t for x, v in zip(outputs, arriving)]
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+def compare_batches(case: Case, sample: SampleInput) -> int:
+    """Compares what a batch of variants of a sample gives with a loop over torch; how many ways there were to do so.
+
+    Each tensor is batched alone, and all of them at once.
+    """
+    tensors = [x.detach() for x in _unique(sample)]
+    ways = 0
+    for chosen in _choices(len(tensors)):
+        examples = [
+            [x.flip(tuple(range(x.dim()))) if i and n in chosen else x for n, x in enumerate(tensors)] for i in range(2)
+        ]
+        reference = _function(case, sample, range(len(tensors)), running.reference)
+        try:
+            results = [reference(*example) for example in examples]
+            expected = tuple([torch.stack(parts) for parts in zip(*results)])
+        except (RuntimeError, IndexError, ValueError, NotImplementedError):
+            continue  # the variant is none that torch takes, or its results are of another shape
+        given = [torch.stack([e[n] for e in examples]) if n in chosen else x for n, x in enumerate(tensors)]
+        ours = thunder.jit(_function(case, sample, range(len(tensors)), _symbol), executors=case.target.executors)
+        found = thunder.vmap(ours, in_dims=tuple([0 if n in chosen else None for n in range(len(tensors))]))(*given)
+        compare(tuple(found), expected, tolerance=case.tolerance, truth=None, values=case.info.has_values)
+        ways += 1
+    return ways
+
+
+def _choices(n: int) -> Iterator[set[int]]:
+    if n:
+        yield set(range(n))
+    if n > 1:
+        yield from ({i} for i in range(n))
+
+
+# -- operators as functions of tensors --------------------------------------------------------------------------------
+def _unique(sample: SampleInput) -> list[torch.Tensor]:
+    return list({id(x): x for x in running.tensors_in(sample)}.values())
+
+
+def _symbol(info: Any, sample: SampleInput) -> Any:
+    return info.symbol(*sample.args, **sample.kwargs)
+
+
+def _function(
+    case: Case, sample: SampleInput, places: Sequence[int], call: Callable[..., Any], *, widen: bool = False
+) -> Callable[..., Any]:
+    """The operator as a function of some of the sample's tensors that gives a tuple of tensors."""
+    tensors = _unique(sample)
+    order = {id(x): i for i, x in enumerate(tensors)}
+
+    def of_tensors(*given: Any) -> Any:
+        values = dict(zip(places, given))
+
+        def value(x: torch.Tensor) -> Any:
+            i = order.get(id(x))
+            if i in values:
+                return values[i]
+            return widened(x) if widen and (x.is_floating_point() or x.is_complex()) else x.detach()
+
+        found = running.tensors_in(call(case.info, running.map_tensors(sample, value)))
+        return tuple(found)
+
+    return of_tensors

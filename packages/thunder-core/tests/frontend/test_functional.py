@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`thunder.grad`, `vmap` and their relatives give what their namesakes in torch.func give, errors too."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+import torch
+import torch.func
+from torch.func import functional_call
+
+import thunder
+
+F64 = torch.float64
+Pair = collections.namedtuple("Pair", "first second")
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def rand(*shape):
+    return torch.randn(*shape, dtype=F64)
+
+
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-10, equal_nan=True)
+
+
+def f(x, w):
+    return (torch.nn.functional.gelu(x @ w).softmax(-1) ** 2).sum()
+
+
+def vector(x, w):
+    return torch.tanh(x @ w).sum(-1), {"y": x.sin() * 2}
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("argnums", [0, 1, -1, (0, 1), (1, 0), (1,)])
+def test_grad_argnums(argnums):
+    x, w = rand(3, 4), rand(4, 5)
+    same(thunder.grad(f, argnums)(x, w), torch.func.grad(f, argnums)(x, w))
+    same(thunder.grad_and_value(f, argnums)(x, w), torch.func.grad_and_value(f, argnums)(x, w))
+    value, grads = thunder.value_and_grad(f, argnums)(x, w)
+    same((grads, value), torch.func.grad_and_value(f, argnums)(x, w))
+
+
+def test_aux_is_handed_on():
+    def fn(x):
+        y = x.sin()
+        return y.sum(), {"y": y, "n": (x * 2,)}
+
+    x = rand(3)
+    same(thunder.grad(fn, has_aux=True)(x), torch.func.grad(fn, has_aux=True)(x))
+    same(thunder.grad_and_value(fn, has_aux=True)(x), torch.func.grad_and_value(fn, has_aux=True)(x))
+    out, vjp_fn, aux = thunder.vjp(lambda x: (x.sin(), x * 2), x, has_aux=True)
+    same((out, vjp_fn(x), aux), (x.sin(), (x * x.cos(),), x * 2))
+    same(
+        thunder.jvp(lambda x: (x.sin(), x * 2), (x,), (x,), has_aux=True),
+        torch.func.jvp(lambda x: (x.sin(), x * 2), (x,), (x,), has_aux=True),
+    )
+    for name in ("jacrev", "jacfwd"):
+        ours, theirs = (getattr(m, name)(lambda x: (x.sin(), x * 2), has_aux=True)(x) for m in (thunder, torch.func))
+        same(ours, theirs)
+
+
+def test_containers():
+    def fn(tree, pair):
+        return (tree["a"] * tree["b"][0]).sum() + (pair.first * pair.second).sum()
+
+    tree, pair = {"b": [rand(3), rand(2)], "a": rand(3)}, Pair(rand(2), rand(2))
+    ours, theirs = thunder.grad(fn, (0, 1))(tree, pair), torch.func.grad(fn, (0, 1))(tree, pair)
+    assert type(ours[1]) is Pair and list(ours[0]) == list(theirs[0])
+    same(ours, theirs)
+    _, vjp_fn = thunder.vjp(lambda t: {"z": t["a"] * 2}, tree)
+    same(vjp_fn({"z": rand(3) * 0 + 1})[0]["a"], torch.full((3,), 2.0, dtype=F64))
+
+
+def test_vjp_and_jvp():
+    x, w, t, u = rand(3, 4), rand(4, 5), rand(3, 4), rand(4, 5)
+    ours, theirs = thunder.vjp(vector, x, w), torch.func.vjp(vector, x, w)
+    same(ours[0], theirs[0])
+    for _ in range(2):
+        cotangent = rand(3), {"y": rand(3, 4)}
+        same(ours[1](cotangent), theirs[1](cotangent))
+    same(thunder.jvp(vector, (x, w), (t, u)), torch.func.jvp(vector, (x, w), (t, u)))
+    # Integers do not move, nor does what does not depend on the input.
+    fn = lambda x: (x.argmax(), torch.ones(2), x.detach(), x)  # noqa: E731
+    ours, theirs = thunder.jvp(fn, (t,), (x,)), torch.func.jvp(fn, (t,), (x,))
+    same(ours[0], theirs[0])
+    same(ours[1][:2] + ours[1][3:], theirs[1][:2] + theirs[1][3:])
+    assert not ours[1][2].any()
+
+
+@pytest.mark.parametrize("name", ["jacrev", "jacfwd", "hessian"])
+@pytest.mark.parametrize("argnums", [0, (0, 1)])
+def test_jacobians(name, argnums):
+    x, w = rand(2, 3), rand(3, 2)
+    fn = f if name == "hessian" else vector
+    same(getattr(thunder, name)(fn, argnums)(x, w), getattr(torch.func, name)(fn, argnums)(x, w))
+
+
+def test_jacrev_in_chunks():
+    x, w = rand(2, 3), rand(3, 2)
+    for size in (1, 2, 4, 100):
+        same(thunder.jacrev(vector, chunk_size=size)(x, w), torch.func.jacrev(vector)(x, w))
+
+
+@pytest.mark.parametrize(
+    ("in_dims", "out_dims"),
+    [(0, 0), ((0, None), 0), ((1, None), 1), ((-1, None), -1), ((None, 1), (0, {"y": None})), ((0, 0), (1, {"y": 2}))],
+)
+def test_vmap_dims(in_dims, out_dims):
+    def fn(x, w):
+        return x @ w[:3].expand(3, 3) if w.dim() == 1 else x @ w, {"y": w * 2}
+
+    batched = in_dims if isinstance(in_dims, tuple) else (in_dims, in_dims)
+    x, w = rand(3, 3), rand(3, 3)
+    args = []
+    for a, d in zip((x, w), batched):
+        args.append(a if d is None else torch.stack([a, a + 1, a * 2, a - 1], d))
+    if out_dims == (0, {"y": None}):
+        fn = lambda x, w: (x @ w, {"y": x + 1})  # noqa: E731
+    elif batched[1] is None and not isinstance(out_dims, tuple):
+        fn = lambda x, w: (x @ w, {"y": x * 2})  # noqa: E731
+    same(thunder.vmap(fn, in_dims, out_dims)(*args), torch.func.vmap(fn, in_dims, out_dims)(*args))
+
+
+def test_vmap_containers_and_chunks():
+    def fn(d, n):
+        return d["a"] * d["b"][0] + n, (d["a"].sum(),)
+
+    d, dims = {"a": rand(5, 2), "b": [rand(2, 5)]}, ({"a": 0, "b": [1]}, None)
+    expected = torch.func.vmap(fn, dims)(d, 3)
+    same(thunder.vmap(fn, dims)(d, 3), expected)
+    for size in (1, 2, 5, 9):
+        same(thunder.vmap(fn, dims, chunk_size=size)(d, 3), expected)
+    x = rand(4)
+    same(thunder.vmap(lambda a, b=None: a * b)(x, b=x), torch.func.vmap(lambda a, b=None: a * b)(x, b=x))
+    same(thunder.vmap(lambda a: x)(rand(3)), torch.func.vmap(lambda a: x)(rand(3)))
+    assert thunder.vmap(lambda a: a.sum())(rand(0, 3)).shape == (0,)
+
+
+def test_type_promotion_is_that_of_one_example():
+    x, half, whole = rand(3), torch.ones(3, 2), torch.arange(3)
+    for args in ((x, half), (whole, half), (whole, x), (half, whole), (x.float(), half.bfloat16())):
+        fn = lambda a, b: (a * b, torch.where(a > 0, a, b), a.add(b))  # noqa: E731
+        expected = [torch.stack(parts) for parts in zip(*[fn(*example) for example in zip(*args)])]
+        ours = thunder.vmap(fn)(*args)
+        assert [t.dtype for t in ours] == [t.dtype for t in expected]
+        same(ours, tuple(expected))
+
+
+# -- composition ------------------------------------------------------------------------------------------------------
+def scalar(x):
+    return torch.nn.functional.softplus(x * x.cumsum(-1)).prod(-1).sum()
+
+
+def compositions(m):
+    """The same compositions in thunder and in torch."""
+    return {
+        "grad of grad": lambda x: m.grad(lambda x: m.grad(scalar)(x).pow(2).sum())(x),
+        "vmap of grad": lambda x: m.vmap(m.grad(scalar))(x),
+        "grad of vmap": lambda x: m.grad(lambda x: m.vmap(scalar)(x).sin().sum())(x),
+        "vmap of vmap": lambda x: m.vmap(m.vmap(lambda x: x.sin() * 2), in_dims=1)(x),
+        "jvp of grad": lambda x: m.jvp(m.grad(scalar), (x,), (x.cos(),)),
+        "grad of jvp": lambda x: m.grad(lambda x: m.jvp(scalar, (x,), (x,))[1])(x),
+        "vmap of jvp": lambda x: m.vmap(lambda x: m.jvp(scalar, (x,), (x.exp(),)))(x),
+        "jvp of vmap": lambda x: m.jvp(m.vmap(scalar), (x,), (x,)),
+        "vmap of hessian": lambda x: m.vmap(m.hessian(scalar))(x),
+        "vjp in vmap": lambda x: m.vmap(lambda x: m.vjp(torch.sin, x)[1](x * 2)[0])(x),
+        "vmap of vjp": lambda x: m.vmap(m.vjp(torch.sin, x)[1])(torch.stack([x, x + 1]))[0],
+        "jacfwd of jacrev of a part": lambda x: m.jacfwd(m.jacrev(lambda x: x[0].sin() * x[1]))(x),
+        "closures": lambda x: m.grad(lambda y: m.grad(lambda z: (x * y * z * z).sum())(y).sum())(x * 2),
+        "jacrev in grad": lambda x: m.grad(lambda x: m.jacrev(torch.sin)(x[0]).sum())(x),
+    }
+
+
+@pytest.mark.parametrize("name", list(compositions(torch.func)))
+def test_compositions(name):
+    x = rand(3, 4)
+    expected = compositions(torch.func)[name](x)
+    same(compositions(thunder)[name](x), expected)
+    same(thunder.jit(compositions(thunder)[name])(x), expected)
+    same(thunder.jit(compositions(torch.func)[name])(x), expected)  # torch's own, in a traced program
+
+
+def test_transforms_of_jitted_functions_and_modules():
+    x = rand(5, 4)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2)).double()
+    jitted, params = thunder.jit(model), dict(model.named_parameters())
+    expected = torch.func.vmap(model)(x)
+    same(thunder.vmap(jitted)(x), expected)
+    same(thunder.vmap(model)(x), expected)
+
+    def loss(params, x):
+        return functional_call(model, params, (x,)).pow(2).sum()
+
+    detached = {name: p.detach() for name, p in params.items()}
+    expected = torch.func.grad(loss)(detached, x)
+    same(thunder.grad(loss)(detached, x), expected)
+    same(thunder.jit(torch.func.grad(loss))(detached, x), expected)
+    same(thunder.grad(thunder.jit(loss))(detached, x), expected)
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(detached, x)
+    same(thunder.vmap(thunder.grad(loss), (None, 0))(detached, x), per_sample)
+    same(thunder.grad(lambda x: jitted(x).sum())(x), torch.func.grad(lambda x: model(x).sum())(x))
+
+
+def test_ensembles():
+    models = [torch.nn.Linear(3, 2).double() for _ in range(4)]
+    params, buffers = torch.func.stack_module_state(models)
+    base = torch.nn.Linear(3, 2, device="meta")
+
+    def call(params, buffers, x):
+        return functional_call(base, (params, buffers), (x,))
+
+    x = rand(5, 3)
+    same(thunder.vmap(call, (0, 0, None))(params, buffers, x), torch.func.vmap(call, (0, 0, None))(params, buffers, x))
+
+
+# -- in torch's autograd ----------------------------------------------------------------------------------------------
+def test_results_are_differentiated_by_torch():
+    for m in (thunder, torch.func):
+        x = torch.linspace(0, 1, 4, dtype=F64, requires_grad=True)
+        w = torch.linspace(1, 2, 4, dtype=F64, requires_grad=True)
+        out = m.grad(lambda x: (x * w).sin().sum())(x)
+        assert out.requires_grad
+        found = torch.autograd.grad(out.pow(2).sum(), (x, w))
+        if m is thunder:
+            ours = out, found
+        else:
+            same(ours, (out, found))
+    plain = rand(4)
+    assert not thunder.grad(lambda x: x.sin().sum())(plain).requires_grad
+    with torch.no_grad():
+        assert not thunder.grad(lambda x: (x * w).sin().sum())(x).requires_grad
+
+
+def test_vjp_at_top_level_is_differentiated_by_torch():
+    x = torch.linspace(0, 1, 4, dtype=F64, requires_grad=True)
+    found = []
+    for m in (thunder, torch.func):
+        out, vjp_fn = m.vjp(lambda x: x.sin(), x)
+        (g,) = vjp_fn(torch.ones_like(x))
+        found.append((out, g, torch.autograd.grad(out.sum() + g.pow(2).sum(), x)))
+    same(*found)
+    out, vjp_fn = thunder.vjp(lambda x: x.sin(), x.detach())
+    assert not out.requires_grad and not vjp_fn(x.detach())[0].requires_grad
+
+
+def test_no_grad_inside_is_respected():
+    def fn(x):
+        with torch.no_grad():
+            c = x**2
+        return (x**2 - c * x).sum()
+
+    x = rand(3)
+    same(thunder.grad(fn)(x), torch.func.grad(fn)(x))
+    with torch.no_grad():
+        same(thunder.grad(fn)(x), torch.func.grad(fn)(x))
+        same(thunder.vjp(fn, x)[1](torch.ones((), dtype=F64)), torch.func.vjp(fn, x)[1](torch.ones((), dtype=F64)))
+
+
+# -- writes -----------------------------------------------------------------------------------------------------------
+def test_writes_inside():
+    def fn(x):
+        y = x.clone()
+        y[0] *= 3
+        y.add_(x)
+        return y
+
+    x = rand(4, 3)
+    same(thunder.vmap(fn)(x), torch.func.vmap(fn)(x))
+    same(
+        thunder.vmap(thunder.grad(lambda x: fn(x).sum()))(x), torch.func.vmap(torch.func.grad(lambda x: fn(x).sum()))(x)
+    )
+    same(thunder.jvp(fn, (x,), (x,)), torch.func.jvp(fn, (x,), (x,)))
+
+
+def test_writes_to_inputs_reach_them():
+    for transform in (
+        lambda m, x: m.vmap(lambda x: x.mul_(2))(x),
+        lambda m, x: m.vmap(lambda x: x.mul_(2), 1, 1)(x),
+        lambda m, x: m.jvp(lambda x: x.mul_(2), (x,), (torch.ones_like(x),)),
+    ):
+        ours, theirs = torch.ones(2, 3), torch.ones(2, 3)
+        same(transform(thunder, ours), transform(torch.func, theirs))
+        same(ours, theirs)
+    counter = torch.zeros(2)
+    jitted = thunder.jit(lambda x: thunder.vmap(lambda x: x + counter.add_(1))(x))
+    jitted(torch.ones(3, 2))
+    same(jitted(torch.ones(3, 2)), torch.full((3, 2), 3.0))
+    same(counter, torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("transform", "kind", "message"),
+    [
+        (lambda m, x: m.grad(lambda x: x.mul_(2).sum())(x), RuntimeError, "a leaf Variable that requires grad"),
+        (lambda m, x: m.grad(lambda y: (x.mul_(2) * y).sum())(x.clone()), RuntimeError, "mutate a captured Tensor"),
+        (lambda m, x: m.jvp(lambda y: x.mul_(y), (x.clone(),), (x,)), RuntimeError, "mutate a captured Tensor"),
+        (lambda m, x: m.vmap(lambda y: x.mul_(y))(x.clone()), RuntimeError, "vmap"),
+    ],
+)
+def test_writes_that_are_refused(transform, kind, message):
+    for m in (torch.func, thunder):
+        x = torch.ones(3)
+        with pytest.raises(kind, match=message):
+            transform(m, x)
+        same(x, torch.ones(3))
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+def test_randomness():
+    x = torch.zeros(50, 8)
+    drop = lambda x: torch.nn.functional.dropout(x + 1, 0.5)  # noqa: E731
+    draw = lambda x: x + torch.rand(8)  # noqa: E731
+    for fn in (drop, draw):
+        with pytest.raises(RuntimeError, match="randomness error mode"):
+            thunder.vmap(fn)(x)
+        for mode in ("different", "same"):
+            torch.manual_seed(3)
+            theirs = torch.func.vmap(fn, randomness=mode)(x)
+            torch.manual_seed(3)
+            ours = thunder.vmap(fn, randomness=mode)(x)
+            same(ours, theirs)
+            assert (ours == ours[0]).all() == (mode == "same")
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+ERRORS = {
+    "integers": lambda m, x: m.grad(lambda x: x.sum())(torch.arange(3)),
+    "not a scalar": lambda m, x: m.grad(lambda x: x * 2)(x),
+    "complex": lambda m, x: m.grad(lambda x: (x * 2j).sum())(x),
+    "no tensor": lambda m, x: m.grad(lambda x: x * 2)(3.0),
+    "sizes": lambda m, x: m.vmap(lambda a, b: a + b)(torch.ones(2), torch.ones(3)),
+    "in_dims": lambda m, x: m.vmap(lambda a: a, in_dims=(0, 0))(x),
+    "in_dims None": lambda m, x: m.vmap(lambda a: a, in_dims=None)(x),
+    "in_dims all None": lambda m, x: m.vmap(lambda a: a, in_dims=(None,))(x),
+    "in_dims 5": lambda m, x: m.vmap(lambda a: a, in_dims=5)(x),
+    "number": lambda m, x: m.vmap(lambda a: a)(3),
+    "no inputs": lambda m, x: m.vmap(lambda: 1)(),
+    "out_dims": lambda m, x: m.vmap(lambda a: a, out_dims=(0, 1))(x),
+    "out_dims 4": lambda m, x: m.vmap(lambda a: a, out_dims=4)(x),
+    "returns a number": lambda m, x: m.vmap(lambda a: 3)(x),
+    "out_dims None": lambda m, x: m.vmap(lambda a: a, out_dims=None)(x),
+    "randomness": lambda m, x: m.vmap(lambda a: a, randomness="x")(x),
+    "argnums 3": lambda m, x: m.grad(lambda a: a.sum(), argnums=3)(x),
+    "argnums twice": lambda m, x: m.grad(lambda a, b: a.sum(), argnums=(0, 0))(x, x),
+    "argnums keyword": lambda m, x: m.grad(lambda a: a.sum())(a=x),
+    "aux": lambda m, x: m.grad(lambda a: a.sum(), has_aux=True)(x),
+    "cotangent": lambda m, x: m.vjp(lambda a: a * 2, x)[1](torch.ones(2)),
+    "cotangent's structure": lambda m, x: m.vjp(lambda a: (a * 2, a), x)[1](x),
+    "tangent": lambda m, x: m.jvp(lambda a: a * 2, (x,), (torch.ones(2),)),
+    "tangents no tuple": lambda m, x: m.jvp(lambda a: a * 2, x, x),
+    "tangents' structure": lambda m, x: m.jvp(lambda a: a * 2, (x,), (x, x)),
+    "tangent of integers": lambda m, x: m.jvp(lambda a: a * 2, (torch.arange(3),), (torch.arange(3),)),
+    "strict": lambda m, x: m.jvp(lambda a: torch.ones(2), (x,), (x,), strict=True),
+    "jacrev of integers": lambda m, x: m.jacrev(lambda a: a.argmax())(x),
+    "vjp of a number": lambda m, x: m.vjp(lambda a: 3, x),
+    "jvp of a number": lambda m, x: m.jvp(lambda a: 3, (x,), (x,)),
+    "chunk size": lambda m, x: m.vmap(lambda a: a, chunk_size=0)(x),
+    "jacrev's chunk size": lambda m, x: m.jacrev(lambda a: a, chunk_size=0)(x),
+}
+
+
+@pytest.mark.parametrize("name", list(ERRORS))
+def test_errors_are_torchs(name):
+    call, x = ERRORS[name], torch.ones(3)
+    with pytest.raises(Exception) as theirs:
+        call(torch.func, x)
+    with pytest.raises(theirs.type) as ours:
+        call(thunder, x)
+    first = str(ours.value).splitlines()
+    assert len(first[0]) > 20
+    inside = name not in ("randomness", "chunk size", "jacrev's chunk size", "cotangent", "cotangent's structure")
+    assert not inside or "test_functional.py" in str(ours.value), "the user's line"
+
+
+def test_what_depends_on_values_is_refused_in_vmap():
+    for fn in (lambda a: a.item() * a, lambda a: a if a > 0 else -a, lambda a: a.nonzero()):
+        with pytest.raises((RuntimeError, thunder.core.errors.TracingError)):
+            thunder.vmap(fn)(torch.ones(2))
+
+
+def test_tensors_do_not_escape_from_vmap():
+    kept = []
+
+    def fn(x):
+        kept.append(x * 2)
+        return x
+
+    with pytest.raises(thunder.core.errors.TracingError, match="vmap"):
+        thunder.jit(lambda x: thunder.vmap(fn)(x) + kept.pop())(torch.ones(3))
+
+
+# -- caching ----------------------------------------------------------------------------------------------------------
+def test_programs_are_cached():
+    x, w = rand(3, 4), rand(4, 5)
+    transformed = [
+        thunder.grad(f), thunder.value_and_grad(f), thunder.vmap(f, (0, None)), thunder.jacrev(f), thunder.jacfwd(f),
+        thunder.hessian(f), thunder.vmap(thunder.grad(f), (0, None)), thunder.jit(thunder.grad(thunder.jit(f))),
+    ]  # fmt: skip
+    for fn in transformed:
+        fn(x, w)
+        fn(x + 1, w)
+        assert (thunder.cache_hits(fn), thunder.cache_misses(fn)) == (1, 1)
+        fn(rand(2, 4), w)
+        assert (thunder.cache_hits(fn), thunder.cache_misses(fn)) == (1, 2)
+
+
+def test_closures_are_guarded():
+    scale = 2.0
+
+    def fn(x):
+        return (x * scale).sum()
+
+    g = thunder.grad(fn)
+    same(g(torch.ones(2)), torch.full((2,), 2.0))
+    scale = 3.0
+    same(g(torch.ones(2)), torch.full((2,), 3.0))
+
+
+def test_jvp_and_vjp_cache_by_function(monkeypatch):
+    from thunder.frontend.functional import _programs
+
+    def fn(x):
+        return x.sin()
+
+    for _ in range(3):
+        thunder.jvp(fn, (rand(3),), (rand(3),))
+        thunder.vjp(fn, rand(3))
+    assert sorted(thunder.cache_hits(p) for p in _programs[fn].values()) == [2, 2]
+
+
+def test_traces_name_the_functions_arguments():
+    g = thunder.grad(f)
+    g(rand(3, 4), rand(4, 5))
+    text = str(thunder.last_traces(g)[0])
+    assert "def computation(x, w):" in text

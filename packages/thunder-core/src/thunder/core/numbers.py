@@ -65,7 +65,7 @@ class SymbolicNumber:
 
 def in_parentheses(text: str) -> str:
     """Python text as an operand."""
-    return text if text.replace(".", "_").isidentifier() or text.replace(".", "").isdigit() else f"({text})"
+    return f"({text})" if " " in text or text.startswith("-") else text
 
 
 def text_of(x: Any, written: Callable[[NumberProxy], str] | None = None) -> str:
@@ -264,6 +264,39 @@ def _ends(a: Interval) -> tuple[float, float]:
 
 def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
     """The least and the greatest that a polynomial can be, as far as is known."""
+    low, high = _interval(poly, atoms)
+    if low is None:
+        relaxed, scale = _without_quotients(poly, atoms, upper=False)
+        found = _interval(relaxed, atoms)[0] if scale else None
+        low = None if found is None else -(-found // scale)
+    if high is None:
+        relaxed, scale = _without_quotients(poly, atoms, upper=True)
+        found = _interval(relaxed, atoms)[1] if scale else None
+        high = None if found is None else found // scale
+    return low, high
+
+
+def _without_quotients(poly: Poly, atoms: list[Atom], *, upper: bool) -> tuple[Poly, int]:
+    """A polynomial that is at least (or at most) `scale` times another, of what that one takes quotients of.
+
+    As `r - c < c * (r // c) <= r`. The scale is 0 where there are no quotients.
+    """
+    quotients: list[tuple[tuple[int, ...], Poly, int]] = []
+    for monomial in poly:
+        atom = atoms[monomial[0]] if len(monomial) == 1 else None
+        if atom is not None and atom.kind == "//" and type(atom.operands[1]) is int and atom.operands[1] > 0:
+            quotients.append((monomial, atom.operands[0].poly, atom.operands[1]))
+    scale = math.lcm(*[divisor for _, _, divisor in quotients]) if quotients else 0
+    out = {monomial: scale * coefficient for monomial, coefficient in poly.items()}
+    for monomial, of, divisor in quotients:
+        factor = out.pop(monomial) // divisor
+        out = add(out, of, factor)
+        if (factor > 0) is not upper and divisor > 1:
+            out = add(out, {(): 1 - divisor}, factor)
+    return out, scale
+
+
+def _interval(poly: Poly, atoms: list[Atom]) -> Interval:
     constant_term = poly.get((), 0)
     unknown = {m: c for m, c in poly.items() if m}
     shared = _shared_atoms(list(unknown)) if len(unknown) > 1 else ()

@@ -162,6 +162,11 @@ class Symbols:
         ]
         return numbers.bounds(poly, usual)
 
+    def is_quotient(self, term: tuple[tuple[int, ...], int]) -> bool:
+        """Whether a term is nothing but a quotient or remainder."""
+        monomial, coefficient = term
+        return coefficient == 1 and len(monomial) == 1 and self.atoms[monomial[0]].kind in ("//", "%")
+
     def known_at_most_zero(self, poly: Poly) -> bool | None:
         """Whether `poly <= 0`, where that is known of all calls."""
         low, high = self._bounds(poly)

@@ -284,7 +284,8 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         return tuple(found.values())
 
     def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
-        return numbers.render(self.poly, lambda i: self.symbols.atom_text(i, written))
+        text = numbers.render(self.poly, lambda i: self.symbols.atom_text(i, written))
+        return text[1:-1] if len(self.poly) == 1 and self.symbols.is_quotient(next(iter(self.poly.items()))) else text
 
     def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
         total: Any = 0

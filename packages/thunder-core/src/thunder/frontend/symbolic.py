@@ -158,7 +158,7 @@ class Inputs:
         found = self._known.get(place)
         if found is None:
             trace = self._tracer.trace
-            found = symbols_of(trace).number(value, trace.add_name(place.label or "n"))
+            found = symbols_of(trace).number(value, trace.add_name(place.label.removeprefix("t_") or "n"))
             self._known[place] = found
             trace.args.append(found.proxy)
             self.numbers.append(Number(found.proxy, value, place))

@@ -120,7 +120,7 @@ def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:
     if not sym.is_prim or sym.is_fusion or sym.executor is not None or sym.printer is not None or not bsym.out_names:
         return
     scratch = Trace("verification")
-    scratch.names.update(trace.names)
+    scratch.names, scratch._counters = set(trace.names), dict(trace._counters)  # names that are free at once
     scratch.info.update(trace.info)
     try:
         with tracectx(scratch), set_langctx("torch"):

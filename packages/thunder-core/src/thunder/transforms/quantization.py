@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from thunder.core.errors import ThunderError
 from thunder.transforms.base import Transform
 from thunder.transforms.modules import Variant, become, chosen_modules
 
@@ -136,7 +137,12 @@ class QuantizationTransform(Transform):
         kinds = (torch.nn.Linear,) if self.modules is None else _WITH_WEIGHTS
         for name, sub in chosen_modules(module, kinds, self.modules, option="QuantizationTransform", skip=self.skip):
             weight = sub._parameters.get("weight")
-            if weight is None or isinstance(sub, Variant):
+            if isinstance(sub, Variant) and not isinstance(sub, Int8):
+                raise ThunderError(
+                    f"QuantizationTransform: {name} has an adapter already: put QuantizationTransform before "
+                    "LoRATransform"
+                )
+            if weight is None:
                 continue
             if weight.is_meta:
                 raise ValueError(

@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thunder
-from thunder.core import prims
+from thunder.core import devices, dtypes, prims
+from thunder.core.proxies import TensorProxy
 from thunder.core.sizes import bytes_of
+from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
-from thunder.extend import FusionExecutor
+from thunder.extend import FusionExecutor, OperatorExecutor
 
 N = 256  # large enough that an operation is worth its memory
 
@@ -158,6 +160,32 @@ def test_what_a_fusion_executor_takes_is_computed_again() -> None:
 
     sizes = [sum(saved(f, x, w, executors=ex)[0].values()) // (N * N * 8) for ex in ([], [fuser])]
     assert sizes == [5, 4]  # x, w, x @ w and sigmoid's result stay, tanh's is computed again
+
+
+def test_random_numbers_from_a_seed() -> None:
+    """Of an executor that draws from one, the seed is kept, and the same numbers are made of it again."""
+    executor = OperatorExecutor("seeds_test")
+    cpu, marks = devices.cpu, (OpTags.NON_DIFFERENTIABLE,)
+
+    def noise(seed: torch.Tensor, shape: Any) -> torch.Tensor:
+        return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(int(seed)))
+
+    draw = executor.register_operator(
+        "draw_seed", meta=lambda: TensorProxy(shape=(), device=cpu, dtype=dtypes.int64),
+        fn=lambda: torch.randint(2**31, ()), tags=(OpTags.RANDOM_OP, *marks),
+    )  # fmt: skip
+    numbers = executor.register_operator(
+        "numbers", meta=lambda seed, shape: TensorProxy(shape=shape, device=cpu, dtype=dtypes.float64),
+        fn=noise, tags=(OpTags.RECOMPUTED, *marks),
+    )  # fmt: skip
+    jitted = thunder.jit(lambda x: x.sin() * numbers(draw(), (N, N)), executors=[executor])
+    (x,) = leaves((N, N))
+    torch.manual_seed(3)
+    (found,) = torch.autograd.grad(jitted(x).sum(), x)
+    torch.manual_seed(3)
+    assert torch.equal(found, noise(torch.randint(2**31, ()), (N, N)) * x.cos())
+    assert {p.shape for p in thunder.last_traces(jitted)[-1].output[1]} == {(), (N, N)}  # the seed, and x
+    assert "numbers" in [op.sym.name for op in thunder.last_backward_traces(jitted)[-1].bound_symbols]
 
 
 STEPS = st.lists(

@@ -43,6 +43,7 @@ class OpTags(Enum):
     OPAQUE_OP = auto()  # torch's own operation that thunder does not look into
     NON_DIFFERENTIABLE = auto()  # its outputs carry no gradient, by definition
     DONT_DCE = auto()  # kept though its result is unused
+    RECOMPUTED = auto()  # backward computes it again rather than keep it: what is drawn from a seed that is an argument
 
 
 # The explicit mark of an operation through which no gradient flows.

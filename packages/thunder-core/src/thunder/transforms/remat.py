@@ -10,7 +10,8 @@ What is computed again is what costs no time to speak of. With torch, which runs
 
 - views of what is saved, and values that hang on no input (fills, ranges, masks of them);
 - casts to a wider type;
-- one step of light arithmetic (a sum, a product, a choice) on values that backward reads in any case.
+- one step of light arithmetic (a sum, a product, a choice) on values that backward reads in any case;
+- operations that their executor marks so (`OpTags.RECOMPUTED`): random numbers that follow from a seed, which is saved.
 
 A fusion executor that takes an operation computes it again in a kernel that it launches anyway, where it reads less
 than it would have read. So where one is asked, elementwise operations that it takes are computed again too. Matrix
@@ -82,6 +83,8 @@ def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> Ca
     constants = _constants(producers)
 
     def can_recompute(op: BoundSymbol, at_hand: Callable[[Proxy], bool]) -> bool:
+        if OpTags.RECOMPUTED in op.sym.tags:
+            return True
         if not is_cheap(op):
             return False
         if remat == "all" or any(ex.can_fuse(op) for ex in fusers):

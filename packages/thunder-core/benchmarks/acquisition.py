@@ -5,7 +5,8 @@
 
 Every row has a bar, a ratio of numbers of the same run; the exit status says whether all are met. `--peer-python` is
 an interpreter of an environment in which lightning-thunder is installed (it has the same import name): this script
-runs in it too, and its column is shown without a bar.
+runs in it too, and its column is shown without a bar. That takes minutes; `--peer-results` is a file with what
+`PYTHON acquisition.py --as-peer` has printed there before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import measuring
@@ -74,6 +76,19 @@ def warm_model(wrap: Jit, run: Callable[..., None]) -> Callable[[], float]:
 
 def two_tensors(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a + b
+
+
+class Sum(nn.Module):
+    """A module of many parameters."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(4) for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = x + weight
+        return x
 
 
 def warm_function(wrap: Jit, grad: bool) -> Callable[[], float]:
@@ -198,6 +213,7 @@ class Benchmark:
 
     def guards(self) -> None:
         """guards over 300 parameters"""
+        self._guards("one module", Sum(300), torch.randn(4))
         layers = nn.Sequential(*[nn.Linear(4, 4) for _ in range(150)])
         self._guards("150 linear layers", layers, torch.randn(2, 4))
         self._guards("a 43-layer Llama", Llama(43, width=16), batch(4))
@@ -273,13 +289,19 @@ def ask_peer(python: str) -> dict[str, list[float]]:
 def main() -> None:
     options: argparse.ArgumentParser = measuring.parser(__doc__.partition("\n")[0])
     options.add_argument("--peer-python", help="the interpreter of an environment with lightning-thunder")
-    options.add_argument("--as-peer", action="store_true", help=argparse.SUPPRESS)
+    options.add_argument("--peer-results", type=Path, help="what it printed with --as-peer")
+    options.add_argument("--as-peer", action="store_true", help="measure this environment's thunder as the peer")
     given = options.parse_args()
     torch.set_num_threads(1)
     if given.as_peer:
         print(json.dumps(as_peer()))
         return
-    benchmark = Benchmark(given.repetitions, ask_peer(given.peer_python) if given.peer_python else {})
+    peer: dict[str, list[float]] = {}
+    if given.peer_results:
+        peer = json.loads(given.peer_results.read_text(encoding="utf-8"))
+    elif given.peer_python:
+        peer = ask_peer(given.peer_python)
+    benchmark = Benchmark(given.repetitions, peer)
     for wrap in (jit, capture):  # what happens once in a process belongs to no row
         training(wrap(Llama(1)), batch())
     for name in ROWS:

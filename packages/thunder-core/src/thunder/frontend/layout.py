@@ -14,6 +14,7 @@ import torch
 
 from thunder.core.devices import Device
 from thunder.core.dtypes import dtype, to_torch_dtype
+from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, map_proxies, proxies_in
 
@@ -37,6 +38,7 @@ def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
     seen: set[str] = set()
     while stack:
         p = stack.pop()
+        specialized(p.shape)  # strides are told of a program for these sizes
         if p.name in seen or p.name in known:
             continue
         seen.add(p.name)
@@ -62,7 +64,7 @@ def _stand_in(tracer: Tracer, outer: TensorProxy, batch_dim: int | None) -> torc
 
 
 def _contiguous(p: TensorProxy) -> torch.Tensor:
-    return torch.empty(p.shape, dtype=to_torch_dtype(p.dtype), device="meta")
+    return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device="meta")
 
 
 def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
@@ -106,6 +108,8 @@ def _on_meta(x: Any) -> Any:
         return {k: torch.device("meta") if k == "device" else _on_meta(v) for k, v in x.items()}
     if isinstance(x, (tuple, list)):
         return type(x)(_on_meta(i) for i in x)
+    if isinstance(x, SymbolicNumber):
+        return specialized(x)
     if isinstance(x, dtype):
         return to_torch_dtype(x)
     if isinstance(x, (Device, torch.device)):

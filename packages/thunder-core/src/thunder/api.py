@@ -63,15 +63,18 @@ def jit(
     _check_options(options)
     chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, extra=options)
     transforms = as_transforms(transforms)
+    before: tuple[Transform, ...] = ()
+    autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
         if (executors, transforms, cache, sharp_edges, remat, options) == (
             None, (), "constant values", "allow", "auto", {},
         ):  # fmt: skip
             return fn
-        fn = fn.__dict__["_model" if isinstance(fn, ThunderModule) else "_fn"]  # anew, as it is asked for here
+        known: JitFunction = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
+        before, autograd, fn = known._transforms, known._autograd, known._fn  # what it computes stays
     if any(t.changes_module for t in transforms):
         fn = _with_changed_module(fn, transforms)
-    jitted = JitFunction(fn, chosen, transforms=transforms)
+    jitted = JitFunction(fn, chosen, transforms=(*before, *transforms), autograd=autograd)
     _jitted.add(jitted)
     return ThunderModule(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted
 

@@ -15,6 +15,7 @@ from thunder.core import prims
 from thunder.core.errors import ThunderError, UnsupportedError
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace, construct
+from thunder.core.transforms import grad
 from thunder.transforms.base import PHASES, FunctionTransform, PassContext, Transform, as_transforms
 
 
@@ -193,6 +194,20 @@ def test_inside_another_traced_function() -> None:
     watched = thunder.jit(lambda a: a + 1, transforms=[thunder.transforms.debug(lambda op, values: seen.append(op))])
     assert torch.equal(thunder.jit(lambda a: watched(a) * 2)(torch.ones(2)), torch.full((2,), 4.0))
     assert not seen
+
+
+def test_jitted_again() -> None:
+    """With other options it computes what it did, and further transforms come after its own."""
+    f = thunder.jit(lambda a: a * 3, transforms=[Negated()])
+    assert torch.equal(thunder.jit(f, executors=["torch"])(torch.ones(2)), torch.full((2,), -3.0))
+    assert torch.equal(thunder.jit(f, transforms=[Negated()])(torch.ones(2)), torch.full((2,), 3.0))
+    gradient = grad(thunder.jit(lambda a: (a * a).sum()))
+    assert torch.equal(thunder.jit(gradient, executors=["torch"])(torch.ones(2))[0], torch.full((2,), 2.0))
+    model = torch.nn.Linear(2, 2)
+    quantized = thunder.jit(model, transforms=[thunder.transforms.QuantizationTransform()])
+    again = thunder.jit(quantized, transforms=[thunder.transforms.autocast()])
+    assert again.weight_int8 is quantized.weight_int8
+    assert again(torch.ones(1, 2)).dtype is torch.bfloat16
 
 
 def test_never_eagerly() -> None:

@@ -159,7 +159,7 @@ class Symbol:
     def jvp(self, rule: F) -> F:
         """Decorator: how its results move with its inputs, as `(t, output, *args, **kwargs) -> tangent of the output`.
 
-        `t` is a tuple with a tangent for each positional argument (None: it does not move; for a sequence of tensors a
+        `t` is a tuple with a tangent for each positional parameter (None: it does not move; for a sequence of tensors a
         tuple). With several outputs the rule returns a tuple. It is only needed where the gradient rule, applied twice,
         is not good enough: an operation without one takes its tangents from there.
         """

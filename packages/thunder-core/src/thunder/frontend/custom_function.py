@@ -7,17 +7,19 @@ gradients, and becomes that operation's gradient rule.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.prims import get_grad, put_grad
+from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
 from thunder.frontend.handle import Handle
+from thunder.transforms.checkpoint import anew
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
@@ -74,6 +76,8 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
             output = _anew(tracer.unwrap(out), {p.name for p in proxies_in(inputs)})
     backward = _trace_backward(tracer, cls, ctx, output)
     sym = _symbol(cls, inputs, output, forward, backward)
+    if tracer.parts:  # something around it may ask for more than its gradient
+        _give_rules(tracer, sym, cls, ctx, inputs, forward)
     trace.record(BoundSymbol(sym, inputs, {}, output, forward, state.source))
     grad = any(ctx.needs_input_grad) and torch.is_grad_enabled()
     stopped = {id(t) for t in ctx._non_differentiable}
@@ -158,3 +162,74 @@ def _symbol(cls: Any, inputs: Any, output: Any, forward: list[BoundSymbol], back
 
     sym.grad(rule)
     return sym
+
+
+# -- what it says of tangents and batches -----------------------------------------------------------------------------
+def _give_rules(
+    tracer: Tracer, sym: Symbol, cls: Any, ctx: TracedContext, inputs: tuple[Any, ...], forward: list[BoundSymbol]
+) -> None:
+    """The rules that a function brings as static methods `jvp` and `vmap`."""
+    plain = torch.autograd.Function
+    if cls.jvp is not plain.jvp:
+        sym.jvp(_jvp_rule(tracer, cls, ctx, inputs, forward))
+    if cls.vmap is not plain.vmap:
+        sym.batch(_vmap_rule(tracer, cls))
+
+
+def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, ...], forward: list[BoundSymbol]) -> Any:
+    trace = tracer.trace
+    with trace.scope() as operations, tracer.without_gradients():
+        with tracer.proxies():
+            along = [
+                TensorProxy(like=p) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) else None
+                for p in inputs
+            ]
+        found = cls.jvp(ctx, *[None if t is None else tracer.wrap(t) for t in along])
+        with tracer.recording():
+            moved = tracer.unwrap(found)
+
+    def rule(t: Any, out: Any, *args: Any) -> Any:
+        names: dict[str, Any] = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
+        for p, direction, tangent in zip(args, along, t):
+            if direction is not None:
+                names[direction.name] = zeros_of(p) if tangent is None else tangent
+        # What it saved in forward is computed again: the call itself stays whole, so nobody else knows its parts.
+        for op in anew([*forward, *operations], names, trace):
+            trace.record(op)
+        return map_proxies(moved, lambda p: names.get(p.name, p))
+
+    return rule
+
+
+class BatchInfo(NamedTuple):
+    """What `vmap` of a function is told of the batch."""
+
+    batch_size: int
+    randomness: str
+
+
+def _vmap_rule(tracer: Tracer, cls: Any) -> Any:
+    def rule(b: Any, *args: Any) -> Any:
+        in_dims = tuple([0 if a in b else None for a in args])
+        handles = tracer.wrap(args)
+        with tracer.user_code():
+            found = cls.vmap(BatchInfo(b.size, b.randomness), in_dims, *handles)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise RuntimeError(
+                f"{cls.__name__}.vmap returned {type(found).__name__}, but has to return the outputs and where each of "
+                "them is batched: (outputs, out_dims)"
+            )
+        outputs, out_dims = found
+        several = isinstance(outputs, tuple)
+        values = tracer.unwrap(outputs if several else (outputs,))
+        dims = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(values)
+        placed = tuple([_first(b, x, d) for x, d in zip(values, dims)])
+        return placed if several else placed[0]
+
+    return rule
+
+
+def _first(b: Any, x: Any, dim: int | None) -> Any:
+    if not isinstance(x, TensorProxy):
+        return x
+    return b.expand(x) if dim is None else b.add(x.movedim(dim, 0) if dim else x)

@@ -29,6 +29,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.executors.torchex.base import qualified_name
+from thunder.torch.private import functorch_active
 
 __all__ = ["opaque_jvp", "opaque_symbol", "opaque_vmap"]
 
@@ -68,8 +69,10 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
         )
 
     plain, chance = made(), made(OpTags.RANDOM_OP)
-    plain.grad(_gradient_by_torch(plain, func))
-    chance.grad(_gradient_by_torch(plain, func))
+    for sym in (plain, chance):
+        sym.grad(_gradient_by_torch(plain, func))
+        sym.batch(_batch_by_torch(sym))
+    plain.jvp(_tangents_by_torch(plain))
     return plain
 
 
@@ -256,6 +259,8 @@ def _vjp_symbol(func: Any) -> Symbol:
     """The operation that runs torch's own backward of `func`, which runs `func` again for it."""
 
     def vjp(args: Any, kwargs: Any, cotangents: Any, places: Any, states: Any) -> list[torch.Tensor]:
+        if functorch_active():
+            return _vjp_by_functorch(func, args, kwargs, cotangents, places)
         leaves: list[torch.Tensor] = []
         again = torch.is_grad_enabled()  # when this is differentiated itself
         number = itertools.count()
@@ -284,6 +289,24 @@ def _vjp_symbol(func: Any) -> Symbol:
         return [TensorProxy(like=tensors[i], requires_grad=True) for i in places]
 
     return _derived(func, "vjp", vjp, meta)
+
+
+def _vjp_by_functorch(func: Any, args: Any, kwargs: Any, cotangents: Any, places: Any) -> list[torch.Tensor]:
+    """The same where a transform of torch's runs, in which autograd itself has no place."""
+    floating = [x for x in _tensors_in((args, kwargs)) if x.is_floating_point() or x.is_complex()]
+
+    def of_places(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given, number = iter(values), itertools.count()
+
+        def value(x: torch.Tensor) -> torch.Tensor:
+            wanted = (x.is_floating_point() or x.is_complex()) and next(number) in places
+            return next(given) if wanted else x
+
+        found = _tensors_in(func(*_map_tensors(args, value), **_map_tensors(kwargs, value)))
+        return tuple([x for x, g in zip(found, cotangents) if g is not None])
+
+    _, pull = torch.func.vjp(of_places, *[floating[i] for i in places])
+    return list(pull(tuple([g for g in cotangents if g is not None])))
 
 
 def _identifier(name: str) -> str:
@@ -332,6 +355,33 @@ def opaque_vmap(
     The results are batched in their first dimension, all of them.
     """
     return _vmap_symbol(sym.fn, tuple(in_dims), randomness)(args, kwargs)
+
+
+def _tangents_by_torch(sym: Symbol) -> Callable[..., Any]:
+    def rule(t: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
+        tangents = [
+            tangent
+            for p, tangent in zip(_leaves((args, tuple(kwargs.values()))), _leaves(t))
+            if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
+        ]
+        return opaque_jvp(sym, args, kwargs, tangents)[1]
+
+    return rule
+
+
+def _leaves(x: Any) -> list[Any]:
+    return [y for i in x for y in _leaves(i)] if isinstance(x, (tuple, list)) else [x]
+
+
+def _batch_by_torch(sym: Symbol) -> Callable[..., Any]:
+    def rule(b: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)]
+        try:
+            return opaque_vmap(sym, args, kwargs, [0 if p in b else None for p in tensors], randomness=b.randomness)
+        except Exception:  # torch cannot do it for a batch: then one by one
+            return NotImplemented
+
+    return rule
 
 
 def _zeros_like(p: TensorProxy) -> Any:

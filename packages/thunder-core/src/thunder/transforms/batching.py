@@ -20,6 +20,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import ThunderError
@@ -226,7 +228,10 @@ class Batch:
         # A number of one example is a tensor of the batch, which has more to say in type promotion and about devices.
         if any(p.dtype is not tensors[0].dtype or p.device is not tensors[0].device for p in tensors):
             return None
-        if any(isinstance(a, (tuple, list)) for a in (*op.args, *op.kwargs.values())) or op.sym.executor is not None:
+        # What is said of dimensions is said of those of one example.
+        if any(isinstance(a, (tuple, list, torch.memory_format)) for a in (*op.args, *op.kwargs.values())):
+            return None
+        if op.sym.executor is not None:
             return None
         ndim = max(p.ndim for p in tensors)
 
@@ -272,10 +277,17 @@ class Batch:
 
     def _one_by_one(self, op: BoundSymbol) -> Any:
         """A call for each example."""
-        if any(isinstance(p, (NumberProxy, SymbolicNumber)) for p in proxies_in(op.output)):
+        outs = proxies_in(op.output)
+        if any(isinstance(p, NumberProxy) for p in outs):
             raise RuntimeError(
                 f"vmap: {op.sym.name} gives a Python number, of which there is only one for all examples. Keep it a "
                 f"tensor, or call it outside of vmap{_at(op)}"
+            )
+        known = {n.name for n in _symbols((op.args, op.kwargs))} | {n.name for p in op.tensors() for n in _sizes(p)}
+        if any(n.name not in known for p in outs for n in _sizes(p)):
+            raise RuntimeError(
+                f"vmap: how many elements {op.sym.name} gives depends on values, so that it may be another number for "
+                f"each example. Use a form of fixed size (torch.where, masks, padding){_at(op)}"
             )
         if OpTags.IN_PLACE_OP in op.sym.tags:
             raise RuntimeError(f"vmap: {op.sym.name} writes to its argument, once for all examples{_at(op)}")
@@ -300,6 +312,15 @@ class Batch:
             found.append(proxies_in(op.sym(*map_proxies(op.args, example), **map_proxies(op.kwargs, example))))
         whole = iter([prims.cat([prims.reshape(p, (1, *p.shape)) for p in outputs], 0) for outputs in zip(*found)])
         return map_proxies(op.output, lambda p: next(whole))
+
+
+def _symbols(x: Any) -> list[Proxy]:
+    return [p for p in proxies_in(x) if isinstance(p, NumberProxy)]
+
+
+def _sizes(p: Proxy) -> list[Proxy]:
+    """The unknown numbers in a tensor's shape."""
+    return proxies_in([n for n in p.shape if isinstance(n, SymbolicNumber)]) if isinstance(p, TensorProxy) else []
 
 
 # What only keeps values apart, or puts random numbers where they stood: the same for all examples.
@@ -357,6 +378,7 @@ def _batched_symbol(b: Batch, op: BoundSymbol) -> Symbol:
         trace = state.trace
         assert trace is not None
         inner = batch_of(values)
+        inner.anew = True
         with trace.scope() as recorded:
             result = rule(*op.args, **op.kwargs)
         inner.run(recorded)
@@ -366,6 +388,7 @@ def _batched_symbol(b: Batch, op: BoundSymbol) -> Symbol:
         trace = state.trace
         assert trace is not None
         inner = batch_of(values)
+        inner.anew = True
         moving: dict[str, TensorProxy] = {}
         for p, value, tangent in zip(op.flat_args, values, t):
             if tangent is not None:

@@ -116,7 +116,8 @@ class Forward:
     def _apply(self, rule: JvpRule, op: BoundSymbol) -> None:
         """Tangents by the operation's own rule."""
         names = op.sym.bind.names
-        given = (*op.args, *(op.kwargs.get(name) for name in names[len(op.args) :]))
+        more = op.kwargs.values() if op.sym.bind.variadic else [op.kwargs.get(name) for name in names[len(op.args) :]]
+        given = (*op.args, *more)
         found = rule(tuple([self._of(a) for a in given]), op.output, *op.args, **op.kwargs)
         outs, tangents = _flat(op.output), _flat(found)
         if len(outs) != len(tangents):

@@ -259,8 +259,6 @@ def _(t: Any, out: Any, a: Any, w: Any, bias: Any = None) -> Any:
 def _(b: Any, a: Any, w: Any, bias: Any = None) -> Any:
     if w not in b and bias not in b and (bias is None or bias.ndim < 2):
         return linear(a, w, bias)
-    if bias is not None and b.ndim(bias) > 1:
-        return NotImplemented
     out = b.apply(matmul, a, b.apply(transpose, w, (1, 0)) if b.ndim(w) == 2 else w)
     if bias is None:
         return out

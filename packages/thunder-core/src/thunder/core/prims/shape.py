@@ -438,7 +438,8 @@ def _(g: Any, out: Any, a: Any, dim: Any, size: Any, step: Any) -> Any:
 
 @unfold.batch
 def _(b: Any, a: Any, dim: Any, size: Any, step: Any) -> Any:
-    return unfold(b.at_least_1d(a), b.dim(a, dim), size, step)
+    out = unfold(b.at_least_1d(a), b.dim(a, dim), size, step)
+    return reshape(out, (b.size, size)) if b.ndim(a) == 0 else out
 
 
 @unfold.samples

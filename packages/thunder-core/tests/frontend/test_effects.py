@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import functools
 import gc
+import queue
 import sys
+import threading
 import types
 import weakref
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 import torch
 
 import thunder
+from thunder.core.errors import TracingError
 
 X = torch.linspace(-1, 1, 6)
 
@@ -399,3 +403,150 @@ def test_two_objects_or_one() -> None:
     torch.testing.assert_close(jitted(X, b, a), X)
     a.steps = b.steps = 0
     torch.testing.assert_close(jitted(X, b, b), X * 2)
+
+
+# -- classes, tensors, parameters -------------------------------------------------------------------------------------
+class Counts:
+    """Counts on the class."""
+
+    n = 0
+    last: Any = None
+
+
+def test_attributes_of_classes_that_are_read_and_assigned() -> None:
+    """What is assigned depends on what was there."""
+
+    def f(c: Any, x: Any) -> Any:
+        c.n += 1
+        c.last = x * c.n
+        return c.last + 1
+
+    Counts.n = 0
+    jitted = thunder.jit(lambda x: f(Counts, x))
+    for k in range(5):
+        x = torch.ones(2) + k
+        torch.testing.assert_close(jitted(x), x * (k + 1) + 1)
+        assert Counts.n == k + 1
+        torch.testing.assert_close(Counts.last, x * (k + 1))
+
+
+def test_attributes_that_are_given_to_tensors() -> None:
+    """To arguments, to parameters, to what is returned; tensors among them."""
+    weight = torch.nn.Parameter(torch.ones(2))
+
+    def f(x: Any) -> Any:
+        y = x * weight
+        x.seen = getattr(x, "seen", 0) + 1
+        weight.last = y * 2
+        y.name_of_it = "y"
+        y.half = y / 2
+        return y
+
+    jitted = thunder.jit(f)
+    x = torch.ones(2)
+    for k in range(3):
+        out = jitted(x)
+        assert x.seen == k + 1  # type: ignore[attr-defined]
+        assert out.name_of_it == "y"
+        torch.testing.assert_close(out.half, x / 2)
+        torch.testing.assert_close(weight.last, x * 2)
+        assert type(weight.last) is torch.Tensor
+
+
+def test_parameters_that_the_first_call_makes() -> None:
+    """torch's lazy modules, and modules of the user's: that call runs as it is written, the next one is traced."""
+
+    class Late(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight: Any = None
+
+        def forward(self, x: Any) -> Any:
+            if self.weight is None:
+                self.weight = torch.nn.Parameter(torch.full((x.shape[-1],), 2.0))
+            return x * self.weight
+
+    for model in (Late(), torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.LazyBatchNorm1d())):
+        jitted = thunder.jit(model)
+        x = torch.rand(3, 3)
+        jitted(x).sum().backward()
+        assert all(type(p) is torch.nn.Parameter and p.grad is not None for p in model.parameters())
+        assert list(model.parameters())
+        assert "first call" in thunder.explain(jitted) or "makes a parameter" in thunder.explain(jitted)
+        model.eval()
+        for _ in range(2):
+            torch.testing.assert_close(jitted(x), model(x))
+        assert thunder.cache_hits(jitted) == 1
+
+
+# -- what outlives the call -------------------------------------------------------------------------------------------
+def _receive(found: list[Any]) -> Any:
+    while True:
+        last = yield
+        found.append(type(last))
+
+
+QUEUE: queue.Queue[Any] = queue.Queue()
+LOCAL = threading.local()
+RECEIVER = _receive([])
+next(RECEIVER)
+CACHE: Any = functools.lru_cache(maxsize=None)(lambda x: x)
+
+
+@pytest.mark.parametrize(
+    ("keep", "holder"),
+    [
+        (lambda x: QUEUE.put(x), r"a deque in the attribute queue of a Queue"),
+        (lambda x: setattr(LOCAL, "kept", x), r"the attribute kept of a threading\.local"),
+        (lambda x: RECEIVER.send(x), r"a variable of the generator _receive"),
+        (lambda x: CACHE(x), r"lru_cache|a dict"),
+    ],
+    ids=["queue", "threading.local", "generator", "lru_cache"],
+)
+def test_a_tensor_that_is_left_somewhere_names_its_holder(keep: Any, holder: str) -> None:
+    """And nothing of it stays."""
+
+    def f(x: Any) -> Any:
+        keep(x * 2)
+        return x
+
+    with pytest.raises(TracingError, match=f"stored a tensor .* in ({holder}), which outlives the call"):
+        thunder.jit(f)(torch.ones(2))
+    while not QUEUE.empty():
+        QUEUE.get()
+    RECEIVER.send(None)
+    LOCAL.__dict__.clear()
+    CACHE.cache_clear()
+
+
+KEPT: contextvars.ContextVar[Any] = contextvars.ContextVar("KEPT")
+
+
+def test_tensors_in_context_variables() -> None:
+    """One that was never set before the call, and one that was."""
+
+    def f(x: Any) -> Any:
+        before = KEPT.get(None)
+        KEPT.set(x * 2)
+        return KEPT.get() + (0 if before is None else 1)
+
+    jitted = thunder.jit(f)
+    context = contextvars.copy_context()
+    for k in range(3):
+        x = torch.ones(2) + k
+        torch.testing.assert_close(context.run(jitted, x), x * 2 + min(k, 1))
+        torch.testing.assert_close(context.run(KEPT.get), x * 2)
+    with pytest.raises(KeyError):
+        contextvars.copy_context().run(lambda: KEPT.get(None) or {}["nothing"])
+
+
+def test_a_failed_trace_leaves_context_variables() -> None:
+    """As they were: unset."""
+
+    def f(x: Any) -> Any:
+        KEPT.set(x)
+        return x if x.sum() > 0 else -x
+
+    with pytest.raises(TracingError):
+        thunder.jit(f)(torch.ones(2))
+    assert KEPT.get(None) is None

@@ -1039,3 +1039,68 @@ def test_the_compiling_flag_is_a_boolean() -> None:
         return x + 1
 
     thunder.jit(f)(X)
+
+
+# -- classes that the program has in variables ------------------------------------------------------------------------
+class Base:
+    """A class with data."""
+
+    n = 1
+    table: dict[str, int] = {}  # noqa: RUF012
+
+
+class Derived(Base):
+    """Another one."""
+
+
+def of_class(c: Any, x: Any) -> Any:
+    """Reads attributes of a class under a name of its own."""
+    return x * c.n * (c.extra if hasattr(c, "extra") else 1) + len(c.table)
+
+
+def test_attributes_of_classes_in_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Along the bases; those that appear, and those that disappear."""
+    watched = Watched(lambda x: of_class(Derived, x))
+    monkeypatch.setattr(Base, "n", 2)
+    watched.changed()
+    monkeypatch.setattr(Derived, "n", 5, raising=False)
+    watched.changed()
+    monkeypatch.setattr(Derived, "extra", 3, raising=False)
+    watched.changed()
+    monkeypatch.setattr(Base, "extra", 4, raising=False)
+    watched.call()
+    monkeypatch.delattr(Derived, "extra")
+    watched.changed()
+    monkeypatch.setitem(Base.table, "a", 1)
+    watched.changed()
+    monkeypatch.setattr(Base, "other", 1, raising=False)
+    watched.kept()
+
+
+def test_classes_as_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their attributes are read where they are used."""
+    watched = Watched(lambda x, c: of_class(c, x), X, Derived)
+    monkeypatch.setattr(Base, "n", 7)
+    watched.changed()
+    watched.changed(X, Base)
+
+
+def test_attributes_of_tensors() -> None:
+    """That the user has given them: of arguments, parameters, globals; read, missed, and appearing later."""
+    x, weight = X.clone(), torch.nn.Parameter(X.clone())
+
+    def f(x: Any) -> Any:
+        y = x * 2 if getattr(x, "flag", False) else x + 1
+        return y * weight.scale if hasattr(weight, "scale") else y * weight
+
+    watched = Watched(f, x)
+    x.flag = True  # type: ignore[attr-defined]
+    watched.changed()
+    x.flag = False  # type: ignore[attr-defined]
+    watched.changed()
+    weight.scale = 3  # type: ignore[attr-defined]
+    watched.changed()
+    weight.scale = 4  # type: ignore[attr-defined]
+    watched.changed()
+    del weight.scale  # type: ignore[attr-defined]
+    assert watched.call() == 0  # the first program's

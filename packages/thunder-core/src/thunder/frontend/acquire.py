@@ -21,7 +21,9 @@ from thunder.extend import Executor
 from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
 from thunder.frontend.guards import overlap
+from thunder.frontend.holders import holder_of
 from thunder.frontend.lock import tracing_lock
+from thunder.frontend.places import Place
 from thunder.frontend.prologue import Arguments, Prologue
 from thunder.frontend.reads import Recorder
 from thunder.frontend.symbolic import Dynamic, Inputs, Number
@@ -88,9 +90,14 @@ def acquire(
         tracer = Tracer(name, executors)
         recorder = Recorder()
         tracer.name_lifted(recorder.name_of)
+
+        def place_of(tensor: torch.Tensor) -> Place | None:
+            return arguments.place_of(tensor) or recorder.place_of(tensor)
+
+        tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(place_of(tensor), tensor, name)
         if dynamic:
             symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic)
-            symbolic.place_of = lambda tensor: arguments.place_of(tensor) or recorder.place_of(tensor)
+            symbolic.place_of = place_of
         try:
             with contextlib.ExitStack() as contexts:
                 contexts.enter_context(_disable_current_modes())  # the user's see what runs
@@ -139,9 +146,14 @@ def _run(
             for original, copy, place in zip(call, copies, arguments.roots):
                 recorder.copied(original, copy, place, aliases)
             with replaced_entry_points(tracer), tracer.user_code(), recorder.watch_code():
-                result = _result(fn, *copies)
+                result = recorder.context.run(_result, fn, *copies)
     finally:
         writes += recorder.undo()
+    for lifted in tracer.inputs:
+        given = lifted.handle.given_attributes
+        if given:
+            place = arguments.place_of(lifted.tensor) or recorder.place_of(lifted.tensor)
+            writes += recorder.given_attributes(place, lifted.tensor, given)
     if tracer.attention_kernels is not None:
         recorder.attention_kernels(tracer.attention_kernels)
     if not Epilogue.needed(result, writes):
@@ -213,22 +225,9 @@ def _refuse_leftovers(tracer: Tracer) -> None:
     found = left()
     if found:
         raise TracingError(
-            f"the traced function stored a tensor ({found[0]!r}) in {_holder(found[0])}, which outlives the call. "
-            "Return it from the function instead, or keep it as an attribute of the module"
+            f"the traced function stored a tensor ({found[0]!r}) in {holder_of(found[0], [found])}, which outlives the "
+            "call. Return it from the function instead, or keep it as an attribute of the module"
         )
-
-
-def _holder(handle: Any) -> str:
-    for holder in gc.get_referrers(handle):
-        if isinstance(holder, (list, dict, set, tuple)):
-            owners = [o for o in gc.get_referrers(holder) if getattr(o, "__dict__", None) is holder]
-            if owners:
-                return f"an attribute of a {type(owners[0]).__name__}"
-            if isinstance(holder, dict) and "__name__" in holder:
-                return f"the globals of {holder['__name__']}"
-        if type(holder).__name__ not in ("frame", "list_iterator"):
-            return f"a {type(holder).__name__}"
-    return "a place that cannot be named"
 
 
 def trace_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:

@@ -18,6 +18,7 @@ from thunder.frontend.values import UNSHADOWED, Values
 __all__ = ["Classes"]
 
 _MODULE = torch.nn.Module
+_ASKING = frozenset({"getattr", "hasattr"})
 _OF_ALL_MODULES = Place(torch.nn.modules.module, "torch.nn.modules.module")
 _GLOBAL_HOOKS = [
     name
@@ -107,22 +108,74 @@ class Classes(Values):
                 self.value(self._know_class(owner).to("{}.__dict__").item(name), raw)
 
     def _class_level_names(self) -> None:
-        """Attributes that code reads of classes themselves (`type(self).K`, `cls.K`), which no hook sees."""
-        names: set[str] = set()
+        """Attributes that code reads of classes themselves (`type(self).K`, `cls.K`, `Config.K`): no hook sees it."""
+        names: set[str] = set()  # of code that may have the class of an object
+        every: set[str] = set()
+        asked = self._asked()
         for code in self._ran.values():
-            uses = tuple(codes.attribute_names(code))
+            uses = {*codes.attribute_names(code)}
             loads = {chain[0] for chain in codes.global_loads(code)}
+            if not loads.isdisjoint(_ASKING):
+                uses |= asked
+            every |= uses
             if "type" in loads or "__class__" in uses or "super" in loads or "cls" in code.co_varnames[:1]:
-                names.update(uses)
+                names |= uses
         for cls in list(self._classes):
-            for name in kinds.plain_class_attributes(cls):
-                if name in names:
+            owners = [c for c in cls.__mro__ if not is_library_class(c)]
+            read = every if cls in self._class_values else names
+            data = {n for c in owners for d in (self._attributes_before(c), c.__dict__) for n in d if n in read}
+            for name in sorted(data):
+                self._class_name(cls, owners, name)
+            if cls in self._class_values:
+                for owner in owners:
+                    absent = frozenset(asked.difference(self._attributes_before(owner)))
+                    if absent:
+                        self._check("disjoint", self._know_class(owner).to("{}.__dict__"), absent)
+
+    def _asked(self) -> set[str]:
+        """The names that code asks for with `hasattr` and the like, which may find nothing."""
+        return {
+            name
+            for code in self._ran.values()
+            if not _ASKING.isdisjoint(chain[0] for chain in codes.global_loads(code))
+            for name in code.co_consts
+            if isinstance(name, str) and name.isidentifier()
+        }
+
+    def _not_on_tensors(self) -> None:
+        """Names that code asks for which no object has been asked for: it may have been a tensor."""
+        seen = {name for _, name in self.seen}
+        names = frozenset(n for n in self._asked() if n not in seen and not hasattr(torch.Tensor, n))
+        for place, tensor in self.tensors_read if names else ():
+            absent = names.difference(tensor.__dict__)
+            if absent:
+                self._check("disjoint", place.to("{}.__dict__"), absent)
+
+    def _class_name(self, cls: type, owners: list[type], name: str) -> None:
+        """An attribute of a class, as it was, that code reads by that name."""
+        for owner in owners:
+            before = self._attributes_before(owner)
+            if name not in before:
+                if name in owner.__dict__:  # the program has made it, and may have asked for it first
+                    self._absence(self._know_class(owner).to("{}.__dict__"), name)
+                continue
+            value = before[name]
+            if not name.startswith("__") and not hasattr(type(value), "__get__"):
+                if owner.__dict__.get(name, ABSENT) is value:
                     self._class_read(cls, name, self._lookup(cls, name))
+                else:
+                    self.value(self._know_class(owner).to("{}.__dict__").item(name), value)
+            return
+
+    def _attributes_before(self, cls: type) -> Any:
+        reached = self.reached.get(id(cls))
+        return reached.snapshots[0].before if reached is not None and reached.snapshots else cls.__dict__
 
     def _class(self, place: Place, cls: type, root: bool) -> None:
         self._check("is", place, cls)
         if not is_library_class(cls):
             self._know_class(cls)
+            self._class_values.add(cls)
             self._hooks.watch(cls)
 
     def _not_on_classes(self) -> None:

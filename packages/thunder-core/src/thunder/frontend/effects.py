@@ -25,7 +25,11 @@ from thunder.frontend.hooks import ABSENT
 from thunder.frontend.places import Place
 from thunder.frontend.snapshots import Write, dict_type, slot, slot_names, variables
 
-__all__ = ["Epilogue"]
+__all__ = ["Epilogue", "RunsEagerly"]
+
+
+class RunsEagerly(Exception):
+    """A call does something once that no program can do again, and runs as it is written."""
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
@@ -248,8 +252,14 @@ class Epilogue:
             if tensor is x:
                 return proxy
         self.tensors.append(x)
-        self._values.append(AnyProxy(name=self.trace.make_name("t")))
-        return self._values[-1]
+        out = AnyProxy(name=self.trace.make_name("t"))
+        self._values.append(out)
+        if kinds.is_handle(x) and x._storage.source is None:
+            if "_is_param" in x.given_attributes:
+                raise RunsEagerly("the program makes a parameter and keeps it")
+            for name, value in x.given_attributes.items():
+                self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
+        return out
 
     def _make(self, x: Any, operator: str, *args: Any) -> Proxy:
         out = AnyProxy(name=self.trace.make_name("x"))
@@ -308,4 +318,6 @@ def _is_plain(x: Any) -> bool:
         return all(_is_plain(i) for i in x)
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
+    if kinds.is_handle(x) and x.given_attributes:
+        return False
     return isinstance(x, (torch.Tensor, SymbolicNumber)) or kind in (bool, int, float, str, type(None))

@@ -20,6 +20,7 @@ from thunder.core.dtypes import to_torch_dtype
 from thunder.core.errors import TracingError
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.frontend.hooks import ABSENT
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
@@ -137,6 +138,20 @@ class Handle(torch.Tensor):
             "public functions on it, or leave this part out of the traced function"
         )
 
+    def __getattr__(self, name: str) -> Any:
+        """Attributes that the user has given to the tensor that it stands for."""
+        own = object.__getattribute__(self, "__dict__")
+        if "_tracer" in own and not name.startswith("__"):
+            found = own["_tracer"].attribute_of(self, name)
+            if found is not ABSENT:
+                return found
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}")
+
+    @property
+    def given_attributes(self) -> dict[str, Any]:
+        """Attributes that the program has given it."""
+        return {k: v for k, v in object.__getattribute__(self, "__dict__").items() if k not in _OWN}
+
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 
@@ -147,6 +162,9 @@ class Handle(torch.Tensor):
 
     def __format__(self, spec: str) -> str:
         return repr(self)
+
+
+_OWN = frozenset({*Handle.__annotations__, "_backward_hooks"})
 
 
 def _contiguous_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:

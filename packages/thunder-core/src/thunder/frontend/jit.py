@@ -18,6 +18,7 @@ from thunder.extend import Executor, get_executor, implementations_epoch, resolv
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
+from thunder.frontend.effects import RunsEagerly
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.modes import mode_around
 from thunder.frontend.options import Options
@@ -149,13 +150,20 @@ class JitFunction:
         mode = mode_around()
         if mode is not None:
             return self._under_mode(mode, args, kwargs)
+        if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
+            self._stats.uncacheable = "its parameters are made by its first call"
+            return self._eagerly(args, kwargs)
         with tracing_lock:
             self._stats.cache_misses += 1
             self._stats.refused = [str(refusal) for refusal in refused]
             if refused and self._options.cache != "no caching":
                 self._cache.learn(refused[0], args, kwargs)
             refused.clear()  # they hold what was found in the call
-            acquired, specialization = self._compile(args, kwargs)
+            try:
+                acquired, specialization = self._compile(args, kwargs)
+            except RunsEagerly as once:
+                self._stats.uncacheable = str(once)
+                return self._eagerly(args, kwargs)
             self._stats.last = specialization
             self._stats.uncacheable = acquired.uncacheable
             self._stats.constant = self._cache.dynamic.given_up
@@ -179,6 +187,8 @@ class JitFunction:
             return self._compile_with(None, args, kwargs)
         try:
             return self._compile_with(dynamic, args, kwargs)
+        except RunsEagerly:
+            raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
         found = self._compile_with(None, args, kwargs)
@@ -272,6 +282,11 @@ class JitFunction:
 
     def __repr__(self) -> str:
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
+
+
+def _is_lazy(module: torch.nn.Module) -> bool:
+    """Whether some parameter or buffer waits for the first call to be made."""
+    return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
 
 
 def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool) -> JitFunction:

@@ -7,6 +7,7 @@ through which the reads of its attributes are seen in turn. Checks compare with 
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import sys
 import types
@@ -85,6 +86,24 @@ class Recorder(Functions):
         found = self.tensors.get(id(tensor))
         return found[0].label or None if found else None
 
+    def attribute_of_tensor(self, place: Place | None, tensor: torch.Tensor, name: str) -> Any:
+        """An attribute that the user has given to a tensor, or `ABSENT`: the program asks for it."""
+        found = tensor.__dict__.get(name, ABSENT)
+        if place is None:
+            self._refuse(f"the attribute {name} was read of a tensor that no path leads to")
+        elif found is ABSENT:
+            self._absence(place.to("{}.__dict__"), name)
+        else:
+            self.value(place.to("{}.__dict__").item(name), found)
+        return found
+
+    def given_attributes(self, place: Place | None, tensor: torch.Tensor, given: dict[str, Any]) -> list[Write]:
+        """What the program's attributes of an input's handle are for the input."""
+        if place is None:
+            self._refuse("the program gives an attribute to a tensor that no path leads to")
+            return []
+        return [Write("set_attribute", place, tensor, name, value) for name, value in given.items()]
+
     def unreachable(self, tensors: Iterable[torch.Tensor]) -> str | None:
         """Why a trace that uses these tensors is good for one call only; None when all can be found again."""
         for tensor in tensors:
@@ -113,6 +132,7 @@ class Recorder(Functions):
             self._find_stranger(code, scope)
         self._class_level_names()
         self._not_on_classes()
+        self._not_on_tensors()
         self._append_only()
         if self._unknown:
             young = Youth.ids()
@@ -155,6 +175,7 @@ class Recorder(Functions):
         ):
             kept.clear()  # type: ignore[attr-defined]
         self.tensors_read.clear()
+        self.context = contextvars.Context()
 
     def read(self, obj: Any, name: str) -> bool:
         """`obj.name` was read."""

@@ -8,6 +8,7 @@ state back and says what had become of it, as writes that an epilogue makes agai
 from __future__ import annotations
 
 import collections
+import contextvars
 import types
 from typing import Any, NamedTuple
 
@@ -186,16 +187,18 @@ class GlobalsSnapshot(Snapshot):
 
 
 class VariableSnapshot(Snapshot):
-    """The value of a context variable."""
+    """The value of a context variable. The program runs in a context of its own, so that there is nothing to undo."""
 
-    __slots__ = ()
+    __slots__ = ("context",)
+
+    def __init__(self, place: Place, target: Any, before: Any, context: contextvars.Context):
+        super().__init__(place, target, before)
+        self.context = context
 
     def undo(self) -> list[Write]:
-        value = self.target.get(ABSENT)
-        if value is self.before:
+        value = self.context.get(self.target, ABSENT)
+        if value is self.before or value is ABSENT:
             return []
-        if self.before is not ABSENT:
-            self.target.set(self.before)
         return [Write("set_variable", self.place, self.target, None, value)]
 
 

@@ -31,7 +31,7 @@ from thunder.extend import Executor
 from thunder.frontend import aliasing, modes
 from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
-from thunder.frontend.hooks import hush, resume
+from thunder.frontend.hooks import ABSENT, hush, resume
 from thunder.frontend.symbolic import Inputs
 from thunder.transforms.checkpoint import settle
 
@@ -126,6 +126,7 @@ class Tracer:
         self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # their inputs: of what, and where it is batched
         self._known: dict[int, Lifted] = {}
         self._lift = lift
+        self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
 
     # -- inputs -------------------------------------------------------------------------------------------------------
@@ -166,6 +167,11 @@ class Tracer:
     def shape_of(self, x: Any) -> tuple[Any, ...]:
         """The shape of a tensor that user code asks about."""
         return self.handle_of(x)._value.shape
+
+    def attribute_of(self, handle: Handle, name: str) -> Any:
+        """An attribute that the user has given to an input, or `ABSENT`."""
+        lifted = next((x for x in self.inputs if x.handle is handle), None)
+        return ABSENT if lifted is None else self.read_attribute(lifted.tensor, name)
 
     def name_lifted(self, names_of: Callable[[torch.Tensor], str | None]) -> None:
         """Says how tensors that the program reaches by itself are called."""

@@ -6,6 +6,7 @@ What a read reaches has a place, and a snapshot of how it was, which is older th
 
 from __future__ import annotations
 
+import contextvars
 import types
 import weakref
 from types import CodeType
@@ -86,6 +87,8 @@ class Values:
         self._nested: set[int] = set()
         self._classes: dict[type, Place] = {}
         self._methods: dict[int, list[tuple[type, str]]] = {}
+        self.context = contextvars.copy_context()  # what the program runs in
+        self._class_values: set[type] = set()  # those that the program may have in variables
         self._own_names: dict[type, set[str]] = {}
         self._lookups: dict[tuple[type, str], Any] = {}
         self._globals: dict[int, GlobalsSnapshot] = {}
@@ -148,9 +151,13 @@ class Values:
         known.append(place)
         if len(known) == 1:
             self.tensors_read.append((place, tensor))
-            own = tensor.__dict__ if type(tensor) is not torch.Tensor else None
-            if own and id(own) not in self.reached:
-                self.value(place.to("{}.__dict__"), own)
+            own = tensor.__dict__
+            if id(own) not in self.reached:
+                whole = place.to("{}.__dict__")
+                if own:
+                    self.value(whole, own)
+                else:  # the program may give it attributes
+                    self._reach(whole, own, [container_snapshot(whole, own)])
         else:
             self._check("same", place, known[0])
 
@@ -209,7 +216,7 @@ class Values:
         self._check("is", place, variable)
         found = variable.get(ABSENT)
         inner = place.to("{}.get(None)")
-        self._reach(place, variable, [VariableSnapshot(place, variable, found)])
+        self._reach(place, variable, [VariableSnapshot(place, variable, found, self.context)])
         if found is ABSENT:
             self._check("value", inner, None)
         elif kinds.kind_of(found) == "plain":

@@ -92,6 +92,9 @@ def _always(node: Any) -> bool:
 executes: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node", _always)
 
 
+_TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")
+
+
 def tensor_guards(
     tensors: Sequence[torch.Tensor], dims: Sequence[frozenset[int]] = ()
 ) -> tuple[Callable[..., bool] | None, bool]:
@@ -110,8 +113,8 @@ def tensor_guards(
         check = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
         if not check(*tensors):
             return None, False
-        one = torch.empty(1)
-        twice = TensorGuards(one, torch.empty(1), dynamic_dims_sizes=[[1], [1]], dynamic_dims_strides=[[1], [1]])
+        one, other = _TWO
+        twice = TensorGuards(one, other, dynamic_dims_sizes=[[1], [1]], dynamic_dims_strides=[[1], [1]])
         return check, not twice.check(one, one)
     except Exception:  # the slow way is as right
         return None, False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs of this repository: ``python -m nox -s demo | tests | conformance | lint | types | imports | docs | build``.
+"""The jobs of this repository, as in ``python -m nox -s tests``; ``python -m nox -l`` lists them.
 
 Every job runs from a fresh clone with nothing but Python and pip. Jobs that need torch keep the torch of the
 interpreter that runs nox, whichever build that is, and install one only when there is none: no job ever replaces it.
@@ -26,6 +26,8 @@ PACKAGES = {path.parent.name: path.parent for path in sorted((ROOT / "packages")
 CORE = "thunder-core"
 TORCH = "torch==2.13.0"
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+TRANSFORMERS = "transformers==5.23.*"
+LITGPT = ["litgpt==0.5.13", "lightning==2.6.1", "lightning-utilities==0.15.*", "torchmetrics==1.9.*"]
 PLUGIN_GROUP = "thunder.executors.v1"
 
 # Two workers, each with one torch thread: on small tensors more threads only wait for one another.
@@ -239,6 +241,26 @@ def surface(session: nox.Session) -> None:
     """Call every public name of torch through thunder.jit and compare with torch; arguments after `--` go to it."""
     install_ours(session, [CORE], ["tests"])
     session.run("python", "-m", "thunder", "ops", "--surface", *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
+def models(session: nox.Session) -> None:
+    """Run the tables of models: own ones, Transformers' and LitGPT's; arguments after `--` go to pytest."""
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, TRANSFORMERS, "psutil")
+    # LitGPT and Lightning ask for more than the model needs, other versions of Transformers' libraries among it.
+    session.install("--no-deps", *LITGPT)
+    check_environment(session)
+    suites = sorted((PACKAGES[CORE] / "tests" / "models").glob("suite_*.py"))
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        *workers(session.posargs),
+        *map(str, suites),
+        *session.posargs,
+        env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
+    )
 
 
 def prove(session: nox.Session, executor: list[str], arguments: list[str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LitGPT's model under `thunder.jit`. `nox -s models` installs LitGPT, without what would bring another torch, and runs this."""
+"""LitGPT's model under `thunder.jit`. `nox -s models` runs this, and installs LitGPT without bringing a torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of Transformers under `thunder.jit`. `nox -s models` runs this; the test suite does without Transformers."""
+"""The models of Transformers under `thunder.jit`. `nox -s models` runs this; the test suite needs no Transformers."""
 
 from __future__ import annotations
 

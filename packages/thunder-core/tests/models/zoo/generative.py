@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that make data: an autoencoder that draws, two networks against each other, diffusion, quantized codes, a flow."""
+"""Models that make data: an autoencoder that draws, a GAN, diffusion, quantized codes, a flow."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of Transformers: encoders, decoders, encoder-decoders, mixtures of experts, state spaces, vision, audio."""
+"""Models of Transformers: encoders, decoders, encoder-decoders, mixtures of experts, state spaces, vision, audio."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ DECODERS: list[Entry] = [
     causal("gpt_neox", "gpt_neox", SMALL),
     causal("opt", "opt", {**SMALL, "ffn_dim": 48, "word_embed_proj_dim": 32}),
     causal("bloom", "bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}, inputs=unpadded),
-    causal("mpt", "mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4}, inputs=unpadded, generate=("dynamic", "sampled")),
+    causal(
+        "mpt", "mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4}, inputs=unpadded, generate=("dynamic", "sampled"),
+    ),
     causal("falcon", "falcon", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}),
     decoder("llama"),
     causal("llama, attention written out", "llama", {**GROUPED, "attn_implementation": "eager"}),
@@ -107,6 +109,18 @@ STATES = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
 
 STATE_SPACES: list[Entry] = [
     causal(
+        "mamba", "mamba", STATES,
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
+    causal(
+        "mamba, step by step", "mamba", {**STATES, "use_associative_scan": False},
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
+    causal(
+        "falcon_mamba", "falcon_mamba", STATES,
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
+    causal(
         "mamba2", "mamba2", {**STATES, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4},
         family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
     ),
@@ -114,6 +128,12 @@ STATE_SPACES: list[Entry] = [
         "bamba", "bamba",
         {**GROUPED, "mamba_d_state": 4, "mamba_n_heads": 8, "mamba_d_head": "auto", "attn_layer_indices": [1],
          "mamba_chunk_size": 4},
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
+    causal(
+        "jamba", "jamba",
+        {**EXPERTS, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+         "use_mamba_kernels": False, "mamba_d_state": 4, "mamba_dt_rank": 4},
         family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
     ),
     causal(

@@ -97,7 +97,7 @@ BINARY: list[Callable[[Any, Any], Any]] = [
 ]  # fmt: skip
 SHAPE: list[Callable[[Any, int], Any]] = [
     lambda x, k: x.reshape(-1), lambda x, k: x.unsqueeze(k % (x.dim() + 1)) if x.dim() < 3 else x.flatten(),
-    lambda x, k: x.transpose(0, -1) if x.dim() else x, lambda x, k: x[..., :1],
+    lambda x, k: x.transpose(0, -1) if x.dim() else x, lambda x, k: x[..., :1] if x.dim() else x,
     lambda x, k: x.flip(-1) if x.dim() else x,
     lambda x, k: torch.cat([x, x * 2], _dim(x, k)) if 0 < x.numel() < 20 and x.dim() else x,
     lambda x, k: x.sum(_dim(x, k), keepdim=bool(k % 2)) if x.dim() else x, lambda x, k: x.mean(),
@@ -112,7 +112,7 @@ SHAPE: list[Callable[[Any, int], Any]] = [
 def _write(x: torch.Tensor, y: torch.Tensor, k: int) -> torch.Tensor:
     """Writes to a copy, to a view of it, or through a view of a view."""
     out = x.clone()
-    target = (out, out[..., :1], out.transpose(0, -1)[:1] if out.dim() else out)[k % 3]
+    target = (out, out[..., :1], out.transpose(0, -1)[:1])[k % 3] if out.dim() else out
     value = y.sum() * 0.1
     if k % 2:
         target.mul_(value)

@@ -261,3 +261,23 @@ def test_fuel_runs_out() -> None:
     ex.set_fuel(2)
     assert not ex.get_fuel(3)
     assert ex.get_fuel(2)
+
+
+# -- whose code raised ------------------------------------------------------------------------------------------------
+def test_errors_name_the_executor_and_the_operation() -> None:
+    """A checker, a transform or a gradient rule that raises: the error stays what it is, and says whose it is."""
+
+    def raises(a: Any) -> Any:
+        raise KeyError("dtype")
+
+    x = torch.ones(2, requires_grad=True)
+    for options, who in (
+        ({"checker": raises}, r"the checker of the executor 'blame_test' for sin, which is called at "),
+        ({"execution_transform": raises}, r"the execution_transform of the executor 'blame_test' for sin"),
+        ({"grad_transform": raises}, r"the gradient rule of sin"),
+    ):
+        ex = OperatorExecutor("blame_test")
+        op = None if "execution_transform" in options else ex.register_operator("s", like=lambda a: a, fn=torch.sin)
+        ex.register_implementation(ltorch.sin, op, **options)
+        with pytest.raises(KeyError, match=f"(?s)dtype.*in {who}"):
+            thunder.jit(lambda x: x.sin(), executors=[ex])(x)

@@ -39,6 +39,17 @@ def check(cond: Any, message: Callable[[], str], exception_type: type[Exception]
         raise exception_type(message())
 
 
+def name_source(error: Exception, what: str) -> None:
+    """Adds to an error's message, once, whose code raised it: the error stays what it is."""
+    if getattr(error, "_thunder_told_by", None) is None:
+        try:
+            error._thunder_told_by = what  # type: ignore[attr-defined]
+            told = f"{error.args[0]}" if error.args and isinstance(error.args[0], str) else f"{error}"
+            error.args = (f"{told}\n  in {what}", *error.args[1:])
+        except Exception:  # an exception with attributes of its own stays as it is
+            return
+
+
 def check_type(x: Any, types: type | tuple[type, ...], what: str = "value") -> None:
     """Raises a TypeError unless `x` is an instance of `types`."""
     if not isinstance(x, types):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from thunder.core.errors import check
+from thunder.core.errors import check, name_source
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
@@ -108,7 +108,11 @@ class _Claimer:
             return
         assert implementation.execution_transform is not None
         with tracectx(self.out), self.out.scope() as operations, set_langctx("torch"):
-            result = implementation.execution_transform(*bsym.args, **bsym.kwargs)
+            try:
+                result = implementation.execution_transform(*bsym.args, **bsym.kwargs)
+            except Exception as error:
+                name_source(error, f"the execution_transform of the executor {executor.name!r} for {bsym.sym.name}")
+                raise
         names = self.match(bsym, executor, result, operations)
         inner = excluded | {(executor.name, bsym.sym.id)}
         for op in operations:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from thunder.core.errors import ThunderError
+from thunder.core.errors import ThunderError, name_source
 from thunder.core.state import registrations
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
@@ -163,10 +163,17 @@ class Executor:
     def _checked(self, found: Implementation, bsym: BoundSymbol) -> str | None:
         if found.checker is None:
             return None
-        answer = found.checker(*bsym.args, **bsym.kwargs)
+        answer = self._asked(found.checker, bsym)
         if isinstance(answer, str):
             return answer or "its checker said no"
         return None if answer else "its checker said no"
+
+    def _asked(self, checker: Callable[..., bool | str], bsym: BoundSymbol) -> bool | str:
+        try:
+            return checker(*bsym.args, **bsym.kwargs)
+        except Exception as error:
+            name_source(error, f"the checker of the executor {self.name!r} for {bsym.sym.name}{_at(bsym)}")
+            raise
 
     def can_execute(self, bsym: BoundSymbol) -> bool:
         """Whether it runs that operation."""
@@ -190,6 +197,10 @@ class Executor:
     def lookaside(self, fn: Callable[..., Any]) -> Symbol | None:
         """The operator that replaces `fn` in traced programs."""
         return self._lookasides.get(fn)
+
+
+def _at(bsym: BoundSymbol) -> str:
+    return f", which is called at {bsym.source}" if bsym.source else ""
 
 
 def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,7 +259,7 @@ class FusionExecutor(Executor):
         id = bsym.sym.id
         if id in self._supported:
             checker = self._supported[id]
-            answer = True if checker is None else checker(*bsym.args, **bsym.kwargs)
+            answer = True if checker is None else self._asked(checker, bsym)
             if answer is True:
                 return None
             reason = answer if isinstance(answer, str) and answer else "its checker said no"

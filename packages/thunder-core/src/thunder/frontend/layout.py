@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from thunder.frontend.handle import Handle, View
     from thunder.frontend.tracer import Tracer
 
-__all__ = ["is_view", "meta_of", "meta_tensor"]
+__all__ = ["check_view", "is_view", "meta_of", "meta_tensor"]
 
 
 def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
@@ -136,6 +136,27 @@ def is_view(handle: Handle) -> bool:
         value = _apply(handle, view, value)
     out = _apply(handle, handle._views[-1], value)
     return bool(out.untyped_storage()._cdata == value.untyped_storage()._cdata)
+
+
+def check_view(handle: Handle, shape: tuple[int, ...]) -> None:
+    """Raises torch's error where the memory of a handle cannot be seen in that shape without a copy.
+
+    Memory that the program made is first taken to be laid out in the usual way; only where that says no is it found
+    out how it really is.
+    """
+    known = handle._tracer.meta_tensors
+    origin = handle._storage.origin
+    value = known.get(origin.name)
+    usual = value is None
+    value = _contiguous(origin) if value is None else value
+    for view in handle._views:
+        value = _apply(handle, view, value)
+    try:
+        value.view(shape)
+    except RuntimeError:
+        if not usual:
+            raise
+        meta_of(handle).view(shape)
 
 
 def _base(handle: Handle) -> torch.Tensor:

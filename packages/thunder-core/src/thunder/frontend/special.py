@@ -16,7 +16,7 @@ import torch
 from thunder.core.errors import TracingError
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
-from thunder.frontend.layout import meta_of
+from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.modes import attention_kernels, with_attention_kernels
 from thunder.frontend.reshaping import FORMS, reshape_in_place
 from thunder.frontend.tracer import Tracer
@@ -117,6 +117,19 @@ def _is_contiguous(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
 @_special(torch.Tensor.storage_offset)
 def _storage_offset(tracer: Tracer, x: Any) -> Any:
     return _layout(tracer, x).storage_offset()
+
+
+@_special(torch.Tensor.view, torch.Tensor.view_as)
+def _view(tracer: Tracer, x: Any, *shape: Any, **kwargs: Any) -> Any:
+    handle = tracer.handle_of(x)
+    if handle._views or handle._storage.source is not None:  # else it is taken to be laid out in the usual way
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        if isinstance(sizes, torch.Tensor):
+            sizes = sizes.shape  # view_as
+        if isinstance(sizes, (tuple, list)) and sizes and all(type(n) is int for n in sizes):
+            with tracer.recording():
+                check_view(handle, tuple(sizes))
+    return NotImplemented
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

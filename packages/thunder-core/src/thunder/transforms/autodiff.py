@@ -20,7 +20,7 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
-from thunder.core.errors import ThunderError
+from thunder.core.errors import ThunderError, name_source
 from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import rule_of_vjp, zeros_of
 from thunder.core.proxies import TensorProxy
@@ -185,6 +185,9 @@ class JointTrace:
                     backward(bsym.output, *bsym.args, **bsym.kwargs)
                 else:
                     result = rule(*bsym.args, **bsym.kwargs)
+        except Exception as error:
+            name_source(error, f"the gradient rule of {bsym.sym.name}{_at(bsym)}")
+            raise
         finally:
             state.source = source
         if backward is not None:

@@ -7,6 +7,7 @@ what is compiled is found with one dictionary lookup and handed to the driver. W
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import triton
 
 from thunder_ex_triton.machine import interpreting
 
-__all__ = ["Kernel", "blocks", "kernel", "power_of_two"]
+__all__ = ["Kernel", "blocks", "current_stream", "is_watched", "kernel", "new_tensor", "power_of_two"]
 
 _MOST = 512  # how many kinds of launches a kernel remembers
 
@@ -27,27 +28,47 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., Any]):
-        self.jit = triton.jit(function)
+        self.jit: Any = triton.jit(function) if inspect.isfunction(function) else function
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self._compiled: dict[Any, Any] = {}
 
     def __call__(
-        self, programs: int, tensors: tuple[torch.Tensor | None, ...], numbers: tuple[Any, ...], warps: int
+        self,
+        programs: int | tuple[int, int],
+        tensors: tuple[torch.Tensor | None, ...],
+        numbers: tuple[Any, ...],
+        warps: int,
     ) -> None:
-        """Runs `programs` programs on the device of the first tensor, in its current stream."""
+        """Runs that many programs on the device of the first tensor, in its current stream."""
         assert tensors[0] is not None
         device = tensors[0].device.index
+        grid = (programs, 1) if isinstance(programs, int) else programs
         if interpreting():
-            self.jit[(programs,)](*tensors, *numbers, num_warps=warps)
+            self.jit[grid](*tensors, *numbers, num_warps=warps)
         elif device == torch.cuda.current_device():
-            self._launch(device, programs, tensors, numbers, warps)
+            self._launch(device, grid, tensors, numbers, warps)
         else:
             with torch.cuda.device(device):
-                self._launch(device, programs, tensors, numbers, warps)
+                self._launch(device, grid, tensors, numbers, warps)
+
+    def compiled(
+        self,
+        grid: tuple[int, int],
+        tensors: tuple[torch.Tensor | None, ...],
+        numbers: tuple[Any, ...],
+        warps: int,
+    ) -> Any:
+        """Launches it on the current device, and gives what Triton compiled for such arguments."""
+        return self.jit[grid](*tensors, *numbers, num_warps=warps)
 
     def _launch(
-        self, device: int, programs: int, tensors: tuple[torch.Tensor | None, ...], numbers: tuple[Any, ...], warps: int
+        self,
+        device: int,
+        grid: tuple[int, int],
+        tensors: tuple[torch.Tensor | None, ...],
+        numbers: tuple[Any, ...],
+        warps: int,
     ) -> None:
         addresses = [None if x is None else x.data_ptr() for x in tensors]
         # What Triton compiles for: of a tensor its dtype and whether its address is a multiple of 16, of a number
@@ -55,15 +76,15 @@ class Kernel:
         kinds = [None if x is None else (x.dtype, a & 15) for x, a in zip(tensors, addresses)]
         key = (device, warps, numbers, *kinds)
         compiled = self._compiled.get(key)
-        if compiled is None or _is_watched():
-            compiled = self.jit[(programs,)](*tensors, *numbers, num_warps=warps)
+        if compiled is None or is_watched():
+            compiled = self.compiled(grid, tensors, numbers, warps)
             if len(self._compiled) >= _MOST:
                 self._compiled.clear()
             self._compiled[key] = compiled
             return
-        stream = triton.runtime.driver.active.get_current_stream(device)
+        stream = current_stream(device)
         function, metadata = compiled.function, compiled.packed_metadata
-        compiled.run(programs, 1, 1, stream, function, metadata, None, None, None, *addresses, *numbers)
+        compiled.run(*grid, 1, stream, function, metadata, None, None, None, *addresses, *numbers)
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:
@@ -81,7 +102,37 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _is_watched() -> bool:
+def current_stream(device: int) -> int:
+    """The stream in which work of this device is put, as Triton's launchers want it."""
+    stream: int = triton.runtime.driver.active.get_current_stream(device)
+    return stream
+
+
+def _without_options(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device=torch.device("cuda", device))
+
+
+def _fast_allocation() -> Callable[..., torch.Tensor]:
+    """torch's allocation for generated code, which takes a third of the time; where it is gone, the public one."""
+    try:
+        from torch._C._dynamo.guards import _empty_strided_cuda
+    except ImportError:
+        return _without_options
+
+    def allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int) -> torch.Tensor:
+        if device != torch.cuda.current_device():
+            return _without_options(shape, strides, dtype, device)
+        made: torch.Tensor = _empty_strided_cuda(shape, strides, dtype)
+        return made
+
+    return allocate
+
+
+#: Memory on a GPU: `new_tensor(shape, strides, dtype, device index)`.
+new_tensor = _fast_allocation()
+
+
+def is_watched() -> bool:
     """Whether a profiler wants to hear of launches, which Triton then has to make."""
     runtime = triton.knobs.runtime
     return any(getattr(hook, "calls", hook) for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook))

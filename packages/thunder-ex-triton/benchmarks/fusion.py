@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusions on a GPU: thunder with this wheel beside eager and torch.compile.
+
+    python benchmarks/fusion.py [--markdown FILE] [--only ROW] [--models]
+
+GPU time is the sum of the kernels' own times, by torch's profiler, so that a launch-bound program does not hide them;
+TB/s is the least traffic of the operation over that time. Model rows are whole training steps, timed by events, with
+the number of kernels and the peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import thunder
+
+
+class Row(NamedTuple):
+    """One operation: its function, the shapes of its tensors (first those that need gradients), tensors moved."""
+
+    name: str
+    fn: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    forward: int  # how many tensors of the first shape forward moves at least
+    backward: int
+
+
+def rope(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
+    """Rotary embedding of queries and keys."""
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+    return q * cos + turned(q) * sin, k * cos + turned(k) * sin
+
+
+def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A hundred operations."""
+    for i in range(33):
+        x = (x * 1.01 + y).clamp(-4, 4) if i % 2 else torch.sigmoid(x) - y * 0.5
+    return x
+
+
+def residual_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> Any:
+    """A residual connection and the norm after it."""
+    h = x + r
+    return F.rms_norm(h, w.shape, w), h
+
+
+def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Over the last dimension."""
+    return F.layer_norm(x, w.shape, w, b)
+
+
+ROWS = (
+    Row("RMSNorm 16384x4096", lambda x, w: F.rms_norm(x, w.shape, w), ((16384, 4096), (4096,)), 2, 3),
+    Row("RMSNorm 8192x8192", lambda x, w: F.rms_norm(x, w.shape, w), ((8192, 8192), (8192,)), 2, 3),
+    Row("LayerNorm 16384x4096", layer_norm, ((16384, 4096), (4096,), (4096,)), 2, 3),
+    Row("LayerNorm 8192x8192", layer_norm, ((8192, 8192), (8192,), (8192,)), 2, 3),
+    Row("softmax 8192x32768", lambda x: F.softmax(x, -1), ((8192, 32768),), 2, 3),
+    Row("SwiGLU 8192x14336", lambda a, b: F.silu(a) * b, ((8192, 14336), (8192, 14336)), 3, 5),
+    Row("residual + RMSNorm 16384x4096", residual_norm, ((16384, 4096), (16384, 4096), (4096,)), 4, 4),
+    Row("rotary q, k 2x32x4096x128", rope, ((2, 32, 4096, 128), (2, 32, 4096, 128)), 4, 4),
+    Row("GELU(x + b) 8192x14336", lambda x, b: F.gelu(x + b, approximate="tanh"), ((8192, 14336), (14336,)), 2, 3),
+    Row("100 pointwise operations 8192x8192", chain, ((8192, 8192), (8192, 8192)), 3, 4),
+)  # fmt: skip
+
+
+def gpu_time(fn: Callable[[], Any], calls: int = 5) -> tuple[float, float]:
+    """Milliseconds of kernels and the number of kernels, a call."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(3):
+        fn()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(calls):
+            fn()
+        torch.cuda.synchronize()
+    events = [e for e in found.events() if e.device_type.name == "CUDA" and not e.name.startswith("Activity")]
+    return sum(e.device_time for e in events) / calls / 1e3, len(events) / calls
+
+
+def measured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], leaves: tuple[torch.Tensor, ...]) -> Any:
+    """Milliseconds and kernels forward, and backward."""
+    outputs = fn(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    gradients = [torch.randn_like(o) for o in outputs]
+
+    def both() -> None:
+        out = fn(*inputs)
+        torch.autograd.grad(out if isinstance(out, tuple) else (out,), leaves, gradients)
+
+    forward, first = gpu_time(lambda: fn(*inputs))
+    whole, kernels = gpu_time(both)
+    return forward, first, whole - forward, kernels - first
+
+
+def row_text(row: Row, repetitions: int) -> list[str]:
+    """One line of the table."""
+    inputs = tuple(torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in row.shapes)
+    leaves = tuple(x.requires_grad_() for x in inputs)
+    if row.name.startswith("rotary"):
+        inputs += tuple(torch.randn(4096, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    size = inputs[0].numel() * 2
+    torch._dynamo.reset()
+    contenders = {
+        "thunder": thunder.jit(row.fn),
+        "torch.compile": torch.compile(row.fn, dynamic=False),
+        "eager": row.fn,
+    }
+    cells = [row.name]
+    for name, fn in contenders.items():
+        try:
+            found = [measured(fn, inputs, leaves) for _ in range(repetitions)]
+        except Exception as error:
+            print(f"{row.name}: {name} cannot run: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
+            cells += ["-", "-"]
+            continue
+        f, n, b, m = (statistics.median(x) for x in zip(*found))
+        cells += [
+            f"{f:.3f} ms, {row.forward * size / f / 1e9:.2f} TB/s, {n:.0f}",
+            f"{b:.3f} ms, {row.backward * size / b / 1e9:.2f} TB/s, {m:.0f}",
+        ]
+    return cells
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+class Attention(nn.Module):
+    """Grouped-query attention with rotary embedding."""
+
+    def __init__(self, width: int, heads: int, groups: int):
+        super().__init__()
+        self.heads, self.groups, self.size = heads, groups, width // heads
+        self.qkv = nn.Linear(width, (heads + 2 * groups) * self.size, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Attention of a batch."""
+        b, t, _ = x.shape
+        q, k, v = self.qkv(x).split([n * self.size for n in (self.heads, self.groups, self.groups)], -1)
+        q, k, v = (y.view(b, t, -1, self.size).transpose(1, 2) for y in (q, k, v))
+        q, k = rope(q, k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.groups)
+        return self.out(y.transpose(1, 2).reshape(b, t, -1))
+
+
+class Block(nn.Module):
+    """A layer of a Llama."""
+
+    def __init__(self, width: int, heads: int, groups: int, inner: int):
+        super().__init__()
+        self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attention = Attention(width, heads, groups)
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """One layer."""
+        x = x + self.attention(self.first(x), cos, sin)
+        h = self.second(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Llama(nn.Module):
+    """A small Llama with its loss."""
+
+    def __init__(self, layers: int, width: int, heads: int, groups: int, inner: int, classes: int, length: int):
+        super().__init__()
+        self.embedding = nn.Embedding(classes, width)
+        self.blocks = nn.ModuleList(Block(width, heads, groups, inner) for _ in range(layers))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, classes, bias=False)
+        angles = torch.outer(torch.arange(length), 1e4 ** -torch.linspace(0, 1, width // heads // 2)).repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The loss."""
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+class GPTBlock(nn.Module):
+    """A layer of a GPT-2."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One layer."""
+        b, t, c = x.shape
+        q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.first(x)).split(c, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(self.second(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    """A nanoGPT with its loss."""
+
+    def __init__(self, layers: int = 12, width: int = 768, heads: int = 12, classes: int = 50304, length: int = 256):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(classes, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(GPTBlock(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The loss."""
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        logits = self.head(self.norm(self.blocks(x)))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def model_rows(repetitions: int) -> list[list[str]]:
+    """Training steps."""
+    makers: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int], ...] = (
+        ("Llama, 4 layers, 2048 wide, 2x4096", lambda: Llama(4, 2048, 32, 8, 8192, 32000, 4096), (2, 4096), 32000),
+        ("nanoGPT, 12 layers, 768 wide, 8x256", GPT, (8, 256), 50304),
+    )
+    out = []
+    for name, make, shape, classes in makers:
+        cells = [name]
+        tokens = torch.randint(0, classes, shape, device="cuda")
+        for contender in ("thunder", "torch.compile", "eager"):
+            torch.manual_seed(0)
+            torch._dynamo.reset()
+            model = make().cuda().bfloat16()
+            run = {
+                "thunder": thunder.jit,
+                "torch.compile": lambda m: torch.compile(m, dynamic=False),
+                "eager": lambda m: m,
+            }
+            try:
+                cells += step_cells(run[contender](model), model, tokens, repetitions)
+            except Exception as error:
+                print(f"{name}: {contender} cannot run: {type(error).__name__}: {str(error)[:600]}", file=sys.stderr)
+                cells += ["-", "-"]
+            del model
+            torch.cuda.empty_cache()
+        out.append(cells)
+    return out
+
+
+def step_cells(fn: Callable[..., Any], model: nn.Module, tokens: torch.Tensor, repetitions: int) -> list[str]:
+    """Time, kernels and memory of a step; the loss and the first step's time."""
+
+    def step() -> Any:
+        model.zero_grad(set_to_none=True)
+        loss = fn(tokens, tokens)
+        loss.backward()
+        return loss
+
+    begin = time.perf_counter()
+    loss = step().item()
+    first = time.perf_counter() - begin
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(repetitions):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(5):
+            step()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 5)
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    gpu, kernels = gpu_time(step, 3)
+    return [
+        f"{statistics.median(times):.2f} ms ({gpu:.2f} in {kernels:.0f} kernels), {memory:.2f} GiB",
+        f"{first:.1f} s, loss {loss:.4f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--markdown", help="write the tables to this file too")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--models", action="store_true", help="training steps too")
+    parser.add_argument("--repetitions", type=int, default=5)
+    options = parser.parse_args()
+    contenders = ("thunder", "torch.compile", "eager")
+    head = ["bfloat16", *(f"{c} {way}" for c in contenders for way in ("forward", "backward"))]
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    for row in ROWS:
+        if options.only in row.name:
+            lines.append(f"| {' | '.join(row_text(row, options.repetitions))} |")
+            torch.cuda.empty_cache()
+    if options.models:
+        head = ["training step, bfloat16", *(f"{c}{what}" for c in contenders for what in ("", ", first step"))]
+        lines += ["", f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+        lines += [f"| {' | '.join(cells)} |" for cells in model_rows(options.repetitions)]
+    text = "\n".join([*lines, "", f"{torch.cuda.get_device_name()}, torch {torch.__version__}"])
+    print(text)
+    if options.markdown:
+        with open(options.markdown, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The executor "triton": which operations it takes into fusions, and which of them become one kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+
+from thunder.core import dtypes, prims
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.trace import Trace
+from thunder.execution.regions import Region, fused, partition
+from thunder.extend import FusionExecutor
+from thunder.transforms.region import without_views
+from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage_type
+from thunder_ex_triton.fusion.region import FusedRegion
+from thunder_ex_triton.fusion.space import Unfit, is_reduction, reduces, space_of
+from thunder_ex_triton.machine import unusable_device
+
+__all__ = ["TritonFusion"]
+
+_SHAPES = {
+    prims.broadcast_in_dim,
+    prims.reshape,
+    prims.view,
+    prims.squeeze,
+    prims.transpose,
+    prims.slice,
+    prims.cat,
+    prims.pad,
+}
+_CONSTANTS = {prims.full}
+
+
+class TritonFusion(FusionExecutor):
+    """Chains of pointwise operations, reductions of rows and columns and what is around them, as single kernels."""
+
+    def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
+        reason = _unfit(bsym)
+        if reason is None or not bsym.subsymbols:
+            return reason
+        for sub in bsym.subsymbols:
+            below = self.fuse_rejection(sub)
+            if below is not None:
+                return f"{sub.sym.name}: {below}"
+        return None
+
+    def fusion_pass(self, trace: Trace) -> Trace:
+        count = 0
+
+        def key(bsym: BoundSymbol) -> Hashable:
+            if not bsym.out_names or self.fuse_rejection(bsym) is not None:
+                return None
+            return next(p.device for p in bsym.flat_outs if isinstance(p, TensorProxy))
+
+        def run(region: Region) -> Sequence[BoundSymbol] | None:
+            nonlocal count
+            if not any(_computes(op) for op in region.operations) or not self.get_fuel():
+                return None
+            before, inner, after = without_views(region)
+            operations = [op for part in inner.operations for op in _primitives(part)]
+            try:
+                fn = FusedRegion(f"Triton{count}", operations, inner.inputs, inner.outputs)
+            except Unfit:
+                return None
+            count += 1
+            whole = self.register_temporary_operation(
+                fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
+            )
+            return [*before, whole, *after]
+
+        parts = partition(trace, key, may_join=_joining(trace), horizontal=True, max_size=400)
+        return fused(trace, parts, run, "Fusion by triton")
+
+
+def _unfit(bsym: BoundSymbol) -> str | None:
+    """Why a primitive is not written into kernels; of a composite, that its parts have to be asked."""
+    sym = bsym.sym
+    for p in (*bsym.flat_args, *bsym.flat_outs):
+        if isinstance(p, NumberProxy) or not isinstance(p, TensorProxy):
+            return "works on what is no tensor"
+        if storage_type(p.dtype) is None:
+            return f"{p.dtype} is no type of Triton's"
+        if any(type(d) is not int for d in p.shape):
+            return "works on a size that is only known at the call"
+        reason = unusable_device(p.device)
+        if reason is not None:
+            return reason
+    if any(math.prod(p.shape) == 0 for p in bsym.flat_outs):
+        return "makes no elements"
+    if len({p.device for p in (*bsym.flat_args, *bsym.flat_outs)}) > 1:
+        return "works on several devices"
+    if not sym.is_prim or sym.executor is not None:
+        return "is no primitive"
+    if sym.id in POINTWISE:
+        if any(isinstance(a, complex) for a in bsym.args) or not bsym.flat_args:
+            return "computes with complex numbers"
+        names = [a.name if isinstance(a, Proxy) else "1" for a in operands_of(bsym)]
+        return None if POINTWISE[sym.id](bsym, *names) is not None else f"has no form for {bsym.output.dtype}"
+    if is_reduction(bsym):
+        return _unfit_reduction(bsym)
+    if sym is prims.pad and (any(between for _, _, between in bsym.args[2]) or isinstance(bsym.args[1], Proxy)):
+        return "puts something between elements"
+    if sym in _CONSTANTS or sym in _SHAPES:
+        return None
+    return "has no form in Triton's language"
+
+
+def _unfit_reduction(bsym: BoundSymbol) -> str | None:
+    a = bsym.args[0]
+    if not dtypes.is_float_dtype(a.dtype):
+        return f"is a reduction of {a.dtype}"
+    space = reduces(bsym)
+    if space is None:
+        return "reduces neither the first nor the last dimensions"
+    if not space.by_row and bsym.sym is not prims.sum:
+        return "only sums are taken over the first dimensions"
+    try:
+        space_of([bsym])
+    except Unfit as reason:
+        return str(reason)
+    return None
+
+
+def _primitives(bsym: BoundSymbol) -> list[BoundSymbol]:
+    """What an operation consists of, in terms that kernels are written in."""
+    if _unfit(bsym) is None:
+        return [bsym]
+    return [op for sub in bsym.subsymbols for op in _primitives(sub)]
+
+
+def _computes(bsym: BoundSymbol) -> bool:
+    """Whether an operation does more than to look at its input otherwise."""
+    return OpTags.VIEW_OP not in bsym.sym.tags and bsym.sym not in _CONSTANTS
+
+
+def _joining(trace: Trace) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]:
+    """Whether two lists of operations have one space, and make nothing for others that does not fit into it."""
+    readers: dict[str, set[int]] = {}
+    for op in trace.bound_symbols:
+        for name in op.arg_names:
+            readers.setdefault(name, set()).add(id(op))
+
+    parts: dict[int, list[BoundSymbol]] = {id(op): [] for op in trace.bound_symbols}
+
+    def primitives(op: BoundSymbol) -> list[BoundSymbol]:
+        found = parts.get(id(op))
+        if not found:
+            found = parts[id(op)] = _primitives(op)
+        return found
+
+    def may_join(first: Sequence[BoundSymbol], second: Sequence[BoundSymbol]) -> bool:
+        both = (*first, *second)
+        try:
+            space = space_of([op for part in both for op in primitives(part)])
+        except Unfit:
+            return False
+        fitting = {space.size, space.rows, space.columns} if space.reduces else {space.size}
+        inside = {id(op) for op in both}
+        return all(
+            math.prod(p.shape) in fitting or readers.get(p.name, inside) <= inside for op in both for p in op.flat_outs
+        )
+
+    return may_join

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each primitive is written in Triton's language.
+
+Half precision is computed in single precision; values are rounded where the program converts or stores them. Functions
+of which Triton's language has no own form are written with the device library on a GPU, and are left to others where
+kernels are interpreted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from thunder.core import dtypes, prims
+from thunder.core.proxies import Proxy
+from thunder_ex_triton.machine import interpreting
+
+__all__ = ["POINTWISE", "REDUCTIONS", "compute_type", "literal", "operands_of", "storage_type"]
+
+_TYPES = {
+    dtypes.float64: "tl.float64", dtypes.float32: "tl.float32", dtypes.float16: "tl.float16",
+    dtypes.bfloat16: "tl.bfloat16", dtypes.int64: "tl.int64", dtypes.int32: "tl.int32", dtypes.int16: "tl.int16",
+    dtypes.int8: "tl.int8", dtypes.uint8: "tl.uint8", dtypes.bool8: "tl.int1",
+}  # fmt: skip
+
+
+def storage_type(dtype: Any) -> str | None:
+    """What Triton calls a dtype; None when kernels do not know it."""
+    return _TYPES.get(dtype)
+
+
+def compute_type(dtype: Any) -> str:
+    """What values of a dtype are computed in."""
+    return "tl.float32" if dtype in (dtypes.float16, dtypes.bfloat16) else _TYPES[dtype]
+
+
+def literal(value: Any) -> str:
+    """A number in Triton's language."""
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def operands_of(bsym: Any) -> list[Any]:
+    """The tensors and numbers that a pointwise operation computes with."""
+    return [a for a in bsym.args if isinstance(a, (Proxy, int, float, complex))]
+
+
+def _is_float(dtype: Any) -> bool:
+    return dtypes.is_float_dtype(dtype)
+
+
+def _unary(text: str) -> Callable[..., str]:
+    return lambda bsym, a: text.format(a)
+
+
+def _binary(text: str) -> Callable[..., str]:
+    return lambda bsym, a, b: text.format(a, b)
+
+
+def _libdevice(name: str) -> Callable[..., str | None]:
+    """A function of the device library."""
+
+    def write(bsym: Any, *args: str) -> str | None:
+        return None if interpreting() else f"libdevice.{name}({', '.join(args)})"
+
+    return write
+
+
+def _division(bsym: Any, a: str, b: str) -> str | None:
+    if not _is_float(bsym.output.dtype):
+        return None  # integers divide towards zero: left to torch
+    return f"({a} / {b})"
+
+
+def _minimum(sign: str) -> Callable[..., str]:
+    def write(bsym: Any, a: str, b: str) -> str:
+        if _is_float(bsym.output.dtype):  # NaN wins, as in torch
+            if interpreting():  # and so does, on the CPU, the first of two zeros
+                order = "<" if sign == "maximum" else ">"
+                return f"tl.where(({a} != {a}) | ({b} == {b}) & ~({a} {order} {b}), {a}, {b})"
+            return f"tl.{sign}({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
+        return f"tl.{sign}({a}, {b})"
+
+    return write
+
+
+def _convert(bsym: Any, a: str) -> str | None:
+    source, target = bsym.args[0].dtype, bsym.output.dtype
+    if source is target:
+        return a
+    if target is dtypes.bool8:
+        return f"({a} != 0)"
+    if _is_float(source) and not _is_float(target) and target not in (dtypes.int32, dtypes.int64):
+        return None
+    text = f"{a}.to({_TYPES[target]})"
+    return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
+
+
+def _negative(bsym: Any, a: str) -> str:
+    return f"(-{a})"
+
+
+def _absolute(bsym: Any, a: str) -> str:
+    return f"tl.abs({a})"
+
+
+def _rounding(name: str) -> Callable[..., str | None]:
+    def write(bsym: Any, a: str) -> str | None:
+        return f"tl.{name}({a})" if _is_float(bsym.output.dtype) else a
+
+    return write
+
+
+def _tanh(bsym: Any, a: str) -> str:
+    # By exponentials of what is not positive, which cannot overflow; small arguments by their series.
+    if not interpreting():
+        return f"libdevice.tanh({a})"
+    t = f"tl.exp(-2.0 * tl.abs({a}))"
+    positive = f"(1.0 - {t}) / (1.0 + {t})"
+    return f"tl.where({a} > 0, {positive}, tl.where({a} == 0, {a}, -({positive})))"
+
+
+def _integers_only(text: str) -> Callable[..., str | None]:
+    return lambda bsym, *args: None if _is_float(bsym.output.dtype) else text.format(*args)
+
+
+def _multiplication(bsym: Any, a: str, b: str) -> str:
+    return f"({a} & {b})" if bsym.output.dtype is dtypes.bool8 else f"({a} * {b})"
+
+
+def _addition(bsym: Any, a: str, b: str) -> str:
+    return f"({a} | {b})" if bsym.output.dtype is dtypes.bool8 else f"({a} + {b})"
+
+
+def _power(bsym: Any, a: str, b: str) -> str | None:
+    exponent = bsym.args[1]
+    if isinstance(exponent, (int, float)) and _is_float(bsym.output.dtype):
+        if exponent in (2, 3):
+            return f"({' * '.join([a] * int(exponent))})"
+        if exponent == 1:
+            return a
+        if exponent == 0.5:
+            return f"tl.sqrt({a})"
+    return _libdevice("pow")(bsym, a, b) if _is_float(bsym.output.dtype) else None
+
+
+def _reciprocal(bsym: Any, a: str) -> str | None:
+    return f"(1.0 / {a})" if _is_float(bsym.output.dtype) else None
+
+
+def _sign(bsym: Any, a: str) -> str | None:
+    zero = "0.0" if _is_float(bsym.output.dtype) else "0"
+    if _is_float(bsym.output.dtype):
+        return f"tl.where({a} > {zero}, 1.0, tl.where({a} < {zero}, -1.0, 0.0))"
+    return (
+        f"(({a} > {zero}).to({compute_type(bsym.output.dtype)}) - ({a} < {zero}).to({compute_type(bsym.output.dtype)}))"
+    )
+
+
+# By the name of the primitive: a function of the call and its operands' names that gives the expression, or None where
+# this executor does not take the call.
+POINTWISE: dict[Any, Callable[..., str | None]] = {
+    prims.add.id: _addition, prims.sub.id: _binary("({} - {})"), prims.mul.id: _multiplication, prims.div.id: _division,
+    prims.neg.id: _negative, prims.abs.id: _absolute, prims.reciprocal.id: _reciprocal, prims.pow.id: _power,
+    prims.exp.id: _unary("tl.exp({})"), prims.exp2.id: _unary("tl.exp2({})"), prims.log.id: _unary("tl.log({})"),
+    prims.log2.id: _unary("tl.log2({})"), prims.sqrt.id: _unary("tl.sqrt({})"), prims.rsqrt.id: _unary("tl.rsqrt({})"),
+    prims.sin.id: _unary("tl.sin({})"), prims.cos.id: _unary("tl.cos({})"), prims.erf.id: _unary("tl.erf({})"),
+    prims.tanh.id: _tanh, prims.expm1.id: _libdevice("expm1"), prims.log1p.id: _libdevice("log1p"),
+    prims.tan.id: _libdevice("tan"), prims.asin.id: _libdevice("asin"), prims.acos.id: _libdevice("acos"),
+    prims.atan.id: _libdevice("atan"), prims.sinh.id: _libdevice("sinh"), prims.cosh.id: _libdevice("cosh"),
+    prims.asinh.id: _libdevice("asinh"), prims.acosh.id: _libdevice("acosh"), prims.atanh.id: _libdevice("atanh"),
+    prims.erfc.id: _libdevice("erfc"), prims.atan2.id: _libdevice("atan2"), prims.log10.id: _libdevice("log10"),
+    prims.floor.id: _rounding("floor"), prims.ceil.id: _rounding("ceil"), prims.sign.id: _sign,
+    prims.maximum.id: _minimum("maximum"), prims.minimum.id: _minimum("minimum"),
+    prims.eq.id: _binary("({} == {})"), prims.ne.id: _binary("({} != {})"), prims.lt.id: _binary("({} < {})"),
+    prims.le.id: _binary("({} <= {})"), prims.gt.id: _binary("({} > {})"), prims.ge.id: _binary("({} >= {})"),
+    prims.bitwise_and.id: _integers_only("({} & {})"), prims.bitwise_or.id: _integers_only("({} | {})"),
+    prims.bitwise_xor.id: _integers_only("({} ^ {})"),
+    prims.bitwise_not.id: lambda bsym, a: f"({a} == 0)" if bsym.output.dtype is dtypes.bool8 else f"(~{a})",
+    prims.where.id: lambda bsym, p, a, b: f"tl.where({p}, {a}, {b})",
+    prims.convert_element_type.id: _convert, prims.clone.id: lambda bsym, a: a, prims.detach.id: lambda bsym, a: a,
+}  # fmt: skip
+
+# By the name of the primitive: how a tile is reduced along an axis, and what stands where there is no element.
+REDUCTIONS: dict[Any, tuple[str, str]] = {
+    prims.sum.id: ("tl.sum({}, {})", "0"), prims.amax.id: ("_max({}, {})", "-inf"),
+    prims.amin.id: ("_min({}, {})", "inf"),
+}  # fmt: skip

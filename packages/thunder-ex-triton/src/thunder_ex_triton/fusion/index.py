@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where in a tensor a kernel's program is, as text of Triton's language.
+
+An index is a list of groups: an expression that counts, row-major, through some neighbouring dimensions. Shapes change
+without arithmetic as long as groups can be regrouped; only what asks for one dimension of several takes a group apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+__all__ = ["Group", "Index", "address", "plus", "times"]
+
+
+class Group(NamedTuple):
+    """An expression that counts through these dimensions."""
+
+    expression: str
+    dims: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How far it counts."""
+        return math.prod(self.dims)
+
+
+def times(expression: str, factor: int) -> str:
+    """A product."""
+    if factor == 0 or expression == "0":
+        return "0"
+    return expression if factor == 1 else f"{expression} * {factor}"
+
+
+def plus(*terms: str) -> str:
+    """A sum."""
+    kept = [t for t in terms if t != "0"]
+    return f"({' + '.join(kept)})" if len(kept) > 1 else (kept or ["0"])[0]
+
+
+class Index:
+    """Groups that count through all dimensions of a tensor, the first dimension first."""
+
+    def __init__(self, groups: Sequence[Group]):
+        self.groups = tuple(groups)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
+        return tuple(d for g in self.groups for d in g.dims)
+
+    @property
+    def key(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """What two equal indices have in common: sizes of 1 do not matter."""
+        return tuple((g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1)
+
+    def dims(self) -> list[Group]:
+        """A group for each dimension."""
+        out = []
+        for expression, dims in self.groups:
+            rest = math.prod(dims)
+            for i, d in enumerate(dims):
+                rest //= d
+                e = "0" if d == 1 else expression
+                if e != "0" and rest > 1:
+                    e = f"({e} // {rest})"
+                if e != "0" and any(x != 1 for x in dims[:i]):
+                    e = f"({e} % {d})"
+                out.append(Group(e, (d,)))
+        return out
+
+    def reshaped(self, shape: Sequence[int]) -> Index:
+        """The index of a tensor of that shape, seen from one of this."""
+        wanted = [d for d in shape if d != 1]
+        groups = [Group(g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1]
+        out: list[Group] = []
+        w = g = 0
+        while w < len(wanted) or g < len(groups):
+            first_w, first_g = w, g
+            have, need = groups[g].size, wanted[w]
+            g, w = g + 1, w + 1
+            while have != need:
+                if have < need:
+                    have, g = have * groups[g].size, g + 1
+                else:
+                    need, w = need * wanted[w], w + 1
+            out.append(Group(_joined(groups[first_g:g]), tuple(wanted[first_w:w])))
+        return _with_ones(out, shape)
+
+    def transposed(self, permutation: Sequence[int]) -> Index:
+        """The index of `a`, where this is one of `a.permute(permutation)`."""
+        mine = self.dims()
+        out = [mine[0]] * len(mine) if mine else []
+        for i, p in enumerate(permutation):
+            out[p] = mine[i]
+        return Index(out)
+
+    def of_broadcast(self, shape: Sequence[int], dimensions: Sequence[int]) -> Index:
+        """The index of what is broadcast to this shape, its dimensions becoming `dimensions`."""
+        mine, full = self.shape, tuple(shape)
+        # Where it is spread over whole groups of dimensions, the others need not be taken apart.
+        kept, position = [], 0
+        by_dimension = dict(zip(dimensions, full))
+        whole = True
+        for group in self.groups:
+            here = range(position, position + len(group.dims))
+            position += len(group.dims)
+            present = [d for d in here if d in by_dimension and by_dimension[d] == mine[d] and mine[d] != 1]
+            missing = [d for d in here if mine[d] != 1 and d not in present]
+            if present and missing:
+                whole = False
+                break
+            if present:
+                kept.append(Group(group.expression, tuple(mine[d] for d in present)))
+        if whole:
+            return _with_ones(kept, full)
+        single = self.dims()
+        return Index([single[d] if full[i] == mine[d] else Group("0", (full[i],)) for i, d in enumerate(dimensions)])
+
+    def mapped(self, change: Callable[[int, str], str], shape: Sequence[int]) -> Index:
+        """The index whose dimension `i` is `change(i, expression)`, in a tensor of that shape."""
+        return Index([Group(change(i, g.expression), (shape[i],)) for i, g in enumerate(self.dims())])
+
+
+def _joined(groups: Sequence[Group]) -> str:
+    """One expression that counts through several groups."""
+    out, rest = "0", math.prod(g.size for g in groups)
+    for g in groups:
+        rest //= g.size
+        out = plus(out, times(g.expression, rest))
+    return out
+
+
+def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
+    """The same groups with the dimensions of size 1 that `shape` has besides theirs."""
+    out: list[Group] = []
+    dims: list[int] = []
+    left = iter(groups)
+    current = next(left, None)
+    for d in shape:
+        dims.append(d)
+        if current is not None and math.prod(dims) == current.size:
+            out.append(Group(current.expression, tuple(dims)))
+            dims, current = [], next(left, None)
+    if dims:
+        out.append(Group("0", tuple(dims)))
+    return Index(out)
+
+
+def address(index: Index, strides: Sequence[int]) -> str:
+    """The offset of an element, of a tensor with these strides."""
+    terms, position = [], 0
+    for group in index.groups:
+        own = strides[position : position + len(group.dims)]
+        position += len(group.dims)
+        if group.expression == "0" or group.size == 1:
+            continue
+        run = _even(group.dims, own)
+        if run is not None:
+            terms.append(times(group.expression, run))
+        else:
+            single = Index([group]).dims()
+            terms += [times(g.expression, s) for g, s in zip(single, own) if g.dims[0] != 1]
+    return plus(*terms)
+
+
+def _even(dims: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The stride from element to element, where dimensions follow each other without gaps; else None."""
+    pairs = [(d, s) for d, s in zip(dims, strides) if d != 1]
+    for (_, outer), (d, inner) in itertools.pairwise(pairs):
+        if outer != d * inner:
+            return None
+    return pairs[-1][1] if pairs else 0

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A region as a function of its inputs.
+
+Its kernels are written at the first call, when the strides of its inputs are known, and again for other strides. The
+text is kept in a file, so that it can be read, profilers can show it and Triton finds what it compiled in an earlier
+process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+import triton
+
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder_ex_triton.fusion.source import HEADER, KernelSource, contiguous, kernels_of
+from thunder_ex_triton.fusion.space import Space, space_of
+from thunder_ex_triton.launch import Kernel, blocks, current_stream, is_watched, new_tensor, power_of_two
+from thunder_ex_triton.machine import interpreting
+
+__all__ = ["FusedRegion"]
+
+
+class _Launch(NamedTuple):
+    """A kernel and how it is launched."""
+
+    kernel: Kernel
+    source: KernelSource
+    grid: tuple[int, int]
+    numbers: tuple[Any, ...]
+    warps: int
+
+
+class FusedRegion:
+    """Operations as kernels. `source` is their text for inputs of the usual strides, as a program that can be run."""
+
+    def __init__(
+        self,
+        name: str,
+        operations: Sequence[BoundSymbol],
+        inputs: Sequence[TensorProxy],
+        outputs: Sequence[TensorProxy],
+    ):
+        self.name = self.__name__ = name
+        self.operations, self.inputs, self.outputs = list(operations), list(inputs), list(outputs)
+        self.space = space_of(self.operations)
+        # Says at once whether it can be done.
+        self._sources([contiguous(p.shape) for p in self.inputs])
+        self._programs: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        key = tuple([x.stride() for x in inputs])
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = self._compile(inputs)
+        return program(*inputs)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    @property
+    def source(self) -> str:
+        """The text of its kernels, with what it stands for."""
+        sources = self._sources([contiguous(p.shape) for p in self.inputs])
+        lines = [f"# {op}".splitlines()[0] for op in self.operations]
+        moved = sum(math.prod(p.shape) * p.dtype.bytes for p in (*self.inputs, *self.outputs))
+        templates = ", ".join(k.template for k in sources)
+        head = f"# {self.name}: {self.space.rows} x {self.space.columns}, {moved} bytes, by {templates}\n"
+        return head + "\n".join(lines) + "\n" + HEADER + "\n\n".join(k.text for k in sources)
+
+    def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        """How its outputs lie in memory: as the first input of the same shape does, as in eager."""
+        out = []
+        for p in self.outputs:
+            like = next((s for x, s in zip(self.inputs, strides) if x.shape == p.shape and _is_dense(p.shape, s)), None)
+            out.append(contiguous(p.shape) if like is None else tuple(like))
+        return out
+
+    def _sources(self, strides: Sequence[Sequence[int]]) -> list[KernelSource]:
+        known = {p.name: s for p, s in zip(self.inputs, strides)}
+        known.update({p.name: s for p, s in zip(self.outputs, self.output_strides(strides))})
+        farthest = [sum((d - 1) * s for d, s in zip(p.shape, known[p.name])) for p in (*self.inputs, *self.outputs)]
+        wide = max(farthest, default=0) >= 1 << 31
+        return kernels_of(self.name.lower(), self.operations, known, self.outputs, self.space, wide)
+
+    def _compile(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        sources = self._sources([x.stride() for x in inputs])
+        module = _module(self.name.lower(), HEADER + "\n\n".join(k.text for k in sources))
+        device = to_torch_device(self.outputs[0].device)
+        multiprocessors = 1 if interpreting() else torch.cuda.get_device_properties(device).multi_processor_count
+        launches, partial = _launches(module, sources, self.space, multiprocessors)
+        return _Program(self, device, launches, partial, self.output_strides([x.stride() for x in inputs]))
+
+
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor's elements lie side by side, in some order of its dimensions."""
+    expected = 1
+    for stride, size in sorted((s, d) for s, d in zip(strides, shape) if d != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class _Program:
+    """The kernels of a region for one kind of inputs."""
+
+    def __init__(
+        self,
+        region: FusedRegion,
+        device: torch.device,
+        launches: list[_Launch],
+        partial: int,
+        strides: Sequence[tuple[int, ...]],
+    ):
+        self.outputs = [(tuple(p.shape), s, to_torch_dtype(p.dtype)) for p, s in zip(region.outputs, strides)]
+        self.device = device
+        order = [p.name for p in (*region.inputs, *region.outputs)]
+        by_name = {p.name: p for op in region.operations for p in op.flat_outs}
+        scratch = sorted({n for launch in launches for n in launch.source.writes}.difference(order))
+        for name in scratch:
+            wide = torch.float64 if by_name[name.removesuffix("_part")].dtype.bytes == 8 else torch.float32
+            shape = (partial, region.space.columns)
+            self.outputs.append((shape, contiguous(shape), wide))
+        self.given_back = len(region.outputs)
+        place = {n: i for i, n in enumerate([*order, *scratch])}
+        self.compiled: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
+        self.steps = [
+            (k.kernel, k.grid, tuple(place[n] for n in (*k.source.reads, *k.source.writes)), k.numbers, k.warps)
+            for k in launches
+        ]
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        index = self.device.index
+        if index is None:
+            made = [torch.empty_strided(*x[:2], dtype=x[2], device=self.device) for x in self.outputs]
+        else:
+            made = [new_tensor(shape, strides, dtype, index) for shape, strides, dtype in self.outputs]
+        tensors = [*inputs, *made]
+        if interpreting():
+            for kernel, grid, places, numbers, warps in self.steps:
+                kernel(grid, tuple([tensors[i] for i in places]), numbers, warps)
+        elif index == torch.cuda.current_device():
+            self._launch(tensors)
+        else:
+            with torch.cuda.device(self.device):
+                self._launch(tensors)
+        return tuple(made[: self.given_back])
+
+    def _launch(self, tensors: list[torch.Tensor]) -> None:
+        """Launches the kernels one after the other: sizes and strides are fixed, addresses may be aligned or not."""
+        addresses = [x.data_ptr() for x in tensors]
+        aligned = tuple([a & 15 for a in addresses])
+        known = self.compiled.get(aligned)
+        if known is None or is_watched():
+            self.compiled[aligned] = [
+                (kernel.compiled(grid, tuple([tensors[i] for i in places]), numbers, warps), grid, places, numbers)
+                for kernel, grid, places, numbers, warps in self.steps
+            ]
+            return
+        stream = current_stream(self.device.index)
+        for found, grid, places, numbers in known:
+            found.run(
+                *grid, 1, stream, found.function, found.packed_metadata, None, None, None,
+                *[addresses[i] for i in places], *numbers,
+            )  # fmt: skip
+
+
+def _launches(
+    module: ModuleType, sources: Sequence[KernelSource], space: Space, multiprocessors: int
+) -> tuple[list[_Launch], int]:
+    """How each kernel is launched, and how many programs leave sums of columns behind."""
+    out, partial = [], 0
+    for source in sources:
+        kernel = Kernel(getattr(module, source.name))
+        if source.template == "elements":
+            block = min(1024, power_of_two(space.rows))
+            out.append(_Launch(kernel, source, (blocks(space.rows, block), 1), (block,), 4))
+        elif source.template == "rows":
+            wide = power_of_two(space.columns)
+            rows = max(1, min(2048 // wide, power_of_two(space.rows)))
+            out.append(_Launch(kernel, source, (blocks(space.rows, rows), 1), (rows, wide), _warps(rows * wide)))
+        elif source.template == "columns":
+            rows, wide, programs = _column_tiles(space, multiprocessors)
+            partial = programs[0]
+            out.append(_Launch(kernel, source, programs, (rows, wide), _warps(rows * wide // 2)))
+        else:
+            rows, wide = min(power_of_two(partial), 64), min(power_of_two(space.columns), 32)
+            out.append(_Launch(kernel, source, (blocks(space.columns, wide), 1), (partial, rows, wide), 4))
+    return out, partial
+
+
+def _column_tiles(space: Space, multiprocessors: int) -> tuple[int, int, tuple[int, int]]:
+    """Rows and columns of a tile, and how many programs share the rows and the columns."""
+    if space.by_row:
+        wide = power_of_two(space.columns)
+        rows = max(1, min(2, 16384 // wide)) if wide >= 1024 else 2048 // wide
+        each = 4 if wide <= 2048 else 2 if wide <= 4096 else 1
+        return rows, wide, (min(blocks(space.rows, rows), multiprocessors * each), 1)
+    wide = min(power_of_two(space.columns), 128)
+    rows = max(1, min(4096 // wide, power_of_two(space.rows)))
+    across = blocks(space.columns, wide)
+    return rows, wide, (min(blocks(space.rows, rows), max(1, multiprocessors * 8 // across)), across)
+
+
+def _warps(elements: int) -> int:
+    """How many warps hold a tile: measured on an H200."""
+    return 4 if elements <= 4096 else 8 if elements <= 8192 else 16
+
+
+def _module(name: str, text: str) -> ModuleType:
+    """The module of that text, from a file that is named by what is in it."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:24]
+    folder = Path(triton.knobs.cache.dir) / "thunder"
+    path = folder / f"{name}_{digest}.py"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".py")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    spec = importlib.util.spec_from_file_location(f"thunder_triton_{digest}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

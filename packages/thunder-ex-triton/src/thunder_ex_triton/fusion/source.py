@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From operations to the text of kernels.
+
+Text is written from the outputs backwards: the value of an operation *at an index* is the value of its operands at the
+index that they have from there. So shapes, broadcasts, slices and joins cost arithmetic on indices and no memory, and
+what is not asked for is not computed. A value that is asked for twice at one index is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from thunder.core import prims
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder_ex_triton.fusion.expressions import (
+    POINTWISE,
+    REDUCTIONS,
+    compute_type,
+    literal,
+    operands_of,
+    storage_type,
+)
+from thunder_ex_triton.fusion.index import Group, Index, address
+from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
+
+__all__ = ["KernelSource", "contiguous", "kernels_of"]
+
+HEADER = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _smaller(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _max(tile, axis: tl.constexpr):
+    return tl.reduce(tile, axis, _larger)
+
+
+@triton.jit
+def _min(tile, axis: tl.constexpr):
+    return tl.reduce(tile, axis, _smaller)
+
+
+"""
+
+
+class KernelSource(NamedTuple):
+    """A kernel as text, with the names of the tensors that it reads and writes, in the order of its parameters."""
+
+    name: str
+    text: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    template: str  # "elements", "rows", "columns" or "finish"
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a new tensor."""
+    out, rest = [], 1
+    for d in reversed(shape):
+        out.append(rest)
+        rest *= max(d, 1)
+    return tuple(reversed(out))
+
+
+class _Writer:
+    """Writes the computation of values at indices."""
+
+    def __init__(
+        self,
+        operations: Sequence[BoundSymbol],
+        strides: Mapping[str, Sequence[int]],
+        space: Space,
+        axis: str = "x",
+    ):
+        self.axis = axis  # what counts through the elements of a kernel that has but one
+        self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
+        self.strides = strides
+        self.space = space
+        self.before: list[str] = []  # what does not depend on the row
+        self.lines: list[str] = []
+        self.reads: list[str] = []
+        self.known: dict[Any, str] = {}
+        self.depends: dict[str, frozenset[str]] = {}
+        self.count = 0
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def value(self, x: Any, index: Index, guard: str = "") -> str:
+        """The name, or the text, of a value at an index; `guard` says where it is defined."""
+        if isinstance(x, NumberProxy) or not isinstance(x, TensorProxy):
+            if isinstance(x, Proxy):
+                raise Unfit("has a number that is only known at the call")
+            return literal(x)
+        key = (x.name, index.key, guard)
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._computed(x, index, guard)
+        return found
+
+    def _computed(self, x: TensorProxy, index: Index, guard: str) -> str:
+        if x.name not in self.made_by:
+            return self.load(x, index, guard)
+        op, position = self.made_by[x.name]
+        sym = op.sym
+        if is_reduction(op):
+            return self.reduction(op, position, index, guard)
+        write = POINTWISE.get(sym.id)
+        if write is not None:
+            operands = [self.value(a, index, guard) for a in operands_of(op)]
+            text = write(op, *operands)
+            if text is None:
+                raise Unfit(f"does not write {sym.name} of {x.dtype}")
+            return self.named(text)
+        return self.shaped(op, x, index, guard)
+
+    def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
+        """The value of an operation that only moves elements, or makes constants."""
+        sym, args = op.sym, op.args
+        if sym is prims.broadcast_in_dim:
+            return self.value(args[0], index.of_broadcast(args[0].shape, args[2]), guard)
+        if sym in (prims.reshape, prims.view, prims.squeeze):
+            return self.value(args[0], index.reshaped(args[0].shape), guard)
+        if sym is prims.transpose:
+            return self.value(args[0], index.transposed(args[1]), guard)
+        if sym is prims.slice:
+            steps = args[3] if len(args) > 3 and args[3] is not None else [1] * x.ndim
+            moved = index.mapped(lambda i, e: _moved(e, args[1][i], steps[i]), args[0].shape)
+            return self.value(args[0], moved, guard)
+        if sym is prims.full:
+            return self.named(f"tl.full((), {literal(args[1])}, {compute_type(x.dtype)})")
+        if sym is prims.cat:
+            return self.cat(args[0], args[1], index, guard)
+        if sym is prims.pad:
+            return self.pad(args[0], args[1], args[2], index, guard)
+        raise Unfit(f"does not write {sym.name}")
+
+    def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
+        """Each part where it is."""
+        dim %= parts[0].ndim
+        where = index.dims()[dim].expression
+        start, text = 0, ""
+        for part in parts:
+            end = start + part.shape[dim]
+            condition = self.named(f"({where} >= {start}) & ({where} < {end})")
+            first = start
+
+            def moved(i: int, e: str, first: int = first) -> str:
+                return _moved(e, -first, 1) if i == dim else e
+
+            inner = index.mapped(moved, part.shape)
+            value = self.value(part, inner, f"{guard} & {condition}" if guard else condition)
+            text = f"tl.where({condition}, {value}, {text})" if text else value
+            start = end
+        return self.named(text)
+
+    def pad(self, a: TensorProxy, value: Any, config: Sequence[Sequence[int]], index: Index, guard: str) -> str:
+        """The element, or what is put around."""
+        conditions = []
+        for d, (low, high, between), size in zip(index.dims(), config, a.shape):
+            if between:
+                raise Unfit("puts something between elements")
+            if low > 0:
+                conditions.append(f"({d.expression} >= {low})")
+            if high > 0:
+                conditions.append(f"({d.expression} < {low + size})")
+        inner = index.mapped(lambda i, e: _moved(e, -config[i][0], 1), a.shape)
+        if not conditions:
+            return self.value(a, inner, guard)
+        condition = self.named(" & ".join(conditions))
+        element = self.value(a, inner, f"{guard} & {condition}" if guard else condition)
+        return self.named(f"tl.where({condition}, {element}, {literal(value)})")
+
+    def load(self, x: TensorProxy, index: Index, guard: str) -> str:
+        """An element of an input."""
+        if x.name not in self.reads:
+            self.reads.append(x.name)
+        offset = address(index, self.strides[x.name])
+        masks = [f"{v}m" for v in ("x", "r") if _mentions(offset, v)]
+        mask = " & ".join([*masks, *([guard] if guard else [])])
+        if guard:  # addresses and masks are of one shape
+            offset = f"{offset} + tl.where({guard}, 0, 0)"
+        elif offset == "0":
+            offset = "zero"  # a block of one: single numbers have not all that blocks have
+        where = f"{_pointer(x.name)} + {offset}"
+        text = f"tl.load({where}, mask={mask}, other=0)" if mask else f"tl.load({where})"
+        if storage_type(x.dtype) != compute_type(x.dtype):
+            text = f"{text}.to({compute_type(x.dtype)})"
+        elif storage_type(x.dtype) == "tl.int1":
+            text = f"({text} != 0)"
+        return self.named(text)
+
+    def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
+        """What is reduced over a row."""
+        own = reduces(op)
+        if own is None or guard or not own.by_row or (own.rows, own.columns) != (self.space.rows, self.space.columns):
+            raise Unfit("reads what is reduced over columns")
+        a, kept = op.args[0], op.args[0].ndim - len(op.args[1])
+        if index.key != Index([Group("x", tuple(a.shape[:kept]))]).key:
+            raise Unfit("reads what is reduced at another place")
+        inner = Index([Group("x", tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
+        tile = self.value(a, inner)
+        if op.sym is prims.var_mean:
+            return self._variance(op, position, index, tile)
+        text, neutral = REDUCTIONS[op.sym.id]
+        return self._reduced(text, tile, neutral, a.dtype)
+
+    def _reduced(self, text: str, tile: str, neutral: str, dtype: Any) -> str:
+        if neutral in ("inf", "-inf"):
+            if compute_type(dtype) not in ("tl.float32", "tl.float64"):
+                raise Unfit("the largest of integers")
+            neutral = f'float("{neutral}")'
+        full = f"tl.broadcast_to({tile}, (XB, RB))"
+        masked = f"tl.where(rm, {full}, {neutral})" if self.space.columns & (self.space.columns - 1) else full
+        return self.named(f"{text.format(masked, 1)}[:, None]", row=True)
+
+    def _variance(self, op: BoundSymbol, position: int, index: Index, tile: str) -> str:
+        columns, dtype = self.space.columns, op.args[0].dtype
+        mean = self.named(f"{self._reduced('tl.sum({}, {})', tile, '0', dtype)} / {columns}", row=True)
+        square = self.named(f"({tile} - {mean}) * ({tile} - {mean})")
+        total = self._reduced("tl.sum({}, {})", square, "0", dtype)
+        divisor = max(columns - op.kwargs["correction"], 0)
+        variance = self.named(f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")', row=True)
+        for p, name in zip(op.flat_outs, (variance, mean)):
+            self.known[p.name, index.key, ""] = name
+        return (variance, mean)[position]
+
+    # -- text ---------------------------------------------------------------------------------------------------------
+    def named(self, text: str, *, row: bool = False) -> str:
+        """Writes a line that computes `text`, as early as what it depends on allows, and gives its name."""
+        if text in self.depends:
+            return text
+        depends = {"x"} if row else {v for v in ("x", "r") if _mentions(text, v)}
+        for name in re.findall(r"\b[vc]\d+\b", text):
+            depends |= self.depends.get(name, frozenset()) - ({"r"} if row else set())
+        name = f"v{self.count}"
+        self.count += 1
+        self.depends[name] = frozenset(depends)
+        (self.lines if "x" in depends else self.before).append(f"{name} = {text}")
+        return name
+
+    def stored(self, p: TensorProxy, index: Index, value: str) -> str:
+        """The line that writes an output."""
+        offset = address(index, self.strides[p.name])
+        if offset == "0":
+            offset = self.axis  # a single element: written by the first of a block
+        names = [v for v in ("x", "r") if _mentions(offset, v)]
+        mask = " & ".join(f"{v}m" for v in names)
+        shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.reduces else "(XB,)"
+        full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"
+        return f"tl.store({_pointer(p.name)} + {offset}, {full}{f', mask={mask}' if mask else ''})"
+
+
+def _stored_type(p: TensorProxy) -> str:
+    return "tl.int8" if storage_type(p.dtype) == "tl.int1" else str(storage_type(p.dtype))
+
+
+def _pointer(name: str) -> str:
+    return f"{name}_ptr"
+
+
+def _mentions(text: str, name: str) -> bool:
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+def _moved(expression: str, start: int, step: int) -> str:
+    text = expression if step == 1 else f"{expression} * {step}"
+    return text if start == 0 else f"({text} + {start})"
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+def kernels_of(
+    name: str,
+    operations: Sequence[BoundSymbol],
+    strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy],
+    space: Space,
+    wide: bool,
+) -> list[KernelSource]:
+    """The kernels that make `outputs`; `strides` are those of inputs and outputs. `Unfit` where there are none."""
+    integer = ".to(tl.int64)" if wide else ""
+    if not space.reduces:
+        return [_elements(name, operations, strides, outputs, space, integer)]
+    late = _after_columns(operations)
+    writer = _Writer(operations, strides, space)
+    stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
+    if not space.by_column:
+        head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
+        head += _columns(space, whole=True)
+        body = [*head, *writer.before, *writer.lines, *stores]
+        writes = [p.name for p in outputs]
+        return [_kernel(name, "rows", operations, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)]
+    sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
+    partial = [f"{op.output.name}_part" for op in sums]
+    accumulate = []
+    for op, part in zip(sums, partial):
+        if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
+            raise Unfit("reduces columns by something else than a sum of floats")
+        a, lead = op.args[0], len(op.args[1])
+        tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
+        accumulate.append(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]")
+    start = [f"{part} = tl.zeros((1, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
+    loop = [
+        f"x = (row{integer} + tl.arange(0, XB))[:, None]",
+        f"xm = x < {space.rows}",
+        *writer.lines,
+        *stores,
+        *accumulate,
+    ]
+    body = [
+        "first = tl.program_id(0)", *_columns(space, whole=space.by_row), *start, *writer.before,
+        f"for row in range(first * XB, {space.rows}, tl.num_programs(0) * XB):",
+        *(f"    {line}" for line in loop),
+        *(f"tl.store({_pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
+    ]  # fmt: skip
+    writes = [p.name for p in outputs if p.name not in late] + partial
+    parameters = "XB: tl.constexpr, RB: tl.constexpr"
+    main = _kernel(name, "columns", operations, writer.reads, writes, parameters, body)
+    return [main, _finish(f"{name}_finish", operations, strides, [p for p in outputs if p.name in late], space, sums)]
+
+
+def _elements(
+    name: str, operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, integer: str,
+) -> KernelSource:  # fmt: skip
+    writer = _Writer(operations, strides, space)
+    stores = []
+    for p in outputs:
+        if math.prod(p.shape) != space.rows:
+            raise Unfit("makes tensors of several sizes")
+        index = Index([Group("x", (space.rows,))]).reshaped(p.shape)
+        stores.append(writer.stored(p, index, writer.value(p, index)))
+    head = [
+        f"x = tl.program_id(0){integer} * XB + tl.arange(0, XB)",
+        f"xm = x < {space.rows}",
+        "zero = tl.arange(0, 1)",
+    ]
+    writes = [p.name for p in outputs]
+    body = [*head, *writer.before, *writer.lines, *stores]
+    return _kernel(name, "elements", operations, writer.reads, writes, "XB: tl.constexpr", body)
+
+
+def _columns(space: Space, *, whole: bool) -> list[str]:
+    first = "" if whole else "tl.program_id(1) * RB + "
+    return [
+        f"r = ({first}tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}", "zero = tl.arange(0, 1)[:, None]"
+    ]  # fmt: skip
+
+
+def _store(writer: _Writer, p: TensorProxy, space: Space) -> str:
+    """The line that writes an output of a kernel that reduces."""
+    size = math.prod(p.shape)
+    if size == space.size:
+        index = Index([Group("x", (space.rows,)), Group("r", (space.columns,))]).reshaped(p.shape)
+        return writer.stored(p, index, writer.value(p, index))
+    if size != space.rows:
+        raise Unfit("makes tensors of several sizes")
+    index = Index([Group("x", (space.rows,))]).reshaped(p.shape)
+    value = writer.value(p, index)
+    if "r" in writer.depends.get(value, ()):
+        raise Unfit("makes tensors of several sizes")
+    return writer.stored(p, index, value)
+
+
+def _by_column(op: BoundSymbol, space: Space) -> bool:
+    own = reduces(op)
+    return own is not None and own.by_column and not (own.by_row and space.by_row)
+
+
+def _after_columns(operations: Sequence[BoundSymbol]) -> set[str]:
+    """The values that are made of what is reduced over columns."""
+    late: set[str] = set()
+    for op in operations:
+        own = reduces(op) if is_reduction(op) else None
+        if (own is not None and own.by_column) or any(name in late for name in op.arg_names):
+            late.update(op.out_names)
+    return late
+
+
+def _finish(
+    name: str, operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
+) -> KernelSource:  # fmt: skip
+    """Adds what the programs found for each column, in their order, and computes what is made of it."""
+    writer = _Writer(operations, strides, space, axis="r")
+    head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
+    head.append("zero = tl.arange(0, 1)[:, None]")
+    for op in sums:
+        part, kind = f"{op.output.name}_part", compute_type(op.output.dtype)
+        head += [
+            f"{part} = tl.zeros((XB, RB), {kind})",
+            "for first in range(0, programs, XB):",
+            "    p = (first + tl.arange(0, XB))[:, None]",
+            f"    {part} += tl.load({_pointer(part)} + p * {space.columns} + r, mask=rm & (p < programs), other=0)",
+            f"{part} = tl.sum({part}, 0)[None, :]",
+        ]
+        writer.depends[part] = frozenset("r")
+        writer.known[op.output.name, Index([Group("r", tuple(op.output.shape))]).key, ""] = part
+    stores = []
+    for p in outputs:
+        if math.prod(p.shape) != space.columns:
+            raise Unfit("makes tensors of several sizes")
+        index = Index([Group("r", (space.columns,))]).reshaped(p.shape)
+        stores.append(writer.stored(p, index, writer.value(p, index)))
+    reads = [*writer.reads, *(f"{op.output.name}_part" for op in sums)]
+    body = [*head, *writer.before, *writer.lines, *stores]
+    parameters = "programs, XB: tl.constexpr, RB: tl.constexpr"
+    return _kernel(name, "finish", (), reads, [p.name for p in outputs], parameters, body)
+
+
+def _kernel(
+    name: str, template: str, operations: Sequence[BoundSymbol], reads: Sequence[str], writes: Sequence[str],
+    parameters: str, body: Sequence[str],
+) -> KernelSource:  # fmt: skip
+    tensors = ", ".join(_pointer(n) for n in (*reads, *writes))
+    comment = [f"    # {line}" for op in operations for line in str(op).splitlines()[:1]]
+    text = "\n".join(
+        ["@triton.jit", f"def {name}({tensors}, {parameters}):", *comment, *(f"    {line}" for line in body), ""]
+    )
+    return KernelSource(name, text, tuple(reads), tuple(writes), template)

@@ -23,9 +23,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from thunder.core.sizes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
-from thunder.transforms.region import Region
+from thunder.transforms.region import Region, flattened, without_views
 
-__all__ = ["Region", "fused", "partition"]
+__all__ = ["Region", "flattened", "fused", "partition", "without_views"]
 
 CanFuse = Callable[[BoundSymbol], Hashable]
 MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]

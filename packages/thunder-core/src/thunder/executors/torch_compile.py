@@ -26,11 +26,10 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
 from thunder.core.trace import Trace
 from thunder.execution.claim import claim, is_structural
-from thunder.execution.regions import Region, fused, partition
+from thunder.execution.regions import Region, fused, partition, without_views
 from thunder.executors.torchex import ex as torch_executor
 from thunder.extend import FusionExecutor, register_executor
 from thunder.transforms.folding import is_literal
-from thunder.transforms.region import without_views
 
 __all__ = ["CompiledRegion", "TorchCompileExecutor", "ex"]
 

@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from thunder.core.errors import ThunderError
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags
 
-__all__ = ["Region", "without_views"]
+__all__ = ["Region", "flattened", "without_views"]
 
 
 class Region:
@@ -44,6 +45,24 @@ class Region:
     def __repr__(self) -> str:
         names = ", ".join(op.sym.name for op in self.operations[:6])
         return f"<Region of {len(self)}: {names}{', …' if len(self) > 6 else ''}>"
+
+
+def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], bool]) -> list[BoundSymbol]:
+    """The operations at the level that a compiler knows: each that it takes, and the parts of those that it does not.
+
+    What only hands on its inputs is left out. An operation that is not taken and has no parts is an error.
+    """
+    found: list[BoundSymbol] = []
+    for op in operations:
+        if not op.out_names:
+            continue
+        if takes(op):
+            found.append(op)
+        elif op.subsymbols:
+            found += flattened(op.subsymbols, takes)
+        else:
+            raise ThunderError(f"{op.sym.name} is in a region of a compiler that does not take it:\n{op}")
+    return found
 
 
 def without_views(region: Region) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:

@@ -103,9 +103,11 @@ def test_what_is_chosen() -> None:
         assert found == expected
         fast(TOKENS)
     with pytest.raises(
-        ValueError, match=r"no Linear or Embedding .* is called 'haed'; there is: embed, layers\.0, layers\.1"
+        ValueError, match=r"no module with a weight is called 'haed'; there is: embed, layers\.0, layers\.1"
     ):
         thunder.jit(model, transforms=[QuantizationTransform(modules=["haed"])])
+    with pytest.raises(ValueError, match=r"there is no torch\.nn\.Linear in this Embedding"):
+        thunder.jit(nn.Embedding(3, 2), transforms=[QuantizationTransform()])
     with pytest.raises(ValueError, match="kind is one of int8, nf4, not 'int4'"):
         QuantizationTransform("int4")
 

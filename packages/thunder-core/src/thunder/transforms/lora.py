@@ -96,7 +96,14 @@ class LoRATransform(Transform):
 
     def transform_module(self, module: torch.nn.Module) -> None:
         _freeze(module)
-        for _, sub in chosen_modules(module, (torch.nn.Linear,), self.modules, option="LoRATransform"):
+        chosen = chosen_modules(
+            module,
+            lambda m: isinstance(m, torch.nn.Linear),
+            self.modules,
+            option="LoRATransform",
+            what="torch.nn.Linear",
+        )
+        for _, sub in chosen:
             sizes, like = (sub.in_features, sub.out_features), sub.weight
             become(sub, LoRA).adapt(self.rank, self.alpha, self.dropout, like, sizes)
 

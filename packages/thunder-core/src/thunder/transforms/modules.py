@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -45,17 +45,20 @@ def transformed_module(module: torch.nn.Module, transforms: Sequence[Transform])
 
 def chosen_modules(
     module: torch.nn.Module,
-    kinds: tuple[type, ...],
+    can: Callable[[torch.nn.Module], bool],
     names: Iterable[str] | None,
     *,
     option: str,
+    what: str,
     skip: Iterable[str] = (),
 ) -> list[tuple[str, torch.nn.Module]]:
-    """The submodules of these classes, by their names or patterns (`*.mlp.*`, or the last part of a name).
+    """The submodules that a transform `can` change, by their names or patterns (`*.mlp.*`, or the last part of a name).
 
-    A name that is nobody's is an error that lists what there is.
+    A name that is nobody's is an error that lists what there is, and so is a module in which there is nothing.
     """
-    found = [(name, m) for name, m in module.named_modules() if isinstance(m, kinds)]
+    found = [(name, m) for name, m in module.named_modules() if can(m)]
+    if not found:
+        raise ValueError(f"{option}: there is no {what} in this {type(module).__name__}")
 
     def fits(name: str, pattern: str) -> bool:
         return fnmatch.fnmatchcase(name, pattern) or name.rpartition(".")[2] == pattern
@@ -63,9 +66,9 @@ def chosen_modules(
     skipped = list(skip)
     for pattern in (*(names or ()), *skipped):
         if not any(fits(name, pattern) for name, _ in found):
-            kind = " or ".join(k.__name__ for k in kinds)
-            have = ", ".join(name or "the module itself" for name, _ in found[:20]) or "none"
-            raise ValueError(f"{option}: no {kind} is called {pattern!r}; there is: {have}")
+            have = ", ".join(name or "the module itself" for name, _ in found[:20])
+            more = f" and {len(found) - 20} more" if len(found) > 20 else ""
+            raise ValueError(f"{option}: no {what} is called {pattern!r}; there is: {have}{more}")
     chosen = [(n, m) for n, m in found if names is None or any(fits(n, p) for p in names)]
     return [(n, m) for n, m in chosen if not any(fits(n, p) for p in skipped)]
 

@@ -114,8 +114,8 @@ class Nf4(Int8):
 class QuantizationTransform(Transform):
     """Weight-only quantization.
 
-    `kind` is "int8" or "nf4". `modules` are names or patterns of submodules (None: every `torch.nn.Linear`), `skip`
-    those of submodules that are left as they are, such as the head of a language model.
+    `kind` is "int8" or "nf4". `modules` are names or patterns of submodules that have a weight (None: every
+    `torch.nn.Linear`), `skip` those of submodules that are left as they are, such as the head of a language model.
     """
 
     changes_results = False  # what is quantized is the module itself
@@ -134,8 +134,9 @@ class QuantizationTransform(Transform):
     def transform_module(self, module: torch.nn.Module) -> None:
         if self.kind == "nf4":
             importlib.import_module("bitsandbytes")
-        kinds = (torch.nn.Linear,) if self.modules is None else _WITH_WEIGHTS
-        for name, sub in chosen_modules(module, kinds, self.modules, option="QuantizationTransform", skip=self.skip):
+        can, what = (_is_linear, "torch.nn.Linear") if self.modules is None else (_has_weight, "module with a weight")
+        chosen = chosen_modules(module, can, self.modules, option="QuantizationTransform", what=what, skip=self.skip)
+        for name, sub in chosen:
             weight = sub._parameters.get("weight")
             if isinstance(sub, Variant) and not isinstance(sub, Int8):
                 raise ThunderError(
@@ -158,6 +159,11 @@ class QuantizationTransform(Transform):
         return f"thunder.transforms.QuantizationTransform({self.kind!r})"
 
 
-_WITH_WEIGHTS = (
-    torch.nn.Linear, torch.nn.Embedding, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.Bilinear,
-)  # fmt: skip
+def _is_linear(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Linear)
+
+
+def _has_weight(module: torch.nn.Module) -> bool:
+    """Whether it has a matrix, or a kernel of a convolution, of its own."""
+    weight = module._parameters.get("weight")
+    return (weight is not None and weight.ndim >= 2) or isinstance(module, Variant)

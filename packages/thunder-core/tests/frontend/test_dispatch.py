@@ -527,7 +527,6 @@ def scripted(x: torch.Tensor) -> torch.Tensor:
 
 REFUSED = {
     "linearize": (lambda x: torch.func.linearize(torch.sin, x)[0], r"torch\.func\.linearize inside a traced function"),
-    "cond": (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), r"torch\.cond inside a traced function"),
     "script": (lambda x: scripted(x), r"torch\.jit\.script"),
     "seed": (lambda x: torch.manual_seed(0) and x, r"torch\.manual_seed inside a traced function"),
     "nested": (lambda x: torch.nested.nested_tensor([x[0], x[1, :2]]), "thunder cannot record"),

@@ -127,6 +127,21 @@ def _function_transforms(tracer: Tracer) -> list[tuple[Any, str, Any]]:
     return [(owner, name, here_or(getattr(owner, name), ours)) for owner, name, ours in found]
 
 
+def _control_flow(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+    """`torch.cond`, and what torch's operations with functions in them have in common (a private part of torch)."""
+    from thunder.frontend.branching import cond_traced, refuse_control_flow
+
+    cond, utils = torch.cond, sys.modules.get("torch._higher_order_ops.utils")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return cond_traced(tracer, *args, **kwargs) if state.frontend is tracer else cond(*args, **kwargs)
+
+    found: list[tuple[Any, str, Any]] = [(torch, "cond", call)]
+    if hasattr(utils, "_hop_compile_and_call"):
+        found.append((utils, "_hop_compile_and_call", refuse_control_flow(tracer, utils._hop_compile_and_call)))
+    return found
+
+
 @contextmanager
 def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     """Within it, what torch's overrides do not reach goes to `tracer`, where its program calls it."""
@@ -162,7 +177,7 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     if linearize is not None:
         owners.append((torch.func, "linearize", refused("torch.func.linearize", linearize)))
     owners += _function_transforms(tracer)
-    owners.append((torch, "cond", refused("torch.cond", torch.cond)))
+    owners += _control_flow(tracer)
     owners.append((torch, "compile", _uncompiled(tracer, torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]

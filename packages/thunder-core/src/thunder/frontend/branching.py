@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.cond` inside a traced program: one operation with two programs, of which a tensor's value chooses one.
+
+Both functions are traced, each into a program of its own whose inputs are what either reads. The operation's gradient
+is the same choice between the gradients of the two, which compute again what they need of the branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import TracingError, UnsupportedError
+from thunder.core.langctx import set_langctx
+from thunder.core.numbers import same_shape
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.printer import PrintContext, bound_symbol_lines, call_line
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import state, tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.trace import Trace
+from thunder.execution.claim import transform_for_execution
+from thunder.execution.memory import delete_last_used
+from thunder.executors.torchex.base import ex as torch_executor
+from thunder.frontend.tracer import annotate, needs_grad, user_line
+from thunder.transforms.autodiff import JointTrace
+from thunder.transforms.cse import cse
+from thunder.transforms.dce import dce, has_effect
+
+if TYPE_CHECKING:
+    from thunder.frontend.tracer import Tracer
+
+__all__ = ["cond_traced", "refuse_control_flow"]
+
+
+class Branch:
+    """One of the two programs: a function of the operation's operands that returns a tuple of tensors."""
+
+    def __init__(self, trace: Trace, executors: Sequence[Any]):
+        self.__name__ = trace.name
+        self.trace = dce(cse(dce(trace)))
+        self.executors = executors
+        self._run: Callable[..., Any] | None = None
+
+    def __call__(self, *operands: Any) -> Any:
+        if self._run is None:
+            claimed = transform_for_execution(self.trace, self.executors)[-1]
+            self._run = delete_last_used(dce(claimed)).python_callable(decorators=False)
+        return self._run(*operands)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return any(has_effect(op) for op in self.trace.bound_symbols if op.sym is not prims.python_return)
+
+
+# -- the operation ----------------------------------------------------------------------------------------------------
+def _meta(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+    """What the first program gives of the operands where `pred` is true, what the second gives elsewhere."""
+    return tuple([TensorProxy(like=p) for p in true.trace.output])
+
+
+def _choose(pred: Any, true: Any, false: Any, *operands: Any) -> Any:
+    return true(*operands) if pred else false(*operands)
+
+
+def _print(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    lines = [call_line(bsym, context)]
+    aside = context.aside()
+    for branch in bsym.args[1:3]:
+        lines.append(f"  # {branch.__name__}({', '.join(p.name for p in branch.trace.args)}):")
+        for op in branch.trace.bound_symbols:
+            lines += [f"    # {line}" for line in bound_symbol_lines(op, depth=0, context=aside)]
+    return lines
+
+
+def _symbol(*tags: OpTags) -> Symbol:
+    return Symbol(
+        "cond", _meta, id=("torch.cond", *tags), is_prim=True, executor=torch_executor, fn=_choose, printer=_print,
+        tags=tags,
+    )  # fmt: skip
+
+
+cond = _symbol()
+cond_with_draws = _symbol(OpTags.RANDOM_OP)
+
+
+@cond.grad
+def _(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+    out = cond(pred, true, false, *operands)
+    wrt = [i for i, p in enumerate(operands) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
+    taking = [i for i, p in enumerate(out) if is_inexact_dtype(p.dtype)]
+    gradients = [get_grad(out[i]) for i in taking]
+    found = cond(pred, _gradient(true, wrt, taking), _gradient(false, wrt, taking), *operands, *gradients)
+    for i, g in zip(wrt, found):
+        put_grad(operands[i], g)
+    return out
+
+
+@cond_with_draws.grad
+def _(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+    raise UnsupportedError(
+        "torch.cond of functions that draw random numbers (dropout) has no gradient in a traced program: draw them "
+        "before, and give them as operands"
+    )
+
+
+def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int]) -> Branch:
+    """The program of a branch's operands and its results' gradients that gives the operands' gradients."""
+    source = branch.trace
+    out = Trace(f"{source.name}_gradient", args=source.args)
+    inputs = [source.args[i] for i in wrt]
+    joint = JointTrace(source, inputs, branch.executors)  # type: ignore[arg-type]
+    out.names, out._counters = joint.trace.names, joint.trace._counters
+    out.info = dict(source.info)
+    out.bound_symbols[:] = joint.trace.bound_symbols
+    with tracectx(out), set_langctx("torch"):
+        cotangents: dict[str, Any] = {}
+        for i in taking:
+            p = joint.output[i]
+            given = TensorProxy(like=p, name=out.add_name(f"grad_{p.name}"))
+            out.args.append(given)
+            cotangents[p.name] = cotangents[p.name] + given if p.name in cotangents else given
+        known = {name: g for name, g in cotangents.items() if name in joint.tracked}
+        grads = joint.backward(known, inputs) if known else [None] * len(inputs)
+        found = [ltorch.zeros_like(p) if g is None else g for g, p in zip(grads, inputs)]
+        out.output = _of_their_own(found, out.args)
+        prims.python_return(out.output)
+    return Branch(out, branch.executors)
+
+
+def _of_their_own(values: Sequence[Any], given: Sequence[Proxy]) -> tuple[Any, ...]:
+    """Results of a branch, none of which is another one or an input."""
+    known = {p.name for p in given}
+    out: list[Any] = []
+    for p in values:
+        out.append(prims.clone(p) if p.name in known else p)
+        known.add(p.name)
+    return tuple(out)
+
+
+# -- tracing ----------------------------------------------------------------------------------------------------------
+def cond_traced(
+    tracer: Tracer, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()
+) -> Any:
+    """What `torch.cond(pred, true_fn, false_fn, operands)` gives in a traced program."""
+    try:
+        return _chosen(tracer, pred, true_fn, false_fn, operands)
+    except RuntimeError as error:
+        annotate(error, user_line())
+        raise
+
+
+def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+    if not isinstance(pred, torch.Tensor):
+        return (true_fn if pred else false_fn)(*operands)
+    if pred.numel() != 1:
+        raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
+    if not isinstance(operands, (tuple, list)):
+        raise RuntimeError(f"Expect operands to be a tuple of tensors, but got {operands}.")
+    parts = [_traced(tracer, fn, operands) for fn in (true_fn, false_fn)]
+    _check_alike(parts[0][1], parts[1][1])
+    inputs = {p.name: p for operations, output in parts for p in _read(operations, output)}
+    branches = [
+        _branch(tracer, name, operations, output, list(inputs.values()))
+        for name, (operations, output) in zip(("true", "false"), parts)
+    ]
+    tensors = [p for p in inputs.values() if isinstance(p, TensorProxy)]
+    requiring = {h._value.name for h in tracer.handles if needs_grad(h)}
+    with tracer.recording():
+        which = cond_with_draws if any(b.draws for b in branches) else cond
+        results = iter(which(tracer.unwrap(pred), *branches, *inputs.values()))
+    grad = torch.is_grad_enabled() and any(p.name in requiring for p in tensors)
+    made = map_proxies(parts[0][1], lambda p: next(results) if isinstance(p, TensorProxy) else p)
+    return tracer.wrap(made, requires_grad=grad)
+
+
+def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
+    """The operations of one of the functions, and its result."""
+    before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
+    with tracer.trace.scope() as operations:
+        result = fn(*operands)
+        output = tracer.unwrap(result)
+    if any(storage.version != version for storage, version in before.values()):
+        raise TracingError(
+            "a function of torch.cond writes to a tensor that was there before it: return the new value instead"
+        )
+    return operations, output
+
+
+def _read(operations: Sequence[BoundSymbol], output: Any) -> list[Proxy]:
+    """What is read that is not made."""
+    made = {name for op in operations for name in op.out_names}
+    return [p for p in [*(p for op in operations for p in op.flat_args), *proxies_in(output)] if p.name not in made]
+
+
+def _branch(
+    tracer: Tracer, name: str, operations: Sequence[BoundSymbol], output: Any, inputs: Sequence[Proxy]
+) -> Branch:
+    trace = Trace(name, args=inputs)
+    trace.names, trace._counters = set(tracer.trace.names), dict(tracer.trace._counters)
+    trace.info = {k: v for k, v in tracer.trace.info.items() if k == "symbols"}
+    trace.bound_symbols[:] = operations
+    with tracectx(trace), set_langctx("torch"):
+        trace.output = _of_their_own(proxies_in(output), inputs)
+        prims.python_return(trace.output)
+    tracer.trace.names |= trace.names
+    return Branch(trace, tracer.executors or (torch_executor,))
+
+
+def _check_alike(true: Any, false: Any) -> None:
+    """Both functions have to give the same kinds of tensors in the same containers."""
+    one, other = proxies_in(true), proxies_in(false)
+    shapes = repr(map_proxies(true, lambda p: None)) == repr(map_proxies(false, lambda p: None))
+    if not shapes or len(one) != len(other):
+        raise RuntimeError("torch.cond: the two functions return different containers, or numbers that differ")
+    for p, q in zip(one, other):
+        if not isinstance(p, TensorProxy) or not isinstance(q, TensorProxy):
+            raise RuntimeError("torch.cond: the two functions have to return tensors")
+        if not same_shape(p.shape, q.shape) or p.dtype is not q.dtype or p.device is not q.device:
+            raise RuntimeError(
+                f"torch.cond: the two functions return tensors that differ: {p.type_string()} and {q.type_string()}"
+            )
+
+
+def refuse_control_flow(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands for what runs torch's other operations with functions in them, such as `while_loop`."""
+
+    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+        if state.frontend is not tracer:
+            return original(fn, args, kwargs)
+        name = getattr(fn, "__qualname__", type(fn).__name__).partition(".")[0]
+        if name == "cond":
+            return cond_traced(tracer, *args)
+        raise TracingError(
+            f"{name} inside a traced function is not traced: its number of steps depends on values. Write a Python "
+            "loop over a number of steps that is known, or call thunder.jit on what runs at each step"
+        )
+
+    return call

@@ -91,6 +91,27 @@ def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
     return max(dtypes, key=lambda d: d.itemsize, default=None)
 
 
+# What the quick tier looks at of tests that take long: operators of each kind of rule.
+SOME_OPERATORS = frozenset(
+    (
+        "add", "where", "gelu", "clamp", "sum", "amax", "var", "logsumexp", "cumsum", "sort", "topk", "softmax", "pad",
+        "linear", "conv2d", "max_pool2d", "layer_norm", "scaled_dot_product_attention", "cross_entropy", "embedding",
+        "getitem", "index_put", "gather", "scatter_add", "cat", "reshape", "matmul", "batch_norm", "prelu", "einsum",
+    )
+)  # fmt: skip
+
+
+def widest_dtypes(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
+    """The widest dtype of the first kind that the operator exists for; in the quick tier for some operators."""
+    if not (every or target.full or info.name in SOME_OPERATORS):
+        return
+    for dtype in (torch.float64, torch.float32, torch.int64, torch.bool, torch.complex128):
+        if dtype in target.every_dtype and any(info.exists_for(device, dtype) for device in target.devices):
+            yield dtype
+            if not every:
+                return
+
+
 def no_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[None]:
     """Once an operator."""
     yield None

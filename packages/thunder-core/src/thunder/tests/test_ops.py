@@ -20,7 +20,7 @@ from thunder.core.samples import SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
 from thunder.executors import PYTHON
-from thunder.tests import gradients, running
+from thunder.tests import gradients, running, transformed
 from thunder.tests.cases import (
     PROPERTY,
     Case,
@@ -34,6 +34,7 @@ from thunder.tests.cases import (
     no_dtype,
     takes,
     unmatched,
+    widest_dtypes,
 )
 from thunder.tests.comparison import Mismatch, compare, widened
 from thunder.tests.opinfo import OpInfo
@@ -332,6 +333,33 @@ def test_grad_vs_torch(case: Case) -> None:
             trace = compare_gradients(case, sample)
             if trace is not None:
                 case.claimed(running.claimed_by(trace, case.target.executors))
+
+
+# -- transforms -------------------------------------------------------------------------------------------------------
+def _has_tangents(info: OpInfo) -> bool:
+    return info.supports_grad is not False and info.has_values and info.torch_reference is not None
+
+
+def _is_a_function(info: OpInfo) -> bool:
+    return OpTags.RANDOM_OP not in info.tags and not running.writes(info)
+
+
+@conformance(widest_dtypes, where=lambda info: _has_tangents(info) and not running.writes(info))
+def test_jvp_vs_torch(case: Case) -> None:
+    """`thunder.jvp` gives the tangents that torch gives, by forward mode or by differentiating backward."""
+    for i, sample in case.samples(requires_grad=True):
+        with case.sample(i, sample):
+            transformed.compare_tangents(case, sample)
+    case.claimed(True)
+
+
+@conformance(widest_dtypes, where=_is_a_function)
+def test_vmap_vs_torch(case: Case) -> None:
+    """`thunder.vmap` gives for a batch of samples what a loop over torch gives."""
+    for i, sample in case.samples():
+        with case.sample(i, sample):
+            transformed.compare_batches(case, sample)
+    case.claimed(True)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

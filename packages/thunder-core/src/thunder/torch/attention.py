@@ -275,6 +275,25 @@ def _dropout_rule(
     return out
 
 
+@scaled_dot_product_attention.batch
+def _(
+    b: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    **how: Any,
+) -> Any:  # fmt: skip
+    if dropout_p > 0:
+        return NotImplemented
+    ndim, rows = b.ndim(query), b.shape(query)[0]
+    masked = attn_mask is not None
+    simple = attn_mask not in b and not (masked and attn_mask.ndim == 4)
+    if simple and ndim == 4 and b.ndim(key) == 4 and b.shape(key)[0] == rows:
+        # torch's kernels take one dimension for the batch.
+        tensors = [b.merge(x) for x in (query, key, value)]
+        return b.split(scaled_dot_product_attention(*tensors, attn_mask, dropout_p, is_causal, **how), rows)
+    tensors = [b.line_up(b.expand(x), ndim) for x in (query, key, value)]
+    attn_mask = b.line_up(attn_mask, ndim) if masked else None
+    return scaled_dot_product_attention(*tensors, attn_mask, dropout_p, is_causal, **how)
+
+
 @scaled_dot_product_attention.grad
 def _(
     query: Any,

@@ -56,6 +56,11 @@ def _(
     return None, prims.embedding_backward(g, input, weight.shape[0], padding_idx, scale_grad_by_freq)
 
 
+@embedding.jvp
+def _(t: Any, out: Any, input: Any, weight: Any, *how: Any, **options: Any) -> Any:
+    return prims.embedding(t[1], input)
+
+
 def _numbers(make: MakeTensor, *shape: int, high: int) -> Any:
     return make(shape, low=0, high=high, dtype=torch.int64)
 

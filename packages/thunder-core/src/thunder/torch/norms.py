@@ -121,6 +121,20 @@ def _summed(x: Any, dims: Any, like: Any) -> Any:
     return clang.maybe_convert_to_dtype(clang.sum(x, dims) if dims else x, like.dtype)
 
 
+@layer_norm.batch
+def _(b: Any, input: Any, normalized_shape: Any, *parameters: Any, **options: Any) -> Any:
+    if any(p in b for p in (*parameters, *options.values())):
+        return NotImplemented
+    return layer_norm(input, normalized_shape, *parameters, **options)
+
+
+@layer_norm_forward.batch
+def _(b: Any, input: Any, normalized_shape: Any, *parameters: Any) -> Any:
+    if any(p in b for p in parameters):
+        return NotImplemented
+    return layer_norm_forward(input, normalized_shape, *parameters)
+
+
 @layer_norm.grad
 def _(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     out, mean, rstd = layer_norm_forward(input, normalized_shape, weight, bias, eps)
@@ -214,6 +228,20 @@ def rms_norm_backward(grad: Any, input: Any, normalized_shape: Any, rstd: Any, w
     of_input = (gx - x * (r * r * clang.mean(gx * x, dims, True))) * r
     of_weight = None if weight is None else _summed(g * x * r, rows, weight)
     return clang.maybe_convert_to_dtype(of_input, input.dtype), of_weight
+
+
+@rms_norm.batch
+def _(b: Any, input: Any, normalized_shape: Any, *parameters: Any, **options: Any) -> Any:
+    if any(p in b for p in (*parameters, *options.values())):
+        return NotImplemented
+    return rms_norm(input, normalized_shape, *parameters, **options)
+
+
+@rms_norm_forward.batch
+def _(b: Any, input: Any, normalized_shape: Any, *parameters: Any) -> Any:
+    if any(p in b for p in parameters):
+        return NotImplemented
+    return rms_norm_forward(input, normalized_shape, *parameters)
 
 
 @rms_norm.grad

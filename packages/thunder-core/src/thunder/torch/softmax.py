@@ -85,12 +85,23 @@ def _(g: Any, out: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
     return softmax_backward(g, out, dim).to(input.dtype)
 
 
+@softmax.batch
+def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
+    return softmax(b.at_least_1d(input), b.dim(input, dim), dtype)
+
+
 @torchsymbol(tags=_TAGS, id="torch.softmax_backward")
 def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     """The gradient of softmax's input, from its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in (grad, output))
     product = g * y
     return clang.maybe_convert_to_dtype(product - y * clang.sum(product, dim, True), output.dtype)
+
+
+@softmax_backward.batch
+def _(b: Any, grad: Any, output: Any, dim: int) -> Any:
+    grad, output = b.at_least_1d(b.expand(grad)), b.at_least_1d(b.expand(output))
+    return softmax_backward(grad, output, b.dim(output, dim))
 
 
 @torchsymbol(torch.log_softmax, torch.special.log_softmax, torch.nn.functional.log_softmax, tags=_TAGS)
@@ -113,11 +124,22 @@ def _(g: Any, out: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
     return log_softmax_backward(g, out, dim).to(input.dtype)
 
 
+@log_softmax.batch
+def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
+    return log_softmax(b.at_least_1d(input), b.dim(input, dim), dtype)
+
+
 @torchsymbol(tags=_TAGS, id="torch.log_softmax_backward")
 def log_softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     """The gradient of log_softmax's input, from its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in (grad, output))
     return clang.maybe_convert_to_dtype(g - ltorch.exp(y) * clang.sum(g, dim, True), output.dtype)
+
+
+@log_softmax_backward.batch
+def _(b: Any, grad: Any, output: Any, dim: int) -> Any:
+    grad, output = b.at_least_1d(b.expand(grad)), b.at_least_1d(b.expand(output))
+    return log_softmax_backward(grad, output, b.dim(output, dim))
 
 
 def _softmax_samples(make: MakeTensor) -> Any:

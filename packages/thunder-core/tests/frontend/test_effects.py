@@ -19,6 +19,7 @@ import torch
 
 import thunder
 from thunder.core.errors import TracingError
+from thunder.core.transforms import grad
 
 X = torch.linspace(-1, 1, 6)
 
@@ -550,3 +551,26 @@ def test_a_failed_trace_leaves_context_variables() -> None:
     with pytest.raises(TracingError):
         thunder.jit(f)(torch.ones(2))
     assert KEPT.get(None) is None
+
+
+def test_gradients_of_functions_with_effects() -> None:
+    """`thunder.core.transforms.grad`: of the result alone, and the effects are made."""
+    kept: dict[str, Any] = {"calls": 0, "log": []}
+    total = torch.zeros(2)
+
+    def f(x: Any) -> Any:
+        kept["calls"] += 1
+        kept["last"] = x * 3
+        kept["log"].append(x.sum())
+        total.add_(x.detach())
+        return (x**3).sum()
+
+    first, second = grad(thunder.jit(f)), grad(grad(thunder.jit(f)))
+    for k in range(4):
+        x = torch.tensor([1.0, 2.0]) + k
+        fn, expected = (first, 3 * x**2) if k % 2 else (second, 6 * x)
+        torch.testing.assert_close(fn(x)[0], expected)
+        assert kept["calls"] == k + 1 == len(kept["log"])
+        torch.testing.assert_close(kept["last"], x * 3)
+        torch.testing.assert_close(kept["log"][-1], x.sum())
+    torch.testing.assert_close(total, torch.tensor([10.0, 14.0]))

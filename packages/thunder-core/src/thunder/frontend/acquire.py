@@ -160,8 +160,14 @@ def _run(
         tracer.finish(result)
         return None
     epilogue = Epilogue(recorder.reached, writes, aliases)
-    epilogue.build(result)
-    tracer.finish(tuple(epilogue.tensors))
+    # A transform makes something else of the result, but does not touch what the program keeps.
+    epilogue.build(result, whole=independent)
+    values = epilogue.tensors
+    if independent:
+        tracer.trace.info["effects"] = len(values)
+        values = [result, *values]
+    tracer.finish(tuple(values))
+    del values
     epilogue.release()
     return epilogue
 

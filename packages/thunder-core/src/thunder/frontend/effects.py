@@ -172,14 +172,18 @@ class Epilogue:
         """Whether a trace cannot simply return the result."""
         return bool(writes) or not _is_plain(result)
 
-    def build(self, result: Any) -> None:
-        """Writes the trace."""
+    def build(self, result: Any, *, whole: bool = False) -> None:
+        """Writes the trace. With `whole` the program gives the result as the first of its values, put together."""
         trace = self.trace
         values, targets = TupleProxy((), name="values"), TupleProxy((), name="targets")
         trace.names |= {"values", "targets"}
         for write in self._writes:
             self._write(write)
-        output = self.expression(result)
+        if whole:
+            output: Any = AnyProxy(name=trace.make_name("result"))
+            self._values.insert(0, output)
+        else:
+            output = self.expression(result)
         body, trace.bound_symbols[:] = list(trace.bound_symbols), []
         for source, proxies in ((values, self._values), (targets, list(self._target_proxies.values()))):
             if proxies:

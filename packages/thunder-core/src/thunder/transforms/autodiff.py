@@ -333,19 +333,22 @@ def differentiate(
         first_write = next((i for i, op in enumerate(program) if writes(op)), len(program))
         out.bound_symbols[:] = program[:first_write]
         with tracectx(out), set_langctx("torch"):
+            # What the program keeps, which comes after its result, is none of it.
+            keeps = "effects" in trace.info
+            result = joint.output[0] if keeps else joint.output
             # A value that is returned twice takes a one for each time.
-            times = Counter(p.name for p in proxies_in(joint.output))
-            cotangents = {
-                p.name: _full_like(p, times[p.name]) for p in differentiable_outputs(joint.output, joint.tracked)
-            }
+            times = Counter(p.name for p in proxies_in(result))
+            cotangents = {p.name: _full_like(p, times[p.name]) for p in differentiable_outputs(result, joint.tracked)}
             if not cotangents:
                 raise ThunderError(
                     "grad: no output depends on a floating point input of the function, so there is nothing to "
                     "differentiate"
                 )
             grads = joint.backward(cotangents, wrt)
-            found = [g if g is not None else zeros_of(p) for g, p in zip(grads, wrt)]
+            found: Any = [g if g is not None else zeros_of(p) for g, p in zip(grads, wrt)]
             out.bound_symbols += program[first_write:]
+            if keeps:
+                found = (found, *joint.output[1:])
             prims.python_return(found)
     out.output = found
     return out

@@ -155,28 +155,23 @@ class Prologue:
         trace.decorated = False
         self.call = TupleProxy((), name="args"), DictProxy({}, name="kwargs")
         trace.names |= _NAMES
-        # What symbolic numbers are, by the names of their leaves: where they stand, for messages, and how that is said.
-        self._leaves: dict[str, tuple[Any, str]] = {}
         self.guarded = Guarded()
+        self._trusted = trusted
+        self._sizes = [] if tracer.symbolic is None else tracer.symbolic.sizes
+        self._numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
+        # What symbolic numbers are, by the names of their leaves: where they stand, and how a message says it.
+        self._leaves: dict[str, tuple[Any, str]] = {}
         checks = [] if trusted else recorder.checks
+        alike = [] if trusted else recorder.alike(targets or ())
         writer = _Writer(trace, checks)
         for place, value in zip(arguments.roots, self.call):
             writer.bind(place, value)
         inputs = tracer.inputs
         writer.expect([recorder.tensors[id(x.tensor)][0] for x in inputs if id(x.tensor) in recorder.tensors])
         writer.expect(place for place, _ in recorder.tensors_read)
-        alike = [] if trusted else recorder.alike(targets or ())
-        numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
-        writer.expect((*(targets or ()), *alike, *[number.place for number in numbers]))
+        writer.expect((*(targets or ()), *alike, *[number.place for number in self._numbers]))
         with tracectx(trace):
-            for condition in guards.state_checks():
-                writer.guard(*condition)
-            leaves = _bind_leaves(trace, arguments, self.call)
-            looked_at = _LookedAt()
-            for leaf, proxy, place in zip(arguments.leaves, leaves, arguments.places):
-                writer.bind(place, proxy)
-                if isinstance(leaf, torch.Tensor):
-                    looked_at.add(leaf, proxy, place)
+            looked_at = self._bind(writer, arguments)
             for check in checks:
                 self.guarded.checks.setdefault(writer.check(check), check)
             if alike:
@@ -185,31 +180,44 @@ class Prologue:
             if looked_at.proxies and not trusted:
                 self.guarded.tensors = looked_at.check(tracer)
                 guards.check_tensors(self.guarded.tensors, tuple(looked_at.proxies))
-            values: list[Proxy] = [looked_at.found[id(x.tensor)] for x in inputs]
-            if written and len(values) > 1 and not trusted:
-                guards.check_distinct(tuple(values), tuple(written))
-            for size in [] if tracer.symbolic is None else tracer.symbolic.sizes:
-                index = next(i for i, x in enumerate(inputs) if x.proxy.name == size.tensor)
-                where = looked_at.place_of(inputs[index].tensor)
-                step = guards.Step(values[index], f"{{}}.shape[{size.dim}]")
-                self._leaves[size.leaf.name] = step, f"{where}.shape[{size.dim}]"
-            for number in numbers:
-                value = writer.fetch(number.place)
-                values.append(value)
-                self._leaves[number.leaf.name] = value, str(number.place)
-            inner = tuple(values)
-            trace.output = inner if targets is None else (inner, tuple(writer.fetch(place) for place in targets))
+            if len(written) > 0 and len(inputs) > 1 and not trusted:
+                guards.check_distinct(tuple(looked_at.found[id(x.tensor)] for x in inputs), tuple(written))
+            values = self._inputs(writer, inputs, looked_at)
+            trace.output = values if targets is None else (values, tuple(writer.fetch(place) for place in targets))
             prims.python_return(trace.output)
-        self._sizes = [] if tracer.symbolic is None or trusted else [size.leaf for size in tracer.symbolic.sizes]
-        self._trusted = trusted
         trace.args = [*self.call]
+
+    def _bind(self, writer: _Writer, arguments: Arguments) -> _LookedAt:
+        """Asks for torch's modes and takes the arguments apart."""
+        for condition in guards.state_checks():
+            writer.guard(*condition)
+        looked_at = _LookedAt()
+        leaves = _bind_leaves(self.trace, arguments, self.call)
+        for leaf, proxy, place in zip(arguments.leaves, leaves, arguments.places):
+            writer.bind(place, proxy)
+            if isinstance(leaf, torch.Tensor):
+                looked_at.add(leaf, proxy, place)
+        return looked_at
+
+    def _inputs(self, writer: _Writer, inputs: Sequence[Lifted], looked_at: _LookedAt) -> tuple[Proxy, ...]:
+        """The program's inputs: tensors, then numbers."""
+        values: list[Proxy] = [looked_at.found[id(x.tensor)] for x in inputs]
+        position = {x.proxy.name: i for i, x in enumerate(inputs)}
+        for size in self._sizes:
+            i = position[size.tensor]
+            step = guards.Step(values[i], f"{{}}.shape[{size.dim}]")
+            self._leaves[size.leaf.name] = step, f"{looked_at.place_of(inputs[i].tensor)}.shape[{size.dim}]"
+        for number in self._numbers:
+            values.append(writer.fetch(number.place))
+            self._leaves[number.leaf.name] = values[-1], str(number.place)
+        return tuple(values)
 
     def constrain(self, constraints: Iterable[Constraint]) -> None:
         """Adds the lines that refuse a call whose numbers are not as the program took them to be."""
         if self._trusted:
             return
-        relations = [(c.leaves, c.text, c.relation) for c in constraints]
-        names = {p.name for leaves, _, _ in relations for p in leaves} | {p.name for p in self._sizes}
+        relations = [(c.leaves, c.text) for c in constraints]
+        names = {p.name for leaves, _ in relations for p in leaves} | {size.leaf.name for size in self._sizes}
         trace = self.trace
         last = trace.bound_symbols.pop()
         bound: dict[str, Any] = {}
@@ -219,10 +227,10 @@ class Prologue:
                 line, value = guards.fetched(value.parent, value.step, trace.add_name(name))
                 trace.record(line)
             bound[name] = value
-        for leaf in self._sizes:
-            said = self._leaves[leaf.name][1]
-            self._refuse("{0} < 2", (bound[leaf.name],), Message(f"{said} was more than 1 and is", "{0}"))
-        for leaves, text, _ in relations:
+        for size in self._sizes:
+            said = self._leaves[size.leaf.name][1]
+            self._refuse("{0} < 2", (bound[size.leaf.name],), Message(f"{said} was more than 1 and is", "{0}"))
+        for leaves, text in relations:
             if any(p.name not in bound for p in leaves):
                 continue  # about numbers that only running the program tells
             position = {p.name: i for i, p in enumerate(leaves)}

@@ -556,13 +556,11 @@ def test_a_failed_trace_leaves_context_variables() -> None:
 def test_gradients_of_functions_with_effects() -> None:
     """`thunder.core.transforms.grad`: of the result alone, and the effects are made."""
     kept: dict[str, Any] = {"calls": 0, "log": []}
-    total = torch.zeros(2)
 
     def f(x: Any) -> Any:
         kept["calls"] += 1
         kept["last"] = x * 3
         kept["log"].append(x.sum())
-        total.add_(x.detach())
         return (x**3).sum()
 
     first, second = grad(thunder.jit(f)), grad(grad(thunder.jit(f)))
@@ -573,4 +571,3 @@ def test_gradients_of_functions_with_effects() -> None:
         assert kept["calls"] == k + 1 == len(kept["log"])
         torch.testing.assert_close(kept["last"], x * 3)
         torch.testing.assert_close(kept["log"][-1], x.sum())
-    torch.testing.assert_close(total, torch.tensor([10.0, 14.0]))

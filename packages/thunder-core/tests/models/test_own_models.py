@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-
 from zoo import own_models
 from zoo.checks import check_outputs, check_training
 from zoo.entry import Entry

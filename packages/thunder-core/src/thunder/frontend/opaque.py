@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import thunder.torch as ltorch
 from thunder.core.errors import TracingError
+from thunder.frontend import recurrent  # noqa: F401  (tells what its functions give)
 from thunder.frontend.handle import Handle
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.frontend.tracer import Tracer

@@ -94,7 +94,8 @@ def _result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
     """
     own = RESULTS.get(func)
     if own is not None:
-        return own(*args, **kwargs), False
+        draws = DRAWS.get(func)
+        return own(*args, **kwargs), draws is not None and draws(*args, **kwargs)
     try:
         return _on_fakes(func, args, kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -168,6 +169,8 @@ def _proxies_of(x: Any, *, gradients: bool, device: Device | None = None) -> Any
 
 # What a call gives, for functions that torch cannot run on tensors without data: a function of the call's arguments.
 RESULTS: dict[Any, Callable[..., Any]] = {}
+# Which calls of these draw random numbers; the others draw none.
+DRAWS: dict[Any, Callable[..., bool]] = {}
 
 
 def _result(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -62,7 +62,7 @@ def _is_int(x: Any) -> bool:
 class _Arithmetic(Node):
     """What integers and floats have in common: the operations that give a float, and those that need the number."""
 
-    def __bool__(self) -> bool:
+    def __bool__(self: Any) -> bool:
         return bool(self != 0)
 
     def __int__(self) -> int:
@@ -112,8 +112,9 @@ class _Arithmetic(Node):
     imag = property(lambda self: 0)
 
 
-def _float_operation(kind: str, fn: Callable[..., Any], operands: tuple[Any, ...], symbols: Symbols) -> Any:
-    if kind in ("/", "//", "%") and isinstance(operands[1], SymbolicNumber) and operands[1] == 0:
+def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Symbols) -> Any:
+    divisor: Any = operands[1] if kind in ("/", "//", "%") else None
+    if isinstance(divisor, SymbolicNumber) and not divisor:
         raise ZeroDivisionError("division by zero")
     if kind == "**" and not operands[0] > 0:  # such a power may be complex, or fail
         return fn(*[symbols.specialize(x) if isinstance(x, SymbolicNumber) else x for x in operands])
@@ -268,7 +269,8 @@ def _compare_integers(symbols: Symbols, a: Any, relation: str, b: Any) -> bool:
 class SymbolicInt(_Arithmetic, torch.SymInt):
     """An integer that is a polynomial of a program's numbers."""
 
-    __class__ = property(lambda self: int)  # type: ignore[assignment]
+    __class__ = property(lambda self: int)
+    hint: Any = None  # in newer versions of torch its class has a property of that name
 
     def __init__(self, symbols: Symbols, poly: Poly, hint: int | None):
         self.symbols = symbols
@@ -370,7 +372,8 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 class SymbolicFloat(_Arithmetic, torch.SymFloat):
     """A float that is computed from a program's numbers, by exactly the operations that the program wrote."""
 
-    __class__ = property(lambda self: float)  # type: ignore[assignment]
+    __class__ = property(lambda self: float)
+    hint: Any = None  # in newer versions of torch its class has a property of that name
 
     def __init__(self, symbols: Symbols, kind: str, operands: tuple[Any, ...], hint: float | None):
         self.symbols = symbols

@@ -507,3 +507,91 @@ def test_operations_that_thunder_does_not_look_into():
             lambda m, fn: m.grad(lambda x: m.vmap(fn)(x).sum())(x),
         ):
             same(call(thunder, fn), call(torch.func, fn))
+
+
+def test_choices():
+    def fn(p, x):
+        return torch.cond(p, lambda x: (x.sin() * w,), lambda x: (x.cos() + 1,), (x,))[0]
+
+    x, w, p = rand(4, 3), rand(3), torch.tensor([True, False, True, False])
+    plain = lambda p, x: torch.where(p, x.sin() * w, x.cos() + 1)  # noqa: E731
+    expected = torch.func.vmap(plain)(p, x)
+    same(thunder.vmap(fn)(p, x), expected)
+    same(thunder.vmap(fn, (None, 0))(p[1], x), x.cos() + 1)
+    same(thunder.jvp(lambda x: fn(p[0], x), (x,), (x,)), torch.func.jvp(lambda x: plain(p[0], x), (x,), (x,)))
+    ours, theirs = (
+        m.vmap(m.grad(lambda p, x, f=f: f(p, x).sum(), 1))(p, x) for m, f in ((thunder, fn), (torch.func, plain))
+    )
+    same(ours, theirs)
+
+
+def test_regions_that_are_computed_again():
+    from torch.utils.checkpoint import checkpoint
+
+    def block(x):
+        return torch.tanh(x @ w).sin()
+
+    def fn(x):
+        return checkpoint(block, x, use_reentrant=False).pow(2).sum()
+
+    x, w = rand(3, 4), rand(4, 4)
+    plain = lambda x: block(x).pow(2).sum()  # noqa: E731
+    same(thunder.grad(fn)(x), torch.func.grad(plain)(x))
+    same(thunder.jvp(fn, (x,), (x,)), torch.func.jvp(plain, (x,), (x,)))
+    same(thunder.vmap(thunder.grad(fn))(x[:, None]), torch.func.vmap(torch.func.grad(plain))(x[:, None]))
+    same(thunder.hessian(fn)(x), torch.func.hessian(plain)(x))
+
+
+def test_symbolic_sizes():
+    g = thunder.vmap(thunder.grad(thunder.jit(lambda x: (x.sin() ** 2).sum(), cache="symbolic values")))
+    for n in (2, 3, 5):
+        x = rand(n, 4)
+        same(g(x), 2 * x.sin() * x.cos())
+    assert thunder.cache_misses(g) == 1
+
+
+def test_layouts_are_those_of_examples():
+    def fn(x):
+        y = x.reshape(-1)
+        y[0] = 7
+        return x, x.is_contiguous(), x.stride()
+
+    for x, dim in ((rand(3, 4, 5), 0), (rand(3, 4, 5).mT, 0), (rand(3, 4, 5), 2), (rand(3, 4, 5), 1)):
+        expected = [fn(a.clone(memory_format=torch.preserve_format)) for a in ()]
+        ours = thunder.vmap(fn, dim, (0, None, None))(x.clone())
+        example = x.clone().select(dim, 0)
+        expected = fn(example)
+        same(ours[0][0], expected[0])
+        assert ours[1:] == expected[1:]
+
+
+def test_rules_from_outside():
+    from thunder.core.transforms import register_batch, register_grad, register_jvp
+
+    ex = thunder.extend.OperatorExecutor("rules_from_outside")
+    thunder.extend.register_executor(ex)
+
+    def meta(x):
+        return thunder.core.proxies.TensorProxy(like=x)
+
+    double = ex.register_operator("double_of_outside", meta=meta, fn=lambda x: x * 2)
+    fn, x = thunder.jit(lambda x: double(x) + 1, executors=[ex]), rand(3)
+    with pytest.warns(UserWarning, match="double_of_outside has no batching rule"):
+        same(thunder.vmap(fn)(x), x * 2 + 1)
+    with pytest.raises(thunder.core.errors.ThunderError, match="double_of_outside has neither") as caught:
+        thunder.jvp(fn, (x,), (x,))
+    assert "test_functional.py" in str(caught.value)
+    register_grad(double, lambda x: _doubled(double, x))
+    same(thunder.jvp(fn, (x,), (x,))[1], x * 2)
+    register_jvp(double.id, lambda t, out, x: t[0] * 20)
+    register_batch(double, lambda b, x: double(x) + 100)
+    same(thunder.jvp(thunder.jit(lambda x: double(x), executors=[ex]), (x,), (x,))[1], x * 20)
+    same(thunder.vmap(thunder.jit(lambda x: double(x), executors=[ex]))(x), x * 2 + 100)
+
+
+def _doubled(double, x):
+    from thunder.core.transforms import get_grad, put_grad
+
+    out = double(x)
+    put_grad(x, get_grad(out) * 2)
+    return out

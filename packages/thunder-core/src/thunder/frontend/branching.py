@@ -29,6 +29,7 @@ from thunder.execution.memory import delete_last_used
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.frontend.tracer import annotate, needs_grad, user_line
 from thunder.transforms.autodiff import JointTrace
+from thunder.transforms.batching import Batch
 from thunder.transforms.cse import cse
 from thunder.transforms.dce import dce, has_effect
 
@@ -108,6 +109,33 @@ def _(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
         "torch.cond of functions that draw random numbers (dropout) has no gradient in a traced program: draw them "
         "before, and give them as operands"
     )
+
+
+@cond.batch
+def _(b: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+    # Examples may differ in which one they choose: both are computed.
+    one, other = (_over_batch(b, branch, operands) for branch in (true, false))
+
+    def chosen(x: Any, y: Any) -> Any:
+        which = ltorch.reshape(b.expand(pred), (b.size, *[1] * (x.ndim - 1)))
+        return ltorch.where(ltorch.to(which, torch.bool), x, y)
+
+    return tuple([chosen(x, y) for x, y in zip(one, other)])
+
+
+@cond_with_draws.batch
+def _(b: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+    raise UnsupportedError("vmap over torch.cond of functions that draw random numbers: draw them before")
+
+
+def _over_batch(b: Any, branch: Branch, operands: Sequence[Any]) -> list[Any]:
+    inner = Batch(b.size, b.randomness, anew=True)
+    for p, value in zip(branch.trace.args, operands):
+        inner.env[p.name] = value
+        if value in b:
+            inner.add(value)
+    inner.run([op for op in branch.trace.bound_symbols if op.sym is not prims.python_return])
+    return [inner.batched(p) for p in branch.trace.output]
 
 
 def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int]) -> Branch:

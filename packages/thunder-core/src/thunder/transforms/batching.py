@@ -242,7 +242,8 @@ class Batch:
 
     def _results(self, op: BoundSymbol, result: Any) -> None:
         """Notes what stands for an operation's output."""
-        old, new = proxies_in(op.output), proxies_in(result)
+        old: list[Any] = proxies_in(op.output)
+        new: list[Any] = proxies_in(result)
         if len(old) != len(new):
             raise ThunderError(
                 f"the batching rule of {op.sym.name} returned {len(new)} values instead of {len(old)}: it must return "
@@ -404,7 +405,10 @@ def _batched_symbol(b: Batch, op: BoundSymbol) -> Symbol:
         return tuple([None if one is None else inner.batched(one) for one in found])
 
     sym = Symbol(
-        f"vmap_{op.sym.name}", meta, id=("vmap", op.sym.id, next(_numbers)), tags=op.sym.tags & {OpTags.RANDOM_OP}
+        f"vmap_{op.sym.name}",
+        meta,
+        id=("vmap", op.sym.id, next(_numbers)),
+        tags=tuple(op.sym.tags & {OpTags.RANDOM_OP}),
     )
     if grad_rule(op) is not None:
         sym.grad(gradient)

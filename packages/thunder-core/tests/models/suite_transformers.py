@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from zoo.checks import check_generate, check_outputs, check_training
+from zoo.checks import check_generate, check_outputs, check_refused, check_training
 from zoo.entry import Entry
-from zoo.transformers_models import MODELS
+from zoo.transformers_models import MODELS, REFUSED
 
 GENERATING = [(entry, mode) for entry in MODELS for mode in entry.generate]
 
@@ -36,3 +36,9 @@ def test_training(entry: Entry) -> None:
 def test_generate(entry: Entry, mode: str) -> None:
     """Tokens are eager's."""
     check_generate(entry, mode)
+
+
+@pytest.mark.parametrize("entry", REFUSED, ids=str)
+def test_refused(entry: Entry) -> None:
+    """What depends on values is refused, and named."""
+    check_refused(entry)

@@ -142,6 +142,18 @@ def _control_flow(tracer: Tracer) -> list[tuple[Any, str, Any]]:
     return found
 
 
+def _mask_detectors(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+    """What looks whether a mask's values are those of the causal mask, which is a hint: without it the mask is used."""
+
+    def without_looking(fn: Any) -> Any:
+        def call(mask: Any, is_causal: bool | None = None, *args: Any, **kwargs: Any) -> bool:
+            return is_causal is True if state.frontend is tracer else fn(mask, is_causal, *args, **kwargs)
+
+        return call
+
+    return [(module, name, without_looking(getattr(module, name))) for module, name in private.mask_detectors()]
+
+
 @contextmanager
 def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     """Within it, what torch's overrides do not reach goes to `tracer`, where its program calls it."""
@@ -181,7 +193,7 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     owners.append((torch, "compile", _uncompiled(tracer, torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
-    owners += _checkpointed(tracer) + number_checks(tracer)
+    owners += _checkpointed(tracer) + number_checks(tracer) + _mask_detectors(tracer)
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

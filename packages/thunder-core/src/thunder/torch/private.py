@@ -21,6 +21,7 @@ __all__ = [
     "executes",
     "function_modes",
     "functorch_active",
+    "mask_detectors",
     "tensor_guards",
 ]
 
@@ -137,3 +138,9 @@ def function_transforms() -> list[tuple[Any, str, str]]:
         (eager_transforms, "_jvp_with_argnums", "run_jvp"),
     ]
     return [place for place in places if hasattr(place[0], place[1])]
+
+
+def mask_detectors() -> list[tuple[Any, str]]:
+    """Where torch's transformer modules compare a mask with the causal one, to choose a kernel; none, none do."""
+    module = torch.nn.modules.transformer
+    return [(module, name) for name in ("_detect_is_causal_mask",) if hasattr(module, name)]

@@ -31,7 +31,7 @@ class Entry:
     retraces: bool | None = True
     # False for what is no training step: the model has no parameters, or eager's own backward fails.
     gradients: bool = True
-    # What is special about it, for the page of models.
+    # What is special about it, for the page of models; of one that thunder refuses, why.
     note: str = ""
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from zoo.entry import Entry, Inputs
 
-__all__ = ["MODELS"]
+__all__ = ["MODELS", "REFUSED"]
 
 
 class Sequence(nn.Module):
@@ -115,7 +115,7 @@ def phrases(dtype: torch.dtype, seed: int, other: bool) -> Inputs:
     return {"source": source, "target": torch.randint(1, 11, (2, 4), generator=generator)}
 
 
-PACKED_NOTE = "lengths are values: each call is another program unless they are the same"
+PACKED_NOTE = "how many rows a packed sequence has depends on the lengths"
 
 MODELS: list[Entry] = [
     Entry("RNN", "RNN", lambda: Sequence(nn.RNN, nonlinearity="relu"), sequences),
@@ -129,7 +129,7 @@ MODELS: list[Entry] = [
     Entry("cells in a loop", "RNN", Cells, sequences),
     Entry("LSTM translator with attention", "RNN", Attentive, phrases),
 ]  # fmt: skip
-PACKED: list[Entry] = [
+REFUSED: list[Entry] = [
     Entry("GRU, packed", "RNN", lambda: Packed(True), of_lengths(5, 3, 2), retraces=None, note=PACKED_NOTE),
     Entry(
         "GRU, packed and unsorted", "RNN", lambda: Packed(False), of_lengths(2, 5, 3), retraces=None, note=PACKED_NOTE

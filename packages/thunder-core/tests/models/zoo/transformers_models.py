@@ -8,7 +8,7 @@ import torch
 from zoo.entry import Entry
 from zoo.hf import GROUPED, SMALL, audio, causal, decoder, encoder, image, pictures_and_text, seq2seq, unpadded
 
-__all__ = ["MODELS"]
+__all__ = ["MODELS", "REFUSED"]
 
 ENCODERS: list[Entry] = [
     encoder("bert"),
@@ -186,5 +186,13 @@ AUDIO: list[Entry] = [
         classifier_proj_size=16, layerdrop=0.0,
     ),
 ]  # fmt: skip
+
+# Those that thunder refuses, and why.
+LOOP = "a Python loop over the experts that were chosen; experts_implementation='grouped_mm' or 'batched_mm' works"
+REFUSED: list[Entry] = [
+    mixture("mixtral", EXPERTS, "eager", generate=(), note=LOOP),
+    mixture("qwen3_moe", {**EXPERTS, "head_dim": 8}, "eager", generate=(), note=LOOP),
+    mixture("deepseek_v3", DEEPSEEK, "eager", generate=(), note=LOOP),
+]
 
 MODELS: list[Entry] = [*ENCODERS, *DECODERS, *ENCODER_DECODERS, *MIXTURES, *STATE_SPACES, *VISION, *AUDIO]

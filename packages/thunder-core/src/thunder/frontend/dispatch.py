@@ -22,6 +22,7 @@ from thunder.core.state import state
 from thunder.core.symbol import Symbol
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
+from thunder.frontend.refusals import torchs_error
 from thunder.frontend.tracer import Tracer, annotate, needs_grad, tensors_in, user_line
 from thunder.frontend.writing import keeping_gradients, resize
 from thunder.torch.base import language, torch_function_map
@@ -121,6 +122,10 @@ def call_torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     try:
         return _dispatch(tracer, func, args, kwargs)
     except Exception as error:
+        theirs = torchs_error(func, args, kwargs, error)
+        if theirs is not None:
+            annotate(theirs, user_line())
+            raise theirs from error
         annotate(error, user_line())
         raise
 

@@ -17,6 +17,7 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grad
+from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.torch.base import torchsymbol
 
@@ -78,6 +79,11 @@ def dropped(a: Any, p: float) -> tuple[Any, Any]:
 
 
 def _dropout(input: Any, p: float, training: bool, feature: bool, alpha: bool) -> Any:
+    check(
+        isinstance(input, TensorProxy),
+        lambda: f"dropout(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}",
+        TypeError,
+    )
     if feature and training:
         check(input.ndim >= 2, lambda: "Feature dropout requires at least 2 dimensions in the input")
     if p == 0 or not training or 0 in input.shape:

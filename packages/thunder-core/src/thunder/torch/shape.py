@@ -367,6 +367,13 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.broadcast_tensors, is_method=False, tags=(OpTags.SHAPE_OP,))
 def broadcast_tensors(*tensors: TensorProxy) -> tuple[TensorProxy, ...]:
     """The tensors spread to one shape."""
+    for i, x in enumerate(tensors):
+        name = type(x).__name__
+        check(
+            isinstance(x, TensorProxy),
+            lambda i=i, name=name: f"expected Tensor as element {i} in argument 0, but got {name}",
+            TypeError,
+        )
     return clang.maybe_broadcast(*tensors)
 
 

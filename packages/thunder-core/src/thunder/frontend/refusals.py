@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong calls of torch functions raise what torch raises.
+
+An operation refuses in its own words, in the order in which it happens to look at its arguments. Where its exception is
+of another type than torch's, which programs catch, torch's own takes its place: the call is made again on tensors of
+the same shapes and dtypes, full of zeros, and fails as it would have.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from thunder.core.errors import ThunderError
+from thunder.frontend.handle import Handle
+
+__all__ = ["torchs_error"]
+
+#: How many elements such tensors may have: a wrong call should not cost more than a right one.
+LIMIT = 1 << 20
+
+
+def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Exception | None:
+    """The exception that torch raises for a call, where it is of another type than `error`; else None."""
+    if isinstance(error, (ThunderError, Warning)) or getattr(func, "__module__", "") == "thunder":
+        return None
+    if sum(x.numel() for x in _tensors_in((args, kwargs))) > LIMIT:
+        return None
+    random = torch.default_generator.get_state()
+    try:
+        with torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            func(*_real(args), **_real(kwargs))
+    except Exception as theirs:  # whatever torch says
+        same = isinstance(error, type(theirs)) or type(theirs).__module__.startswith("thunder")
+        return None if same else theirs
+    finally:
+        torch.default_generator.set_state(random)
+    return None
+
+
+def _tensors_in(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, dict):
+        x = list(x.values())
+    if isinstance(x, (tuple, list)):
+        return [t for i in x for t in _tensors_in(i)]
+    return [x] if isinstance(x, torch.Tensor) else []
+
+
+def _real(x: Any) -> Any:
+    if isinstance(x, Handle):
+        return torch.zeros(x._value.shape, dtype=x.dtype)
+    if isinstance(x, torch.Tensor):
+        return torch.zeros(x.shape, dtype=x.dtype)
+    if type(x) in (tuple, list):
+        return type(x)(_real(i) for i in x)
+    return {k: _real(v) for k, v in x.items()} if type(x) is dict else x

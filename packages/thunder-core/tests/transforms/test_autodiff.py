@@ -339,6 +339,30 @@ def test_a_composite_stays_whole_where_backward_is_cheap() -> None:
     assert "sin" in [op.sym.name for op in forward.bound_symbols]
 
 
+def test_an_operation_that_makes_the_result_and_what_backward_needs() -> None:
+    """Runs once: an executor's, and one of the language whose parts are cheap."""
+    executor = OperatorExecutor("autodiff_pair")
+    run = executor.register_operator(
+        "sincos", like=lambda a: (prims.sin(a), prims.cos(a)), fn=lambda a: (a.sin(), a.cos())
+    )
+    cheap = Symbol("cheap_pair", lambda a: (prims.sin(a), prims.cos(a)), tags=(OpTags.ELEMENTWISE_OP,))
+    for pair in (run, cheap):
+
+        def rule(a: Any, pair: Any = pair) -> Any:
+            sine, cosine = pair(a)
+            put_grad(a, prims.mul(get_grad(sine), cosine))
+            return sine
+
+        executor.register_implementation(
+            prims.sin, execution_transform=lambda a, pair=pair: pair(a)[0], grad_transform=rule
+        )
+        f = thunder.jit(torch.sin, executors=[executor])
+        x = numbers()[0].requires_grad_()
+        (found,) = torch.autograd.grad(f(x).sum(), x)
+        torch.testing.assert_close(found, x.cos().detach())
+        torch.testing.assert_close(grad(f)(x.detach()), [x.cos().detach()])
+
+
 def test_whole_or_in_parts_the_gradient_is_the_same() -> None:
     """Composites of composites, one of which draws."""
 

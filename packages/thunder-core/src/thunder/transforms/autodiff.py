@@ -286,7 +286,7 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
     for op in reversed(parts):
         if not any(name in needed for name in op.out_names):
             continue
-        if not is_cheap(op):
+        if not is_cheap(op) or not given.isdisjoint(op.out_names):  # what makes a result as well would run twice
             return None
         needed.update(name for name in op.arg_names if name not in given)
         again.append(op)

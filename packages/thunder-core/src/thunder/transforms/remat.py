@@ -120,7 +120,8 @@ def is_cheap(op: BoundSymbol) -> bool:
         return False
     if not tags.isdisjoint(_CHEAP) or not op.arg_names or op.sym in _CHEAP_COPIES:
         return True
-    return bool(op.subsymbols) and all(is_cheap(sub) for sub in op.subsymbols)
+    # Of an executor's own operator what it decomposes into says nothing.
+    return bool(op.subsymbols) and op.sym.executor is None and all(is_cheap(sub) for sub in op.subsymbols)
 
 
 def _is_light(op: BoundSymbol) -> bool:

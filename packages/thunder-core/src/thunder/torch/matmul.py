@@ -15,7 +15,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder import clang
-from thunder.core import dtypes
+from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.numbers import same_shape
 from thunder.core.prims.matmul import MATMUL_SHAPES, linear_grads, linear_samples, matmul_grads
@@ -47,6 +47,12 @@ def matmul(input: Any, other: Any) -> Any:
 
 
 matmul.vjp(_grads)
+matmul.jvp(prims.matmul.jvp_rule)
+
+
+@matmul.batch
+def _(b: Any, input: Any, other: Any) -> Any:
+    return NotImplemented if other in b or other.ndim > 2 else matmul(input, other)
 
 
 @matmul.samples
@@ -266,6 +272,16 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
 @linear.vjp
 def _(g: Any, out: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     return linear_grads(g, input, weight, bias)
+
+
+linear.jvp(prims.linear.jvp_rule)
+
+
+@linear.batch
+def _(b: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+    if weight in b or bias in b or (bias is not None and bias.ndim > 1):
+        return NotImplemented
+    return linear(input, weight, bias)
 
 
 linear.samples(linear_samples)

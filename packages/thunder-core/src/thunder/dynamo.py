@@ -81,12 +81,19 @@ def backend(
     example_inputs: Sequence[Any],
     *,
     options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
     subgraphs: list[Subgraph] | None = None,
 ) -> Callable[..., Any]:
     """Compiles one graph of Dynamo's: what `torch.compile(…, backend="thunder", options={…})` calls.
 
     `options` are those of `thunder.jit`. The parts of the graph are appended to `subgraphs`.
     """
+    if mode not in (None, "default"):
+        raise ValueError(
+            f"torch.compile(…, backend='thunder', mode={mode!r}): modes are Inductor's; thunder has options, such as "
+            "options={'executors': ['torch_compile']} or "
+            "options={'transforms': [thunder.transforms.CUDAGraphTransform()]}"
+        )
     found: list[Subgraph] = [] if subgraphs is None else subgraphs
     _write_contexts_plainly(graph)
     cut = _cut(graph)

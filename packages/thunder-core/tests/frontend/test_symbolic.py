@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import json
 import math
@@ -285,6 +286,47 @@ def test_constraints_are_printed_as_a_program() -> None:
     assert thunder.cache_misses(jitted) == 1
     alike(jitted, fn, torch.randn(22, 4), torch.randn(11, 8))
     assert thunder.cache_misses(jitted) == 2 and "x.shape[0] * 2 <= 40" in thunder.explain(jitted)
+
+
+def test_what_is_made_with_numbers() -> None:
+    """Slices, sets and keys have numbers in them; functions that a program makes with one serve one call."""
+
+    def fn(x: Any) -> Any:
+        n, m = x.shape
+        return slice(0, n), {m: x * 2}, frozenset([n]), {n + 1}, torch.Size([m, n]), {"n": n, "half": (n / 2, [m])}
+
+    jitted = symbolic(fn)
+    for b, t in (*SIZES, SIZES[0]):
+        x = torch.randn(b, t)
+        ours, theirs = jitted(x), fn(x)
+        assert repr(ours) == repr(theirs)
+        assert type(ours[0].stop) is type(next(iter(ours[1]))) is type(next(iter(ours[2]))) is int
+    assert thunder.cache_misses(jitted) == 4
+
+    def makes(x: Any) -> Any:
+        n = x.shape[0]
+        return lambda k: k + n
+
+    jitted = symbolic(makes)
+    for b, t in SIZES:
+        assert jitted(torch.ones(b, t))(1) == b + 1
+    assert "symbolic" in thunder.explain(jitted)
+
+
+def test_numbers_that_another_program_left_behind() -> None:
+    @functools.lru_cache
+    def double(n: int) -> Any:
+        return n * 2
+
+    def fn(x: Any) -> Any:
+        return x * double(x.shape[0]) + x.shape[1] - double(x.shape[0])
+
+    jitted, other = symbolic(fn), symbolic(lambda x, n: x * double(n) / (n - double(n)))
+    for b, t in (*SIZES, *SIZES):
+        alike(jitted, fn, torch.ones(b, t))
+        alike(other, lambda x, n: x * (n * 2) / (n - n * 2), torch.ones(2), b)
+        torch.testing.assert_close(fn(torch.ones(b, t)), torch.ones(b, t) * 2 * b + t - 2 * b)
+    assert int(double(4)) == 8 and double(4) + 1 == 9
 
 
 def test_gradients_that_are_asked_for_later() -> None:

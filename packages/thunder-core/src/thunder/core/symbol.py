@@ -278,8 +278,8 @@ def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
     if isinstance(x, tuple) and type(x) is not tuple:
         return kind([map_proxies(item, fn) for item in x]) if proxies_in(x) else x
     if isinstance(x, SymbolicNumber):
-        new = {p.name: fn(p) for p in x.leaves}
-        return x if all(new[p.name] is p for p in x.leaves) else x.substitute(lambda p: new[p.name])
+        leaves = {p.name: fn(p) for p in x.leaves}
+        return x if all(leaves[p.name] is p for p in x.leaves) else x.substitute(lambda p: leaves[p.name])
     return x
 
 

@@ -90,7 +90,7 @@ class Symbols:
         return list(self._constraints.values())
 
     # -- leaves -------------------------------------------------------------------------------------------------------
-    def size(self, hint: int, name: str | None = None) -> SymbolicInt:
+    def size(self, hint: int, name: str | None = None) -> Any:
         """A size of an input. It is not 0 or 1: those are different programs (they broadcast)."""
         return self._leaf(int, hint, name or self._make_name("s"), 2)
 
@@ -398,4 +398,4 @@ def symbols_of(trace: Trace) -> Symbols:
     found = trace.info.get("symbols")
     if found is None:
         found = trace.info["symbols"] = Symbols(trace.make_name)
-    return found  # type: ignore[no-any-return]
+    return found

@@ -83,17 +83,17 @@ class Node(SymbolicNumber):
     def _graph_repr(self) -> Any:
         return self.text()
 
-    def neg(self) -> Any:
-        return as_node(-self)  # type: ignore[operator]
+    def neg(self: Any) -> Any:
+        return as_node(-self)
 
-    def sym_float(self) -> Any:
-        return as_node(torch.sym_float(self))  # type: ignore[arg-type]
+    def sym_float(self: Any) -> Any:
+        return as_node(torch.sym_float(self))
 
-    def floor(self) -> Any:
-        return as_node(math.floor(self))  # type: ignore[arg-type]
+    def floor(self: Any) -> Any:
+        return as_node(math.floor(self))
 
-    def ceil(self) -> Any:
-        return as_node(math.ceil(self))  # type: ignore[arg-type]
+    def ceil(self: Any) -> Any:
+        return as_node(math.ceil(self))
 
     def is_contiguous(self, sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
         return Known(_contiguous(list(map(of_node, sizes)), list(map(of_node, strides))))

@@ -125,6 +125,7 @@ def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Sym
 
 def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., Any] | None) -> tuple[Any, Any]:
     """An operator and its mirror image: `integers` is it for two integers, `fn` where the result is a float."""
+    operation = fn or _BITWISE[kind]
 
     def apply(self: Any, a: Any, b: Any) -> Any:
         if _is_int(a) and _is_int(b):
@@ -135,10 +136,12 @@ def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., An
         return _float_operation(kind, fn, (a, b), self.symbols)
 
     def forward(self: Any, other: Any) -> Any:
-        return apply(self, self, _plain(other))
+        self, other = _of_one_program(self, _plain(other))
+        return apply(self, self, other) if isinstance(self, SymbolicNumber) else operation(self, other)
 
     def backward(self: Any, other: Any) -> Any:
-        return apply(self, _plain(other), self)
+        self, other = _of_one_program(self, _plain(other))
+        return apply(self, other, self) if isinstance(self, SymbolicNumber) else operation(other, self)
 
     return forward, backward
 
@@ -148,6 +151,20 @@ def _plain(x: Any) -> Any:
     if isinstance(x, Node):
         return x
     return of_node(x) if type(x) in (torch.SymInt, torch.SymFloat) else x
+
+
+def _of_one_program(a: Any, b: Any) -> tuple[Any, Any]:
+    """Two numbers, of which one that a program has left behind somewhere is what it was when that was traced."""
+    if isinstance(a, SymbolicNumber) and isinstance(b, SymbolicNumber):
+        ours, theirs = a.symbols, b.symbols  # type: ignore[attr-defined]
+        if ours is not theirs:
+            return (a.hint, b) if ours.closed else (a, b.hint)
+    return a, b
+
+
+_BITWISE: dict[str, Callable[..., Any]] = {
+    "lshift": operator.lshift, "rshift": operator.rshift, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+}  # fmt: skip
 
 
 def _times(symbols: Symbols, a: Any, b: Any) -> Any:
@@ -234,8 +251,10 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
           ">=": operator.ge}[relation]  # fmt: skip
 
     def compare(self: Any, other: Any) -> Any:
-        other = _plain(other)
-        symbols = self.symbols
+        self, other = _of_one_program(self, _plain(other))
+        if not isinstance(self, SymbolicNumber):
+            return fn(self, other)
+        symbols: Symbols = self.symbols  # type: ignore[attr-defined]
         if _is_int(self) and _is_int(other):
             if state.frontend is None:
                 return _compare_integers(symbols, self, relation, other)

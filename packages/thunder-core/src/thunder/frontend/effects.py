@@ -9,13 +9,14 @@ place.
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from thunder.core.numbers import SymbolicNumber
+from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
@@ -23,7 +24,7 @@ from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend import guards, kinds
 from thunder.frontend.hooks import ABSENT
 from thunder.frontend.places import Place
-from thunder.frontend.snapshots import Write, dict_type, slot, slot_names, variables
+from thunder.frontend.snapshots import Write, cell_value, dict_type, slot, slot_names, variables
 
 __all__ = ["Epilogue", "RunsEagerly"]
 
@@ -228,7 +229,7 @@ class Epilogue:
         if type(x) is torch.Size and any(isinstance(n, SymbolicNumber) for n in x):
             return self._make(x, "new_tuple", [self.expression(n) for n in x])
         if kind in ("plain", "identity"):
-            return x
+            return specialized(x)  # a slice may have symbolic bounds
         if id(x) in self._aliases:
             return self._target(*self._aliases[id(x)])
         known = self._reached.get(id(x))
@@ -243,6 +244,10 @@ class Epilogue:
             return self._make(x, "new_tuple", [self.expression(i) for i in tuple.__iter__(x)])
         if kind in ("object", "namespace", "library") and variables(x) is not None:
             return self._object(x)
+        if _holds_number(x):
+            self.unguardable = (
+                f"the program keeps or returns a {type(x).__name__} that it made with numbers that are symbolic"
+            )
         if isinstance(x, types.MethodType):
             return x  # a function of the program's own making, good for this call
         if kind not in ("class", "function", "wrapper", "partial"):
@@ -277,10 +282,12 @@ class Epilogue:
             return tuple([self.expression(i) for i in x])
         if kind in (list, dict, set, frozenset):
             if kind is frozenset:
-                return x
+                return frozenset(map(specialized, x))
             out = AnyProxy(name=self.trace.make_name("x"))
             items = (
-                {k: self.expression(v) for k, v in x.items()} if kind is dict else kind([self.expression(i) for i in x])
+                {specialized(k): self.expression(v) for k, v in x.items()}
+                if kind is dict
+                else kind([self.expression(i) for i in x])
             )
             self._made[id(x)] = out
             self.trace.record(BoundSymbol(make, (items,), {}, out))
@@ -307,6 +314,22 @@ class Epilogue:
         elif isinstance(x, kinds.CONTAINERS):
             items = [self.expression(i) for i in kinds.items_of(x)]
         self.trace.record(BoundSymbol(fill_object, (proxy, values, slots, items), {}, None))
+
+
+def _holds_number(x: Any, seen: tuple[Any, ...] = ()) -> bool:
+    """Whether a function, or what wraps one, was made with a symbolic number."""
+    if isinstance(x, functools.partial):
+        held: list[Any] = [*x.args, *x.keywords.values(), x.func]
+    elif isinstance(x, types.MethodType):
+        held = [x.__func__]
+    elif isinstance(x, types.FunctionType):
+        held = [cell_value(cell) for cell in x.__closure__ or ()]
+        held += [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
+    else:
+        return False
+    seen = (*seen, x)
+    held = [i for i in held if not any(i is known for known in seen)]
+    return any(isinstance(i, SymbolicNumber) or _holds_number(i, seen) for i in held)
 
 
 def _return() -> Symbol:

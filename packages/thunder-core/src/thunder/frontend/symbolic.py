@@ -185,6 +185,10 @@ class Inputs:
             elif id(before) in known:
                 snapshot.before = known[id(before)]
 
+    def owns(self, number: Any) -> bool:
+        """Whether a symbolic number is one of this run's."""
+        return number.symbols is self._tracer.trace.info.get("symbols")
+
     @property
     def planted(self) -> int:
         """How many symbols have been put into objects."""

@@ -209,7 +209,9 @@ class Tracer:
         if isinstance(x, tuple):  # one of torch.return_types
             return kind([self.unwrap(i) for i in x])
         if kind is torch.SymInt or kind is torch.SymFloat:
-            return x.node  # what C++ has made of a symbolic number
+            x = x.node  # what C++ has made of a symbolic number
+        if isinstance(x, SymbolicNumber) and x.symbols is not self.trace.info.get("symbols"):  # type: ignore[attr-defined]
+            return x.hint  # left behind by another program: what it was there
         return x
 
     def wrap(self, x: Any, *, requires_grad: bool = False) -> Any:

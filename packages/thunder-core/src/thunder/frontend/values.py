@@ -111,7 +111,11 @@ class Values:
 
         `holder` is what holds it, and by which name or position: a number that is symbolic is replaced there.
         """
-        if place in self._guarded or value is ABSENT or isinstance(value, SymbolicNumber):
+        if place in self._guarded or value is ABSENT:
+            return
+        if isinstance(value, SymbolicNumber):
+            if self.symbolic is None or not self.symbolic.owns(value):
+                self._refuse(f"{place} is a number that another program left there while it was traced")
             return
         self._guarded.add(place)
         kind = kinds.kind_of(value)

@@ -157,6 +157,7 @@ def _mask_detectors(tracer: Tracer) -> list[tuple[Any, str, Any]]:
 @contextmanager
 def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     """Within it, what torch's overrides do not reach goes to `tracer`, where its program calls it."""
+    from thunder.frontend.gradient_hooks import module_hook_class
     from thunder.frontend.unknown import number_checks
 
     function = torch.autograd.Function
@@ -190,6 +191,7 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
         owners.append((torch.func, "linearize", refused("torch.func.linearize", linearize)))
     owners += _function_transforms(tracer)
     owners += _control_flow(tracer)
+    owners.append((torch.nn.modules.module, "BackwardHook", module_hook_class(tracer)))
     owners.append((torch, "compile", _uncompiled(tracer, torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]

@@ -87,7 +87,14 @@ def _requires_grad_(tracer: Tracer, x: Any, requires_grad: bool = True) -> Any:
     return x
 
 
-@_special(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad, torch.Tensor.register_hook,
+@_special(torch.Tensor.register_hook)
+def _register_hook(tracer: Tracer, x: Any, hook: Callable[[Any], Any]) -> Any:
+    from thunder.frontend.gradient_hooks import register_tensor_hook
+
+    return register_tensor_hook(tracer, x, hook)
+
+
+@_special(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad,
           torch.Tensor.retain_grad)  # fmt: skip
 def _autograd(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     raise TracingError(

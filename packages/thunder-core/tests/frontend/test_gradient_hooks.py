@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks on gradients, of modules and of tensors inside traced programs: called by the backward program."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import thunder
+from thunder.core.errors import TracingError
+
+
+class Pair(nn.Module):
+    """Two inputs and two outputs, not all of them tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3, dtype=torch.float64)
+
+    def forward(self, x: Any, scale: float, y: Any) -> Any:
+        """Uses all of them."""
+        z = self.layer(x) * scale
+        return z, scale, z * y
+
+
+class Net(nn.Module):
+    """With a module to put hooks on in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = Pair()
+
+    def forward(self, x: Any) -> Any:
+        """What comes before and after it is differentiated too."""
+        a, scale, b = self.pair(x * 2, 0.5, x.sin())
+        return (a * b).tanh() * scale
+
+
+def hooks(seen: list[Any]) -> dict[str, Callable[[nn.Module], Any]]:
+    """Ways to put hooks on a module; they note what they get."""
+
+    def note(module: Any, *grads: Any) -> None:
+        seen.append((type(module), [[None if g is None else g.clone() for g in some] for some in grads]))
+
+    def change(module: Any, inputs: Any, outputs: Any) -> Any:
+        note(module, inputs, outputs)
+        return tuple(None if g is None else g * 2 for g in inputs)
+
+    def change_before(module: Any, outputs: Any) -> Any:
+        note(module, outputs)
+        return tuple(None if g is None else g * 3 for g in outputs)
+
+    return {
+        "noting": lambda m: m.register_full_backward_hook(note),
+        "changing": lambda m: m.register_full_backward_hook(change),
+        "before": lambda m: m.register_full_backward_pre_hook(change_before),
+        "both": lambda m: (m.register_full_backward_pre_hook(change_before), m.register_full_backward_hook(change)),
+        "two": lambda m: (m.register_full_backward_hook(change), m.register_full_backward_hook(change, prepend=True)),
+        "inside": lambda m: m.layer.register_full_backward_hook(change),
+    }
+
+
+@pytest.mark.parametrize("name", hooks([]))
+def test_hooks_of_modules(name: str) -> None:
+    """Get eager's gradients, once for each backward, and what they return is used."""
+    seen: list[Any] = []
+    torch.manual_seed(0)
+    model = Net()
+    hooks(seen)[name](model.pair)
+    jitted = thunder.jit(model)
+    for k in range(3):
+        results = []
+        for f in (model, jitted):
+            x = torch.linspace(-1, 1, 3, dtype=torch.float64).add(k).requires_grad_()
+            seen.clear()
+            out = f(x)
+            assert not seen
+            grads = torch.autograd.grad(out.sum(), [x, *model.parameters()])
+            results.append((out, grads, [s for _, s in seen], len(seen)))
+        torch.testing.assert_close(results[1], results[0])
+        assert seen
+    assert thunder.cache_hits(jitted) == 2, thunder.explain(jitted)
+
+
+def test_hooks_of_modules_that_come_and_go() -> None:
+    """The program is another one."""
+    seen: list[Any] = []
+    model = Net()
+    jitted = thunder.jit(model)
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    jitted(x).sum().backward()
+    handle = hooks(seen)["noting"](model.pair)
+    jitted(x).sum().backward()
+    assert len(seen) == 1
+    handle.remove()
+    jitted(x).sum().backward()
+    assert len(seen) == 1
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (2, 1)
+
+
+def test_global_hooks() -> None:
+    """Of all modules."""
+    seen: list[Any] = []
+    handle = nn.modules.module.register_module_full_backward_hook(lambda module, *grads: seen.append(type(module)))
+    try:
+        x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        model = Net()
+        model(x).sum().backward()
+        expected = list(seen)
+        seen.clear()
+        thunder.jit(model)(x).sum().backward()
+        assert seen == expected
+    finally:
+        handle.remove()
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_no_input_requires_grad() -> None:
+    """The hook gets the gradients of the outputs."""
+    seen: list[Any] = []
+    model = Net()
+    hooks(seen)["noting"](model.pair)
+    results = []
+    for f in (model, thunder.jit(model)):
+        seen.clear()
+        f(torch.ones(3, dtype=torch.float64)).sum().backward()
+        results.append([s for _, s in seen])
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_hooks_keep_no_model_alive() -> None:
+    """Nor does the program that calls them."""
+    model = Net()
+    jitted = thunder.jit(lambda m, x: m(x))
+    hooks([])["noting"](model.pair)
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    jitted(model, x).sum().backward()
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_hooks_of_tensors() -> None:
+    """Change the gradient, or only look at it; several, and one that has been removed."""
+    seen: list[Any] = []
+
+    def look(g: Any) -> None:
+        seen.append(g.clone())
+
+    def f(x: Any) -> Any:
+        y = x.sin()
+        y.register_hook(lambda g: g * 3)
+        y.register_hook(look)
+        y.register_hook(lambda g: g / 0).remove()
+        return (y * x).sum() + y.sum()
+
+    jitted = thunder.jit(f)
+    for k in range(2):
+        results = []
+        for g in (f, jitted):
+            seen.clear()
+            x = torch.linspace(0, 1, 3, dtype=torch.float64).add(k).requires_grad_()
+            results.append((torch.autograd.grad(g(x), x), list(seen)))
+        torch.testing.assert_close(results[1], results[0])
+        assert len(seen) == 1
+    assert "hook on a tensor has state" in thunder.explain(jitted)
+    plain = thunder.jit(lambda x: doubled(x).sum())
+    for _ in range(2):
+        x = torch.ones(3, requires_grad=True)
+        torch.testing.assert_close(torch.autograd.grad(plain(x), x)[0], 2 * x.cos())
+    assert thunder.cache_hits(plain) == 1
+
+
+def doubled(x: Any) -> Any:
+    """A hook without state."""
+    y = x.sin()
+    y.register_hook(times_two)
+    return y
+
+
+def times_two(g: Any) -> Any:
+    """A hook."""
+    return g * 2
+
+
+def used_first(x: Any) -> Any:
+    """Registers too late."""
+    y = x * 2
+    z = y * 3
+    y.register_hook(times_two)
+    return y + z
+
+
+@pytest.mark.parametrize(
+    "f",
+    [used_first, lambda x: (x.register_hook(times_two), x * 2)[1], lambda x: (x * 2)[0].register_hook(times_two) and x],
+)
+def test_hooks_that_are_refused(f: Any) -> None:
+    """With what to do."""
+    with pytest.raises(TracingError, match="register hooks on inputs outside"):
+        thunder.jit(f)(torch.ones(3, requires_grad=True))
+
+
+def test_gradients_that_do_not_exist() -> None:
+    """As torch says it; and no second derivative goes through a hook."""
+    with pytest.raises(RuntimeError, match="doesn't require gradient"):
+        thunder.jit(doubled)(torch.ones(3))
+    x = torch.ones(3, requires_grad=True)
+    (first,) = torch.autograd.grad(thunder.jit(lambda x: doubled(x).sum())(x), x, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"went through a hook|not have been used in the graph"):
+        torch.autograd.grad(first.sum(), x)

@@ -169,13 +169,17 @@ def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: An
     first, *rest = values = part.read([value, *aux])
     pullback = Pullback(part, values)
     with part.transforming():
-        one = ltorch.full((), 1.0, dtype=to_torch_dtype(first.dtype), device=to_torch_device(first.device))
-        grads = pullback.gradients([(first, one)])
+        grads = pullback.gradients([(first, _one(first))])
     leaves = iter(part.give(grads))
     trees = tuple([pytree.tree_map(lambda x: next(leaves), inputs[i]) for i in chosen])
     found = trees if isinstance(argnums, tuple) else trees[0]
     [value] = part.give([first])
     return (found, (value, pytree.tree_unflatten(part.give(rest), aux_spec))) if has_aux else (found, value)
+
+
+def _one(p: TensorProxy) -> Any:
+    with set_langctx("torch"):
+        return ltorch.full((), 1.0, dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device))
 
 
 def _check_scalar(value: Any, where: str) -> None:
@@ -380,6 +384,8 @@ def _rows(pullback: Pullback, out: TensorProxy, chunk_size: int | None) -> list[
     """The derivatives of each element of one result, by each input."""
     part = pullback.part
     trace = part.tracer.trace
+    if not out.shape:
+        return pullback.gradients([(out, _one(out))])
     total = math.prod(out.shape)
     with trace.scope() as backward:
         arriving = TensorProxy(like=out)

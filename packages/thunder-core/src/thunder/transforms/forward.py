@@ -102,7 +102,7 @@ class Forward:
             elif op.sym.joint_rule is None and grad_rule(op) is not None:
                 self._by_gradient(op, moving, trace)
             elif op.subsymbols:
-                self.push(op.subsymbols)
+                self._by_parts(op, trace)
             elif op.out_names:
                 raise ThunderError(
                     f"{op.sym.name} has neither a rule for tangents nor a gradient rule: give it one with "
@@ -111,6 +111,18 @@ class Forward:
                 )
         finally:
             state.source = source
+
+    def _by_parts(self, op: BoundSymbol, trace: Trace) -> None:
+        """Tangents by the rules of an operation's parts. It stays whole where these need nothing from inside of it."""
+        env = dict(self.env)
+        with trace.scope() as recorded:
+            self.push(op.subsymbols)
+        inside = _made_in(op)
+        beside = [x for x in recorded if not inside.issuperset(x.out_names)]
+        needed = {name for x in beside for name in x.arg_names}
+        whole = self.env == env and needed.isdisjoint(inside.difference(op.out_names))
+        for x in [op, *beside] if whole else recorded:
+            trace.record(x)
 
     # -- by a rule ----------------------------------------------------------------------------------------------------
     def _apply(self, rule: JvpRule, op: BoundSymbol) -> None:
@@ -156,6 +168,11 @@ class Forward:
         for p, tangent in zip(outs, pulled_back(again, pairs, arriving)):
             if tangent is not None:
                 self.tangents[p.name] = tangent
+
+
+def _made_in(op: BoundSymbol) -> set[str]:
+    """The names of what an operation, or anything it decomposes into, makes."""
+    return {name for part in op.subsymbols for name in _made_in(part)}.union(op.out_names)
 
 
 def _each(found: dict[str, TensorProxy]) -> list[TensorProxy]:

@@ -154,6 +154,27 @@ def test_what_is_no_transform(given: Any, message: str) -> None:
         thunder.jit(lambda a: a, transforms=given)
 
 
+def test_misspelt_hooks() -> None:
+    """They are refused when the class is written; helpers of other names are nobody's business."""
+    with pytest.raises(
+        TypeError, match=r"Mine\.transform_computations is no hook, did you mean transform_computation\?"
+    ):
+
+        class Mine(Transform):
+            """Nearly."""
+
+            def transform_computations(self, trace: Trace, context: PassContext) -> Trace:
+                return trace
+
+    class Helped(Transform):
+        """With a method of its own."""
+
+        def bound(self, trace: Trace) -> Trace:
+            return trace
+
+    assert not Helped().is_needed
+
+
 def test_functions() -> None:
     """A function (trace, executors) -> trace is one too."""
     (found,) = as_transforms([lambda trace, executors: trace])

@@ -17,6 +17,7 @@ register are named by the same stages (`PHASES`), and run through the same loop.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -67,6 +68,16 @@ class Transform:
     #: Whether a program computes something else without it. Where False, it is left out where it cannot be applied: in
     #: calls from another traced program, of which the function is a part, and in calls that run eagerly.
     changes_results = True
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A misspelt hook would never be called: it is refused when its class is written."""
+        super().__init_subclass__(**options)
+        for name in vars(cls):
+            if name.startswith("transform_") and not hasattr(Transform, name):
+                hooks = [hook for hook in vars(Transform) if hook.startswith("transform_")]
+                close = difflib.get_close_matches(name, hooks, n=1)
+                hint = f", did you mean {close[0]}?" if close else ";"
+                raise TypeError(f"{cls.__name__}.{name} is no hook{hint} Hooks are {', '.join(hooks)}")
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import thunder
-from thunder.transforms import QuantizationTransform
+from thunder.transforms import LoRATransform, QuantizationTransform
 from thunder.transforms.quantization import dequantize_int8, quantize_int8
 
 
@@ -134,6 +134,37 @@ def test_state_dict() -> None:
     with pytest.raises(RuntimeError, match=r"while loading head: weight has the shape \(2, 8\), not \(5, 8\)"):
         fast.load_state_dict({**other.state_dict(), "head.weight": torch.ones(2, 8)})
     fast.load_state_dict(short, strict=False)
+
+
+class Counted(nn.Linear):
+    """A linear layer of the user's, with a buffer that is saved and one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("table", torch.ones(3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Counts."""
+        self.calls.add_(1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_classes_of_the_user(adapters: bool) -> None:
+    """They run their own forward, and save and load all that is theirs."""
+    more = [LoRATransform(rank=2)] if adapters else []
+    module = Counted()
+    fast = thunder.jit(copy.deepcopy(module), transforms=[QuantizationTransform(), *more])
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(fast(x), quantized_by_hand(nn.ModuleDict({"a": module}), "a")["a"](x))
+    fast(x)
+    state = fast.state_dict()
+    assert sorted(state) == ["bias", "calls", "weight"] and state["calls"] == 2
+    again = Counted()
+    again.load_state_dict(state)
+    fast.load_state_dict({**state, "calls": torch.tensor(7.0)})
+    assert fast.calls == 7
 
 
 def test_training_the_rest() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from thunder.transforms.base import Transform
-from thunder.transforms.modules import Variant, become, chosen_modules, replaced_tensors
+from thunder.transforms.modules import Variant, become, chosen_modules, replaced_tensors, saved_tensors
 
 __all__ = ["LoRATransform"]
 
@@ -59,17 +59,16 @@ class LoRA(Variant):
         if isinstance(self._original, type) and issubclass(self._original, Variant):
             self._original.state_from_original(self, state)
         else:
+            own = saved_tensors(self)
             for name, value in state.items():
-                self._parameters[name].copy_(value)  # type: ignore[attr-defined]
+                own[name].copy_(value)
         if "weight" in state:
             self.lora_b.zero_()
 
 
 def _base_state(module: Any) -> dict[str, torch.Tensor]:
-    if issubclass(module._original, Variant):
-        found = module._original.state_to_original(module)
-    else:
-        found = {name: p for name, p in module._parameters.items() if p is not None}
+    quantized = issubclass(module._original, Variant)
+    found = module._original.state_to_original(module) if quantized else saved_tensors(module)
     return {name: value.detach() for name, value in found.items() if name not in ("lora_a", "lora_b")}
 
 

@@ -23,7 +23,7 @@ import torch
 from thunder.core.errors import ThunderError
 from thunder.transforms.base import Transform
 
-__all__ = ["Variant", "become", "chosen_modules", "replaced_tensors", "transformed_module"]
+__all__ = ["Variant", "become", "chosen_modules", "replaced_tensors", "saved_tensors", "transformed_module"]
 
 
 def transformed_module(module: torch.nn.Module, transforms: Sequence[Transform]) -> torch.nn.Module:
@@ -80,6 +80,14 @@ def replaced_tensors(module: torch.nn.Module, replace: dict[int, torch.Tensor]) 
             for name, tensor in table.items():
                 if tensor is not None and id(tensor) in replace:
                     table[name] = replace[id(tensor)]  # type: ignore[assignment]
+
+
+def saved_tensors(module: Any) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a submodule itself that its state dict has, by their names."""
+    found = {name: p for name, p in module._parameters.items() if p is not None}
+    skipped = module._non_persistent_buffers_set
+    found.update({name: b for name, b in module._buffers.items() if b is not None and name not in skipped})
+    return found
 
 
 class Variant:

@@ -20,7 +20,7 @@ import torch
 
 from thunder.core.errors import ThunderError
 from thunder.transforms.base import Transform
-from thunder.transforms.modules import Variant, become, chosen_modules
+from thunder.transforms.modules import Variant, become, chosen_modules, saved_tensors
 
 __all__ = ["QuantizationTransform", "dequantize_int8", "quantize_int8"]
 
@@ -67,18 +67,18 @@ class Int8(Variant):
         self.weight_scale.copy_(scale)
 
     def state_to_original(self) -> dict[str, torch.Tensor]:
-        rest = {name: p for name, p in self._parameters.items() if p is not None}  # type: ignore[attr-defined]
-        return {"weight": self.weight, **rest}
+        return {"weight": self.weight, **saved_tensors(self)}
 
     def original_names(self) -> tuple[str, ...]:
-        return ("weight", *(name for name, p in self._parameters.items() if p is not None))  # type: ignore[attr-defined]
+        return ("weight", *saved_tensors(self))
 
     def state_from_original(self, state: dict[str, torch.Tensor]) -> None:
+        own = saved_tensors(self)
         for name, value in state.items():
             if name == "weight":
                 self.load_weight(value)
             else:
-                self._parameters[name].copy_(value)  # type: ignore[attr-defined]
+                own[name].copy_(value)
 
 
 class Nf4(Int8):

@@ -195,6 +195,20 @@ def test_gradients_that_nobody_wants_are_not_computed() -> None:
     close([x.grad, w.grad], [expected[0], 2 * expected[1]])
 
 
+def test_gradients_asked_for_one_by_one() -> None:
+    """Of many inputs: there is not a program for each."""
+    inputs = leaves(*[(40, 60)] * 20)
+    f = thunder.jit(lambda *tensors: sum(t.sin().sum() for t in tensors))
+    differentiable = None
+    for x in inputs:
+        out = f(*inputs)
+        (found,) = torch.autograd.grad(out, x)
+        close(found, x.detach().cos())
+        differentiable = thunder.compile_stats(f).last.differentiable
+    assert differentiable is not None
+    assert len(differentiable._backward) <= 17
+
+
 # -- what is freed ----------------------------------------------------------------------------------------------------
 def test_saved_tensors_go_as_backward_goes() -> None:
     """Each after its last use, not when all is done; with `retain_graph` none does."""

@@ -38,6 +38,8 @@ __all__ = ["Differentiable"]
 
 # In bytes of what is differentiated by.
 WORTH_ASKING = 1 << 16
+# How many backward programs one forward program has before they are no longer made for what is wanted alone.
+PROGRAMS = 16
 
 Compile = Callable[[Trace], list[Trace]]
 Key = tuple[tuple[bool, ...], tuple[bool, ...]]  # which gradients arrive, and which are wanted
@@ -110,6 +112,15 @@ class Differentiable:
         """The key of the backward program for gradients of all results, with respect to all inputs."""
         hidden = len(self.split.outputs) - self.split.returned
         return (True,) * self.split.returned + (False,) * hidden, (True,) * len(self.split.wrt)
+
+    def key(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Key:
+        """The key of the backward program to use for what arrives and is wanted; it may give more than that.
+
+        Who asks for the gradients of many inputs one by one gets them all computed, rather than a program for each.
+        """
+        key = present, wanted
+        few = key in self._backward or key in self._recorded or len(self._backward) + len(self._recorded) < PROGRAMS
+        return key if few else (present, (True,) * len(wanted))
 
     def compiled(self, key: Key) -> Callable[..., Any] | None:
         """The backward program for what arrives and is wanted, if it has been compiled."""
@@ -307,7 +318,7 @@ def _general_backward(d: Differentiable) -> Callable[..., Any]:
         if not d.guarded:
             needs = ctx.needs_input_grad
             wants = [want and needs[i] for want, i in zip(wants, wanted)]
-        return tuple([grads[i] is not None for i in arriving]), tuple(wants)
+        return d.key(tuple([grads[i] is not None for i in arriving]), tuple(wants))
 
     def backward(ctx: Any, *grads: Any) -> Any:
         key = key_of(ctx, grads)

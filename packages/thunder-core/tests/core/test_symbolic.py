@@ -99,6 +99,13 @@ def test_floats_are_computed_as_they_were_written() -> None:
     assert torch.sym_float(symbols.size(3)).text().startswith("float(")
 
 
+def test_text_is_python() -> None:
+    symbols = fresh()
+    x = symbols.number(0.5, "x")
+    assert x < float("inf") and x > -math.inf and math.ceil(x * 4) > 1
+    assert all(eval(text, {"x": 0.75, "math": math}) for text in texts(symbols)), texts(symbols)
+
+
 def test_minimum_and_maximum() -> None:
     symbols = fresh()
     a, b = symbols.size(4), symbols.size(6)

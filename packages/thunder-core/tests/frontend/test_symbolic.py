@@ -104,6 +104,10 @@ def _write(y: Any) -> Any:
     return y
 
 
+def _rounded(x: Any) -> Any:
+    return x * math.ceil(x.shape[1] / 0.7) if 1 < math.ceil(x.shape[0] * 1.5) < math.inf else x
+
+
 torch.manual_seed(0)
 _linear, _conv, _conv1, _embedding = nn.Linear(4, 5), nn.Conv2d(3, 4, 3, 2, 1), nn.Conv1d(3, 4, 5), nn.Embedding(11, 6)
 _norm, _groups, _attention = nn.LayerNorm(4), nn.GroupNorm(2, 4), nn.MultiheadAttention(8, 2, batch_first=True)
@@ -159,6 +163,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[Any, 
     "one_hot": (lambda i: F.one_hot(i, 11).sum(1), lambda b, t: (tokens(b, t),)),
     "extremes": (lambda x: x * min(x.size(1), 100) / max(x.shape[0], 2), lambda b, t: (rand(b, t),)),
     "results": (lambda x: (x * 2, x.shape, x.shape[0] * 2, [x.size(1) / 2], x.dim()), lambda b, t: (rand(b, t),)),
+    "limits": (_rounded, lambda b, t: (rand(b, t),)),
     "types": (lambda x: x * 2 if type(x.shape[0]) is int else x, lambda b, t: (rand(b, t),)),
 }  # fmt: skip
 OPERATIONS["ranges"] = (

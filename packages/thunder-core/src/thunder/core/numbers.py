@@ -70,7 +70,9 @@ def in_parentheses(text: str) -> str:
 
 def text_of(x: Any, written: Callable[[NumberProxy], str] | None = None) -> str:
     """A number, symbolic or not, as Python."""
-    return x.text(written) if isinstance(x, SymbolicNumber) else repr(x)
+    if isinstance(x, SymbolicNumber):
+        return x.text(written)
+    return f'float("{x}")' if isinstance(x, float) and not math.isfinite(x) else repr(x)
 
 
 def index(n: Any) -> Any:
@@ -134,7 +136,7 @@ class Constraint(NamedTuple):
 
     def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
         """It as Python."""
-        left, right = (x.text(written) if isinstance(x, SymbolicNumber) else repr(x) for x in (self.left, self.right))
+        left, right = text_of(self.left, written), text_of(self.right, written)
         return f"{left} {self.relation} {right}"
 
     @property

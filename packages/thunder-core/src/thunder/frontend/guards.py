@@ -181,6 +181,8 @@ def _print_guard(bsym: BoundSymbol, context: Any) -> list[str]:
     context.objects.setdefault("GuardFailed", GuardFailed)
     names = [_written(x, context) for x in operands]
     written = condition.format(*names)
+    if "math." in written:
+        context.imports.add("import math")
     for name, helper in _HELPERS.items():
         if name in written:
             context.objects.setdefault(name, helper)

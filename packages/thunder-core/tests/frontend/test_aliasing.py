@@ -428,3 +428,17 @@ def test_leaves_that_require_grad(view: Any) -> None:
         thunder.jit(f)(p)
     with torch.no_grad():
         assert thunder.jit(f)(p) == view(p).detach().sum() + 0
+
+
+def test_views_of_views_of_symbolic_sizes() -> None:
+    """Whether a view is allowed is not asked for sizes that are not fixed; one program serves them all."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.view(x.shape[0] * x.shape[1], 4)
+        return y.view(-1, y.size(-1)) * 2
+
+    jitted = thunder.jit(f, cache="symbolic values")
+    for n in (2, 3, 5):
+        x = torch.arange(8.0 * n).view(2, n, 4)
+        torch.testing.assert_close(jitted(x), f(x))
+    assert thunder.cache_misses(jitted) == 1, thunder.explain(jitted)

@@ -1104,3 +1104,39 @@ def test_attributes_of_tensors() -> None:
     watched.changed()
     del weight.scale  # type: ignore[attr-defined]
     assert watched.call() == 0  # the first program's
+
+
+def validator_of(least: float) -> Any:
+    def validator(value: float) -> None:
+        if value < least:
+            raise ValueError(value)
+
+    return validator
+
+
+class Validated(Mapped):
+    """Its assignments run functions that the class keeps in a table."""
+
+    __validators__: dict[str, list[Any]] = {"used": [validator_of(0)], "width": [validator_of(1)]}  # noqa: RUF012
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        for validator in self.__validators__.get(name, ()):
+            validator(value)
+        super().__setattr__(name, value)
+
+
+def test_functions_in_tables_of_classes() -> None:
+    """They are found where they ran though no read led to them, and are guarded."""
+    options = Validated()
+
+    def f(x: Any) -> Any:
+        options.used = True
+        return x * options.size
+
+    watched = Watched(f)
+    before = Validated.__validators__["used"]
+    try:
+        Validated.__validators__["used"] = [lambda value: X.add_(0)]
+        assert watched.call() == 1
+    finally:
+        Validated.__validators__["used"] = before

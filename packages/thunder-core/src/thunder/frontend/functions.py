@@ -99,7 +99,16 @@ class Functions(Classes):
         if isinstance(found, types.FunctionType) and found.__code__ is code:
             self.value(self._scope(scope).place.item(code.co_name), found)
         if id(code) not in self._functions:
+            self._in_tables_of_classes(code)
+        if id(code) not in self._functions:
             self._refuse(f"the function {code.co_name} ran, to which no path from the function or its arguments leads")
+
+    def _in_tables_of_classes(self, code: CodeType) -> None:
+        """Functions that a class keeps in a list or dict, as validators of fields: reads of it, if it has this one."""
+        for cls in list(self._classes):
+            for name, raw in list(cls.__dict__.items()):
+                if not is_library_class(cls) and kinds.holds_code(raw, code):
+                    self._class_read(cls, name, raw)
 
     def _code(self, code: CodeType, scope: dict[str, Any]) -> None:
         if id(code) in self._ran:

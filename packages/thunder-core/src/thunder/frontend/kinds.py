@@ -219,6 +219,13 @@ def codes_of(fn: types.FunctionType) -> list[types.CodeType]:
     return [f.__code__ for f in found.values()]
 
 
+def holds_code(x: Any, code: types.CodeType) -> bool:
+    """Whether a container has a function of that code in it, at most two steps away."""
+    inner = list(dict.values(x)) if type(x) is dict else list(x) if type(x) in (list, tuple) else []
+    inner += [y for z in inner if type(z) in (list, tuple) for y in z]
+    return any(isinstance(f, types.FunctionType) and f.__code__ is code for f in inner)
+
+
 def plain_class_attributes(cls: type) -> list[str]:
     """The attributes of user classes that are data."""
     return [

@@ -142,8 +142,11 @@ def check_view(handle: Handle, shape: tuple[int, ...]) -> None:
     """Raises torch's error where the memory of a handle cannot be seen in that shape without a copy.
 
     Memory that the program made is first taken to be laid out in the usual way; only where that says no is it found
-    out how it really is.
+    out how it really is. Where sizes are symbolic torch says so itself, at the call.
     """
+    steps = [(view.args, view.kwargs) for view in handle._views]
+    if any(not isinstance(p, TensorProxy) for p in proxies_in((handle._storage.origin.shape, steps))):
+        return
     known = handle._tracer.meta_tensors
     origin = handle._storage.origin
     value = known.get(origin.name)

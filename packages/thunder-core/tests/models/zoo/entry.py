@@ -29,6 +29,8 @@ class Entry:
     generate: tuple[str, ...] = ()
     # Whether another shape is another program; None where there is no other shape.
     retraces: bool | None = True
+    # Further programs that the first calls need, while a model sets itself up.
+    settling: int = 0
     # False for what is no training step: the model has no parameters, or eager's own backward fails.
     gradients: bool = True
     # What is special about it, for the page of models; of one that thunder refuses, why.

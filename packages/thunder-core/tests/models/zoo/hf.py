@@ -13,7 +13,7 @@ from zoo.entry import Entry, Inputs
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-__all__ = ["audio", "causal", "decoder", "encoder", "image", "pictures_and_text", "seq2seq", "unpadded"]
+__all__ = ["audio", "causal", "decoder", "encoder", "image", "listener", "pictures_and_text", "seq2seq", "unpadded"]
 
 VOCABULARY = 99
 TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -156,4 +156,18 @@ def audio(model_type: str, *, task: str, note: str = "", **options: Any) -> Entr
     """A classifier of sounds."""
     inputs = classes(5, "input_values", (400,))
     sizes = {"num_labels": 5, "problem_type": "single_label_classification", **options}
-    return Entry(model_type, "audio", lambda: build(model_type, task, sizes), inputs, note=note)
+    return Entry(model_type, "audio", lambda: build(model_type, task, sizes), inputs, settling=1, note=note)
+
+
+def listener(model_type: str, **options: Any) -> Entry:
+    """A model that writes what it hears."""
+    sizes = {**TOKENS, **options}
+    bins, steps = options["num_mel_bins"], 2 * options["max_source_positions"]
+
+    def inputs(dtype: torch.dtype, seed: int, other: bool) -> Inputs:
+        generator = torch.Generator().manual_seed(seed)
+        labels = tokens(seed, other, 6)[0]
+        sounds = torch.randn(labels.shape[0], bins, steps, generator=generator, dtype=dtype)
+        return {"input_features": sounds, "labels": labels}
+
+    return Entry(model_type, "audio", lambda: build(model_type, "ForSpeechSeq2Seq", sizes), inputs)

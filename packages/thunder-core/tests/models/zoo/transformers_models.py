@@ -6,7 +6,19 @@ from __future__ import annotations
 import torch
 
 from zoo.entry import Entry
-from zoo.hf import GROUPED, SMALL, audio, causal, decoder, encoder, image, pictures_and_text, seq2seq, unpadded
+from zoo.hf import (
+    GROUPED,
+    SMALL,
+    audio,
+    causal,
+    decoder,
+    encoder,
+    image,
+    listener,
+    pictures_and_text,
+    seq2seq,
+    unpadded,
+)
 
 __all__ = ["MODELS", "REFUSED"]
 
@@ -41,12 +53,15 @@ DECODERS: list[Entry] = [
     ),
     causal("falcon", "falcon", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}),
     decoder("llama"),
-    causal("llama, attention written out", "llama", {**GROUPED, "attn_implementation": "eager"}),
+    # Where everything is masked, attention that is written out gives NaN in float64.
+    causal(
+        "llama, attention written out", "llama", {**GROUPED, "attn_implementation": "eager"}, dtype=torch.float32,
+    ),
     decoder("mistral", sliding_window=8),
     decoder("qwen2"),
     decoder("qwen3", head_dim=8),
     decoder("gemma", head_dim=8),
-    decoder("gemma2", **WINDOW),
+    decoder("gemma2", dtype=torch.float32, **WINDOW),
     decoder("gemma3_text", **WINDOW),
     decoder("phi"),
     decoder("phi3"),
@@ -139,7 +154,7 @@ STATE_SPACES: list[Entry] = [
     causal(
         "recurrent_gemma", "recurrent_gemma",
         {**GROUPED, "num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8},
-        family="state space", generate=("dynamic", "sampled"),
+        family="state space", generate=("dynamic", "sampled"), note="keeps its state in the module",
     ),
 ]  # fmt: skip
 
@@ -179,6 +194,11 @@ VISION: list[Entry] = [
 ]  # fmt: skip
 
 AUDIO: list[Entry] = [
+    listener(
+        "whisper", d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, num_mel_bins=8,
+        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=10,
+        max_target_positions=32, decoder_start_token_id=1,
+    ),
     audio(
         "wav2vec2", task="ForAudioClassification", hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, conv_dim=(8, 8), conv_stride=(4, 2), conv_kernel=(8, 3), num_feat_extract_layers=2,

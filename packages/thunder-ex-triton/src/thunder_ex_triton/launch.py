@@ -16,7 +16,7 @@ import triton
 
 from thunder_ex_triton.machine import interpreting
 
-__all__ = ["Kernel", "blocks", "current_stream", "is_watched", "kernel", "new_tensor", "power_of_two"]
+__all__ = ["Kernel", "blocks", "current_device", "current_stream", "is_watched", "kernel", "new_tensor", "power_of_two"]
 
 _MOST = 512  # how many kinds of launches a kernel remembers
 
@@ -46,7 +46,7 @@ class Kernel:
         grid = (programs, 1) if isinstance(programs, int) else programs
         if interpreting():
             self.jit[grid](*tensors, *numbers, num_warps=warps)
-        elif device == torch.cuda.current_device():
+        elif device == current_device():
             self._launch(device, grid, tensors, numbers, warps)
         else:
             with torch.cuda.device(device):
@@ -61,6 +61,12 @@ class Kernel:
     ) -> Any:
         """Launches it on the current device, and gives what Triton compiled for such arguments."""
         return self.jit[grid](*tensors, *numbers, num_warps=warps)
+
+    def compile_ahead(
+        self, grid: tuple[int, int], dtypes: tuple[torch.dtype, ...], numbers: tuple[Any, ...], warps: int
+    ) -> None:
+        """Compiles it for tensors of these types at aligned addresses, without running it."""
+        self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps)
 
     def _launch(
         self,
@@ -108,28 +114,29 @@ def current_stream(device: int) -> int:
     return stream
 
 
-def _without_options(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype, device=torch.device("cuda", device))
+def _public_allocation(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
 
 
-def _fast_allocation() -> Callable[..., torch.Tensor]:
-    """torch's allocation for generated code, which takes a third of the time; where it is gone, the public one."""
-    try:
-        from torch._C._dynamo.guards import _empty_strided_cuda
-    except ImportError:
-        return _without_options
-
-    def allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int) -> torch.Tensor:
-        if device != torch.cuda.current_device():
-            return _without_options(shape, strides, dtype, device)
-        made: torch.Tensor = _empty_strided_cuda(shape, strides, dtype)
-        return made
-
-    return allocate
+def _no_device() -> int:
+    return -1
 
 
-#: Memory on a GPU: `new_tensor(shape, strides, dtype, device index)`.
-new_tensor = _fast_allocation()
+# torch's own entrances for generated code, which take a third of the time; where they are gone, the public ones.
+try:
+    from torch._C import _cuda_getDevice as _device
+except ImportError:  # a torch without CUDA
+    _device = _no_device
+try:
+    from torch._C._dynamo.guards import _empty_strided_cuda as _allocation
+except ImportError:
+    _allocation = _public_allocation
+
+#: The index of the device that launches go to. (Only for use where a tensor of a GPU exists already.)
+current_device: Callable[[], int] = _no_device if interpreting() else _device
+
+#: Memory on the current device: `new_tensor(shape, strides, dtype)`.
+new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = _allocation
 
 
 def is_watched() -> bool:

@@ -65,6 +65,7 @@ class TritonFusion(FusionExecutor):
             except Unfit:
                 return None
             count += 1
+            fn.prepare()
             whole = self.register_temporary_operation(
                 fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
             )

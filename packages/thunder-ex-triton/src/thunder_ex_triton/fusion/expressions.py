@@ -65,7 +65,11 @@ def _libdevice(name: str) -> Callable[..., str | None]:
     """A function of the device library."""
 
     def write(bsym: Any, *args: str) -> str | None:
-        return None if interpreting() else f"libdevice.{name}({', '.join(args)})"
+        if interpreting():
+            return None
+        kind = compute_type(bsym.output.dtype)  # numbers have to be given the type of the tensors
+        typed = [a if isinstance(x, Proxy) else f"tl.full((), {a}, {kind})" for x, a in zip(operands_of(bsym), args)]
+        return f"libdevice.{name}({', '.join(typed)})"
 
     return write
 
@@ -96,12 +100,14 @@ def _convert(bsym: Any, a: str) -> str | None:
         return f"({a} != 0)"
     if _is_float(source) and not _is_float(target) and target not in (dtypes.int32, dtypes.int64):
         return None
+    if not _is_float(source) and _is_float(target) and target is not dtypes.float64:
+        a = f"{a}.to(tl.float32)"  # integers have no way of their own into half precision
     text = f"{a}.to({_TYPES[target]})"
     return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
 
 
 def _negative(bsym: Any, a: str) -> str:
-    return f"(-{a})"
+    return f"({a} * -1.0)" if _is_float(bsym.output.dtype) else f"(-{a})"  # Triton's minus makes 0 of 0, not -0
 
 
 def _absolute(bsym: Any, a: str) -> str:
@@ -110,7 +116,9 @@ def _absolute(bsym: Any, a: str) -> str:
 
 def _rounding(name: str) -> Callable[..., str | None]:
     def write(bsym: Any, a: str) -> str | None:
-        return f"tl.{name}({a})" if _is_float(bsym.output.dtype) else a
+        if not _is_float(bsym.output.dtype):
+            return a
+        return f"tl.{name}({a})" if interpreting() else f"libdevice.{name}({a})"
 
     return write
 

@@ -8,12 +8,14 @@ process.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,7 +29,15 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.source import HEADER, KernelSource, contiguous, kernels_of
 from thunder_ex_triton.fusion.space import Space, space_of
-from thunder_ex_triton.launch import Kernel, blocks, current_stream, is_watched, new_tensor, power_of_two
+from thunder_ex_triton.launch import (
+    Kernel,
+    blocks,
+    current_device,
+    current_stream,
+    is_watched,
+    new_tensor,
+    power_of_two,
+)
 from thunder_ex_triton.machine import interpreting
 
 __all__ = ["FusedRegion"]
@@ -58,13 +68,14 @@ class FusedRegion:
         self.space = space_of(self.operations)
         # Says at once whether it can be done.
         self._sources([contiguous(p.shape) for p in self.inputs])
-        self._programs: dict[Any, Callable[..., Any]] = {}
+        self._programs: dict[Any, _Program] = {}
+        self._begun: dict[Any, Future[_Program]] = {}
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         key = tuple([x.stride() for x in inputs])
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._compile(inputs)
+            program = self._programs[key] = self._compile(key)
         return program(*inputs)
 
     def __repr__(self) -> str:
@@ -72,13 +83,15 @@ class FusedRegion:
 
     @property
     def source(self) -> str:
-        """The text of its kernels, with what it stands for."""
+        """The text of its kernels for contiguous inputs, with what they stand for."""
         sources = self._sources([contiguous(p.shape) for p in self.inputs])
-        lines = [f"# {op}".splitlines()[0] for op in self.operations]
         moved = sum(math.prod(p.shape) * p.dtype.bytes for p in (*self.inputs, *self.outputs))
         templates = ", ".join(k.template for k in sources)
-        head = f"# {self.name}: {self.space.rows} x {self.space.columns}, {moved} bytes, by {templates}\n"
-        return head + "\n".join(lines) + "\n" + HEADER + "\n\n".join(k.text for k in sources)
+        lines = [f"# {self.name}: {self.space.rows} x {self.space.columns}, {moved} bytes, by {templates}"]
+        lines += [f"#   {op}".splitlines()[0] for op in self.operations]
+        for k in sources:
+            lines.append(f"# {k.name}: " + ", ".join(f"p{i} is {n}" for i, n in enumerate((*k.reads, *k.writes))))
+        return "\n".join(lines) + "\n" + _text(sources)
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """How its outputs lie in memory: as the first input of the same shape does, as in eager."""
@@ -93,15 +106,32 @@ class FusedRegion:
         known.update({p.name: s for p, s in zip(self.outputs, self.output_strides(strides))})
         farthest = [sum((d - 1) * s for d, s in zip(p.shape, known[p.name])) for p in (*self.inputs, *self.outputs)]
         wide = max(farthest, default=0) >= 1 << 31
-        return kernels_of(self.name.lower(), self.operations, known, self.outputs, self.space, wide)
+        return kernels_of(self.operations, known, self.outputs, self.space, wide)
 
-    def _compile(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
-        sources = self._sources([x.stride() for x in inputs])
-        module = _module(self.name.lower(), HEADER + "\n\n".join(k.text for k in sources))
+    def prepare(self) -> None:
+        """Begins to compile it for contiguous inputs, in another thread."""
+        strides = tuple(contiguous(p.shape) for p in self.inputs)
+        if not interpreting():
+            self._begun[strides] = _compilers().submit(self._compiled_for, strides, ahead=True)
+
+    def _compile(self, strides: tuple[tuple[int, ...], ...]) -> _Program:
+        begun = self._begun.pop(strides, None)
+        for other in self._begun.values():
+            other.cancel()  # its inputs lie otherwise than was guessed
+        self._begun.clear()
+        return self._compiled_for(strides) if begun is None else begun.result()
+
+    def _compiled_for(self, strides: Sequence[Sequence[int]], *, ahead: bool = False) -> _Program:
+        sources = self._sources(strides)
+        module = _module(_text(sources))
         device = to_torch_device(self.outputs[0].device)
         multiprocessors = 1 if interpreting() else torch.cuda.get_device_properties(device).multi_processor_count
-        launches, partial = _launches(module, sources, self.space, multiprocessors)
-        return _Program(self, device, launches, partial, self.output_strides([x.stride() for x in inputs]))
+        given = {p.name for p in self.outputs}
+        launches, partial = _launches(module, sources, self.space, given, multiprocessors)
+        program = _Program(self, device, launches, partial, self.output_strides(strides))
+        if ahead:
+            program.compile_ahead([to_torch_dtype(p.dtype) for p in self.inputs])
+        return program
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -143,21 +173,30 @@ class _Program:
         ]
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        index = self.device.index
-        if index is None:
-            made = [torch.empty_strided(*x[:2], dtype=x[2], device=self.device) for x in self.outputs]
+        if self.device.index == current_device():
+            made = self._run(inputs)
+        elif self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                made = self._run(inputs)
         else:
-            made = [new_tensor(shape, strides, dtype, index) for shape, strides, dtype in self.outputs]
-        tensors = [*inputs, *made]
-        if interpreting():
+            made = [torch.empty_strided(*x[:2], dtype=x[2]) for x in self.outputs]
+            tensors = [*inputs, *made]
             for kernel, grid, places, numbers, warps in self.steps:
                 kernel(grid, tuple([tensors[i] for i in places]), numbers, warps)
-        elif index == torch.cuda.current_device():
-            self._launch(tensors)
-        else:
-            with torch.cuda.device(self.device):
-                self._launch(tensors)
         return tuple(made[: self.given_back])
+
+    def _run(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        """On the current device."""
+        made = [new_tensor(shape, strides, dtype) for shape, strides, dtype in self.outputs]
+        self._launch([*inputs, *made])
+        return made
+
+    def compile_ahead(self, inputs: Sequence[torch.dtype]) -> None:
+        """Compiles the kernels for aligned addresses without launching them."""
+        dtypes = [*inputs, *(dtype for _, _, dtype in self.outputs)]
+        with torch.cuda.device(self.device):
+            for kernel, grid, places, numbers, warps in self.steps:
+                kernel.compile_ahead(grid, tuple([dtypes[i] for i in places]), numbers, warps)
 
     def _launch(self, tensors: list[torch.Tensor]) -> None:
         """Launches the kernels one after the other: sizes and strides are fixed, addresses may be aligned or not."""
@@ -179,7 +218,7 @@ class _Program:
 
 
 def _launches(
-    module: ModuleType, sources: Sequence[KernelSource], space: Space, multiprocessors: int
+    module: ModuleType, sources: Sequence[KernelSource], space: Space, given: set[str], multiprocessors: int
 ) -> tuple[list[_Launch], int]:
     """How each kernel is launched, and how many programs leave sums of columns behind."""
     out, partial = [], 0
@@ -193,26 +232,29 @@ def _launches(
             rows = max(1, min(2048 // wide, power_of_two(space.rows)))
             out.append(_Launch(kernel, source, (blocks(space.rows, rows), 1), (rows, wide), _warps(rows * wide)))
         elif source.template == "columns":
-            rows, wide, programs = _column_tiles(space, multiprocessors)
+            sums = len(source.writes) - len({*source.writes} & given)
+            rows, wide, programs, warps = _column_tiles(space, sums, multiprocessors)
             partial = programs[0]
-            out.append(_Launch(kernel, source, programs, (rows, wide), _warps(rows * wide // 2)))
+            out.append(_Launch(kernel, source, programs, (rows, wide), warps))
         else:
             rows, wide = min(power_of_two(partial), 64), min(power_of_two(space.columns), 32)
             out.append(_Launch(kernel, source, (blocks(space.columns, wide), 1), (partial, rows, wide), 4))
     return out, partial
 
 
-def _column_tiles(space: Space, multiprocessors: int) -> tuple[int, int, tuple[int, int]]:
-    """Rows and columns of a tile, and how many programs share the rows and the columns."""
+def _column_tiles(space: Space, sums: int, multiprocessors: int) -> tuple[int, int, tuple[int, int], int]:
+    """Rows and columns of a tile, how many programs share the rows and the columns, warps: measured on an H200."""
     if space.by_row:
         wide = power_of_two(space.columns)
-        rows = max(1, min(2, 16384 // wide)) if wide >= 1024 else 2048 // wide
+        rows = 2048 // wide if wide < 1024 else 2 if sums > 1 or wide >= 8192 else 1
+        rows = min(rows, max(1, 16384 // wide))
         each = 4 if wide <= 2048 else 2 if wide <= 4096 else 1
-        return rows, wide, (min(blocks(space.rows, rows), multiprocessors * each), 1)
+        warps = _warps(rows * wide // 2) if sums > 1 or wide < 4096 else 8 if wide == 4096 else 16
+        return rows, wide, (min(blocks(space.rows, rows), multiprocessors * each), 1), warps
     wide = min(power_of_two(space.columns), 128)
-    rows = max(1, min(4096 // wide, power_of_two(space.rows)))
+    rows = max(1, min(2048 // wide, power_of_two(space.rows)))
     across = blocks(space.columns, wide)
-    return rows, wide, (min(blocks(space.rows, rows), max(1, multiprocessors * 8 // across)), across)
+    return rows, wide, (min(blocks(space.rows, rows), max(1, multiprocessors * 32 // across)), across), 4
 
 
 def _warps(elements: int) -> int:
@@ -220,11 +262,22 @@ def _warps(elements: int) -> int:
     return 4 if elements <= 4096 else 8 if elements <= 8192 else 16
 
 
-def _module(name: str, text: str) -> ModuleType:
+def _text(sources: Sequence[KernelSource]) -> str:
+    return HEADER + "\n\n".join(k.text for k in sources)
+
+
+@functools.cache
+def _compilers() -> ThreadPoolExecutor:
+    """Threads that compile kernels: Triton's compiler and the assembler run beside each other and beside Python."""
+    return ThreadPoolExecutor(min(os.cpu_count() or 1, 8), thread_name_prefix="thunder-triton")
+
+
+@functools.lru_cache(maxsize=4096)
+def _module(text: str) -> ModuleType:
     """The module of that text, from a file that is named by what is in it."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     folder = Path(triton.knobs.cache.dir) / "thunder"
-    path = folder / f"{name}_{digest}.py"
+    path = folder / f"fused_{digest}.py"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=".py")

@@ -141,7 +141,9 @@ class _Writer:
             moved = index.mapped(lambda i, e: _moved(e, args[1][i], steps[i]), args[0].shape)
             return self.value(args[0], moved, guard)
         if sym is prims.full:
-            return self.named(f"tl.full((), {literal(args[1])}, {compute_type(x.dtype)})")
+            kind = compute_type(x.dtype)
+            filled = bool(args[1]) if kind == "tl.int1" else args[1] if "float" in kind else int(args[1])
+            return self.named(f"tl.full((), {literal(filled)}, {kind})")
         if sym is prims.cat:
             return self.cat(args[0], args[1], index, guard)
         if sym is prims.pad:
@@ -283,7 +285,6 @@ def _moved(expression: str, start: int, step: int) -> str:
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 def kernels_of(
-    name: str,
     operations: Sequence[BoundSymbol],
     strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy],
@@ -293,7 +294,7 @@ def kernels_of(
     """The kernels that make `outputs`; `strides` are those of inputs and outputs. `Unfit` where there are none."""
     integer = ".to(tl.int64)" if wide else ""
     if not space.reduces:
-        return [_elements(name, operations, strides, outputs, space, integer)]
+        return [_elements(operations, strides, outputs, space, integer)]
     late = _after_columns(operations)
     writer = _Writer(operations, strides, space)
     stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
@@ -302,7 +303,7 @@ def kernels_of(
         head += _columns(space, whole=True)
         body = [*head, *writer.before, *writer.lines, *stores]
         writes = [p.name for p in outputs]
-        return [_kernel(name, "rows", operations, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)]
+        return [_kernel("rows", writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
@@ -328,12 +329,12 @@ def kernels_of(
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
     parameters = "XB: tl.constexpr, RB: tl.constexpr"
-    main = _kernel(name, "columns", operations, writer.reads, writes, parameters, body)
-    return [main, _finish(f"{name}_finish", operations, strides, [p for p in outputs if p.name in late], space, sums)]
+    main = _kernel("columns", writer.reads, writes, parameters, body)
+    return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
 
 
 def _elements(
-    name: str, operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, integer: str,
 ) -> KernelSource:  # fmt: skip
     writer = _Writer(operations, strides, space)
@@ -350,7 +351,7 @@ def _elements(
     ]
     writes = [p.name for p in outputs]
     body = [*head, *writer.before, *writer.lines, *stores]
-    return _kernel(name, "elements", operations, writer.reads, writes, "XB: tl.constexpr", body)
+    return _kernel("elements", writer.reads, writes, "XB: tl.constexpr", body)
 
 
 def _columns(space: Space, *, whole: bool) -> list[str]:
@@ -391,7 +392,7 @@ def _after_columns(operations: Sequence[BoundSymbol]) -> set[str]:
 
 
 def _finish(
-    name: str, operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
 ) -> KernelSource:  # fmt: skip
     """Adds what the programs found for each column, in their order, and computes what is made of it."""
@@ -418,16 +419,18 @@ def _finish(
     reads = [*writer.reads, *(f"{op.output.name}_part" for op in sums)]
     body = [*head, *writer.before, *writer.lines, *stores]
     parameters = "programs, XB: tl.constexpr, RB: tl.constexpr"
-    return _kernel(name, "finish", (), reads, [p.name for p in outputs], parameters, body)
+    return _kernel("finish", reads, [p.name for p in outputs], parameters, body)
 
 
 def _kernel(
-    name: str, template: str, operations: Sequence[BoundSymbol], reads: Sequence[str], writes: Sequence[str],
-    parameters: str, body: Sequence[str],
-) -> KernelSource:  # fmt: skip
-    tensors = ", ".join(_pointer(n) for n in (*reads, *writes))
-    comment = [f"    # {line}" for op in operations for line in str(op).splitlines()[:1]]
-    text = "\n".join(
-        ["@triton.jit", f"def {name}({tensors}, {parameters}):", *comment, *(f"    {line}" for line in body), ""]
-    )
+    template: str, reads: Sequence[str], writes: Sequence[str], parameters: str, body: Sequence[str]
+) -> KernelSource:
+    """The text of a kernel. Names are by position: layers of a model that are alike are one kernel, compiled once."""
+    names = {f"{n}_ptr": f"p{i}" for i, n in enumerate((*reads, *writes))}
+    parts = [n for n in (*reads, *writes) if n.endswith("_part")]
+    names.update({n: f"sum{i}" for i, n in enumerate(parts)})
+    lines = [re.sub(r"\b\w+_(?:ptr|part)\b", lambda m: names.get(m[0], m[0]), line) for line in body]
+    pointers = ", ".join(f"p{i}" for i in range(len(reads) + len(writes)))
+    name = f"fused_{template}"
+    text = "\n".join(["@triton.jit", f"def {name}({pointers}, {parameters}):", *(f"    {x}" for x in lines), ""])
     return KernelSource(name, text, tuple(reads), tuple(writes), template)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusions against eager: what becomes one kernel, forward and backward, and random compositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import thunder
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def make(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    """A random tensor that requires grad."""
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+    return numbers.to(DEVICE, dtype).requires_grad_()
+
+
+def fusions(trace: Any) -> int:
+    """How many fusions a program runs."""
+    return sum(op.sym.is_fusion for op in trace.bound_symbols)
+
+
+def check(
+    f: Callable[..., Any], *args: Any, forward: int | None = 1, backward: int | None = 1, tolerance: float = 1e-5
+) -> Any:
+    """Results and gradients are eager's, from that many fusions."""
+    jitted = thunder.jit(f, executors=["triton"])
+    expected, found = f(*args), jitted(*args)
+    compare: Any = {"rtol": tolerance, "atol": tolerance, "equal_nan": True}
+    torch.testing.assert_close(found, expected, **compare)
+    assert forward is None or fusions(thunder.last_traces(jitted)[-1]) == forward
+    leaves = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
+    if leaves and isinstance(expected, torch.Tensor) and expected.requires_grad:
+        g = torch.linspace(-1, 1, expected.numel(), device=DEVICE, dtype=expected.dtype).reshape(expected.shape)
+        gradients = torch.autograd.grad(found, leaves, g)
+        for mine, right in zip(gradients, torch.autograd.grad(expected, leaves, g)):
+            torch.testing.assert_close(mine, right, **compare)
+            assert mine.stride() == right.stride() or mine.numel() == 0
+        assert backward is None or fusions(thunder.last_backward_traces(jitted)[-1]) == backward
+    return jitted
+
+
+def rotated(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding."""
+    half = q.shape[-1] // 2
+    return q * cos + torch.cat((-q[..., half:], q[..., :half]), -1) * sin
+
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "pointwise": (lambda a, b: (a * b + a).tanh() * b, ((5, 7), (5, 7))),
+    "broadcast, gradient summed over rows": (lambda a, b: a * b + a, ((5, 7), (7,))),
+    "softmax": (lambda a: F.softmax(a * 2, -1), ((5, 33),)),
+    "layer_norm": (lambda a, w, b: F.layer_norm(a, w.shape, w, b), ((3, 5, 33), (33,), (33,))),
+    "layer_norm over two dimensions": (lambda a, w, b: F.layer_norm(a, w.shape, w, b), ((3, 5, 4), (5, 4), (5, 4))),
+    "rms_norm": (lambda a, w: F.rms_norm(a, w.shape, w), ((3, 5, 32), (32,))),
+    "gelu with a bias": (lambda a, b: F.gelu(a + b, approximate="tanh"), ((4, 5, 33), (33,))),
+    "swiglu": (lambda a, b: F.silu(a) * b, ((4, 33), (4, 33))),
+    "rotary": (rotated, ((2, 4, 6, 32), (6, 32), (6, 32))),
+    "transposed": (lambda a, b: (a.transpose(0, 1) * 2 + b).sum(-1), ((7, 5), (5, 7))),
+    "reshaped": (lambda a, b: (a.view(4, 3, 10) * b).exp().reshape(12, 10) + 1, ((12, 10), (4, 1, 10))),
+    "largest of rows": (lambda a: (a - a.amax(-1, keepdim=True)).exp(), ((5, 19),)),
+    "cut and padded": (lambda a: F.pad(a[:, 1:-2] * 2, (1, 2), value=3.0).sigmoid(), ((4, 9),)),
+    "one number": (lambda a, b: a * b + 1, ((), ())),
+    "one row": (lambda a: F.softmax(a, -1), ((17,),)),
+    "one column": (lambda a, b: (a * b).exp(), ((6, 1), (1,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_kernel(name: str) -> None:
+    """Each is a single fusion, and so is its gradient."""
+    f, shapes = CASES[name]
+    check(f, *(make(*shape, seed=i) for i, shape in enumerate(shapes)), forward=1, backward=None)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "rotary", "gelu with a bias", "swiglu", "softmax"])
+def test_gradients_are_one_kernel_too(name: str) -> None:
+    """What is summed over rows goes along with the pass that reads the same data."""
+    f, shapes = CASES[name]
+    check(f, *(make(*shape, seed=i) for i, shape in enumerate(shapes)))
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rotary", "reshaped", "softmax"])
+def test_half_precision(name: str) -> None:
+    """Is computed in single precision and rounded where values leave the kernel."""
+    f, shapes = CASES[name]
+    args = [make(*shape, dtype=torch.bfloat16, seed=i) for i, shape in enumerate(shapes)]
+    check(f, *args, tolerance=6e-2, backward=None)
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda x: x.mT.contiguous().mT, "expanded": lambda x: x[:1].expand(6, -1),
+    "every second": lambda x: x.repeat_interleave(2, 1)[:, ::2], "a part": lambda x: F.pad(x, (3, 2))[:, 3:-2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name: str) -> None:
+    """Inputs may lie anywhere; a call with other strides is another kernel; results lie as eager's."""
+    jitted = thunder.jit(lambda a, b: a * 2 + b, executors=["triton"])
+    b = make(6, 8).detach()
+    for x in (b, LAYOUTS[name](b + 1), b):
+        found, expected = jitted(x, b), x * 2 + b
+        torch.testing.assert_close(found, expected)
+        if name == "transposed":
+            assert jitted(x, x).stride() == (x * 2 + x).stride()
+
+
+def test_what_is_not_fused_stays() -> None:
+    """Matrix products, draws, writes and views at the border of regions are left to others."""
+
+    def f(x: Any, w: Any) -> Any:
+        h = F.gelu(F.linear(x, w) * 2)
+        return (h + torch.rand_like(h) * 0).t(), h
+
+    args = make(5, 8).detach(), make(8, 8).detach()
+    jitted = thunder.jit(f, executors=["triton"])
+    found, expected = jitted(*args), f(*args)
+    torch.testing.assert_close(found, expected)
+    assert found[0].stride() == expected[0].stride()
+    names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+    assert "linear" in names and any(name.startswith("Triton") for name in names)
+
+
+def test_a_fusion_can_be_read_and_run() -> None:
+    """Its text is a program of its own, with what it stands for."""
+    jitted = check(lambda a: F.softmax(a, -1), make(5, 33))
+    (fusion,) = [op.sym.fn for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.is_fusion]
+    text = fusion.source
+    assert "5 x 33" in text and "by rows" in text and "prims.exp" in text
+    compile(text, "fusion", "exec")
+
+
+def test_fuel() -> None:
+    """Fusions can be counted down, to find a wrong one."""
+    from thunder.extend import get_executor
+
+    executor: Any = get_executor("triton")
+    executor.set_fuel(0)
+    try:
+        jitted = thunder.jit(lambda a: (a * 2).exp(), executors=["triton"])
+        jitted(make(3).detach())
+        assert fusions(thunder.last_traces(jitted)[-1]) == 0
+    finally:
+        executor.set_fuel(None)
+
+
+STEPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": lambda x, y: x + y, "mul": lambda x, y: x * y, "sigmoid": lambda x, y: torch.sigmoid(x),
+    "norm": lambda x, y: F.layer_norm(x, x.shape[-1:]), "softmax": lambda x, y: F.softmax(x, -1),
+    "center": lambda x, y: x - x.mean(-1, keepdim=True), "columns": lambda x, y: x - x.sum(0, keepdim=True) / 8,
+    "turn": lambda x, y: torch.cat((x[..., 1:], x[..., :1]), -1), "where": lambda x, y: torch.where(x > y, x, -y),
+    "transpose": lambda x, y: x.mT.contiguous().mT, "flat": lambda x, y: x.reshape(-1).tanh().reshape(x.shape),
+    "scale": lambda x, y: x * y.amax(-1, keepdim=True),
+}  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(
+    steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=6), rows=st.integers(1, 5),
+    columns=st.integers(1, 9),
+)  # fmt: skip
+def test_compositions(steps: list[str], rows: int, columns: int) -> None:
+    """Whatever follows whatever."""
+
+    def f(x: Any, y: Any) -> Any:
+        for step in steps:
+            x = STEPS[step](x, y)
+        return x
+
+    check(f, make(rows, columns), make(rows, columns, seed=3).detach(), forward=None, backward=None, tolerance=2e-4)

@@ -87,6 +87,15 @@ def each_differentiable_dtype(info: OpInfo, target: Target, every: bool) -> Iter
             yield dtype
 
 
+def widest_when_full(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
+    """The widest real and the widest complex type, in the full tier alone."""
+    if info.supports_grad is False or OpTags.IN_PLACE_OP in info.tags or not (every or target.full):
+        return
+    for dtype in (torch.float64, torch.complex128):
+        if dtype in target.every_dtype and any(info.exists_for(device, dtype) for device in target.devices):
+            yield dtype
+
+
 def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
     return max(dtypes, key=lambda d: d.itemsize, default=None)
 

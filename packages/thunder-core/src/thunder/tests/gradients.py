@@ -3,22 +3,32 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import thunder
+from thunder.core.errors import ThunderError
+from thunder.core.pytree import tree_map
 from thunder.core.samples import SampleInput
 from thunder.core.trace import Trace
 from thunder.tests import running
-from thunder.tests.comparison import Mismatch, compare, widened
+from thunder.tests.comparison import Mismatch, compare, default_tolerance, widened
 
 if TYPE_CHECKING:
     from thunder.tests.cases import Case
 
-__all__ = ["compare_with_autograd", "compare_with_differences", "gradients_of", "with_leaves"]
+__all__ = [
+    "compare_second_order",
+    "compare_with_autograd",
+    "compare_with_differences",
+    "gradients_of",
+    "is_derivative_in_torch",
+    "with_leaves",
+]
 
 
 def with_leaves(sample: SampleInput) -> tuple[SampleInput, list[torch.Tensor]]:
@@ -96,7 +106,31 @@ def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
         return None
     with running.same_random_numbers():
         result, jitted = running.run_jitted(case.info, sample, case.target.executors)
-    trace = thunder.last_traces(jitted)[-1]
+    trace: Trace = thunder.last_traces(jitted)[-1]
+    told = _derivative_and_difference(sample, leaves, result, lambda s: jitted(s.args, s.kwargs))
+    if told is None:
+        return None
+    if not math.isclose(*told, rel_tol=DIFFERENCE[0], abs_tol=DIFFERENCE[1]):
+        raise Mismatch(f"the derivative in a random direction is {told[0]}, but the difference says {told[1]}")
+    return trace
+
+
+def is_derivative_in_torch(case: Case, sample: SampleInput) -> bool:
+    """Whether torch's own gradient of a sample is the derivative: some are conventions (a padding row's, a kink's)."""
+    sample, leaves = with_leaves(sample)
+    try:
+        with running.same_random_numbers():
+            result = running.reference(case.info, sample)
+        told = _derivative_and_difference(sample, leaves, result, functools.partial(running.reference, case.info))
+    except (RuntimeError, NotImplementedError):
+        return False
+    return told is not None and math.isclose(*told, rel_tol=DIFFERENCE[0], abs_tol=DIFFERENCE[1])
+
+
+def _derivative_and_difference(
+    sample: SampleInput, leaves: Sequence[torch.Tensor], result: Any, call: Callable[[SampleInput], Any]
+) -> tuple[float, float] | None:
+    """In one random direction: what the gradients of a result say, and the difference of results nearby."""
     outputs = [i for i, x in enumerate(running.tensors_in(result)) if x.requires_grad]
     if not outputs:
         return None
@@ -107,13 +141,71 @@ def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
         by_id = {id(x): x.detach() + step * d for x, d in zip(leaves, directions)}
         there = running.map_tensors(sample, lambda x: by_id.get(id(x), x))
         with running.same_random_numbers():
-            found = running.tensors_in(jitted(there.args, there.kwargs))
+            found = running.tensors_in(call(there))
         return [found[i] for i in outputs]
 
     difference = sum(_inner(cotangent(a), a - b) / (2 * STEP) for a, b in zip(moved(STEP), moved(-STEP)))
-    if not math.isclose(derivative, difference, rel_tol=DIFFERENCE[0], abs_tol=DIFFERENCE[1]):
-        raise Mismatch(f"the derivative in a random direction is {derivative}, but the difference says {difference}")
-    return trace
+    return derivative, difference
+
+
+# -- second order -----------------------------------------------------------------------------------------------------
+def compare_second_order(
+    program: Callable[..., Any], sample: SampleInput, *, executors: Sequence[Any] = (),
+    tolerance: Any = default_tolerance,
+    reference: Callable[[SampleInput], Any] | None = None,
+) -> bool:  # fmt: skip
+    """Compares the gradients of the sum of gradients, of a nonlinear function of what a program gives, with autograd's.
+
+    `program` takes the sample's arguments and keyword arguments, a tuple and a dict; its tensors that are to be
+    differentiated by require grad. `reference` gives the same of a sample in torch, where the program cannot run there.
+    False where torch has no such gradients.
+    """
+    from thunder.core.transforms import grad
+
+    def scalar_of(result: Any) -> Any:
+        found = [x for x in running.tensors_in(result) if x.is_floating_point() or x.is_complex()]
+        parts = [(torch.view_as_real(x) if x.is_complex() else x).sin().sum() for x in found]
+        return sum(parts[1:], parts[0])
+
+    sample, leaves = with_leaves(sample)
+    constant = [not x.requires_grad for x in running.tensors_in(sample)]
+
+    def scalar(args: Any, kwargs: Any) -> Any:
+        # The transform differentiates by whatever it is given; torch only by what requires grad.
+        each = iter(constant)
+        args, kwargs = tree_map(
+            lambda x: (x.detach() if next(each) else x) if isinstance(x, torch.Tensor) else x, (args, kwargs)
+        )
+        return scalar_of(program(args, kwargs))
+
+    try:
+        with running.same_random_numbers():
+            result = scalar(sample.args, sample.kwargs) if reference is None else scalar_of(reference(sample))
+        first = torch.autograd.grad(result, leaves, create_graph=True, allow_unused=True)
+        flowing = [g for g in first if g is not None and g.requires_grad]
+        second = torch.autograd.grad(flowing, leaves, [torch.ones_like(g) for g in flowing], allow_unused=True)
+    except Exception:  # no second derivative of it in torch
+        return False
+    by_id = {id(x): torch.zeros_like(x) if g is None else g for x, g in zip(leaves, second)}
+    # Every floating point tensor is differentiated by, also one that is given twice or requires no grad.
+    given = [x for x in running.tensors_in(sample) if x.is_floating_point() or x.is_complex()]
+    plain = running.map_tensors(sample, lambda x: x.detach())
+    try:
+        with running.same_random_numbers():
+            jitted = thunder.jit(scalar, executors=list(executors)) if executors else scalar
+            found = list(grad(grad(jitted))(plain.args, plain.kwargs))
+    except ThunderError as error:
+        if "nothing to differentiate" not in str(error):
+            raise
+        found = [torch.zeros_like(x) for x in given]  # which is how the transform says so
+    actual: dict[int, torch.Tensor] = {}
+    for x, g in zip(given, found):
+        actual[id(x)] = actual[id(x)] + g if id(x) in actual else g
+    for key, expected in by_id.items():
+        # Where torch divides by zero on the way, being finite is not being wrong.
+        wanted = torch.where(torch.isfinite(expected), expected, actual[key].to(expected.dtype))
+        compare(actual[key], wanted, tolerance=tolerance)
+    return True
 
 
 def _inner(a: torch.Tensor, b: torch.Tensor) -> float:

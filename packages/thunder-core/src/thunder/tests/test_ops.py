@@ -35,6 +35,7 @@ from thunder.tests.cases import (
     takes,
     unmatched,
     widest_dtypes,
+    widest_when_full,
 )
 from thunder.tests.comparison import Mismatch, compare, widened
 from thunder.tests.opinfo import OpInfo
@@ -333,6 +334,41 @@ def test_grad_vs_torch(case: Case) -> None:
             trace = compare_gradients(case, sample)
             if trace is not None:
                 case.claimed(running.claimed_by(trace, case.target.executors))
+
+
+# torch's second gradient of an embedding forgets to scale by frequency.
+_WRONG_TWICE = ("embedding", "prims.embedding")
+
+
+def _has_gradients_in_torch(info: OpInfo) -> bool:
+    return info.has_values and info.torch_reference is not None
+
+
+@conformance(widest_when_full, where=lambda info: _has_gradients_in_torch(info) and info.name not in _WRONG_TWICE)
+def test_second_order_vs_torch(case: Case) -> None:
+    """Gradients of gradients are those of torch's autograd, wherever it has them."""
+    for i, sample in case.samples(requires_grad=True):
+        with case.sample(i, sample):
+            program = functools.partial(_call, case.info)
+            reference = functools.partial(running.reference, case.info)
+            gradients.compare_second_order(
+                program, sample, executors=case.target.executors, tolerance=case.tolerance, reference=reference
+            )
+    case.claimed(True)
+
+
+def _call(info: OpInfo, args: Any, kwargs: Any) -> Any:
+    return info.symbol(*args, **kwargs)
+
+
+@conformance(widest_when_full, where=_has_gradients_in_torch)
+def test_grad_numerically(case: Case) -> None:
+    """Gradients are what differences of results say, where torch's are (those at kinks are conventions)."""
+    for i, sample in case.samples(requires_grad=True):
+        with case.sample(i, sample):
+            if gradients.is_derivative_in_torch(case, sample):
+                gradients.compare_with_differences(case, sample)
+    case.claimed(True)
 
 
 # -- transforms -------------------------------------------------------------------------------------------------------

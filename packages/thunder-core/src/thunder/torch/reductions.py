@@ -285,7 +285,8 @@ def _var_grad(g: Any, input: Any, dim: Any, keepdim: bool, correction: float) ->
     freedom = math.prod(input.shape[d] for d in dims) - correction
     distance = input - clang.mean(input, dims, True) if dims else input * 0
     if dim is None and freedom <= 0:
-        return unreduced(g, input, dims, keepdim) * ltorch.where(distance == 0, math.nan, math.inf)
+        found = unreduced(g, input, dims, keepdim) * ltorch.where(distance == 0, math.nan, math.inf)
+        return clang.maybe_convert_to_dtype(found, input.dtype)
     return unreduced(g, input, dims, keepdim) * (2.0 / freedom if freedom else math.inf) * distance
 
 

@@ -14,7 +14,7 @@ from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.prims.scattering import scatter_add
-from thunder.core.prims.shape import flip
+from thunder.core.prims.shape import flip, pad
 from thunder.core.prims.sorting import distinct_values
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
@@ -68,18 +68,25 @@ def cumprod(a: TensorProxy, dim: int, /) -> TensorProxy:
 def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
     if a.ndim == 0:
         return g
-    # Before the first zero of a line: sums from the end of g * out, divided by the element. At it: the same with a one
-    # in its place. After it: nothing, since each product there contains the zero.
-    conj = dtypes.is_complex_dtype(a.dtype)
-    zero = a == 0
-    seen = cumsum(zero.to(dtypes.int64), dim)
-    first = zero & (seen == 1)
-    around = cumprod(a.masked_fill(first, 1), dim)
-    at_zero = _from_the_end(cumsum, g * (around.conj() if conj else around), dim)
-    before = _from_the_end(cumsum, g * (out.conj() if conj else out), dim)
-    divisor = a.masked_fill(zero, 1)
-    before = before / (divisor.conj() if conj else divisor)
-    return before.masked_fill(seen != 0, 0) + at_zero.masked_fill(~first, 0)
+    # The product of those before an element, times what follows: `rest[k] = g[k] + a[k + 1] * rest[k + 1]`, found by
+    # doubling steps. Nothing is divided, so that zeros have gradients, and those of higher order, like other numbers.
+    if 0 in a.shape:
+        return g
+    a = a.conj() if dtypes.is_complex_dtype(a.dtype) else a
+    dim = canonicalize_dim(a.ndim, dim)
+    before = cumprod(_shifted(a, 1, dim, -1), dim)
+    factor, rest, step = _shifted(a, 0, dim, 1), g, 1
+    while step < a.shape[dim]:
+        rest = rest + factor * _shifted(rest, 0, dim, step)
+        factor = factor * _shifted(factor, 0, dim, step)
+        step *= 2
+    return before * rest
+
+
+def _shifted(x: Any, edge: int, dim: int, by: int) -> Any:
+    """Each element is the one `by` places further along `dim`, or `edge` where there is none."""
+    value = dtypes.dtype_to_numbertype(x.dtype)(edge)
+    return pad(x, value, [(-by, by, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)])
 
 
 @prim(torch="torch.logcumsumexp", tags=_TAGS)

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 import thunder
-from thunder.core.errors import ThunderError
 from thunder.core.pytree import tree_map
 from thunder.core.samples import SampleInput
 from thunder.core.symbol import OpTags
@@ -194,7 +193,7 @@ def _check_gradients(finding: Finding, entry: Entry, sample: SampleInput, expect
     finding.gradients += 1
     compare(gradients.gradients_of(ours, our_leaves), [g.detach() for g in first], tolerance=_loosely)
     if entry.path not in _WRONG_SECOND:
-        _check_second_order(finding, program, sample)
+        finding.second += gradients.compare_second_order(program, sample, tolerance=_loosely)
 
 
 def _is_inexact(x: Any) -> bool:
@@ -219,35 +218,6 @@ def _with_leaves(program: Callable[..., Any], sample: SampleInput) -> tuple[Any,
 
 def _loosely(dtype: torch.dtype) -> tuple[float, float]:
     return (1e-3, 1e-4) if dtype in (torch.float32, torch.complex64) else (1e-6, 1e-6)
-
-
-def _check_second_order(finding: Finding, program: Callable[..., Any], sample: SampleInput) -> None:
-    """The gradients of the gradients' sum, of a nonlinear function of the result."""
-    from thunder.core.transforms import grad
-
-    def scalar(args: Any, kwargs: Any) -> Any:
-        found = [x for x in running.tensors_in(program(args, kwargs)) if _is_inexact(x)]
-        parts = [(torch.view_as_real(x) if x.is_complex() else x).sin().sum() for x in found]
-        return sum(parts[1:], parts[0])
-
-    try:
-        result, leaves = _with_leaves(scalar, sample)
-        first = torch.autograd.grad(result, leaves, create_graph=True, allow_unused=True)
-        flowing = [g for g in first if g is not None and g.requires_grad]
-        second = torch.autograd.grad(flowing, leaves, [torch.ones_like(g) for g in flowing], allow_unused=True)
-    except Exception:  # no second derivative of it in torch
-        return
-    expected = [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, second)]
-    plain = running.map_tensors(sample, lambda x: x.detach())
-    try:
-        with running.same_random_numbers():
-            actual = list(grad(grad(scalar))(plain.args, plain.kwargs))
-    except ThunderError as error:
-        if "nothing to differentiate" not in str(error):
-            raise
-        actual = [torch.zeros_like(x) for x in expected]  # which is how the transform says so
-    finding.second += 1
-    compare(actual, expected, tolerance=_loosely)
 
 
 # torch's own gradient is wrong: of `as_strided_scatter`'s input it is zero where the input stays, instead of where it

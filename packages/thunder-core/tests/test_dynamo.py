@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -165,6 +166,28 @@ def test_buffers() -> None:
     assert fast.training
     assert fast.running_mean.equal(theirs.running_mean)
     assert int(fast.num_batches_tracked) == 1
+
+
+def test_a_training_step() -> None:
+    """Loss, backward and optimizer in one compiled function; the optimizer's writes reach the parameters."""
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    theirs = copy.deepcopy(ours)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (ours, theirs)]
+    fast = torch.compile(step, backend="thunder")
+    for _ in range(3):
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(fast(ours, optimizers[0], x), step(theirs, optimizers[1], x))
+    for p, q in zip(ours.parameters(), theirs.parameters()):
+        torch.testing.assert_close(p, q)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

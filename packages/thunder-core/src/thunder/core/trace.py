@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import keyword
 import linecache
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
@@ -137,7 +138,10 @@ class Trace:
         filename = f"<thunder.{self.name} {next(_counter)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         exec(compile(text, filename, "exec"), namespace)
-        return namespace[self.name]  # type: ignore[no-any-return]
+        function = namespace[self.name]
+        # Its text is there for tracebacks, for as long as it is.
+        weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
+        return function  # type: ignore[no-any-return]
 
     def python_ctx(self) -> dict[str, Any]:
         """The names that its text needs beyond what it imports: `exec(str(trace), trace.python_ctx())` works.

@@ -145,7 +145,7 @@ def _run(
             arguments.read(recorder)
             for original, copy, place in zip(call, copies, arguments.roots):
                 recorder.copied(original, copy, place, aliases)
-            with replaced_entry_points(tracer), tracer.user_code(), recorder.watch_code():
+            with replaced_entry_points(), tracer.user_code(), recorder.watch_code():
                 result = recorder.context.run(_result, fn, *copies)
     finally:
         writes += recorder.undo()

@@ -256,11 +256,12 @@ def _check_alike(true: Any, false: Any) -> None:
             )
 
 
-def refuse_control_flow(tracer: Tracer, original: Callable[..., Any]) -> Callable[..., Any]:
+def refuse_control_flow(original: Callable[..., Any]) -> Callable[..., Any]:
     """Stands for what runs torch's other operations with functions in them, such as `while_loop`."""
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
-        if state.frontend is not tracer:
+        tracer: Any = state.frontend
+        if tracer is None:
             return original(fn, args, kwargs)
         name = getattr(fn, "__qualname__", type(fn).__name__).partition(".")[0]
         if name == "cond":

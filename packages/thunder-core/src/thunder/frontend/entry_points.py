@@ -23,9 +23,14 @@ from thunder.frontend.custom_function import apply_traced
 from thunder.torch import private
 
 if TYPE_CHECKING:
-    from thunder.frontend.tracer import Tracer
+    pass
 
 __all__ = ["replaced_entry_points"]
+
+
+def _tracer() -> Any:
+    """Who traces the program that is running."""
+    return state.frontend
 
 
 class _CompilingHere:
@@ -63,11 +68,11 @@ class _CompilingHere:
         return repr(bool(self))
 
 
-def _uncompiled(tracer: Tracer, compile: Any) -> Any:
+def _uncompiled(compile: Any) -> Any:
     """`torch.compile`, which in a traced program gives the function as it is."""
 
     def call(model: Any = None, **options: Any) -> Any:
-        if state.frontend is not tracer:
+        if state.frontend is None:
             return compile(model, **options)
         return (lambda model: model) if model is None else model
 
@@ -81,7 +86,7 @@ def _compiled_callables_unwrapped() -> Any:
     return torch.compiler.set_stance("force_eager")
 
 
-def _checkpointed(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+def _checkpointed() -> list[tuple[Any, str, Any]]:
     """`torch.utils.checkpoint.checkpoint`, which programs hold under names of their own.
 
     torch wraps it in a function that looks up, at each call, what to run: that is replaced too. (A private part of
@@ -91,11 +96,11 @@ def _checkpointed(tracer: Tracer) -> list[tuple[Any, str, Any]]:
     original = module.checkpoint
 
     def traced(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint_traced(tracer, *args, **kwargs)
+        return checkpoint_traced(_tracer(), *args, **kwargs)
 
     def here_or(fn: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            return (traced if state.frontend is tracer else fn)(*args, **kwargs)
+            return (traced if state.frontend is not None else fn)(*args, **kwargs)
 
         return call
 
@@ -106,7 +111,7 @@ def _checkpointed(tracer: Tracer) -> list[tuple[Any, str, Any]]:
     return found
 
 
-def _function_transforms(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+def _function_transforms() -> list[tuple[Any, str, Any]]:
     """The transforms of `torch.func`, and those of torch's functions that do their work.
 
     Programs hold transforms, and functions that were made by them, under names of their own: these are seen through the
@@ -117,7 +122,7 @@ def _function_transforms(tracer: Tracer) -> list[tuple[Any, str, Any]]:
     def here_or(fn: Any, ours: Any) -> Any:
         @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return (ours if state.frontend is tracer else fn)(*args, **kwargs)
+            return (ours if state.frontend is not None else fn)(*args, **kwargs)
 
         return call
 
@@ -127,27 +132,27 @@ def _function_transforms(tracer: Tracer) -> list[tuple[Any, str, Any]]:
     return [(owner, name, here_or(getattr(owner, name), ours)) for owner, name, ours in found]
 
 
-def _control_flow(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+def _control_flow() -> list[tuple[Any, str, Any]]:
     """`torch.cond`, and what torch's operations with functions in them have in common (a private part of torch)."""
     from thunder.frontend.branching import cond_traced, refuse_control_flow
 
     cond, utils = torch.cond, sys.modules.get("torch._higher_order_ops.utils")
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return cond_traced(tracer, *args, **kwargs) if state.frontend is tracer else cond(*args, **kwargs)
+        return cond_traced(_tracer(), *args, **kwargs) if state.frontend is not None else cond(*args, **kwargs)
 
     found: list[tuple[Any, str, Any]] = [(torch, "cond", call)]
     if hasattr(utils, "_hop_compile_and_call"):
-        found.append((utils, "_hop_compile_and_call", refuse_control_flow(tracer, utils._hop_compile_and_call)))
+        found.append((utils, "_hop_compile_and_call", refuse_control_flow(utils._hop_compile_and_call)))
     return found
 
 
-def _mask_detectors(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+def _mask_detectors() -> list[tuple[Any, str, Any]]:
     """What looks whether a mask's values are those of the causal mask, which is a hint: without it the mask is used."""
 
     def without_looking(fn: Any) -> Any:
         def call(mask: Any, is_causal: bool | None = None, *args: Any, **kwargs: Any) -> bool:
-            return is_causal is True if state.frontend is tracer else fn(mask, is_causal, *args, **kwargs)
+            return is_causal is True if state.frontend is not None else fn(mask, is_causal, *args, **kwargs)
 
         return call
 
@@ -155,8 +160,11 @@ def _mask_detectors(tracer: Tracer) -> list[tuple[Any, str, Any]]:
 
 
 @contextmanager
-def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
-    """Within it, what torch's overrides do not reach goes to `tracer`, where its program calls it."""
+def replaced_entry_points() -> Iterator[None]:
+    """Within it, what torch's overrides do not reach goes to the tracer of the program that calls it.
+
+    The replacements hold no tracer: what is imported meanwhile may keep them.
+    """
     from thunder.frontend.gradient_hooks import module_hook_class
     from thunder.frontend.unknown import number_checks
 
@@ -167,13 +175,13 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
         return apply.__get__(None, cls)(*args, **kwargs)  # a class method, in some versions of torch one written in C
 
     def traced_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.frontend is not tracer:
+        if state.frontend is None:
             return original(cls, *args, **kwargs)
-        return apply_traced(tracer, cls, args, kwargs)
+        return apply_traced(_tracer(), cls, args, kwargs)
 
     def refused(name: str, fn: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if state.frontend is not tracer:
+            if state.frontend is None:
                 return fn(*args, **kwargs)
             raise TracingError(
                 f"{name} inside a traced function is not traced: call it outside, on the jitted function or around it"
@@ -189,13 +197,13 @@ def replaced_entry_points(tracer: Tracer) -> Iterator[None]:
     linearize = getattr(torch.func, "linearize", None)
     if linearize is not None:
         owners.append((torch.func, "linearize", refused("torch.func.linearize", linearize)))
-    owners += _function_transforms(tracer)
-    owners += _control_flow(tracer)
-    owners.append((torch.nn.modules.module, "BackwardHook", module_hook_class(tracer)))
-    owners.append((torch, "compile", _uncompiled(tracer, torch.compile)))
+    owners += _function_transforms()
+    owners += _control_flow()
+    owners.append((torch.nn.modules.module, "BackwardHook", module_hook_class()))
+    owners.append((torch, "compile", _uncompiled(torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
-    owners += _checkpointed(tracer) + number_checks(tracer) + _mask_detectors(tracer)
+    owners += _checkpointed() + number_checks() + _mask_detectors()
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

@@ -139,11 +139,12 @@ class TracedHook(BackwardHook):
         return (tuple(items) if type(args) is tuple else type(args)(*items)), indices
 
 
-def module_hook_class(tracer: Tracer) -> Callable[..., Any]:
+def module_hook_class() -> Callable[..., Any]:
     """Stands for `torch.utils.hooks.BackwardHook` while a program is traced."""
 
     def make(module: Any, user_hooks: Any, user_pre_hooks: Any) -> Any:
-        if state.frontend is not tracer:
+        tracer: Any = state.frontend
+        if tracer is None:
             return BackwardHook(module, user_hooks, user_pre_hooks)
         out = object.__new__(TracedHook)
         out.tracer = weakref.ref(tracer)

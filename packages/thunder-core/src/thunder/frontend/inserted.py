@@ -36,7 +36,7 @@ def trace_into(trace: Trace, fn: Callable[..., Any], arguments: Sequence[Any]) -
         return found
 
     given = [map_proxies(a, handle) for a in arguments]
-    with trace.scope() as operations, replaced_entry_points(tracer), tracer.user_code():
+    with trace.scope() as operations, replaced_entry_points(), tracer.user_code():
         out = fn(*given)
     written = next((h for h in handles if h._storage.written), None)
     if written is not None:

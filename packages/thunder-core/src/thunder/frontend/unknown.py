@@ -108,17 +108,17 @@ def _written(x: Any, of: Callable[[Any], Any]) -> Any:
     return f"{type(x).__name__} {x!r}"
 
 
-def number_checks(tracer: Tracer) -> list[tuple[Any, str, Any]]:
+def number_checks() -> list[tuple[Any, str, Any]]:
     """`torch._check` and `torch._check_is_size`, with which programs say what holds of numbers."""
     check, is_size = torch._check, torch._check_is_size
 
     def traced(condition: Any, message: Any = None) -> Any:
-        if state.frontend is tracer:
-            return _checked(tracer, check, condition, message)
+        if isinstance(state.frontend, Tracer):
+            return _checked(state.frontend, check, condition, message)
         return check(condition, message)
 
     def traced_is_size(i: Any, *args: Any, **kwargs: Any) -> Any:
-        return traced(i >= 0) if state.frontend is tracer else is_size(i, *args, **kwargs)
+        return traced(i >= 0) if state.frontend is not None else is_size(i, *args, **kwargs)
 
     return [(torch, "_check", traced), (torch, "_check_is_size", traced_is_size)]
 

@@ -334,6 +334,16 @@ def test_numbers_that_another_program_left_behind() -> None:
     assert int(double(4)) == 8 and double(4) + 1 == 9
 
 
+def test_attention_of_other_widths_has_other_kernels() -> None:
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v)
+
+    jitted = symbolic(fn)
+    for n, m, e, ev, heads in ((5, 5, 8, 8, 2), (6, 9, 8, 8, 3), (5, 7, 8, 4, 2), (4, 3, 16, 16, 2), (7, 7, 8, 8, 2)):
+        alike(jitted, fn, rand(2, heads, n, e), rand(2, heads, m, e), rand(2, heads, m, ev))
+    assert thunder.cache_misses(jitted) == 3, thunder.explain(jitted)
+
+
 def test_gradients_that_are_asked_for_later() -> None:
     def fn(x: Any, w: Any) -> Any:
         return (x @ w).softmax(-1).sum(0), (x * w.sum()).mean(1)

@@ -26,7 +26,7 @@ from thunder.frontend.values import Check
 __all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
 
 # What a prologue raises when a call is not for its specialization: a guard's answer, or a path that is gone.
-NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError)
+NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)
 
 # When these do not fit, further kinds of calls run eagerly.
 MAX_SPECIALIZATIONS = 16

@@ -21,6 +21,7 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
+from thunder.core.numbers import equal_shapes, specialized
 from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
@@ -28,6 +29,7 @@ from thunder.core.sizes import known_shape
 from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
 from thunder.torch.dropout import dropped
+from thunder.torch.private import DisableTorchFunction, fused_sdp_choice, without_modes
 
 _TAGS = (OpTags.MATMUL_OP,)
 # torch's numbers for its kernels.
@@ -161,9 +163,7 @@ def scaled_dot_product_attention(
 @contextlib.contextmanager
 def _plain_torch() -> Iterator[None]:
     """Within it, torch is torch: nothing is traced."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.enable_grad():
+    with DisableTorchFunction(), without_modes(), torch.enable_grad():
         yield
 
 
@@ -173,17 +173,28 @@ def _stand_in(x: Any) -> Any:
     return torch.empty(shape[-1] if shape else 1, dtype=kind, device=str(x.device)).expand(shape)
 
 
+def _settle_sizes(query: Any, key: Any, value: Any) -> None:
+    """Makes constraints of what kernels ask of symbolic sizes: widths, and whether there are as many batches and heads.
+
+    Any kernel is right for all lengths.
+    """
+    specialized(tuple(x.shape[-1] for x in (query, key, value)))
+    for n, m in ((query.shape[:-2], key.shape[:-2]), (key.shape[:-1], value.shape[:-1])):
+        equal_shapes(n, m)
+
+
 def _chosen_kernel(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, how: dict[str, Any]) -> int:
     """The number of the kernel that torch takes for these tensors, when their gradients are needed."""
     if query.device.type not in ("cpu", "cuda") or min(query.ndim, key.ndim, value.ndim) < 4:
         return _MATH
     if query.device.type == "cpu" and key.shape[:-3] != query.shape[:-3]:
         return _MATH
+    _settle_sizes(query, key, value)
     with _plain_torch():
         tensors = [_stand_in(x).detach().requires_grad_() for x in (query, key, value)]
         mask = None if attn_mask is None else _stand_in(attn_mask).detach()
         is_causal = how.pop("is_causal")
-        return int(torch._fused_sdp_choice(*tensors, mask, dropout_p, is_causal, **how))
+        return int(fused_sdp_choice(*tensors, mask, dropout_p, is_causal, **how))
 
 
 @torchsymbol(id="torch.attention_forward", tags=_TAGS)

@@ -67,6 +67,7 @@ class PrintContext:
         known = self._names.get(id(x))
         if known is not None:
             return known
+        base = "".join([c if c.isalnum() else "_" for c in base])
         n = self._counts.get(base, 0)
         while (name := f"_{base}_{n}") in self.taken:
             n += 1

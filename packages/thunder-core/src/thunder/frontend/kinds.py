@@ -57,6 +57,8 @@ def kind_of(value: Any) -> str:
     cls = type(value)
     if cls in PLAIN:
         return "plain"
+    if value is sys.modules:
+        return "identity"  # what is imported meanwhile is no doing of the program's
     if cls is tuple and not value:
         return "plain"
     if cls in EXACT:

@@ -372,12 +372,13 @@ def test_grad_numerically(case: Case) -> None:
 
 
 # -- transforms -------------------------------------------------------------------------------------------------------
+def is_random(info: OpInfo) -> bool:
+    """Whether it draws random numbers, which examples would have to draw each for themselves."""
+    return OpTags.RANDOM_OP in info.tags
+
+
 def _has_tangents(info: OpInfo) -> bool:
     return info.supports_grad is not False and info.has_values and info.torch_reference is not None
-
-
-def _is_a_function(info: OpInfo) -> bool:
-    return OpTags.RANDOM_OP not in info.tags and not running.writes(info)
 
 
 @conformance(widest_dtypes, where=lambda info: _has_tangents(info) and not running.writes(info))
@@ -389,12 +390,21 @@ def test_jvp_vs_torch(case: Case) -> None:
     case.claimed(True)
 
 
-@conformance(widest_dtypes, where=_is_a_function)
+@conformance(widest_dtypes, where=lambda info: not running.writes(info))
 def test_vmap_vs_torch(case: Case) -> None:
     """`thunder.vmap` gives for a batch of samples what a loop over torch gives."""
     for i, sample in case.samples():
         with case.sample(i, sample):
             transformed.compare_batches(case, sample)
+    case.claimed(True)
+
+
+@conformance(widest_dtypes, where=lambda info: _has_tangents(info) and not is_random(info))
+def test_vmap_of_grad_vs_torch(case: Case) -> None:
+    """`thunder.vmap(thunder.grad(…))` gives for each of a batch of samples the gradient that torch gives."""
+    for i, sample in case.samples(requires_grad=True):
+        with case.sample(i, sample):
+            transformed.compare_batched_gradients(case, sample)
     case.claimed(True)
 
 

@@ -17,7 +17,7 @@ from thunder.tests.gradients import cotangent
 if TYPE_CHECKING:
     from thunder.tests.cases import Case
 
-__all__ = ["compare_batches", "compare_tangents"]
+__all__ = ["compare_batched_gradients", "compare_batches", "compare_tangents"]
 
 
 # -- tangents ---------------------------------------------------------------------------------------------------------
@@ -99,9 +99,12 @@ def _backward_twice(fn: Any, primals: Sequence[torch.Tensor], tangents: Sequence
 def compare_batches(case: Case, sample: SampleInput) -> int:
     """Compares what a batch of variants of a sample gives with a loop over torch; how many ways there were to do so.
 
-    Each tensor is batched alone, and all of them at once.
+    Each tensor is batched alone, and all of them at once. What draws random numbers is refused.
     """
     tensors = [x.detach() for x in _unique(sample)]
+    if running.draws_random_numbers(running.trace_sample(case.info, sample)):
+        _check_refused(_function(case, sample, range(len(tensors)), _symbol), tensors)
+        return 0
     ways = 0
     for chosen in _choices(len(tensors)):
         examples = [tensors, [_variant(x) if n in chosen else x for n, x in enumerate(tensors)]]
@@ -125,6 +128,42 @@ def _variant(x: torch.Tensor) -> torch.Tensor:
         return x.flip(tuple(range(x.dim())))
     except NotImplementedError:
         return x
+
+
+def _check_refused(fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
+    batched = [torch.stack([x, x]) for x in tensors]
+    try:
+        thunder.vmap(lambda _, *tensors: fn(*tensors))(torch.zeros(2), *batched)
+    except RuntimeError as error:
+        if "randomness error mode" in str(error):
+            return
+        raise
+    raise Mismatch("vmap does not refuse its random numbers, though it is not said how they are to be drawn")
+
+
+def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
+    """Compares a gradient for each example of a batch with a loop over torch's; False where torch has none."""
+    tensors = [x.detach() for x in _unique(sample)]
+    wrt = tuple([i for i, x in enumerate(_unique(sample)) if x.requires_grad])
+    examples = [tensors, [_variant(x) for x in tensors]]
+
+    def number(call: Callable[..., Any]) -> Callable[..., Any]:
+        fn = _function(case, sample, range(len(tensors)), call)
+        return lambda *given: sum((x * x).sum() for x in fn(*given) if x.is_floating_point())
+
+    try:
+        gradients = [torch.func.grad(number(running.reference), wrt)(*example) for example in examples]
+    except (RuntimeError, IndexError, ValueError, NotImplementedError, TypeError):
+        return False
+    expected = tuple([torch.stack(parts) for parts in zip(*gradients)])
+    ours = thunder.grad(thunder.jit(number(_symbol), executors=case.target.executors), wrt)
+    found = thunder.vmap(ours)(*[torch.stack(parts) for parts in zip(*examples)])
+    try:
+        compare(found, expected, tolerance=case.tolerance)
+    except Mismatch:
+        if all(map(_finite, expected)) or not all(map(_finite, found)):
+            raise
+    return True
 
 
 def _choices(n: int) -> Iterator[set[int]]:

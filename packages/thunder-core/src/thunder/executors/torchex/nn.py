@@ -135,7 +135,8 @@ def adaptive_max_pool_backward(
 ) -> torch.Tensor:
     """The gradient of adaptive_max_pool."""
     if len(output_size) == 3:
-        return aten.adaptive_max_pool3d_backward(g, a, indices)
+        # On the CPU the kernel reads both as if they were contiguous, whether they are or not.
+        return aten.adaptive_max_pool3d_backward(g.contiguous(), a, indices.contiguous())
     if len(output_size) == 2:
         return aten.adaptive_max_pool2d_backward(g, a, indices)
     g, a, indices = (x.unsqueeze(-2) for x in (g, a, indices))

@@ -13,9 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
@@ -25,6 +23,7 @@ from thunder.core.sizes import in_bytes, known_shape
 from thunder.core.symbol import BoundSymbol, map_proxies, proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural
+from thunder.torch.private import FakeTensorMode, TorchDispatchMode
 
 __all__ = ["MemoryLine", "MemoryReport", "MemoryTracker", "footprint"]
 

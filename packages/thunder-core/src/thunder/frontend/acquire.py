@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from thunder.core import pytree
 from thunder.core.errors import TracingError
@@ -28,6 +27,7 @@ from thunder.frontend.prologue import Arguments, Prologue
 from thunder.frontend.reads import Recorder
 from thunder.frontend.symbolic import Dynamic, Inputs, Number
 from thunder.frontend.tracer import Lifted, Tracer, annotate, line_of_user
+from thunder.torch.private import without_modes
 
 __all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]
 
@@ -100,7 +100,7 @@ def acquire(
             symbolic.place_of = place_of
         try:
             with contextlib.ExitStack() as contexts:
-                contexts.enter_context(_disable_current_modes())  # the user's see what runs
+                contexts.enter_context(without_modes())  # the user's see what runs
                 for context in around:
                     contexts.enter_context(context)
                 epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent)

@@ -26,6 +26,7 @@ from thunder.frontend.refusals import torchs_error
 from thunder.frontend.tracer import Tracer, annotate, needs_grad, tensors_in, user_line
 from thunder.frontend.writing import keeping_gradients, resize
 from thunder.torch.base import language, torch_function_map
+from thunder.torch.private import DisableTorchFunction, DisableTorchFunctionSubclass
 
 __all__ = ["TracingMode", "call_torch_function"]
 
@@ -186,7 +187,7 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _natively(func: Any, args: Any, kwargs: Any) -> Any:
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         return func(*args, **kwargs)
 
 
@@ -297,7 +298,7 @@ def set_requires_grad(handle: Handle, value: bool) -> None:
     if handle._needs_grad is not value:
         handle._needs_grad = value
         handle._storage.needs_grad |= value
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             handle.requires_grad_(value)
 
 

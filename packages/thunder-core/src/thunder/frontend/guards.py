@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.utils._device as _device
 
 from thunder.core import pytree
 from thunder.core.proxies import AnyProxy, Proxy
@@ -20,7 +19,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend.messages import Message, said, shown
 from thunder.frontend.snapshots import dict_type
-from thunder.torch.private import function_modes, tensor_guards
+from thunder.torch.private import any_autocast, current_device, function_modes, tensor_guards
 
 __all__ = ["GuardFailed", "TensorCheck", "condition_of", "guard", "same_contents", "same_value", "state_checks"]
 
@@ -79,7 +78,7 @@ def state_checks() -> list[tuple[str, tuple[Any, ...], Message]]:
     ]
     off = [
         (
-            "torch._C._is_any_autocast_enabled()" if _ANY_AUTOCAST else "is_any_autocast_enabled()",
+            "any_autocast()",
             (),
             Message("autocast was off and is on"),
         )
@@ -103,23 +102,6 @@ def state_checks() -> list[tuple[str, tuple[Any, ...], Message]]:
         (f"{now} {differs} {{0}}", operands, Message(f"{what} was {shown(operands[0])} and is", now))
         for now, differs, operands, what in states
     ] + off
-
-
-# A private part of torch that asks all devices at once.
-_ANY_AUTOCAST = hasattr(torch._C, "_is_any_autocast_enabled")
-
-
-def is_any_autocast_enabled() -> bool:
-    """Whether autocast is on for a device that thunder knows."""
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-
-
-def current_device() -> torch.device | None:
-    """The default device, None where it is the usual one."""
-    try:
-        return _device.CURRENT_DEVICE
-    except AttributeError:  # a private part of torch
-        return torch.get_default_device()
 
 
 @_guard
@@ -171,7 +153,7 @@ _HELPERS = {
     "same_value": same_value,
     "same_contents": same_contents,
     "current_device": current_device,
-    "is_any_autocast_enabled": is_any_autocast_enabled,
+    "any_autocast": any_autocast,
     "function_modes": function_modes,
 }
 

@@ -17,6 +17,7 @@ from thunder.core.dtypes import dtype, to_torch_dtype
 from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, map_proxies, proxies_in
+from thunder.torch.private import DisableTorchFunction
 
 if TYPE_CHECKING:
     from thunder.frontend.handle import Handle, View
@@ -59,7 +60,7 @@ def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
 
 def _stand_in(tracer: Tracer, outer: TensorProxy, batch_dim: int | None) -> torch.Tensor:
     whole = meta_tensor(tracer, outer)
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), DisableTorchFunction():
         return whole if batch_dim is None else whole.select(batch_dim, 0)
 
 
@@ -79,7 +80,7 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
     try:
         if fn is None:
             raise TypeError
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), DisableTorchFunction():
             args = map_proxies(bsym.args, lambda p: known.get(p.name, p))
             kwargs = map_proxies(bsym.kwargs, lambda p: known.get(p.name, p))
             result = fn(*_on_meta(args), **_on_meta(kwargs))
@@ -170,7 +171,7 @@ def _apply(handle: Handle, view: View, value: torch.Tensor) -> torch.Tensor:
     def on_meta(x: Any) -> Any:
         return _on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
 
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), DisableTorchFunction():
         out = _function_of(view)(value, *on_meta(view.args), **on_meta(view.kwargs))
     return out if view.part is None else out[view.part]  # type: ignore[no-any-return]
 

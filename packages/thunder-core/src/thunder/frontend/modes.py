@@ -15,7 +15,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from thunder.torch.private import function_modes
+from thunder.torch.private import attention_order, function_modes, set_attention_order
 
 __all__ = ["attention_kernels", "is_state", "mode_around", "with_attention_kernels"]
 
@@ -71,8 +71,7 @@ def attention_kernels() -> tuple[Any, ...]:
         cuda.math_sdp_enabled(),
         cuda.cudnn_sdp_enabled(),
     )
-    order = getattr(torch._C, "_get_sdp_priority_order", tuple)()
-    return (*enabled, *order)
+    return (*enabled, *attention_order())
 
 
 @contextmanager
@@ -94,4 +93,4 @@ def _set_kernels(kernels: tuple[Any, ...]) -> None:
     cuda.enable_math_sdp(math)
     cuda.enable_cudnn_sdp(cudnn)
     if order:
-        torch._C._set_sdp_priority_order(order)
+        set_attention_order(order)

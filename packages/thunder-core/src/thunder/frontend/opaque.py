@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.overrides
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import thunder.torch as ltorch
 from thunder.core.errors import TracingError
@@ -23,6 +22,7 @@ from thunder.frontend.handle import Handle
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.frontend.tracer import Tracer
 from thunder.frontend.writing import call_mutating, mutating_overload
+from thunder.torch.private import FakeTensorMode
 
 __all__ = ["call_opaque", "call_python_source"]
 

@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_device, to_torch_device
@@ -29,7 +27,13 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.executors.torchex.base import qualified_name
-from thunder.torch.private import functorch_active
+from thunder.torch.private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    TorchDispatchMode,
+    functorch_active,
+)
 
 __all__ = ["opaque_jvp", "opaque_symbol", "opaque_vmap"]
 

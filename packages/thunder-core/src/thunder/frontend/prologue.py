@@ -26,7 +26,7 @@ from thunder.frontend.tracer import Lifted, Tracer
 __all__ = ["Arguments", "Guarded", "Prologue"]
 
 # Names that the text of a prologue uses for something else.
-_NAMES = {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "current_device", "is_any_autocast_enabled"}
+_NAMES = {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "current_device", "any_autocast"}
 
 
 class Arguments:

@@ -15,6 +15,7 @@ import torch
 
 from thunder.core.errors import ThunderError
 from thunder.frontend.handle import Handle
+from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["torchs_error"]
 
@@ -30,7 +31,7 @@ def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Excepti
         return None
     random = torch.default_generator.get_state()
     try:
-        with torch._C.DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
+        with DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             func(*_real(args), **_real(kwargs))
     except Exception as theirs:  # whatever torch says

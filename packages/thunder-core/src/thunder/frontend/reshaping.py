@@ -15,6 +15,7 @@ import torch
 from thunder.core.errors import TracingError
 from thunder.frontend.handle import Handle
 from thunder.frontend.tracer import Tracer
+from thunder.torch.private import swap_contents
 
 __all__ = ["FORMS", "reshape_in_place"]
 
@@ -62,6 +63,6 @@ def _become(handle: Handle, before: Handle, after: Handle) -> None:
     for other in list(handle._tracer.handles):
         if other._parent is handle:
             other._parent = before
-    torch._C._swap_tensor_impl(handle, after)  # type: ignore[attr-defined]  # as torch.utils.swap_tensors does
+    swap_contents(handle, after)
     for name in ("_value", "_storage", "_views", "_parent", "_version_seen", "_needs_grad"):
         setattr(handle, name, getattr(after, name))

@@ -33,6 +33,7 @@ from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import ABSENT, hush, resume
 from thunder.frontend.symbolic import Inputs
+from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION
 from thunder.transforms.checkpoint import settle
 
 if TYPE_CHECKING:
@@ -449,8 +450,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 def _check_kind(tensor: torch.Tensor) -> None:
     kind = type(tensor)
-    overrides = kind not in _PLAIN and kind.__torch_function__ is not torch._C._disabled_torch_function_impl
-    dispatches = kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+    overrides = kind not in _PLAIN and kind.__torch_function__ is not DISABLED_FUNCTION
+    dispatches = kind.__torch_dispatch__ is not DISABLED_DISPATCH
     if overrides and (dispatches or not isinstance(tensor, torch.nn.Parameter)):
         raise TracingError(
             f"tensors of the class {kind.__module__}.{kind.__qualname__} have operations of their own, which "

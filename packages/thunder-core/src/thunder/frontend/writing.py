@@ -15,6 +15,7 @@ from thunder.core.errors import TracingError
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle, Storage
 from thunder.frontend.opaque_symbols import opaque_symbol
+from thunder.torch.private import DisableTorchFunction
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
@@ -63,7 +64,7 @@ def resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
         value = ltorch.full(shape, 0, dtype=before.dtype, device=before.device)  # what was there is gone
     handle._storage, handle._value, handle._version_seen = Storage(value), value, 0
     shaped = tracer.wrap(value)
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         handle.data = shaped
 
 

@@ -6,16 +6,30 @@ Everything else goes by torch's documented interface, or by this file.
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.utils._device
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "DISABLED_DISPATCH",
+    "DISABLED_FUNCTION",
     "TIES_ARE_SHARED",
+    "DataDependentOutputException",
+    "DisableTorchFunction",
+    "DisableTorchFunctionSubclass",
+    "DynamicOutputShapeException",
+    "FakeTensorMode",
+    "TorchDispatchMode",
     "any_autocast",
+    "attention_order",
     "clear_saved_tensors",
+    "current_device",
     "direct_apply",
     "direct_backward",
     "executes",
@@ -30,6 +44,48 @@ VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 # Since then the gradients of clamp, fmax and fmin are shared where operands are equal, and none at a number's bound.
 TIES_ARE_SHARED = VERSION >= (2, 14)
+
+
+# Documented for those who write tensors or modes of their own, though under a private name: there is no other way.
+DisableTorchFunctionSubclass: Any = torch._C.DisableTorchFunctionSubclass  # classes override nothing within it
+DisableTorchFunction: Any = torch._C.DisableTorchFunction  # nor do modes
+
+# What a class of tensors has that overrides nothing.
+DISABLED_FUNCTION: Any = getattr(torch._C, "_disabled_torch_function_impl", None)
+DISABLED_DISPATCH: Any = getattr(torch._C, "_disabled_torch_dispatch_impl", None)
+
+# Within it no dispatch mode of the user's is active.
+without_modes: Callable[[], Any] = getattr(
+    torch.utils._python_dispatch, "_disable_current_modes", contextlib.nullcontext
+)
+
+
+def current_device() -> torch.device | None:
+    """The default device, None where it is the usual one."""
+    try:
+        return torch.utils._device.CURRENT_DEVICE
+    except AttributeError:
+        return torch.get_default_device()
+
+
+def swap_contents(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Makes each of two tensors what the other was, without asking whether somebody refers to them weakly."""
+    swap = getattr(torch._C, "_swap_tensor_impl", torch.utils.swap_tensors)
+    swap(a, b)
+
+
+def attention_order() -> Sequence[int]:
+    """In which order attention's kernels are asked; nothing where torch does not say."""
+    return getattr(torch._C, "_get_sdp_priority_order", tuple)()  # type: ignore[no-any-return]
+
+
+def set_attention_order(order: Sequence[int]) -> None:
+    """Has attention's kernels asked in this order, which `attention_order` gave."""
+    torch._C._set_sdp_priority_order(order)
+
+
+# The number of the kernel that attention takes for its arguments; 0, plain operations, where torch does not tell.
+fused_sdp_choice: Callable[..., int] = getattr(torch, "_fused_sdp_choice", lambda *args, **kwargs: 0)
 
 
 def _any_autocast() -> bool:

@@ -52,6 +52,7 @@ from thunder.torch.splitting import *  # noqa: F403
 from thunder.torch.statistics import *  # noqa: F403
 from thunder.torch.transposes import *  # noqa: F403
 from thunder.torch.vector_norms import *  # noqa: F403
+from thunder.torch.vectors import *  # noqa: F403
 from thunder.torch.vision import *  # noqa: F403
 
 # The operations come before whatever else the families' files have of the same name, such as the dtype bfloat16.

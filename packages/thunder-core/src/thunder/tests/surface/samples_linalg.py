@@ -81,13 +81,6 @@ def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make.regular(3, 3), "fro")
 
 
-@calls("torch.cross", "torch.Tensor.cross", "torch.linalg.cross")
-def _(make: Maker) -> Iterator[SampleInput]:
-    yield SampleInput(make(4, 3), make(4, 3))
-    yield SampleInput(make(4, 3, 2), make(4, 3, 2), dim=1)
-    yield SampleInput(make(1, 3), make(4, 3), dim=-1)
-
-
 @calls("torch.linalg.householder_product", "torch.orgqr", "torch.Tensor.orgqr")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(*torch.geqrf(make.regular(4, 3)))

@@ -161,14 +161,6 @@ def _(make: Maker) -> Iterator[SampleInput]:
 
 
 # -- counting, sorting, comparing -------------------------------------------------------------------------------------
-@calls("torch.isin")
-def _(make: Maker) -> Iterator[SampleInput]:
-    yield SampleInput(make.ints(3, 4), make.ints(3))
-    yield SampleInput(make.ints(3, 4), 2)
-    yield SampleInput(2, make.ints(5))
-    yield SampleInput(make.ints(3, 4), make.ints(3), invert=True, assume_unique=False)
-
-
 @calls("torch.histc", "torch.Tensor.histc")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(12), 5)

@@ -401,7 +401,7 @@ def test_vmap_vs_torch(case: Case) -> None:
 
 @conformance(widest_dtypes, where=lambda info: _has_tangents(info) and not is_random(info))
 def test_vmap_of_grad_vs_torch(case: Case) -> None:
-    """`thunder.vmap(thunder.grad(…))` gives for each of a batch of samples the gradient that torch gives."""
+    """`thunder.vmap` of `thunder.grad`, and the reverse, give for each of a batch of samples torch's gradient."""
     for i, sample in case.samples(requires_grad=True):
         with case.sample(i, sample):
             transformed.compare_batched_gradients(case, sample)

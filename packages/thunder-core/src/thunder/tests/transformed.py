@@ -142,7 +142,10 @@ def _check_refused(fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> N
 
 
 def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
-    """Compares a gradient for each example of a batch with a loop over torch's; False where torch has none."""
+    """Compares a gradient for each example of a batch with a loop over torch's; False where torch has none.
+
+    In both orders: gradients of examples, and the gradient of what a batch gives.
+    """
     tensors = [x.detach() for x in _unique(sample)]
     wrt = tuple([i for i, x in enumerate(_unique(sample)) if x.requires_grad])
     examples = [tensors, [_variant(x) for x in tensors]]
@@ -152,17 +155,23 @@ def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
         return lambda *given: sum((x * x).sum() for x in fn(*given) if x.is_floating_point())
 
     try:
+        leaves = [x.requires_grad_() if i in wrt else x for i, x in enumerate(x.clone() for x in tensors)]
+        if not number(running.reference)(*leaves).requires_grad:
+            return False  # torch writes it in place, say
         gradients = [torch.func.grad(number(running.reference), wrt)(*example) for example in examples]
-    except (RuntimeError, IndexError, ValueError, NotImplementedError, TypeError):
+    except (RuntimeError, IndexError, ValueError, NotImplementedError, TypeError, AttributeError):
         return False
     expected = tuple([torch.stack(parts) for parts in zip(*gradients)])
-    ours = thunder.grad(thunder.jit(number(_symbol), executors=case.target.executors), wrt)
-    found = thunder.vmap(ours)(*[torch.stack(parts) for parts in zip(*examples)])
-    try:
-        compare(found, expected, tolerance=case.tolerance)
-    except Mismatch:
-        if all(map(_finite, expected)) or not all(map(_finite, found)):
-            raise
+    batch = [torch.stack(parts) for parts in zip(*examples)]
+    jitted = thunder.jit(number(_symbol), executors=case.target.executors)
+    together = thunder.vmap(jitted)
+    for ours in (thunder.vmap(thunder.grad(jitted, wrt)), thunder.grad(lambda *given: together(*given).sum(), wrt)):
+        found = ours(*batch)
+        try:
+            compare(found, expected, tolerance=case.tolerance)
+        except Mismatch:
+            if all(map(_finite, expected)) or not all(map(_finite, found)):
+                raise
     return True
 
 

@@ -7,7 +7,6 @@ threads, and thunder and torch themselves.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Iterator
@@ -120,7 +119,6 @@ def _function_transforms() -> list[tuple[Any, str, Any]]:
     from thunder.frontend import functional
 
     def here_or(fn: Any, ours: Any) -> Any:
-        @functools.wraps(fn)
         def call(*args: Any, **kwargs: Any) -> Any:
             return (ours if state.frontend is not None else fn)(*args, **kwargs)
 

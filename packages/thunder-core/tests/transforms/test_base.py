@@ -13,6 +13,7 @@ import torch
 import thunder
 from thunder.core import prims
 from thunder.core.errors import ThunderError, UnsupportedError
+from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace, construct
 from thunder.core.transforms import grad
@@ -68,8 +69,6 @@ class Negated(Transform):
     def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
         with construct(trace, "Negated") as out:
             out.bound_symbols[:] = trace.bound_symbols[:-1]
-            from thunder.core.state import tracectx
-
             with tracectx(out):
                 out.output = prims.neg(trace.bound_symbols[-1].args[0])
                 prims.python_return(out.output)
@@ -207,14 +206,82 @@ def test_errors_name_the_transform() -> None:
 
 
 def test_inside_another_traced_function() -> None:
-    """One that changes results cannot be left out, so that is refused; any other is left out."""
-    inner = thunder.jit(lambda a: a + 1, transforms=[Negated()])
-    with pytest.raises(UnsupportedError, match="has the transform Negated, which changes whole programs"):
-        thunder.jit(lambda a: inner(a) * 2)(torch.ones(2))
+    """A transform of programs is applied to that part alone; one that changes no results is left out."""
+    inner = thunder.jit(lambda a, k: (a.sin() * k, "name"), transforms=[Negated1()])
+    outer = thunder.jit(lambda a, k: inner(a, k)[0] + a.sin())
+    a, k = torch.randn(3, requires_grad=True), torch.randn(3)
+    torch.testing.assert_close(outer(a, k), a.sin() - a.sin() * k)
+    outer(a, k).sum().backward()
+    torch.testing.assert_close(a.grad, (a.cos() - a.cos() * k).detach())
+    assert thunder.jit(lambda a, k: inner(a, k)[1])(a, k) == "name"
     seen: list[Any] = []
     watched = thunder.jit(lambda a: a + 1, transforms=[thunder.transforms.debug(lambda op, values: seen.append(op))])
     assert torch.equal(thunder.jit(lambda a: watched(a) * 2)(torch.ones(2)), torch.full((2,), 4.0))
     assert not seen
+
+
+class Negated1(Transform):
+    """Negates the first result."""
+
+    def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
+        with construct(trace, "Negated") as out, tracectx(out):
+            *body, last = trace.bound_symbols
+            out.bound_symbols[:] = body
+            first, *rest = last.args[0]
+            out.output = (prims.neg(first), *rest)
+            prims.python_return(out.output)
+        return out
+
+
+def test_nested_with_what_it_reaches() -> None:
+    """Closures and modules' parameters, calls in a row, a pattern under grad."""
+    weight = torch.randn(3, requires_grad=True)
+
+    @thunder.pattern
+    def pattern(a: Any, k: Any) -> Any:
+        return (a * k).sin()
+
+    @pattern.replacement
+    def _(a: Any, k: Any) -> Any:
+        return torch.sin(k * a) * 1
+
+    inner = thunder.jit(lambda a: (a * weight).sin().sum(), transforms=[pattern])
+    a = torch.randn(3)
+    outer = thunder.jit(lambda a: inner(a) * inner(a + 1))
+    expected = (a * weight).sin().sum() * ((a + 1) * weight).sin().sum()
+    torch.testing.assert_close(outer(a), expected)
+    outer(a).backward()
+    (gradient,) = torch.autograd.grad(expected, weight)
+    torch.testing.assert_close(weight.grad, gradient)
+    torch.testing.assert_close(thunder.grad(inner)(a), weight.detach() * (a * weight.detach()).cos())
+    assert "ltorch.mul(t" in str(thunder.last_traces(outer)[0])
+
+
+def test_nested_gradients() -> None:
+    """A list of gradients, as outside; and a structure that a transform keeps."""
+    gradients = grad(thunder.jit(lambda a: (a * a).sum()))
+    a = torch.randn(3)
+    found = thunder.jit(lambda a: gradients(a))(a)
+    assert isinstance(found, list)
+    torch.testing.assert_close(found, [2 * a])
+    torch.testing.assert_close(thunder.jit(lambda a: gradients(a)[0].sin())(a), (2 * a).sin())
+    same = thunder.jit(lambda a: {"x": a + 1, "rest": [a * 2, 3]}, transforms=[lambda trace, executors: trace])
+    torch.testing.assert_close(thunder.jit(lambda a: same(a * 1))(a), {"x": a + 1, "rest": [a * 2, 3]})
+
+
+def test_nested_limits() -> None:
+    """Writes, tensors that are kept, hooks that a part has not."""
+    kept: list[Any] = []
+    writes = thunder.jit(lambda a: (a.add_(1),), transforms=[Negated1()])
+    keeps = thunder.jit(lambda a: (kept.append(a + 1) or a * 2,), transforms=[Negated1()])
+    with pytest.raises(UnsupportedError, match="and writes to memory: return the new value instead"):
+        thunder.jit(lambda a: writes(a.clone())[0])(torch.ones(2))
+    with pytest.raises(UnsupportedError, match="and keeps a tensor that it made"):
+        thunder.jit(lambda a: keeps(a)[0])(torch.ones(2))
+    kept.clear()
+    late = thunder.jit(lambda a: a + 1, transforms=[Scaled()])
+    with pytest.raises(UnsupportedError, match="has the transform Scaled, which changes whole programs"):
+        thunder.jit(lambda a: late(a) * 2)(torch.ones(2))
 
 
 def test_jitted_again() -> None:

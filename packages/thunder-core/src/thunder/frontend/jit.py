@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import TracingError, UnsupportedError
+from thunder.core.errors import TracingError
 from thunder.core.state import state
 from thunder.core.trace import Trace
 from thunder.extend import Executor, get_executor, implementations_epoch, resolve_executors
@@ -221,12 +221,10 @@ class JitFunction:
 
     def _as_a_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `fn` as a part of the program that is being traced."""
-        needed = next((t for t in self._transforms if t.is_needed), None)
-        if needed is not None:
-            raise UnsupportedError(
-                f"{self!r} has the transform {needed.name}, which changes whole programs, and is called by another "
-                "traced function: give the transform to the thunder.jit of that one, or call this one outside of it"
-            )
+        if any(t.is_needed for t in self._transforms):
+            from thunder.frontend.nested import call_transformed
+
+            return call_transformed(self._fn, self._transforms, repr(self), args, kwargs)
         return self._eagerly(args, kwargs)
 
     def _eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -123,6 +123,28 @@ def test_sizes_that_change() -> None:
     assert misses(jitted) == 4
 
 
+def test_numbers_that_change_in_each_of_several_modes() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps, self.checks = 0, 0
+
+        def forward(self, x: Any) -> Any:
+            if self.training:
+                self.steps += 1
+                return x * self.steps
+            self.checks += 1
+            return x - self.checks
+
+    ours, theirs = Counter(), Counter()
+    jitted = thunder.jit(ours)
+    for i in range(20):
+        for m in (ours, theirs):
+            m.train(i % 2 == 0)
+        torch.testing.assert_close(jitted(torch.ones(i // 2 + 2)), theirs(torch.ones(i // 2 + 2)))
+    assert misses(jitted) <= 6, thunder.explain(jitted)
+
+
 def test_one_change_makes_no_symbol() -> None:
     jitted = thunder.jit(lambda x, s: x * s)
     for _ in range(3):

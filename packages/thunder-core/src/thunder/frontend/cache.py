@@ -20,6 +20,7 @@ import torch
 from thunder.extend import implementations_epoch
 from thunder.frontend.compiled import Specialization
 from thunder.frontend.guards import GuardFailed, TensorsDiffer
+from thunder.frontend.prologue import Guarded
 from thunder.frontend.symbolic import Dynamic
 from thunder.frontend.values import Check
 
@@ -120,14 +121,15 @@ class Cache:
         position = {id(s): i for i, s in enumerate(self._all)}
         return sorted(refused, key=lambda refusal: position.get(id(refusal.specialization), len(position)))
 
-    def learn(self, refusal: Refusal, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remembers the numbers and sizes that differ from the newest program's, if it is for them that it refused."""
-        guarded, failure = refusal.specialization.guarded, refusal.failure
-        if guarded is None or not isinstance(failure, GuardFailed):
-            return
-        check = guarded.checks.get(str(failure.args[0]))
-        if not isinstance(failure, TensorsDiffer) and (check is None or check.kind not in ("value", "contents")):
-            return
+    def learn(self, refused: list[Refusal], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remembers the numbers and sizes that differ from those of the newest program that refused because of them."""
+        for refusal in refused:
+            guarded = refusal.specialization.guarded
+            if guarded is not None and _is_about_numbers(refusal.failure, guarded):
+                self._learn_from(guarded, args, kwargs)
+                return
+
+    def _learn_from(self, guarded: Guarded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         found = guarded.found(args, kwargs)
         for check in guarded.checks.values():
             if check.kind in ("value", "contents"):
@@ -151,6 +153,17 @@ class Cache:
                 self.dynamic.contents_changed(str(place))
                 for key in changed:
                     self.dynamic.number_changed(str(place.item(key)))
+
+
+def _is_about_numbers(failure: Exception, guarded: Guarded) -> bool:
+    """Whether a guard refused because of numbers or sizes."""
+    if isinstance(failure, TensorsDiffer):
+        check, tensors = failure.args
+        return bool(check.changed_sizes(tensors))
+    found = guarded.checks.get(str(failure.args[0])) if isinstance(failure, GuardFailed) else None
+    if found is None or found.kind not in ("value", "contents"):
+        return False
+    return found.kind == "contents" or _is_number(found.value)
 
 
 def _is_number(x: Any) -> bool:

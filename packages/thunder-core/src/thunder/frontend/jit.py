@@ -157,7 +157,7 @@ class JitFunction:
             self._stats.cache_misses += 1
             self._stats.refused = [str(refusal) for refusal in refused]
             if refused and self._options.cache != "no caching":
-                self._cache.learn(refused[0], args, kwargs)
+                self._cache.learn(refused, args, kwargs)
             refused.clear()  # they hold what was found in the call
             try:
                 acquired, specialization = self._compile(args, kwargs)

@@ -205,7 +205,8 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
         results = iter(which(tracer.unwrap(pred), *branches, *inputs.values()))
     grad = torch.is_grad_enabled() and any(p.name in requiring for p in tensors)
     made = map_proxies(parts[0][1], lambda p: next(results) if isinstance(p, TensorProxy) else p)
-    return tracer.wrap(made, requires_grad=grad)
+    with tracer.recording():
+        return tracer.wrap(made, requires_grad=grad)
 
 
 def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:

@@ -133,9 +133,11 @@ class TracedHook(BackwardHook):
         node = Node(len(handles))
         fn(node)
         items = list(args)
-        for i, handle, value in zip(indices, handles, _identity(tracer, node, handles)):
-            if handle._needs_grad:
-                items[i] = tracer.wrap(value, requires_grad=True)
+        values = _identity(tracer, node, handles)
+        with tracer.recording():
+            for i, handle, value in zip(indices, handles, values):
+                if handle._needs_grad:
+                    items[i] = tracer.wrap(value, requires_grad=True)
         return (tuple(items) if type(args) is tuple else type(args)(*items)), indices
 
 

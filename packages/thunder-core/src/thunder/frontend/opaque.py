@@ -166,6 +166,8 @@ def _without_tensors(x: Any) -> bool:
 
 def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether a function without tensor arguments is a factory, or one that reads or sets state of torch's."""
+    if func is torch.device:
+        return False
     name = getattr(func, "__name__", "")
     if (getattr(func, "__module__", None) or "torch").partition(".")[0] != "torch" or name.startswith(("_", "set_")):
         return False

@@ -172,10 +172,8 @@ def _run(tracer: Tracer, func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         return out
 
     plain = not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
-    if plain:
-        return tracer.wrap(_once(tracer, f"{func.__name__} {args} {kwargs}", value, make))
     with tracer.recording():
-        return tracer.wrap(make())
+        return tracer.wrap(_once(tracer, f"{func.__name__} {args} {kwargs}", value, make) if plain else make())
 
 
 @_result(torch.nonzero)

@@ -26,9 +26,12 @@ under `thunder.jit`: float64 with tight tolerances where a model allows it. It a
 - **outputs**: in eval mode, with padding masks where a model takes them; key-value caches and all else that is
   returned is compared. A second call of the same kind is answered by the cached program, and other shapes and masks get
   a program of their own.
-- **gradients**: three steps in train mode, with labels; dropout draws eager's random numbers; losses, gradients, buffers.
+- **gradients**: three steps in train mode, with labels, and eager's random numbers for dropout: losses, gradients and
+  buffers.
 - **generation**: the tokens are eager's, with a cache that grows (dynamic), of a fixed size (static), or none
   (uncached), greedy and with seeded sampling. There are fewer programs than tokens, and later runs trace none.
+
+What is called on a jitted model runs its programs too: `thunder.jit(model).generate(...)` is all there is to do.
 
 Models that thunder refuses, because the program branches on a value that only running it tells, are listed last with
 the reason. The error names the line, and the model is left as it was.

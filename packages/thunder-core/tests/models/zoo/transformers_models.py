@@ -152,6 +152,17 @@ STATE_SPACES: list[Entry] = [
         family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
     ),
     causal(
+        "qwen3_next", "qwen3_next",
+        {**EXPERTS, "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+         "linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"],
+         "shared_expert_intermediate_size": 16},
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
+    causal(
+        "lfm2", "lfm2", {**GROUPED, "layer_types": ["conv", "full_attention"]},
+        family="state space", generate=("dynamic", "sampled"),
+    ),
+    causal(
         "recurrent_gemma", "recurrent_gemma",
         {**GROUPED, "num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8},
         family="state space", generate=("dynamic", "sampled"), note="keeps its state in the module",

@@ -155,6 +155,26 @@ def test_what_has_no_second_derivative_says_so() -> None:
         g.sum().backward()
 
 
+def test_results_are_written_to() -> None:
+    """As in eager, views of what is inside too; where that is saved or shared it is torch's error."""
+
+    def written(f: Any) -> Any:
+        (x,) = leaves((2, 3))
+        y = f(x)
+        y.add_(1).mul_(x.flatten()[0])
+        y[0] = 0
+        (y * y).sum().backward()
+        return x.grad
+
+    fine = [lambda x: (x * 2).view(-1), lambda x: (x.sin() * 2).t(), lambda x: (x + 1)[None], lambda x: x * 3]
+    for f in fine:
+        close(written(thunder.jit(f)), written(f))
+    for f in (lambda x: x.exp(), lambda x: x.exp().view(-1)):
+        for g in (f, thunder.jit(f)):
+            with pytest.raises(RuntimeError, match="inplace"):
+                written(g)
+
+
 # -- what costs nothing -----------------------------------------------------------------------------------------------
 def test_results_without_a_gradient_cost_nothing() -> None:
     """Logits beside a loss: no zeros are made for them, whichever of the two is differentiated."""

@@ -21,7 +21,7 @@ import torch
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.sizes import bytes_of
-from thunder.core.symbol import proxies_in
+from thunder.core.symbol import OpTags, proxies_in
 from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
 from thunder.frontend.lock import collection_paused
@@ -83,7 +83,9 @@ class Differentiable:
         # Whether the node's output is the user's.
         self.plain = not hidden and isinstance(output, Proxy) and output.name in position
         self.build = _builder(output, position, inputs, self.single)
-        self.flatten = _flattener(output, position, hidden, self.single)
+        own = _views_of_their_own(self.traces[-1], {p.name for p in split.outputs[: split.returned]})
+        self.plain = self.plain and not own
+        self.flatten = _flattener(output, position, hidden, self.single, own)
         # Saved are tensors and, where sizes are symbolic, numbers.
         self.tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
         self.numbers = [i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)]
@@ -197,10 +199,26 @@ def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], sing
     return eval(f"lambda t, x: {_expression(output, write, constants)}", {"c": constants})  # type: ignore[no-any-return]
 
 
-def _flattener(output: Any, position: dict[str, int], hidden: Sequence[int], single: bool) -> Callable[[Any, Any], Any]:
+def _views_of_their_own(program: Trace, results: set[str]) -> set[str]:
+    """Those of the results that are views of memory which nobody else gets hold of, and which is not saved."""
+    memory: dict[str, str] = {}  # whose memory a view lies in
+    for op in program.bound_symbols:
+        # What runs an operation may have marks of its own; below it stands the operation.
+        if op.arg_names and any(OpTags.VIEW_OP in sym.tags for sym in (op.sym, *[sub.sym for sub in op.subsymbols])):
+            base = op.arg_names[0]
+            memory.update(dict.fromkeys(op.out_names, memory.get(base, base)))
+    seen = {p.name: memory.get(p.name, p.name) for p in (*proxies_in(program.output), *program.args)}
+    holders = list(seen.values())
+    return {name for name in results if name in memory and holders.count(memory[name]) == 1}
+
+
+def _flattener(
+    output: Any, position: dict[str, int], hidden: Sequence[int], single: bool, own: set[str]
+) -> Callable[[Any, Any], Any]:
     """The function of the forward's output, and of what it saves, that gives the node's outputs.
 
-    They are the tensors in the order of `position`, then the hidden ones; where there is one only, itself.
+    They are the tensors in the order of `position`, then the hidden ones; where there is one only, itself. Those of
+    `own` are views of what only they need: for torch they are no views, so that the user may write to them.
     """
     paths: dict[str, str] = {}
 
@@ -215,7 +233,7 @@ def _flattener(output: Any, position: dict[str, int], hidden: Sequence[int], sin
                 walk(item, f"{path}[{key!r}]")
 
     walk(output, "o")
-    items = [*[paths[name] for name in position], *[f"s[{i}]" for i in hidden]]
+    items = [paths[name] + (".data" if name in own else "") for name in position] + [f"s[{i}]" for i in hidden]
     return eval(f"lambda o, s: {items[0] if single else f'({chr(44).join(items)},)'}")  # type: ignore[no-any-return]
 
 

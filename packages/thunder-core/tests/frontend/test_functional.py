@@ -337,6 +337,7 @@ ERRORS = {
     "no tensor": lambda m, x: m.grad(lambda x: x * 2)(3.0),
     "sizes": lambda m, x: m.vmap(lambda a, b: a + b)(torch.ones(2), torch.ones(3)),
     "in_dims": lambda m, x: m.vmap(lambda a: a, in_dims=(0, 0))(x),
+    "in_dims list": lambda m, x: m.vmap(lambda a, b: a, in_dims=[0, 0])(x, x),
     "in_dims None": lambda m, x: m.vmap(lambda a: a, in_dims=None)(x),
     "in_dims all None": lambda m, x: m.vmap(lambda a: a, in_dims=(None,))(x),
     "in_dims 5": lambda m, x: m.vmap(lambda a: a, in_dims=5)(x),
@@ -540,6 +541,55 @@ def test_regions_that_are_computed_again():
     same(thunder.jvp(fn, (x,), (x,)), torch.func.jvp(plain, (x,), (x,)))
     same(thunder.vmap(thunder.grad(fn))(x[:, None]), torch.func.vmap(torch.func.grad(plain))(x[:, None]))
     same(thunder.hessian(fn)(x), torch.func.hessian(plain)(x))
+
+
+def test_complex_numbers_and_autocast():
+    z = torch.randn(3, dtype=torch.complex128)
+    for call in (
+        lambda m: m.grad(lambda a: (a * a.conj() * z).abs().sum())(z),
+        lambda m: m.vjp(lambda a: a.sin() * z, z)[1](z),
+        lambda m: m.jvp(lambda a: a.sin() * z, (z,), (z.conj(),)),
+        lambda m: m.vmap(m.grad(lambda a: (a.exp() * z).abs().sum()))(torch.stack([z, z * 2])),
+    ):
+        same(call(thunder), call(torch.func))
+
+    def cast(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return (x @ x.T).float().sum()
+
+    x = torch.ones(2, 2)
+    same(thunder.grad(cast)(x), torch.func.grad(cast)(x))
+
+
+def test_modules_with_statistics():
+    x = torch.randn(5, 4, 3)
+    for module in (torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3).eval()):
+        for transform in (
+            lambda m, f: m.vmap(f)(x),
+            lambda m, f: m.grad(lambda x: f(x[0]).pow(2).sum())(x),
+            lambda m, f: m.jvp(f, (x[0],), (x[0],)),
+        ):
+            before = module.running_mean.clone()
+            if module.training:  # nothing may be half written
+                for m in (torch.func, thunder):
+                    with pytest.raises(RuntimeError):
+                        transform(m, module)
+            else:
+                torch.testing.assert_close(transform(thunder, module), transform(torch.func, module))
+            same(module.running_mean, before)
+
+
+def test_dropout_draws_what_torch_draws():
+    x = torch.randn(6, 3)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 1))
+    found = []
+    for m in (torch.func, thunder):
+        torch.manual_seed(5)
+        found.append([m.vmap(m.grad(lambda x: net(x).sum()), randomness=r)(x) for r in ("different", "same")])
+        found[-1].append(
+            m.vmap(lambda x, m=m: m.vmap(torch.rand_like, randomness="different")(x), randomness="same")(x)
+        )
+    torch.testing.assert_close(*found)
 
 
 def test_symbolic_sizes():

@@ -53,7 +53,7 @@ def _spread(dims: Any, tree: Any) -> list[int | None] | None:
 def _in_dims(fn: Any, in_dims: Any, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[int | None]:
     """Where each argument is batched, with all that is wrong refused."""
     where = f"vmap({_name(fn)}, in_dims={in_dims}, ...)(<inputs>)"
-    if not isinstance(in_dims, (int, tuple, list)):
+    if not isinstance(in_dims, (int, tuple)):
         raise ValueError(
             f"{where}: expected `in_dims` to be int or a (potentially nested) tuple matching the structure of inputs, "
             f"got: {type(in_dims)}."
@@ -63,7 +63,7 @@ def _in_dims(fn: Any, in_dims: Any, args: tuple[Any, ...], leaves: Sequence[Any]
             f"vmap({_name(fn)})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying to vmap "
             "over a function with no inputs. The latter is unsupported."
         )
-    found = _spread(tuple(in_dims) if isinstance(in_dims, list) else in_dims, args)
+    found = _spread(in_dims, args)
     if found is None:
         raise ValueError(
             f"{where}: in_dims is not compatible with the structure of `inputs`. in_dims has structure "
@@ -98,7 +98,7 @@ def _size(leaves: Sequence[Any], dims: Sequence[int | None]) -> Any:
 
 
 def _out_dims(fn: Any, out_dims: Any, outputs: Any, leaves: Sequence[Any]) -> list[int | None]:
-    found = _spread(tuple(out_dims) if isinstance(out_dims, list) else out_dims, outputs)
+    found = _spread(out_dims, outputs)
     if found is None and isinstance(out_dims, tuple) and len(out_dims) == 1 and isinstance(outputs, torch.Tensor):
         found = list(out_dims)
     if found is None:

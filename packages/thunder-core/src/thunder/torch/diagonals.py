@@ -186,15 +186,17 @@ def _(make: MakeTensor) -> Any:
 def trace(input: TensorProxy) -> TensorProxy:
     """The sum of the diagonal of a matrix."""
     check(input.ndim == 2, lambda: f"trace: expected a matrix, but got tensor with dim {input.ndim}")
-    if dtypes.is_boolean_dtype(input.dtype):
+    if dtypes.is_boolean_dtype(input.dtype) and input.device.type == "cpu":
         raise NotImplementedError('"trace" not implemented for bool: convert to integers')
     return clang.diagonal(input).sum()
 
 
 @trace.samples
 def _(make: MakeTensor) -> Any:
-    for shape in ((3, 3), (2, 4), (4, 2), (0, 3)):
+    for shape in ((3, 3), (2, 4), (0, 3)):
         yield SampleInput(make(shape))
+    tall = SampleInput(make((4, 2)))
+    yield tall.left_out_when("torch's gradient goes on after the end of the diagonal", device="cuda")
     yield SampleInput(make((3, 2)).mT)
 
 

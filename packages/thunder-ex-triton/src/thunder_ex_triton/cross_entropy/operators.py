@@ -121,7 +121,9 @@ def _loss(
     loss, lse, partial = kernels.forward(
         x, labels.contiguous(), _contiguous(weight), ignore_index, label_smoothing, keep_rows=by_row, save_lse=save
     )
-    reduced, total = kernels.finish(x, partial, mean=reduction == "mean", single=logits.ndim == 1)
+    reduced, total = kernels.finish(
+        x, partial, mean=reduction == "mean", single=logits.ndim == 1 and not label_smoothing
+    )
     shape = _rows_shape(logits)
     if lse is not None:
         lse = lse.view(shape)

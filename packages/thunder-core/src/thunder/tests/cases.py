@@ -111,8 +111,11 @@ SOME_OPERATORS = frozenset(
 
 
 def widest_dtypes(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """The widest dtype of the first kind that the operator exists for; in the quick tier for some operators."""
-    if not (every or target.full or info.name in SOME_OPERATORS):
+    """The widest dtype of the first kind that the operator exists for; in the quick tier for some operators.
+
+    What an executor brings itself is not transformed: its programs are, before it takes their operations.
+    """
+    if info.name in target.own_operators or not (every or target.full or info.name in SOME_OPERATORS):
         return
     for dtype in (torch.float64, torch.float32, torch.int64, torch.bool, torch.complex128):
         if dtype in target.every_dtype and any(info.exists_for(device, dtype) for device in target.devices):

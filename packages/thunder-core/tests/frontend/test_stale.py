@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import inspect
 import random
 import sys
 import time
@@ -1140,3 +1141,44 @@ def test_functions_in_tables_of_classes() -> None:
         assert watched.call() == 1
     finally:
         Validated.__validators__["used"] = before
+
+
+# -- classes whose hooks are used up ----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_a_class_attribute, test_an_attribute_appears_on_the_class,
+        test_forward_set_on_an_instance, test_an_instance_attribute_over_a_class_attribute, test_hooks_of_a_module,
+        test_weights_are_tied_and_untied, test_attributes_of_the_type, test_an_attribute_appears,
+    ],
+    ids=lambda f: f.__name__.removeprefix("test_"),
+)  # fmt: skip
+def test_without_hooks(test: Any, net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class is hooked only so often in a process; after that, all that its instances have is guarded."""
+    monkeypatch.setattr("thunder.frontend.hooks.MAX_INSTALLS", 0)
+    given = {"net": net, "monkeypatch": monkeypatch, "register": "register_forward_hook"}
+    test(**{name: given[name] for name in inspect.signature(test).parameters})
+
+
+class Emptied:
+    """With a slot that may be empty, and a property."""
+
+    __slots__ = ("maybe",)
+
+    @property
+    def three(self) -> int:
+        """A number."""
+        return 3
+
+
+def test_slots_and_properties_without_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that is filled, a property that becomes another."""
+    monkeypatch.setattr("thunder.frontend.hooks.MAX_INSTALLS", 0)
+    thing = Emptied()
+    watched = Watched(lambda x: x * getattr(thing, "maybe", 1) * thing.three)
+    thing.maybe = 5
+    watched.changed()
+    monkeypatch.setattr(Emptied, "three", property(lambda self: 4))
+    watched.changed()
+    del thing.maybe
+    watched.changed()

@@ -18,7 +18,7 @@ from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend.messages import Message, said, shown
-from thunder.frontend.snapshots import dict_type
+from thunder.frontend.snapshots import class_attributes, dict_type
 from thunder.torch.private import any_autocast, current_device, function_modes, tensor_guards
 
 __all__ = ["GuardFailed", "TensorCheck", "condition_of", "guard", "same_contents", "same_value", "state_checks"]
@@ -149,7 +149,14 @@ def _no_meta(*args: Any) -> None:
     return None
 
 
+def same_attributes(cls: type, expected: dict[str, Any]) -> bool:
+    """Whether a class has these very attributes and no others."""
+    found = class_attributes(cls.__dict__)
+    return found.keys() == expected.keys() and all(found[name] is value for name, value in expected.items())
+
+
 _HELPERS = {
+    "same_attributes": same_attributes,
     "same_value": same_value,
     "same_contents": same_contents,
     "current_device": current_device,
@@ -214,6 +221,7 @@ _CONDITIONS = {
     "length": "len({0}) != {1}",
     "members": "{0} != {1}",
     "no_attribute": "hasattr({0}, {1})",
+    "attributes": "not same_attributes({0}, {1})",
     "disjoint": "not {0}.keys().isdisjoint({1})",
 }
 _BY_IDENTITY = (bool, type(None), type(...), type(NotImplemented), torch.dtype, torch.layout, torch.memory_format)

@@ -93,6 +93,8 @@ def message_of(check: Check) -> Message:
         return Message(f"{_name(owner)} had no {value} and has one now")
     if kind == "no_attribute":
         return Message(f"{name} had no attribute {value} and has one now")
+    if kind == "attributes":
+        return Message(f"the class {name} has other attributes than it had")
     if kind == "disjoint":
         owner = place.parent or place
         return Message(

@@ -207,6 +207,11 @@ _CLASS_INTERNALS = frozenset({"__getattribute__", "__dict__", "__weakref__", "__
                               "__annotations_cache__"})  # fmt: skip
 
 
+def class_attributes(attributes: Any) -> dict[str, Any]:
+    """A class's attributes, or their values before, without what the interpreter and thunder keep there."""
+    return {name: value for name, value in attributes.items() if name not in _CLASS_INTERNALS}
+
+
 def _base(target: Any) -> Any:
     return type if isinstance(target, type) else object
 

@@ -24,8 +24,12 @@ from thunder.frontend.snapshots import (
     GlobalsSnapshot,
     Snapshot,
     VariableSnapshot,
+    class_attributes,
     container_snapshot,
+    slot,
+    slot_names,
     snapshots_of,
+    variables,
 )
 from thunder.frontend.symbolic import Inputs
 
@@ -88,6 +92,7 @@ class Values:
         self._classes: dict[type, Place] = {}
         self._methods: dict[int, list[tuple[type, str]]] = {}
         self.context = contextvars.copy_context()  # what the program runs in
+        self._whole_classes: set[type] = set()
         self._class_values: set[type] = set()  # those that the program may have in variables
         self._own_names: dict[type, set[str]] = {}
         self._lookups: dict[tuple[type, str], Any] = {}
@@ -294,8 +299,26 @@ class Values:
                 self._check("keys", snapshot.place, tuple(snapshot.before))
                 for key, value in snapshot.before.items():
                     self.value(snapshot.place.item(key), value, holder=(snapshot.target, key))
+                if snapshot.place.step == "{}.__dict__":
+                    for name in slot_names(type(obj)):
+                        if slot(obj, name) is ABSENT:
+                            self._check("no_attribute", place, name)
+        for name in slot_names(type(obj)):
+            if slot(obj, name) is ABSENT and variables(obj) is None:
+                self._check("no_attribute", place, name)
         for name in kinds.plain_class_attributes(type(obj)):
             self._class_read(type(obj), name, getattr(type(obj), name))
+        self._whole_class(type(obj))
+
+    def _whole_class(self, cls: type) -> None:
+        """All that the classes of an object have that is not watched: methods, properties, data, as objects."""
+        for owner in cls.__mro__:
+            of_torch = not issubclass(owner, _MODULE) or owner is _MODULE
+            if owner not in self._whole_classes and not (of_torch and kinds.is_library_class(owner)):
+                self._whole_classes.add(owner)
+                reached = self.reached.get(id(owner))
+                before = reached.snapshots[0].before if reached is not None and reached.snapshots else owner.__dict__
+                self._check("attributes", self._know_class(owner), class_attributes(before))
 
 
 def _entry(place: Place, x: Any, key: Any, position: int) -> Place:

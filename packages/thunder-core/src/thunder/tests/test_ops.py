@@ -372,16 +372,16 @@ def test_grad_numerically(case: Case) -> None:
 
 
 # -- transforms -------------------------------------------------------------------------------------------------------
-def is_random(info: OpInfo) -> bool:
-    """Whether it draws random numbers, which examples would have to draw each for themselves."""
-    return OpTags.RANDOM_OP in info.tags
-
-
 def _has_tangents(info: OpInfo) -> bool:
-    return info.supports_grad is not False and info.has_values and info.torch_reference is not None
+    return (
+        not running.writes(info)
+        and info.supports_grad is not False
+        and info.has_values
+        and info.torch_reference is not None
+    )
 
 
-@conformance(widest_dtypes, where=lambda info: _has_tangents(info) and not running.writes(info))
+@conformance(widest_dtypes, where=_has_tangents)
 def test_jvp_vs_torch(case: Case) -> None:
     """`thunder.jvp` gives the tangents that torch gives, by forward mode or by differentiating backward."""
     for i, sample in case.samples(requires_grad=True):
@@ -399,7 +399,7 @@ def test_vmap_vs_torch(case: Case) -> None:
     case.claimed(True)
 
 
-@conformance(widest_dtypes, where=lambda info: _has_tangents(info) and not is_random(info))
+@conformance(widest_dtypes, where=_has_tangents)
 def test_vmap_of_grad_vs_torch(case: Case) -> None:
     """`thunder.vmap` of `thunder.grad`, and the reverse, give for each of a batch of samples torch's gradient."""
     for i, sample in case.samples(requires_grad=True):

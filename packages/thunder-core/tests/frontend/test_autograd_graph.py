@@ -153,6 +153,9 @@ def test_what_has_no_second_derivative_says_so() -> None:
     assert g.tolist() == [3, 3, 3]
     with pytest.raises(RuntimeError, match="cube_backward has no gradient rule"):
         g.sum().backward()
+    (g,) = torch.autograd.grad(f(a), a, create_graph=True)
+    with pytest.raises(RuntimeError, match="cube_backward has no gradient rule"):
+        torch.autograd.grad(g.sum(), a, allow_unused=True)
 
 
 def test_results_are_written_to() -> None:

@@ -242,18 +242,19 @@ class _Refused(torch.autograd.Function):
     """A gradient that says why it cannot be differentiated, instead of passing for a constant."""
 
     @staticmethod
-    def forward(ctx: Any, error: Any, anchor: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, error: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.error = error
-        return tuple(g.view_as(g) for g in grads)
+        return tuple(g.view_as(g) for g in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         raise ctx.error
 
 
-def _refusing(found: Sequence[Any], error: ThunderError) -> list[Any]:
-    anchor = torch.ones((), requires_grad=True)
-    wrapped = iter(_Refused.apply(error, anchor, *[g for g in found if g is not None]))
+def _refusing(found: Sequence[Any], error: ThunderError, sources: Sequence[Any]) -> list[Any]:
+    """Gradients that were computed of `sources`: who differentiates them with respect to these gets the error."""
+    grads = [g for g in found if g is not None]
+    wrapped = iter(_Refused.apply(error, len(grads), *grads, *[x for x in sources if isinstance(x, torch.Tensor)]))
     return [None if g is None else next(wrapped) for g in found]
 
 
@@ -354,8 +355,9 @@ def _general_backward(d: Differentiable) -> Callable[..., Any]:
         program = d.recorded_backward(key)
         if isinstance(program, Differentiable):
             return program(*saved_values(ctx), *given)
+        sources = [*saved_values(ctx), *given]
         with torch.no_grad():
             found = d.backward_program(key)(saved_values(ctx), *given)
-        return _refusing(found, program)
+        return _refusing(found, program, sources)
 
     return backward

@@ -181,12 +181,21 @@ def _nonzero_result(input: TensorProxy) -> Any:
     return TensorProxy(like=input, shape=(_size(0, math.prod(input.shape)), input.ndim), dtype=int64)
 
 
+def _refuse_out(name: str, out: Any) -> None:
+    if out is not None:
+        raise TracingError(
+            f"{name} was given an out=, whose shape would have to be that of a result of unknown size: use what the "
+            "function returns"
+        )
+
+
 def _is_empty(x: Any) -> bool:
     return any(n == 0 for n in x.shape if not isinstance(n, SymbolicNumber))
 
 
 @_handles(torch.nonzero, torch.Tensor.nonzero)
-def _nonzero(tracer: Tracer, input: Any, *, as_tuple: bool = False) -> Any:
+def _nonzero(tracer: Tracer, input: Any, *, as_tuple: bool = False, out: Any = None) -> Any:
+    _refuse_out("nonzero", out)
     if _is_empty(input):
         return NotImplemented
     found = _run(tracer, torch.nonzero, input if input.dtype is torch.bool else torch.ne(input, 0))
@@ -240,7 +249,8 @@ def _check_masks(x: Any, key: Any) -> None:
 
 
 @_handles(torch.masked_select, torch.Tensor.masked_select)
-def _masked_select(tracer: Tracer, input: Any, mask: Any) -> Any:
+def _masked_select(tracer: Tracer, input: Any, mask: Any, *, out: Any = None) -> Any:
+    _refuse_out("masked_select", out)
     input, mask = torch.broadcast_tensors(input, mask)
     return NotImplemented if not _is_mask(mask) else _getitem(tracer, input, mask)
 

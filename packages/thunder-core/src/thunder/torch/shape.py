@@ -367,13 +367,12 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.broadcast_tensors, is_method=False, tags=(OpTags.SHAPE_OP,))
 def broadcast_tensors(*tensors: TensorProxy) -> tuple[TensorProxy, ...]:
     """The tensors spread to one shape."""
-    for i, x in enumerate(tensors):
-        name = type(x).__name__
-        check(
-            isinstance(x, TensorProxy),
-            lambda i=i, name=name: f"expected Tensor as element {i} in argument 0, but got {name}",
-            TypeError,
-        )
+    wrong = [(i, type(x).__name__) for i, x in enumerate(tensors) if not isinstance(x, TensorProxy)]
+    check(
+        not wrong,
+        lambda: f"expected Tensor as element {wrong[0][0]} in argument 0, but got {wrong[0][1]}",
+        TypeError,
+    )
     return clang.maybe_broadcast(*tensors)
 
 

@@ -151,8 +151,3 @@ def _(make: Maker) -> Iterator[SampleInput]:
 @calls("torch.svd_lowrank", "torch.pca_lowrank")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make.regular(5, 4), 2)
-
-
-@calls("torch.lobpcg")
-def _(make: Maker) -> Iterator[SampleInput]:
-    yield SampleInput(make.positive(9, 9), 2)

@@ -48,36 +48,10 @@ def _(make: Maker) -> Iterator[SampleInput]:
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
-@calls("torch.is_nonzero", "torch.Tensor.is_nonzero", "torch.Tensor.__bool__", "torch.Tensor.__complex__",
-       "torch.Tensor.__float__", "torch.Tensor.__int__", "torch.Tensor.__long__", "torch.Tensor.__nonzero__",
-       "torch.Tensor.item", "torch.Tensor.tolist")  # fmt: skip
+@calls("torch.Tensor.item", "torch.Tensor.tolist")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make())
     yield SampleInput(make(1))
-
-
-@calls("torch.Tensor.__index__")
-def _(make: Maker) -> Iterator[SampleInput]:
-    yield SampleInput(make.ints())
-
-
-@calls("torch.Tensor.__array__", "torch.Tensor.numpy")
-def _(make: Maker) -> Iterator[SampleInput]:
-    yield SampleInput(make(2, 3))
-
-
-@calls("torch.Tensor.__contains__")
-def _(make: Maker) -> Iterator[SampleInput]:
-    x = make(2, 3)
-    yield SampleInput(x, float(x[0, 1]))
-    yield SampleInput(x, 100.0)
-
-
-@calls("torch.equal", "torch.Tensor.equal", "torch.allclose", "torch.Tensor.allclose")
-def _(make: Maker) -> Iterator[SampleInput]:
-    x = make(2, 3)
-    yield SampleInput(x, x.clone())
-    yield SampleInput(x, make(2, 3))
 
 
 @calls("torch.nonzero", "torch.Tensor.nonzero", "torch.argwhere", "torch.Tensor.argwhere")

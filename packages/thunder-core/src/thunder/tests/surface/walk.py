@@ -228,8 +228,9 @@ _WRONG_GRADIENT = ("torch.as_strided_scatter", "torch.Tensor.as_strided_scatter"
 _WRONG_SECOND = ("torch.nn.functional.embedding",)
 
 
-# Python functions of torch that do not hand on `out` when a function mode or subclass takes the call.
-_LOSE_OUT = ("torch.chain_matmul", "torch.range")
+# Python functions of torch that do not hand on `out` when a function mode or subclass takes the call; and those whose
+# result has a size that is not known while tracing, which the tensor given as `out` would have to have.
+_LOSE_OUT = ("torch.chain_matmul", "torch.range", "torch.nonzero", "torch.masked_select")
 
 
 # -- out= -------------------------------------------------------------------------------------------------------------

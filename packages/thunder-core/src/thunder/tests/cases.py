@@ -104,7 +104,8 @@ def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
 SOME_OPERATORS = frozenset(
     (
         "add", "gelu", "prelu", "sum", "amax", "logsumexp", "cumsum", "topk", "softmax", "pad", "linear", "conv2d",
-        "max_pool2d", "layer_norm", "scaled_dot_product_attention", "embedding", "index_put", "scatter_add", "cat", "batch_norm",
+        "max_pool2d", "layer_norm", "scaled_dot_product_attention", "embedding", "index_put", "scatter_add", "cat",
+        "batch_norm",
     )
 )  # fmt: skip
 

@@ -152,8 +152,8 @@ def _run(
     for lifted in tracer.inputs:
         given = lifted.handle.given_attributes
         if given:
-            place = arguments.place_of(lifted.tensor) or recorder.place_of(lifted.tensor)
-            writes += recorder.given_attributes(place, lifted.tensor, given)
+            where = arguments.place_of(lifted.tensor) or recorder.place_of(lifted.tensor)
+            writes += recorder.given_attributes(where, lifted.tensor, given)
     if tracer.attention_kernels is not None:
         recorder.attention_kernels(tracer.attention_kernels)
     if not Epilogue.needed(result, writes):

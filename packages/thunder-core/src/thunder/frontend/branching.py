@@ -142,7 +142,7 @@ def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int]) -> Bran
     """The program of a branch's operands and its results' gradients that gives the operands' gradients."""
     source = branch.trace
     out = Trace(f"{source.name}_gradient", args=source.args)
-    inputs = [source.args[i] for i in wrt]
+    inputs: list[Any] = [source.args[i] for i in wrt]
     joint = JointTrace(source, inputs, branch.executors)  # type: ignore[arg-type]
     out.names, out._counters = joint.trace.names, joint.trace._counters
     out.info = dict(source.info)

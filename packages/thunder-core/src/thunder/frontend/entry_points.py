@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -134,7 +134,7 @@ def _control_flow() -> list[tuple[Any, str, Any]]:
     """`torch.cond`, and what torch's operations with functions in them have in common (a private part of torch)."""
     from thunder.frontend.branching import cond_traced, refuse_control_flow
 
-    cond, utils = torch.cond, sys.modules.get("torch._higher_order_ops.utils")
+    cond, utils = torch.cond, cast("Any", sys.modules.get("torch._higher_order_ops.utils"))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return cond_traced(_tracer(), *args, **kwargs) if state.frontend is not None else cond(*args, **kwargs)

@@ -166,9 +166,10 @@ def _run(tracer: Tracer, func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         seen: set[str] = set()
         for p in proxies_in(out):
             for dim, size in enumerate(getattr(p, "shape", ())):
-                if isinstance(size, SymbolicNumber) and size.hint is None and size.proxy.name not in seen:
-                    seen.add(size.proxy.name)
-                    tracer.trace.record(BoundSymbol(prims.size, (p, dim), {}, size.proxy, (), state.source))
+                leaf = size.leaves[0] if isinstance(size, SymbolicNumber) and size.hint is None else None
+                if leaf is not None and leaf.name not in seen:
+                    seen.add(leaf.name)
+                    tracer.trace.record(BoundSymbol(prims.size, (p, dim), {}, leaf, (), state.source))
         return out
 
     plain = not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))

@@ -145,7 +145,7 @@ def _operands(source: Source) -> tuple[Any, ...]:
 # -- differentiation --------------------------------------------------------------------------------------------------
 def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
     """What a region is in the forward program, and its part of the backward program."""
-    wrt = [p for p in bsym.flat_args if _takes_gradient(p) and p.name in joint.tracked]
+    wrt = [p for p in bsym.tensors() if is_inexact_dtype(p.dtype) and p.name in joint.tracked]
     inner = _inner(bsym, joint, wrt)
     joint.trace.names |= inner.trace.names
     outputs = proxies_in(bsym.output)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from thunder.core import devices
@@ -27,7 +28,9 @@ def barrier(*values: TensorProxy) -> tuple[TensorProxy, ...]:
     """
     for value in values:
         check(
-            isinstance(value, TensorProxy), lambda v=value: f"barrier takes tensors, not {type(v).__name__}", TypeError
+            isinstance(value, TensorProxy),
+            partial("barrier takes tensors, not {}".format, type(value).__name__),
+            TypeError,
         )
     return tuple([TensorProxy(like=value) for value in values])
 

@@ -53,8 +53,9 @@ def _name(holder: Any, thing: Any, ignored: set[int], depth: int) -> str | None:
         return f"a variable of the generator {holder.__qualname__}"
     if type(holder) is dict:
         key: Any = next((k for k, v in holder.items() if v is thing), None)
-        if holder is getattr(sys.modules.get(str(holder.get("__name__"))), "__dict__", None):
-            return f"the global {key} of {holder.get('__name__')}"
+        name = str(dict.get(holder, "__name__"))
+        if holder is getattr(sys.modules.get(name), "__dict__", None):
+            return f"the global {key} of {name}"
         for owner in gc.get_referrers(holder):
             if getattr(owner, "__dict__", None) is holder and not isinstance(owner, _IN_THE_WAY):
                 return None if _is_own(owner) else f"the attribute {key} of a {type(owner).__name__}"

@@ -49,8 +49,10 @@ def jit(
 
     `executors` are asked in order who runs each operation, torch last; None takes the installed ones. `transforms` are
     objects with hooks for the stages of compilation (`thunder.Transform`; `thunder.transforms` has some), or functions
-    `(trace, executors) -> trace`. `cache` says when a program is used again ("constant values", "no caching"). `remat`
-    says what the backward program computes again instead of keeping it: "auto" what costs no time, "none" nothing,
+    `(trace, executors) -> trace`. `cache` says when a program is used again: "constant values" where sizes and numbers
+    are what they were, which become inputs when they have changed twice; "symbolic values" for all sizes of argument
+    tensors and all numbers among the arguments; "same input" always, as the caller promises; "no caching" never.
+    `remat` says what the backward program computes again instead of keeping it: "auto" what costs no time, "none" nothing,
     "all" every elementwise operation. Further options are those that the executors declare. Also a decorator, with or
     without arguments.
     """

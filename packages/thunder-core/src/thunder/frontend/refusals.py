@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from thunder.core.errors import ThunderError
+from thunder.core.numbers import specialized
 from thunder.frontend.handle import Handle
 from thunder.torch.private import DisableTorchFunction
 
@@ -52,9 +53,9 @@ def _tensors_in(x: Any) -> list[torch.Tensor]:
 
 def _real(x: Any) -> Any:
     if isinstance(x, Handle):
-        return torch.zeros(x._value.shape, dtype=x.dtype)
+        return torch.zeros(specialized(x._value.shape), dtype=x.dtype)
     if isinstance(x, torch.Tensor):
         return torch.zeros(x.shape, dtype=x.dtype)
     if type(x) in (tuple, list):
         return type(x)(_real(i) for i in x)
-    return {k: _real(v) for k, v in x.items()} if type(x) is dict else x
+    return {k: _real(v) for k, v in x.items()} if type(x) is dict else specialized(x)

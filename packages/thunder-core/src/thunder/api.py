@@ -52,9 +52,9 @@ def jit(
     `(trace, executors) -> trace`. `cache` says when a program is used again: "constant values" where sizes and numbers
     are what they were, which become inputs when they have changed twice; "symbolic values" for all sizes of argument
     tensors and all numbers among the arguments; "same input" always, as the caller promises; "no caching" never.
-    `remat` says what the backward program computes again instead of keeping it: "auto" what costs no time, "none" nothing,
-    "all" every elementwise operation. Further options are those that the executors declare. Also a decorator, with or
-    without arguments.
+    `remat` says what the backward program computes again instead of keeping it: "auto" what costs no time, "none"
+    nothing, "all" every elementwise operation. Further options are those that the executors declare. Also a decorator,
+    with or without arguments.
     """
     if fn is None:
         return lambda f: jit(

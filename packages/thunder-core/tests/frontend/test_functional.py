@@ -193,6 +193,13 @@ def test_transforms_of_jitted_functions_and_modules():
     jitted, params = thunder.jit(model), dict(model.named_parameters())
     expected = torch.func.vmap(model)(x)
     same(thunder.vmap(jitted)(x), expected)
+    for module in (model, jitted):
+        out, vjp_fn = thunder.vjp(module, x)
+        theirs = torch.func.vjp(model, x)
+        same((out, vjp_fn(out)), (theirs[0], theirs[1](theirs[0])))
+        assert out.requires_grad  # the parameters do
+        same(thunder.jvp(module, (x,), (x,)), torch.func.jvp(model, (x,), (x,)))
+        same(thunder.jacrev(module)(x), torch.func.jacrev(model)(x))
     same(thunder.vmap(model)(x), expected)
 
     def loss(params, x):
@@ -362,6 +369,8 @@ ERRORS = {
     "jacrev of integers": lambda m, x: m.jacrev(lambda a: a.argmax())(x),
     "vjp of a number": lambda m, x: m.vjp(lambda a: 3, x),
     "jvp of a number": lambda m, x: m.jvp(lambda a: 3, (x,), (x,)),
+    "vjp's aux": lambda m, x: m.vjp(lambda a: (a, 3), x, has_aux=True),
+    "jvp's aux": lambda m, x: m.jvp(lambda a: (a, None), (x,), (x,), has_aux=True),
     "chunk size": lambda m, x: m.vmap(lambda a: a, chunk_size=0)(x),
     "jacrev's chunk size": lambda m, x: m.jacrev(lambda a: a, chunk_size=0)(x),
 }

@@ -31,6 +31,7 @@ from thunder.transforms.checkpoint import anew
 from thunder.transforms.forward import Forward, pulled_back
 
 __all__ = [
+    "aux_leaves",
     "check_cotangents", "check_differentiable", "grad_and_value", "jacfwd", "jacrev", "jvp", "located", "tensors_of",
     "vjp", "with_aux",
 ]  # fmt: skip
@@ -112,7 +113,8 @@ def with_aux(output: Any, has_aux: bool, where: str) -> tuple[Any, Any]:
     return output
 
 
-def _aux_leaves(aux: Any) -> tuple[list[Any], Any]:
+def aux_leaves(aux: Any) -> tuple[list[Any], Any]:
+    """The tensors that are handed on beside a result, which must be nothing else, and their structure."""
     leaves, spec = pytree.tree_flatten(aux)
     for x in leaves:
         if not isinstance(x, torch.Tensor):
@@ -165,7 +167,7 @@ def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: An
         out = part.run(fn, *[inputs.get(i, a) for i, a in enumerate(args)], **kwargs)
     value, aux = with_aux(out, has_aux, where)
     _check_scalar(value, where)
-    aux, aux_spec = _aux_leaves(aux) if has_aux else ([], None)
+    aux, aux_spec = aux_leaves(aux) if has_aux else ([], None)
     first, *rest = values = part.read([value, *aux])
     pullback = Pullback(part, values)
     with part.transforming():
@@ -201,7 +203,7 @@ def vjp(fn: Callable[..., Any], primals: tuple[Any, ...], argnums: Any, has_aux:
     part, chosen, inputs, out, aux = _run_for_vjp(tracer, fn, primals, argnums, has_aux, where)
     tensors = tensors_of(out, where)
     spec = pytree.tree_structure(out)
-    aux, aux_spec = _aux_leaves(aux) if has_aux else ([], None)
+    aux, aux_spec = aux_leaves(aux) if has_aux else ([], None)
     values = part.read([*tensors, *aux])
     outs, rest = values[: len(tensors)], values[len(tensors) :]
     pullback = Pullback(part, values)
@@ -277,7 +279,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
         inputs = tuple([inputs[chosen.index(i)] if i in chosen else a for i, a in enumerate(args)])
     out, aux = with_aux(part.run(fn, *inputs), has_aux, where)
     tensors, spec = tensors_of(out, where), pytree.tree_structure(out)
-    aux, aux_spec = _aux_leaves(aux) if has_aux else ([], None)
+    aux, aux_spec = aux_leaves(aux) if has_aux else ([], None)
     values = part.read([*tensors, *aux])
     written = part.written()
     with part.transforming():
@@ -365,7 +367,7 @@ def jacrev(fn: Callable[..., Any], argnums: Any, has_aux: bool, chunk_size: int 
                 f"{x.dtype}"
             )
     _refuse_complex("jacrev", tensors, "outputs")
-    aux, aux_spec = _aux_leaves(aux) if has_aux else ([], None)
+    aux, aux_spec = aux_leaves(aux) if has_aux else ([], None)
     values = part.read([*tensors, *aux])
     pullback = Pullback(part, values)
     with part.transforming():
@@ -416,7 +418,7 @@ def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str,
     out, aux = with_aux(part.run(fn, *[inputs.get(i, a) for i, a in enumerate(args)]), has_aux, where)
     tensors, spec = tensors_of(out, where), pytree.tree_structure(out)
     _refuse_complex("jacfwd", tensors, "outputs")
-    aux, aux_spec = _aux_leaves(aux) if has_aux else ([], None)
+    aux, aux_spec = aux_leaves(aux) if has_aux else ([], None)
     values = part.read([*tensors, *aux])
     with part.transforming():
         columns, values = _columns(part, values, len(tensors), randomness)

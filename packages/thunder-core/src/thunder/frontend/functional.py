@@ -234,6 +234,8 @@ def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: b
         return x.detach() if isinstance(x, torch.Tensor) and not recorded else x
 
     out, aux = derivatives.with_aux(out, has_aux, "vjp(f, *primals)")
+    if has_aux:
+        derivatives.aux_leaves(aux)
     outs, spec = derivatives.tensors_of(out, "vjp(f, *primals)"), pytree.tree_structure(out)
 
     @derivatives.located

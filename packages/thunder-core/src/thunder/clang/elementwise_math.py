@@ -246,7 +246,7 @@ def abs(a: Any) -> Any:
     """The absolute value of each element."""
     if isinstance(a, TensorProxy) and a.dtype.category == BOOL:
         if a.device.type != "cpu":
-            return a  # torch's kernels for GPUs take them
+            return prims.clone(a)  # torch's kernels for GPUs take them
         raise NotImplementedError('"abs" not implemented for bool: truth values have no sign')
     return elementwise_unary(a, prim=prims.abs, number_fn=operator.abs, type_promotion_kind=KIND.COMPLEX_TO_FLOAT)
 

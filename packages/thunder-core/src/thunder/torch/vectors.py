@@ -30,7 +30,10 @@ def linalg_cross(input: TensorProxy, other: TensorProxy, *, dim: int = -1) -> Te
         lambda: f"linalg.cross: inputs dimension {dim} must have length 3. Got {lengths[0]} and {lengths[1]}",
     )
     a, b = clang.maybe_broadcast(input, other)
-    return ltorch.roll(a, -1, dim) * ltorch.roll(b, -2, dim) - ltorch.roll(a, -2, dim) * ltorch.roll(b, -1, dim)
+    first, second = ltorch.roll(a, -1, dim) * ltorch.roll(b, -2, dim), ltorch.roll(a, -2, dim) * ltorch.roll(b, -1, dim)
+    if dtypes.is_boolean_dtype(first.dtype) and first.device.type != "cpu":
+        return ltorch.logical_xor(first, second)  # what a difference of truth values is to torch's kernel for GPUs
+    return first - second
 
 
 @torchsymbol(torch.cross)

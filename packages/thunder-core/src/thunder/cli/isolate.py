@@ -58,7 +58,7 @@ def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]
 
 def run(executor: str, rest: Sequence[str], at_once: str) -> int:
     """Runs the suite for one executor; 0 where every process ended well and every test passed."""
-    from thunder.tests.options import WHOLE
+    from thunder.tests.target import WHOLE
 
     report, arguments = take_option(rest, REPORT)
     wanted, arguments = take_option(arguments, FAMILY)

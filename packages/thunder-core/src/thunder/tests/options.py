@@ -7,12 +7,9 @@ import pytest
 
 from thunder.core.errors import PluginLoadError
 from thunder.tests.known_failures import BadKnownFailures
-from thunder.tests.target import BadTarget, Target, targets_of
+from thunder.tests.target import WHOLE, BadTarget, Target, targets_of
 
-__all__ = ["WHOLE", "families_of_run", "targets_of_run"]
-
-# What is no family of operators: the tests that are about the executor itself.
-WHOLE = "the executor"
+__all__ = ["families_of_run", "targets_of_run"]
 
 _KEY: pytest.StashKey[list[Target]] = pytest.StashKey()
 

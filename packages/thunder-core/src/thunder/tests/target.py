@@ -20,12 +20,16 @@ from thunder.tests.opinfos import all_opinfos
 __all__ = [
     "FULL_DTYPES",
     "QUICK_DTYPES",
+    "WHOLE",
     "BadTarget",
     "Target",
     "device_is_there",
     "operators_without_samples",
     "targets_of",
 ]
+
+# What is no family of operators: the tests that are about the executor itself.
+WHOLE = "the executor"
 
 # What the quick tier tests: one dtype of each kind, and the one in which rounding shows.
 QUICK_DTYPES = (torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool)

@@ -49,7 +49,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes the cases of each test from the options of the run."""
-    from thunder.tests.options import WHOLE, families_of_run, targets_of_run
+    from thunder.tests.options import families_of_run, targets_of_run
+    from thunder.tests.target import WHOLE
 
     targets, families = targets_of_run(metafunc.config), families_of_run(metafunc.config)
     if "case" in metafunc.fixturenames:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions whose result depends on values say so, where in the user's file it was, and what to write instead."""
+"""Functions whose result depends on values: they run, and where Python has to know the value they say so."""
 
 from __future__ import annotations
 
@@ -12,28 +12,44 @@ import thunder
 from thunder.core.errors import TracingError
 
 CALLS = {
-    "nonzero": (lambda x: x.nonzero(), "torch.where"),
-    "nonzero as tuple": (lambda x: torch.nonzero(x, as_tuple=True), "torch.where"),
-    "argwhere": (torch.argwhere, "torch.where"),
-    "masked_select": (lambda x: x.masked_select(x > 0), "masked_fill"),
-    "where": (lambda x: torch.where(x > 0), "Choose between two values"),
-    "unique": (lambda x: x.unique(), "torch.sort"),
-    "unique with counts": (lambda x: torch.unique(x, return_counts=True), "torch.sort"),
-    "unique_consecutive": (lambda x: x.unique_consecutive(), "torch.sort"),
-    "repeat_interleave": (lambda x: x.repeat_interleave((x > 0).long()), "output_size="),
-    "item": (lambda x: x[0].item(), "torch.where"),
-    "tolist": (lambda x: x.tolist(), "torch.where"),
+    "nonzero": lambda x: x.nonzero(),
+    "nonzero as tuple": lambda x: torch.nonzero(x, as_tuple=True),
+    "argwhere": torch.argwhere,
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "where": lambda x: torch.where(x > 0),
+    "unique": lambda x: x.unique(),
+    "unique with counts": lambda x: torch.unique(x, return_counts=True),
+    "unique_consecutive": lambda x: x.unique_consecutive(),
+    "repeat_interleave": lambda x: x.repeat_interleave((x > 0).long()),
+    "item": lambda x: x[0].item(),
+    "tolist": lambda x: x.tolist(),
 }
 
 
-@pytest.mark.parametrize(("fn", "way_out"), CALLS.values(), ids=list(CALLS))
-def test_they_name_the_way_out(fn: Any, way_out: str) -> None:
-    """As an error of tracing."""
+@pytest.mark.parametrize("fn", CALLS.values(), ids=list(CALLS))
+def test_they_run(fn: Any) -> None:
+    """One program, whatever the values are."""
+    jitted = thunder.jit(fn)
+    for x in (torch.tensor([1.0, 0.0, -2.0]), torch.tensor([1.0, 1.0, 2.0]), torch.tensor([-1.0, -2.0, 0.0])):
+        torch.testing.assert_close(jitted(x), fn(x))
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+
+
+ASKED = {
+    "a branch": lambda x: x if x[0].item() > 0 else -x,
+    "a branch on a length": lambda x: x if len(x.nonzero()) > 1 else -x,
+    "a loop": lambda x: [x + i for i in range(x.nonzero().shape[0])],
+}
+
+
+@pytest.mark.parametrize("fn", ASKED.values(), ids=list(ASKED))
+def test_where_python_has_to_know(fn: Any) -> None:
+    """It is an error that names the line and the way out."""
 
     def program(x: torch.Tensor) -> Any:
         return fn(x)
 
-    with pytest.raises(TracingError, match=way_out) as raised:
+    with pytest.raises(TracingError, match=r"torch\.where") as raised:
         thunder.jit(program)(torch.randn(3))
     assert "test_data_dependent.py" in str(raised.value)
 

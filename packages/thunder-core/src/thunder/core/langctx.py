@@ -54,12 +54,12 @@ def register_langctx(language: LanguageContext) -> LanguageContext:
 
 def resolve_language(language: str | LanguageContext) -> LanguageContext:
     """The language of that name."""
-    known = _languages.get(language)  # type: ignore[call-overload]
-    if known is not None:
-        return known  # type: ignore[no-any-return]
     if isinstance(language, LanguageContext):
         return language
-    if language not in _languages and language in _OWN:
+    found = _languages.get(language)
+    if found is not None:
+        return found
+    if language in _OWN:
         importlib.import_module(f"thunder.{language}")  # registers it
     try:
         return _languages[language]

@@ -104,8 +104,8 @@ class ThunderModule(torch.nn.Module):
         self.__dict__["_model"].train(mode)
         return self
 
-    @property
-    def __class__(self) -> type:  # type: ignore[misc]  # isinstance() and the super() of methods go by it
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # isinstance() and the super() of methods go by it
         return type(self.__dict__["_model"]) if "_model" in self.__dict__ else ThunderModule
 
     def __getattr__(self, name: str) -> Any:

@@ -47,7 +47,7 @@ def matmul(input: Any, other: Any) -> Any:
 
 
 matmul.vjp(_grads)
-matmul.jvp(prims.matmul.jvp_rule)
+matmul.jvp_rule = prims.matmul.jvp_rule
 
 
 @matmul.batch
@@ -274,7 +274,7 @@ def _(g: Any, out: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     return linear_grads(g, input, weight, bias)
 
 
-linear.jvp(prims.linear.jvp_rule)
+linear.jvp_rule = prims.linear.jvp_rule
 
 
 @linear.batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from thunder.core import dtypes, prims
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
@@ -78,7 +79,9 @@ class TritonFusion(FusionExecutor):
 def _unfit(bsym: BoundSymbol) -> str | None:
     """Why a primitive is not written into kernels; of a composite, that its parts have to be asked."""
     sym = bsym.sym
-    for p in (*bsym.flat_args, *bsym.flat_outs):
+    results: list[Any] = bsym.flat_outs
+    values: list[Any] = [*bsym.flat_args, *results]
+    for p in values:
         if isinstance(p, NumberProxy) or not isinstance(p, TensorProxy):
             return "works on what is no tensor"
         if storage_type(p.dtype) is None:
@@ -88,9 +91,9 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         reason = unusable_device(p.device)
         if reason is not None:
             return reason
-    if any(math.prod(p.shape) == 0 for p in bsym.flat_outs):
+    if any(math.prod(p.shape) == 0 for p in results):
         return "makes no elements"
-    if len({p.device for p in (*bsym.flat_args, *bsym.flat_outs)}) > 1:
+    if len({p.device for p in values}) > 1:
         return "works on several devices"
     if not sym.is_prim or sym.executor is not None:
         return "is no primitive"
@@ -159,8 +162,7 @@ def _joining(trace: Trace) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSym
             return False
         fitting = {space.size, space.rows, space.columns} if space.reduces else {space.size}
         inside = {id(op) for op in both}
-        return all(
-            math.prod(p.shape) in fitting or readers.get(p.name, inside) <= inside for op in both for p in op.flat_outs
-        )
+        made: list[Any] = [p for op in both for p in op.flat_outs]
+        return all(math.prod(p.shape) in fitting or readers.get(p.name, inside) <= inside for p in made)
 
     return may_join

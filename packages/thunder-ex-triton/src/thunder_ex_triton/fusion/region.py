@@ -60,11 +60,13 @@ class FusedRegion:
         self,
         name: str,
         operations: Sequence[BoundSymbol],
-        inputs: Sequence[TensorProxy],
-        outputs: Sequence[TensorProxy],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
     ):
         self.name = self.__name__ = name
-        self.operations, self.inputs, self.outputs = list(operations), list(inputs), list(outputs)
+        self.operations = list(operations)
+        self.inputs: list[TensorProxy] = list(inputs)
+        self.outputs: list[TensorProxy] = list(outputs)
         self.space = space_of(self.operations)
         # Says at once whether it can be done.
         self._sources([contiguous(p.shape) for p in self.inputs])
@@ -158,7 +160,7 @@ class _Program:
         self.outputs = [(tuple(p.shape), s, to_torch_dtype(p.dtype)) for p, s in zip(region.outputs, strides)]
         self.device = device
         order = [p.name for p in (*region.inputs, *region.outputs)]
-        by_name = {p.name: p for op in region.operations for p in op.flat_outs}
+        by_name: dict[str, Any] = {p.name: p for op in region.operations for p in op.flat_outs}
         scratch = sorted({n for launch in launches for n in launch.source.writes}.difference(order))
         for name in scratch:
             wide = torch.float64 if by_name[name.removesuffix("_part")].dtype.bytes == 8 else torch.float32

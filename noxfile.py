@@ -147,25 +147,34 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests of every package, core's last; arguments after `--` go to pytest.
 
-    Each package has a process of its own: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`), and
-    those of core are to see what a user without a GPU sees.
+    Each package has a process of its own: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`). Those
+    of core see what its users see who have no plugin.
     """
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)
-    names_files = any(Path(each.partition("::")[0]).exists() for each in session.posargs)
-    suites = [path / "tests" for name, path in PACKAGES.items() if name != CORE]
-    for suite in [None] if names_files else [*suites, PACKAGES[CORE] / "tests"]:
-        session.run(
-            "python",
-            "-m",
-            "pytest",
-            "--import-mode=importlib",
-            *workers(session.posargs),
-            *session.posargs,
-            *([] if suite is None else [str(suite)]),
-            env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
-            success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in another package
-        )
+    if any(Path(each.partition("::")[0]).exists() for each in session.posargs):
+        run_tests(session, [])
+        return
+    plugins = [name for name in PACKAGES if name != CORE]
+    for name in plugins:
+        run_tests(session, [str(PACKAGES[name] / "tests")])
+    session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", *plugins)
+    run_tests(session, [str(PACKAGES[CORE] / "tests")])
+
+
+def run_tests(session: nox.Session, folders: list[str]) -> None:
+    """pytest on these folders, or on what the session's arguments name."""
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        "--import-mode=importlib",
+        *workers(session.posargs),
+        *session.posargs,
+        *folders,
+        env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
+        success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in another package
+    )
 
 
 @nox.session(python=PYTHONS)

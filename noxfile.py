@@ -147,8 +147,8 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests of every package, core's last; arguments after `--` go to pytest.
 
-    Each package has a process of its own: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`). Those
-    of core see what its users see who have no plugin.
+    Each package has a process of its own: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`).
+    Those of core see what its users see who have no plugin.
     """
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)

@@ -3,7 +3,7 @@
 
 For each operation: whether thunder has a symbol of its own for it or leaves it to torch as it is (opaque), which
 executor takes it, and why those asked before it did not. `thunder.examine.memory(fn, *args)`: how much memory it holds
-at each line. Nothing is run.
+at each line. Nothing is run. `thunder.examine.fusions(fn)`: what the last call's program has for kernels of its own.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
 from thunder.execution.footprint import MemoryReport, Run, footprint
+from thunder.execution.fusions import Fusion, fusions_of
 from thunder.execution.memory import delete_last_used
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Executor, resolve_executors
 from thunder.frontend.acquire import acquire
 from thunder.frontend.autograd import Differentiable
 from thunder.frontend.compiled import Specialization, compile_trace
-from thunder.frontend.jit import JitFunction
+from thunder.frontend.jit import JitFunction, statistics
 from thunder.frontend.options import Options
 from thunder.transforms.dce import dce
 
-__all__ = ["MemoryReport", "Report", "examine", "memory"]
+__all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
 
 
 class Report:
@@ -89,6 +90,19 @@ def memory(
     if found.differentiable is None:
         return footprint(found.traces[-1])
     return _step(found.differentiable, keep_outputs)
+
+
+def fusions(fn: Any) -> list[Fusion]:
+    """The fusions of the program that a jitted function or module ran last, forward before backward; or of a trace.
+
+    Each has a `name`, the `source` of its kernels as a program that can be read and run, the `template` by which they
+    work, the `bytes` that they move, and the `operations` of the trace that it stands for.
+    """
+    if isinstance(fn, Trace):
+        return fusions_of(fn)
+    stats = statistics(fn)
+    programs = (("forward", stats.last_traces), ("backward", stats.last_backward_traces))
+    return [found for program, traces in programs if traces for found in fusions_of(traces[-1], program)]
 
 
 def _specialization(

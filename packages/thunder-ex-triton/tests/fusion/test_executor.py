@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import math
+import pathlib
+import runpy
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -131,12 +135,20 @@ def test_what_is_not_fused_stays() -> None:
 
 
 def test_a_fusion_can_be_read_and_run() -> None:
-    """Its text is a program of its own, with what it stands for."""
-    jitted = check(lambda a: F.softmax(a, -1), make(5, 33))
-    (fusion,) = [op.sym.fn for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.is_fusion]
-    text = fusion.source
-    assert "5 x 33" in text and "by rows" in text and "prims.exp" in text
-    compile(text, "fusion", "exec")
+    """Its text is a program of its own, with the trace's names and what it stands for."""
+    jitted = check(lambda a, w: F.softmax(a * w, -1) * w, make(5, 33), make(33))
+    forward, backward = thunder.examine.fusions(jitted)
+    assert (forward.template, backward.template) == ("rows", "columns, finish")
+    assert forward.bytes == 4 * sum(math.prod(p.shape) for p in (*forward.inputs, *forward.outputs))
+    for word in ("5 x 33", "prims.exp", "w = tl.load(w_ptr"):
+        assert word in forward.source
+    for found in (forward, backward):
+        path = pathlib.Path(tempfile.mkdtemp(), "fusion.py")
+        path.write_text(found.source)
+        program = runpy.run_path(str(path))
+        inputs = [make(*p.shape).detach() for p in found.inputs]
+        for mine, right in zip(program[found.name](*inputs), found.fn(*inputs)):
+            torch.testing.assert_close(mine, right, equal_nan=True)
 
 
 def test_fuel() -> None:

@@ -122,6 +122,11 @@ class CompiledRegion:
         self.trace = _as_trace(name, region)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
+    @property
+    def source(self) -> str:
+        """The region as a program of torch's functions."""
+        return str(self.trace)
+
     def __call__(self, *inputs: torch.Tensor) -> Any:
         key = tuple([x.stride() for x in inputs])
         run = self._compiled.get(key)

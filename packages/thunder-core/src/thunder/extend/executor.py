@@ -256,22 +256,25 @@ class FusionExecutor(Executor):
 
     def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
         """Why it does not take that operation into a fusion; None when it does: itself, or all it decomposes into."""
-        id = bsym.sym.id
-        if id in self._supported:
-            checker = self._supported[id]
-            answer = True if checker is None else self._asked(checker, bsym)
-            if answer is True:
-                return None
-            reason = answer if isinstance(answer, str) and answer else "its checker said no"
-        else:
-            reason = "does not support it"
-        if not bsym.subsymbols:
+        reason = self.fuse_whole_rejection(bsym)
+        if reason is None or not bsym.subsymbols:
             return reason
         for sub in bsym.subsymbols:
             below = self.fuse_rejection(sub)
             if below is not None:
                 return f"{sub.sym.name}: {below}"
         return None
+
+    def fuse_whole_rejection(self, bsym: BoundSymbol) -> str | None:
+        """Why it does not take that operation as it is, whatever it decomposes into; by default what is registered."""
+        id = bsym.sym.id
+        if id not in self._supported:
+            return "does not support it"
+        checker = self._supported[id]
+        answer = True if checker is None else self._asked(checker, bsym)
+        if answer is True:
+            return None
+        return answer if isinstance(answer, str) and answer else "its checker said no"
 
     def takes(self, bsym: BoundSymbol) -> bool:
         return self.can_fuse(bsym) or self.can_execute(bsym)

@@ -37,15 +37,8 @@ _CONSTANTS = {prims.full}
 class TritonFusion(FusionExecutor):
     """Chains of pointwise operations, reductions of rows and columns and what is around them, as single kernels."""
 
-    def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
-        reason = _unfit(bsym)
-        if reason is None or not bsym.subsymbols:
-            return reason
-        for sub in bsym.subsymbols:
-            below = self.fuse_rejection(sub)
-            if below is not None:
-                return f"{sub.sym.name}: {below}"
-        return None
+    def fuse_whole_rejection(self, bsym: BoundSymbol) -> str | None:
+        return _unfit(bsym)
 
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0

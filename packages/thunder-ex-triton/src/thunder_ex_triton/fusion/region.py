@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -27,7 +26,8 @@ from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion.source import HEADER, KernelSource, contiguous, kernels_of
+from thunder_ex_triton.fusion.readable import program
+from thunder_ex_triton.fusion.source import KernelSource, contiguous, kernels_of, module_text
 from thunder_ex_triton.fusion.space import Space, space_of
 from thunder_ex_triton.launch import (
     Kernel,
@@ -84,16 +84,19 @@ class FusedRegion:
         return f"<{self.name}>"
 
     @property
+    def template(self) -> str:
+        """How its kernels go over their elements."""
+        return ", ".join(k.template for k in self._sources([contiguous(p.shape) for p in self.inputs]))
+
+    @property
     def source(self) -> str:
-        """The text of its kernels for contiguous inputs, with what they stand for."""
-        sources = self._sources([contiguous(p.shape) for p in self.inputs])
-        moved = sum(math.prod(p.shape) * p.dtype.bytes for p in (*self.inputs, *self.outputs))
-        templates = ", ".join(k.template for k in sources)
-        lines = [f"# {self.name}: {self.space.rows} x {self.space.columns}, {moved} bytes, by {templates}"]
-        lines += [f"#   {op}".splitlines()[0] for op in self.operations]
-        for k in sources:
-            lines.append(f"# {k.name}: " + ", ".join(f"p{i} is {n}" for i, n in enumerate((*k.reads, *k.writes))))
-        return "\n".join(lines) + "\n" + _text(sources)
+        """Its kernels for contiguous inputs as a program that can be read and run, with what they stand for."""
+        strides = [contiguous(p.shape) for p in self.inputs]
+        launches, partial = self._launches(strides)
+        outputs = list(zip(self.outputs, self.output_strides(strides)))
+        size = f"{self.space.rows} x {self.space.columns}"
+        parts = (partial, self.space.columns)
+        return program(self.name, size, self.operations, self.inputs, outputs, launches, parts)
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """How its outputs lie in memory: as the first input of the same shape does, as in eager."""
@@ -123,17 +126,21 @@ class FusedRegion:
         self._begun.clear()
         return self._compiled_for(strides) if begun is None else begun.result()
 
-    def _compiled_for(self, strides: Sequence[Sequence[int]], *, ahead: bool = False) -> _Program:
+    def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[_Launch], int]:
+        """Its kernels and how they are launched, and how many programs leave sums of columns behind."""
         sources = self._sources(strides)
-        module = _module(_text(sources))
         device = to_torch_device(self.outputs[0].device)
         multiprocessors = 1 if interpreting() else torch.cuda.get_device_properties(device).multi_processor_count
         given = {p.name for p in self.outputs}
-        launches, partial = _launches(module, sources, self.space, given, multiprocessors)
-        program = _Program(self, device, launches, partial, self.output_strides(strides))
+        return _launches(_module(module_text([k.text for k in sources])), sources, self.space, given, multiprocessors)
+
+    def _compiled_for(self, strides: Sequence[Sequence[int]], *, ahead: bool = False) -> _Program:
+        launches, partial = self._launches(strides)
+        device = to_torch_device(self.outputs[0].device)
+        compiled = _Program(self, device, launches, partial, self.output_strides(strides))
         if ahead:
-            program.compile_ahead([to_torch_dtype(p.dtype) for p in self.inputs])
-        return program
+            compiled.compile_ahead([to_torch_dtype(p.dtype) for p in self.inputs])
+        return compiled
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -262,10 +269,6 @@ def _column_tiles(space: Space, sums: int, multiprocessors: int) -> tuple[int, i
 def _warps(elements: int) -> int:
     """How many warps hold a tile: measured on an H200."""
     return 4 if elements <= 4096 else 8 if elements <= 8192 else 16
-
-
-def _text(sources: Sequence[KernelSource]) -> str:
-    return HEADER + "\n\n".join(k.text for k in sources)
 
 
 @functools.cache

@@ -27,35 +27,37 @@ from thunder_ex_triton.fusion.expressions import (
 from thunder_ex_triton.fusion.index import Group, Index, address
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
 
-__all__ = ["KernelSource", "contiguous", "kernels_of"]
+__all__ = ["KernelSource", "contiguous", "kernels_of", "module_text"]
 
-HEADER = """\
+_IMPORTS = """\
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
+"""
 
-
+# Functions that kernels call, each after those that it calls.
+_HELPERS = {
+    "_larger": """
 @triton.jit
 def _larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
+""",
+    "_smaller": """
 @triton.jit
 def _smaller(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
+""",
+    "_max": """
 @triton.jit
 def _max(tile, axis: tl.constexpr):
     return tl.reduce(tile, axis, _larger)
-
-
+""",
+    "_min": """
 @triton.jit
 def _min(tile, axis: tl.constexpr):
     return tl.reduce(tile, axis, _smaller)
-
-
-"""
+""",
+}
 
 
 class KernelSource(NamedTuple):
@@ -66,6 +68,19 @@ class KernelSource(NamedTuple):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     template: str  # "elements", "rows", "columns" or "finish"
+    titles: dict[str, str]  # what the trace calls values of the text
+
+
+def module_text(kernels: Sequence[str]) -> str:
+    """These kernels as a module: with what they import and call."""
+    needed: dict[str, str] = {}
+    text = "\n".join(kernels)
+    for name, helper in reversed(_HELPERS.items()):
+        if _mentions(text, name):
+            needed[name] = helper
+            text += helper
+    parts = [_IMPORTS, *reversed(needed.values()), *(f"\n{kernel}" for kernel in kernels)]
+    return "\n".join(parts)
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -96,6 +111,7 @@ class _Writer:
         self.reads: list[str] = []
         self.known: dict[Any, str] = {}
         self.depends: dict[str, frozenset[str]] = {}
+        self.titles: dict[str, str] = {}
         self.count = 0
 
     # -- values -------------------------------------------------------------------------------------------------------
@@ -109,6 +125,7 @@ class _Writer:
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self._computed(x, index, guard)
+            self.titles.setdefault(found, x.name)
         return found
 
     def _computed(self, x: TensorProxy, index: Index, guard: str) -> str:
@@ -303,7 +320,7 @@ def kernels_of(
         head += _columns(space, whole=True)
         body = [*head, *writer.before, *writer.lines, *stores]
         writes = [p.name for p in outputs]
-        return [_kernel("rows", writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)]
+        return [_kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
@@ -329,7 +346,7 @@ def kernels_of(
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
     parameters = "XB: tl.constexpr, RB: tl.constexpr"
-    main = _kernel("columns", writer.reads, writes, parameters, body)
+    main = _kernel("columns", writer, writer.reads, writes, parameters, body)
     return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
 
 
@@ -351,7 +368,7 @@ def _elements(
     ]
     writes = [p.name for p in outputs]
     body = [*head, *writer.before, *writer.lines, *stores]
-    return _kernel("elements", writer.reads, writes, "XB: tl.constexpr", body)
+    return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", body)
 
 
 def _columns(space: Space, *, whole: bool) -> list[str]:
@@ -419,11 +436,11 @@ def _finish(
     reads = [*writer.reads, *(f"{op.output.name}_part" for op in sums)]
     body = [*head, *writer.before, *writer.lines, *stores]
     parameters = "programs, XB: tl.constexpr, RB: tl.constexpr"
-    return _kernel("finish", reads, [p.name for p in outputs], parameters, body)
+    return _kernel("finish", writer, reads, [p.name for p in outputs], parameters, body)
 
 
 def _kernel(
-    template: str, reads: Sequence[str], writes: Sequence[str], parameters: str, body: Sequence[str]
+    template: str, writer: _Writer, reads: Sequence[str], writes: Sequence[str], parameters: str, body: Sequence[str]
 ) -> KernelSource:
     """The text of a kernel. Names are by position: layers of a model that are alike are one kernel, compiled once."""
     names = {f"{n}_ptr": f"p{i}" for i, n in enumerate((*reads, *writes))}
@@ -433,4 +450,4 @@ def _kernel(
     pointers = ", ".join(f"p{i}" for i in range(len(reads) + len(writes)))
     name = f"fused_{template}"
     text = "\n".join(["@triton.jit", f"def {name}({pointers}, {parameters}):", *(f"    {x}" for x in lines), ""])
-    return KernelSource(name, text, tuple(reads), tuple(writes), template)
+    return KernelSource(name, text, tuple(reads), tuple(writes), template, writer.titles)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fusions of a program: what a fusion executor made of regions, as text that can be read and run.
+
+A fusion is an operation of a trace whose symbol `is_fusion`. What its executor gives as the function that runs it may
+say more of itself: `fn.source`, its program as text; `fn.template`, how it goes about it. Without a source the text is
+the program of the operations that it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from thunder.core import prims
+from thunder.core.proxies import Proxy
+from thunder.core.sizes import bytes_of, in_bytes
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import Trace
+
+__all__ = ["Fusion", "fusions_of"]
+
+
+class Fusion:
+    """A fusion of a trace, which is the "forward" or the "backward" program of a call (`program`)."""
+
+    def __init__(self, bound_symbol: BoundSymbol, program: str = "forward"):
+        self.bound_symbol = bound_symbol
+        self.program = program
+
+    @property
+    def name(self) -> str:
+        """How the trace calls it."""
+        return self.bound_symbol.sym.name
+
+    @property
+    def fn(self) -> Any:
+        """What runs it, as its executor made it."""
+        return self.bound_symbol.sym.fn
+
+    @property
+    def executor(self) -> str | None:
+        """The name of the executor that runs it; None for what a transform made."""
+        owner = self.bound_symbol.sym.executor
+        return None if owner is None else owner.name
+
+    @property
+    def operations(self) -> list[BoundSymbol]:
+        """The operations that it stands for."""
+        return list(self.bound_symbol.subsymbols)
+
+    @property
+    def inputs(self) -> tuple[Proxy, ...]:
+        """The values that it reads."""
+        return tuple(dict.fromkeys(self.bound_symbol.flat_args))
+
+    @property
+    def outputs(self) -> tuple[Proxy, ...]:
+        """The values that it makes."""
+        return tuple(self.bound_symbol.flat_outs)
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it reads and writes, each tensor once."""
+        return sum(bytes_of(p) for p in (*self.inputs, *self.outputs))
+
+    @property
+    def template(self) -> str | None:
+        """How its kernels go over their elements, in its executor's words."""
+        return getattr(self.fn, "template", None)
+
+    @property
+    def source(self) -> str:
+        """Its program as text."""
+        found = getattr(self.fn, "source", None)
+        return found if isinstance(found, str) else str(_as_trace(self.bound_symbol))
+
+    def __str__(self) -> str:
+        template = f" by {self.template}" if self.template else ""
+        return f"{self.name}: {len(self.operations)} operations, {in_bytes(self.bytes)}{template} ({self.program})"
+
+    __repr__ = __str__
+
+
+def fusions_of(trace: Trace, program: str = "forward") -> list[Fusion]:
+    """The fusions of a trace in the order in which they run, those in captured graphs too."""
+    return [Fusion(bsym, program) for bsym in _fusions(trace.bound_symbols)]
+
+
+def _fusions(operations: list[BoundSymbol]) -> Iterator[BoundSymbol]:
+    for bsym in operations:
+        if not bsym.sym.is_fusion:
+            continue
+        inner = list(_fusions(list(bsym.subsymbols)))
+        if inner:  # a captured graph, or a fusion with something around it
+            yield from inner
+        else:
+            yield bsym
+
+
+def _as_trace(bsym: BoundSymbol) -> Trace:
+    """What a fusion stands for, as a program."""
+    trace = Trace(bsym.sym.name, args=tuple(dict.fromkeys(bsym.flat_args)))
+    trace.names.update(n for op in bsym.subsymbols for n in (*op.arg_names, *op.out_names))
+    trace.bound_symbols += bsym.subsymbols
+    trace.bound_symbols.append(BoundSymbol(prims.python_return, (bsym.output,), {}, None))
+    trace.output = bsym.output
+    return trace

@@ -19,10 +19,18 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import SourceLine, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace, construct
+from thunder.core.transforms import get_grad, put_grad
 from thunder.core.verify import verify
 from thunder.execution.claim import claim, transform_for_execution
 from thunder.executors.torchex import ex as TORCH
-from thunder.extend import Executor, FusionExecutor, OperatorExecutor, get_always_executors
+from thunder.extend import (
+    Executor,
+    FusionExecutor,
+    OperatorExecutor,
+    deregister_executor,
+    get_always_executors,
+    register_executor,
+)
 from thunder.transforms.dce import dce
 
 
@@ -470,3 +478,35 @@ def test_whoever_runs_it_the_result_is_the_same(steps: Any, first: set[str], sec
         for op in last.bound_symbols[:-1]:
             assert op.sym.executor is not None
             assert OpTags.GRAD_OP not in op.sym.tags
+
+
+def test_what_pays() -> None:
+    """An executor that nobody named takes what it says pays; one that was named takes all that its checker allows."""
+    executor = OperatorExecutor("thrifty", version="0.1")
+    double = executor.register_operator("thrifty_exp", like=lambda a: ltorch.exp(a), fn=torch.exp)
+
+    def gradient(a: Any) -> Any:
+        result = double(a)
+        put_grad(a, get_grad(result) * result)
+        return result
+
+    executor.register_implementation(
+        ltorch.exp,
+        double,
+        checker=lambda a: a.ndim == 1,
+        grad_transform=gradient,
+        pays=lambda a: a.shape[0] > 4 or "torch is as fast on few elements",
+    )
+    register_executor(executor, default=True, priority=5)
+    try:
+        few, many = torch.randn(3, requires_grad=True), torch.randn(7, requires_grad=True)
+        for named, x, taken in ((False, few, False), (False, many, True), (True, few, True)):
+            f = thunder.jit(lambda x: torch.exp(x), executors=[executor] if named else None)
+            f(x).backward(torch.ones_like(x))
+            assert ("thrifty_exp(" in str(thunder.last_traces(f)[-1])) is taken
+            torch.testing.assert_close(x.grad, x.exp())
+            x.grad = None
+        report = thunder.examine(lambda x: torch.exp(x), few)
+        assert "torch is as fast on few elements" in str(report)
+    finally:
+        deregister_executor(executor.name)

@@ -18,7 +18,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder.extend import Executor, FusionExecutor, Implementation
+from thunder.extend import Executor, ExecutorList, FusionExecutor, Implementation, are_named
 
 __all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_execution"]
 
@@ -35,7 +35,8 @@ def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list
     for fuser in fusers:
         traces.append(fuser.fusion_pass(traces[-1]))
     if fusers:
-        traces.append(claim(traces[-1], [ex for ex in executors if ex not in fusers], name="Claim what was not fused"))
+        others = ExecutorList((ex for ex in executors if ex not in fusers), named=are_named(executors))
+        traces.append(claim(traces[-1], others, name="Claim what was not fused"))
     return traces
 
 
@@ -167,6 +168,7 @@ def choose(
 ) -> Choice:
     """Who takes an operation. `excluded` are (executor, operation) pairs that are not asked."""
     rejections: dict[str, str] = {}
+    named = are_named(executors)
     for executor in ordered(bsym, executors):
         if (executor.name, bsym.sym.id) in excluded:
             continue
@@ -175,10 +177,10 @@ def choose(
             if reason is None:
                 return Choice(executor, None, True, rejections)
             rejections[executor.name] = reason
-        reason = executor.rejection(bsym)
+        reason = executor.rejection(bsym, named=named)
         if reason is None:
             return Choice(executor, executor.implementation(bsym), False, rejections)
-        if _can_run_parts(executor, bsym, excluded):
+        if _can_run_parts(executor, bsym, excluded, named):
             return Choice(executor, None, False, rejections)
         rejections.setdefault(executor.name, reason)
     return Choice(None, None, False, rejections)
@@ -196,15 +198,15 @@ def ordered(bsym: BoundSymbol, executors: Sequence[Executor]) -> Sequence[Execut
     return [ex for _, ex in ranked]
 
 
-def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]]) -> bool:
+def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]], named: bool) -> bool:
     """Whether the executor runs all that the operation decomposes into, at one level or another."""
 
     def takes(part: BoundSymbol) -> bool:
         if not part.out_names and not part.sym.must_stay and not part.subsymbols:
             return True  # it hands on its inputs
-        if (executor.name, part.sym.id) not in excluded and executor.can_execute(part):
+        if (executor.name, part.sym.id) not in excluded and executor.can_execute(part, named=named):
             return True
-        return _can_run_parts(executor, part, excluded)
+        return _can_run_parts(executor, part, excluded, named)
 
     return bool(bsym.subsymbols) and all(takes(part) for part in bsym.subsymbols)
 

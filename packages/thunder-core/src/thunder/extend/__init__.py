@@ -3,8 +3,10 @@
 
 from thunder.extend.executor import Executor, FusionExecutor, Implementation, OperatorExecutor, implementations_epoch
 from thunder.extend.registry import (
+    ExecutorList,
     add_always_executor,
     add_default_executor,
+    are_named,
     deregister_executor,
     get_all_executors,
     get_always_executors,
@@ -19,11 +21,13 @@ from thunder.extend.registry import (
 
 __all__ = [
     "Executor",
+    "ExecutorList",
     "FusionExecutor",
     "Implementation",
     "OperatorExecutor",
     "add_always_executor",
     "add_default_executor",
+    "are_named",
     "deregister_executor",
     "get_all_executors",
     "get_always_executors",

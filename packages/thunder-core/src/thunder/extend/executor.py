@@ -39,6 +39,7 @@ class Implementation:
     execution_transform: Callable[..., Any] | None = None
     grad_transform: Callable[..., Any] | None = None
     priority: int | None = None
+    pays: Callable[..., bool | str] | None = None
 
     @property
     def executable(self) -> bool:
@@ -126,13 +127,15 @@ class Executor:
         execution_transform: Callable[..., Any] | None = None,
         grad_transform: Callable[..., Any] | None = None,
         priority: int | None = None,
+        pays: Callable[..., bool | str] | None = None,
     ) -> None:
         """Says how this executor runs an existing operation; registering again replaces what was said before.
 
         `op` is an operator that takes the same arguments; `execution_transform` is called with them instead and returns
         what stands for the result. `checker` sees the arguments as proxies and answers True, or False, or a text that
         says why not. `grad_transform` is the gradient rule to use when this executor takes the operation. `priority`
-        overrides the executor's own for this operation.
+        overrides the executor's own for this operation. `pays` is a checker too, of calls that it can run: it is asked
+        where nobody named the executor, which then takes only what it runs faster than others.
         """
         if op is not None and execution_transform is not None:
             raise ValueError("give either an operator with the same arguments or an execution_transform, not both")
@@ -141,7 +144,7 @@ class Executor:
                 "give an operator, an execution_transform or a grad_transform: nothing was given to register"
             )
         id = sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id
-        self.implmap[id] = Implementation(op, checker, execution_transform, grad_transform, priority)
+        self.implmap[id] = Implementation(op, checker, execution_transform, grad_transform, priority, pays)
         _changed()
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -153,20 +156,19 @@ class Executor:
             return Implementation(op=bsym.sym)
         return found
 
-    def rejection(self, bsym: BoundSymbol) -> str | None:
-        """Why it does not run that operation; None when it does."""
+    def rejection(self, bsym: BoundSymbol, *, named: bool = True) -> str | None:
+        """Why it does not run that operation; None when it does. `named`: the user named this executor."""
         found = self.implementation(bsym)
         if found is None or not found.executable:
             return "has no implementation of it"
-        return self._checked(found, bsym)
+        return self._checked(found, bsym, named)
 
-    def _checked(self, found: Implementation, bsym: BoundSymbol) -> str | None:
-        if found.checker is None:
-            return None
-        answer = self._asked(found.checker, bsym)
-        if isinstance(answer, str):
-            return answer or "its checker said no"
-        return None if answer else "its checker said no"
+    def _checked(self, found: Implementation, bsym: BoundSymbol, named: bool) -> str | None:
+        for checker in (found.checker, None if named else found.pays):
+            answer = True if checker is None else self._asked(checker, bsym)
+            if isinstance(answer, str) or not answer:
+                return answer or "its checker said no"
+        return None
 
     def _asked(self, checker: Callable[..., bool | str], bsym: BoundSymbol) -> bool | str:
         try:
@@ -175,22 +177,22 @@ class Executor:
             name_source(error, f"the checker of the executor {self.name!r} for {bsym.sym.name}{_at(bsym)}")
             raise
 
-    def can_execute(self, bsym: BoundSymbol) -> bool:
+    def can_execute(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
         """Whether it runs that operation."""
-        return self.rejection(bsym) is None
+        return self.rejection(bsym, named=named) is None
 
-    def takes(self, bsym: BoundSymbol) -> bool:
+    def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
         """Whether it runs that operation in one way or another."""
-        return self.can_execute(bsym)
+        return self.can_execute(bsym, named=named)
 
     def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with which an operator that implements that operation is called."""
         return bsym.args, bsym.kwargs
 
-    def grad_rule(self, bsym: BoundSymbol) -> Callable[..., Any] | None:
+    def grad_rule(self, bsym: BoundSymbol, *, named: bool = True) -> Callable[..., Any] | None:
         """The gradient rule that it brings for that operation, if it takes it."""
         found = self.implmap.get(bsym.sym.id)
-        if found is None or found.grad_transform is None or self._checked(found, bsym) is not None:
+        if found is None or found.grad_transform is None or self._checked(found, bsym, named) is not None:
             return None
         return found.grad_transform
 
@@ -276,8 +278,8 @@ class FusionExecutor(Executor):
             return None
         return answer if isinstance(answer, str) and answer else "its checker said no"
 
-    def takes(self, bsym: BoundSymbol) -> bool:
-        return self.can_fuse(bsym) or self.can_execute(bsym)
+    def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
+        return self.can_fuse(bsym) or self.can_execute(bsym, named=named)
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
         """Whether it takes that operation into a fusion."""

@@ -116,10 +116,33 @@ def get_always_executors() -> tuple[Executor, ...]:
     return tuple(_executors[name] for name in _always)
 
 
-def resolve_executors(executors: Sequence[Executor | str] | None) -> tuple[Executor, ...]:
+class ExecutorList(tuple[Executor, ...]):
+    """Executors in the order in which they are asked.
+
+    Those that the user `named` take all that they run right; those that are asked because they are installed take what
+    pays (`register_implementation(pays=…)`).
+    """
+
+    named: bool
+
+    def __new__(cls, executors: Iterable[Executor], *, named: bool) -> ExecutorList:
+        self = super().__new__(cls, executors)
+        self.named = named
+        return self
+
+    def __getnewargs_ex__(self) -> Any:
+        return (tuple(self),), {"named": self.named}
+
+
+def are_named(executors: Sequence[Executor]) -> bool:
+    """Whether these are executors that somebody named, and not those that happen to be installed."""
+    return getattr(executors, "named", True)
+
+
+def resolve_executors(executors: Sequence[Executor | str] | None) -> ExecutorList:
     """The executors to ask, in order: those named (else the defaults), then those that end every list."""
     chosen = get_default_executors() if executors is None else tuple(_resolve(ex) for ex in executors)
-    return (*dict.fromkeys((*chosen, *get_always_executors())),)
+    return ExecutorList(dict.fromkeys((*chosen, *get_always_executors())), named=executors is not None)
 
 
 def _resolve(executor: Any) -> Executor:

@@ -38,10 +38,10 @@ class Options:
         self.own_name = own_name
         self.extra = dict(extra or {})
 
-    def resolved_executors(self) -> tuple[Executor, ...]:
+    def resolved_executors(self) -> Sequence[Executor]:
         """The executors to ask, in order."""
         if self.exact:
-            return tuple(self.executors or ())  # type: ignore[arg-type]
+            return self.executors or ()  # type: ignore[return-value]
         return resolve_executors(self.executors)
 
     def name_for(self, fn: Any) -> str:

@@ -51,13 +51,14 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule
     registered = _registered.get(sym.id)
     # Asking who takes an operation takes time; only where one of them brings a rule it matters.
     bring = any((found := ex.implmap.get(sym.id)) is not None and found.grad_transform is not None for ex in executors)
+    named = getattr(executors, "named", True)  # as `thunder.extend.are_named`, a floor above
     for executor in executors if bring else ():
         if executor.is_fallback and registered is not None:
             break  # what was registered is meant to be used
-        rule = executor.grad_rule(bsym)
+        rule = executor.grad_rule(bsym, named=named)
         if rule is not None:
             return rule
-        if executor.takes(bsym):
+        if executor.takes(bsym, named=named):
             break  # it runs the operation and brings no rule
     rule = registered or sym.grad_rule
     if rule is None and sym.vjp_rule is not None:

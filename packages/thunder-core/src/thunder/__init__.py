@@ -30,6 +30,7 @@ _ATTRIBUTES = {
         ("grad", "grad_and_value", "value_and_grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian"),
         "thunder.frontend.functional",
     ),
+    "disable": "thunder.frontend.disabled",
     "Transform": "thunder.transforms.base",
     "diff_traces": "thunder.core.history",
     "provenance": "thunder.core.history",

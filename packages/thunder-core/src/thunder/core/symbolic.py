@@ -340,7 +340,8 @@ class Symbols:
         return Undecided(
             f"the program needs to know {asked}, which is computed by the program and not known while tracing. Ways "
             "out: compute with tensors (torch.where, masks), choose with torch.cond, say what always holds with "
-            "torch._check(...), pass the number as an argument, or call thunder.jit on the parts before and after"
+            "torch._check(...), pass the number as an argument, call thunder.jit on the parts before and after, or put "
+            "the line into a function that stays Python (thunder.disable)"
         )
 
     # -- text ---------------------------------------------------------------------------------------------------------

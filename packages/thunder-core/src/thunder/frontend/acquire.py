@@ -149,6 +149,8 @@ def _run(
                 result = recorder.context.run(_result, fn, *copies)
     finally:
         writes += recorder.undo()
+    if tracer.in_pieces is not None:
+        raise tracer.in_pieces  # the program has caught it
     for lifted in tracer.inputs:
         given = lifted.handle.given_attributes
         if given:

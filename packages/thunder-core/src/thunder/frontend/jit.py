@@ -18,6 +18,7 @@ from thunder.extend import Executor, get_executor, implementations_epoch, resolv
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
+from thunder.frontend.disabled import Pieces, RunsInPieces
 from thunder.frontend.effects import RunsEagerly
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.modes import mode_around
@@ -40,6 +41,8 @@ class CompileStats:
         self.refused: list[str] = []
         self.eager: str | None = None  # why it is not compiled any more
         self.constant: str | None = None  # why numbers that change are constants all the same
+        self.in_pieces: str | None = None  # why only the modules that it calls are programs
+        self.pieces: Pieces | None = None
 
     @property
     def calls(self) -> int:
@@ -69,6 +72,8 @@ class CompileStats:
     def explain(self) -> str:
         """Why the last call that compiled had to, and what keeps its program from being used again."""
         lines = [f"{self.calls} calls: {self.cache_hits} by a cached program, {self.cache_misses} traced"]
+        if self.pieces is not None:
+            lines[0] += f"; {self.pieces.calls} in pieces"
         if self.refused:
             lines.append("the last trace was needed because")
             lines += [f"  {reason}" for reason in dict.fromkeys(self.refused)]
@@ -80,10 +85,17 @@ class CompileStats:
             lines.append(f"sizes and numbers are constants, since with symbolic ones it failed: {self.constant}")
         if self.eager is not None:
             lines.append(f"calls run eagerly now: {self.eager}")
+        if self.pieces is not None:
+            lines.append(f"it runs as Python, and each module that it calls as a program: {self.in_pieces}")
+            for program in self.pieces.programs:
+                stats = program._stats
+                lines.append(f"  {program!r}: {stats.calls} calls, {stats.cache_misses} traced")
         return "\n".join(lines)
 
     def _last(self) -> Specialization:
         if self.last is None:
+            if self.in_pieces is not None:
+                raise RuntimeError(f"there are no traces, as it runs as Python: {self.in_pieces}")
             raise RuntimeError("it has not been called yet, so there are no traces: call it once first")
         return self.last
 
@@ -150,6 +162,8 @@ class JitFunction:
         mode = mode_around()
         if mode is not None:
             return self._under_mode(mode, args, kwargs)
+        if self._stats.pieces is not None:
+            return self._stats.pieces(self._fn, args, kwargs)
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
             self._stats.uncacheable = "its parameters are made by its first call"
             return self._eagerly(args, kwargs)
@@ -159,21 +173,29 @@ class JitFunction:
             if refused and self._options.cache != "no caching":
                 self._cache.learn(refused, args, kwargs)
             refused.clear()  # they hold what was found in the call
+            found: tuple[Acquired, Specialization] | None = None
             try:
-                acquired, specialization = self._compile(args, kwargs)
+                found = self._compile(args, kwargs)
+            except RunsInPieces as reason:
+                self._go_in_pieces(str(reason))
             except RunsEagerly as once:
                 self._stats.uncacheable = str(once)
-                return self._eagerly(args, kwargs)
-            self._stats.last = specialization
-            self._stats.uncacheable = acquired.uncacheable
-            self._stats.constant = self._cache.dynamic.given_up
-            self._keep(specialization, args, kwargs)
-            inputs: Any = [*[x.tensor for x in acquired.inputs], *[number.value for number in acquired.numbers]]
-            if acquired.epilogue is not None:
-                inputs = inputs, acquired.targets
-            if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
-                inputs = specialization.prologue(*args, **kwargs)  # a transform says what the inputs are
-            del acquired  # the user's tensors live no longer than in eager
+            if found is not None:
+                acquired, specialization = found
+                self._stats.last = specialization
+                self._stats.uncacheable = acquired.uncacheable
+                self._stats.constant = self._cache.dynamic.given_up
+                self._keep(specialization, args, kwargs)
+                inputs: Any = [*[x.tensor for x in acquired.inputs], *[number.value for number in acquired.numbers]]
+                if acquired.epilogue is not None:
+                    inputs = inputs, acquired.targets
+                if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
+                    inputs = specialization.prologue(*args, **kwargs)  # a transform says what the inputs are
+                del acquired  # the user's tensors live no longer than in eager
+        if found is None:
+            pieces = self._stats.pieces
+            return self._eagerly(args, kwargs) if pieces is None else pieces(self._fn, args, kwargs)
+        del found
         return specialization.call(inputs)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Acquired, Specialization]:
@@ -235,6 +257,18 @@ class JitFunction:
                 around.enter_context(transform.tracing())
             return self._fn(*args, **kwargs)
 
+    def _go_in_pieces(self, reason: str) -> None:
+        """Runs as Python from now on, as do the modules that call a function that thunder.disable has marked."""
+        derived = isinstance(self._fn, functools.partial) and self._fn.func.__module__.startswith("thunder.frontend.")
+        if derived or not self._autograd or any(t.is_needed for t in self._transforms):
+            raise TracingError(f"{self!r} is transformed as a whole, but {reason}: leave that call out of it")
+        self._stats.in_pieces = reason
+        self._stats.pieces = Pieces(self)
+
+    def of_part(self, module: torch.nn.Module) -> JitFunction:
+        """The program of a module that this one calls, where it runs in pieces."""
+        return JitFunction(module, self._options, transforms=self._transforms)
+
     def _under_mode(self, mode: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that a torch function mode of the user's is to see."""
         reason = f"the torch function mode {mode} is active, which is to see the calls that the program makes"
@@ -267,7 +301,7 @@ class JitFunction:
     def reset(self) -> None:
         """Forgets what has been compiled."""
         self._cache.clear()
-        self._stats.eager = None
+        self._stats.eager = self._stats.in_pieces = self._stats.pieces = None
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction:
         """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself.

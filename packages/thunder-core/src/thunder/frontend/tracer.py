@@ -121,6 +121,7 @@ class Tracer:
         self.kernels_around = modes.attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
         self.uncacheable: str | None = None  # why this trace is good for one call only
+        self.in_pieces: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
         self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
         self.parts: list[Part] = []  # those that are being traced to be transformed (`frontend/parts.py`)

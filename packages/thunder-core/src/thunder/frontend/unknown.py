@@ -51,7 +51,8 @@ def asks_for_value(what: str) -> TracingError:
     return TracingError(
         f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
         "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
-        "computed with; pass the number as an argument; or call thunder.jit on the parts before and after this line"
+        "computed with; pass the number as an argument; call thunder.jit on the parts before and after this line; or "
+        "put the line into a function that stays Python (thunder.disable)"
     )
 
 

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention in steps of torch, where cuDNN turns out to have no plan for what it was asked to do.
+
+Its results are those of the kernels, so that either direction can run here. It takes the memory of all attention
+weights, and is what the operators of the executor are defined to compute.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import torch
+
+__all__ = ["backward", "forward", "seed"]
+
+Tensor: TypeAlias = torch.Tensor
+Optional: TypeAlias = torch.Tensor | None
+
+
+def seed(device: Any) -> Tensor:
+    """A seed and an offset for random numbers, drawn from torch's generator of the device."""
+    return torch.empty(2, dtype=torch.int64, device=device).random_()
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+def _summed(x: Tensor, like: Tensor) -> Tensor:
+    b, h, s, d = like.shape
+    return x.reshape(b, h, -1, s, d).sum(2).to(like.dtype)
+
+
+def _scores(query: Tensor, key: Tensor, bias: Optional, causal: str | None, scale: float) -> Tensor:
+    scores = _wide(query) @ _wide(_repeated(key, query.shape[1])).mT * scale
+    if bias is not None:
+        scores = scores + bias
+    if causal is not None:
+        rows, columns = scores.shape[-2:]
+        allowed = torch.ones(rows, columns, dtype=torch.bool, device=query.device)
+        allowed = allowed.tril(0 if causal == "top-left" else columns - rows)
+        scores = scores.masked_fill(~allowed, -math.inf)
+    return scores
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention, and the logarithm of each row's sum of exponentials."""
+    scores = _scores(query, key, bias, causal, scale)
+    sums = scores.logsumexp(-1)
+    out = torch.softmax(scores, -1).nan_to_num(0.0) @ _wide(_repeated(value, query.shape[1]))
+    return out.to(query.dtype), sums
+
+
+def backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
+    causal: str | None, scale: float, bias_grad: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The gradients of query, key and value, and of the bias if it is asked for."""
+    heads, g = query.shape[1], _wide(grad)
+    sums = sums.masked_fill(sums.isinf(), 0.0).unsqueeze(-1)
+    weights = (_scores(query, key, bias, causal, scale) - sums).exp()
+    of_scores = weights * (g @ _wide(_repeated(value, heads)).mT - (g * _wide(out)).sum(-1, keepdim=True))
+    of_query = (of_scores @ _wide(_repeated(key, heads)) * scale).to(query.dtype)
+    of_key = _summed(of_scores.mT @ _wide(query) * scale, key)
+    of_value = _summed(weights.mT @ g, value)
+    if not bias_grad or bias is None:
+        return of_query, of_key, of_value
+    return of_query, of_key, of_value, of_scores.sum_to_size(bias.shape).to(bias.dtype)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cuDNN's graphs for attention, forward and backward, from shapes, strides and flags.
+
+A `Call` says all that a graph depends on, so it is also the key that its plan is kept under. Tensors are
+(batch, heads, length, width) here; cuDNN takes any strides in which the last dimension is dense.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from thunder_ex_cudnn.plans import Context, Ints, Plan, library, packed_strides
+
+__all__ = ["Call", "backward_plan", "fits", "forward_plan"]
+
+_ALIGNED = 16  # bytes: where tensors and their rows have to begin
+
+
+class Call(NamedTuple):
+    """One kind of call. Layouts are (shape, strides); those that a call does not have are None."""
+
+    dtype: torch.dtype
+    query: tuple[Ints, Ints]
+    key: tuple[Ints, Ints]
+    value: tuple[Ints, Ints]
+    bias: tuple[Ints, Ints] | None
+    causal: str | None
+    scale: float
+    dropout_p: float
+    lengths: bool
+    grad: tuple[Ints, Ints] | None = None
+    out: tuple[Ints, Ints] | None = None
+    bias_dtype: torch.dtype | None = None
+    bias_grad: bool = False
+    deterministic: bool = False
+
+
+def fits(shape: Ints, strides: Ints, itemsize: int) -> bool:
+    """Whether cuDNN can read a tensor of queries, keys, values or their gradients as it lies in memory."""
+    if strides[-1] != 1:
+        return False
+    step = _ALIGNED // itemsize
+    return all(n == 1 or (s > 0 and s % step == 0) for n, s in zip(shape[:-1], strides[:-1]))
+
+
+def _type(dtype: torch.dtype) -> Any:
+    kinds = library().data_type
+    names = {torch.float16: "HALF", torch.bfloat16: "BFLOAT16", torch.float32: "FLOAT", torch.int32: "INT32"}
+    return getattr(kinds, names.get(dtype, "INT64"))
+
+
+class _Description:
+    """A graph that is being described, and its tensors in the order in which they will be handed over."""
+
+    def __init__(self, context: Context, dtype: torch.dtype):
+        kinds = library().data_type
+        self.graph: Any = library().pygraph(
+            name="thunder",
+            io_data_type=_type(dtype),
+            intermediate_data_type=kinds.FLOAT,
+            compute_data_type=kinds.FLOAT,
+            handle=context.handle,
+        )
+        self.tensors: list[Any] = []
+        self.outputs: list[tuple[Ints, Ints, torch.dtype]] = []
+
+    def input(self, name: str, layout: tuple[Ints, Ints], dtype: torch.dtype) -> Any:
+        shape, strides = layout
+        # The stride of a dimension of one element means nothing, and may be anything.
+        dense = packed_strides(shape, strides)
+        steps = [d if n == 1 else s for n, s, d in zip(shape, strides, dense)]
+        made = self.graph.tensor(name=name, dim=list(shape), stride=steps, data_type=_type(dtype))
+        self.tensors.append(made)
+        return made
+
+    def number(self, name: str) -> Any:
+        return self.input(name, ((1, 1, 1, 1), (1, 1, 1, 1)), torch.int64)
+
+    def output(self, made: Any, shape: Ints, strides: Ints, dtype: torch.dtype) -> None:
+        made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(_type(dtype))
+        self.tensors.append(made)
+        self.outputs.append((shape, strides, dtype))
+
+
+def _options(call: Call, d: _Description) -> dict[str, Any]:
+    """What is said of masks, lengths and dropout, alike in both directions; its tensors come in this order."""
+    cudnn = library()
+    how: dict[str, Any] = {"attn_scale": call.scale}
+    if call.bias is not None:
+        how["bias"] = d.input("bias", call.bias, call.bias_dtype or call.dtype)
+    if call.lengths:
+        batch = ((call.query[0][0], 1, 1, 1), (1, 1, 1, 1))
+        how["use_padding_mask"] = True
+        how["seq_len_q"] = d.input("lengths_q", batch, torch.int32)
+        how["seq_len_kv"] = d.input("lengths_kv", batch, torch.int32)
+    if call.dropout_p:
+        how["dropout"] = (call.dropout_p, d.number("seed"), d.number("offset"))
+    if call.causal is not None:
+        sides = cudnn.diagonal_alignment
+        how["diagonal_alignment"] = sides.TOP_LEFT if call.causal == "top-left" else sides.BOTTOM_RIGHT
+        how["diagonal_band_right_bound"] = 0
+    return how
+
+
+def _out_layout(call: Call) -> tuple[Ints, Ints]:
+    """The result lies in memory as the queries do."""
+    shape = (*call.query[0][:3], call.value[0][3])
+    return shape, packed_strides(shape, call.query[1])
+
+
+def _sums_layout(call: Call) -> tuple[Ints, Ints]:
+    b, h, s, _ = call.query[0]
+    return (b, h, s, 1), (h * s, s, 1, 1)
+
+
+def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
+    """Takes query, key, value, the options' tensors, the result and, if asked for, the sums of exponentials."""
+    d = _Description(context, call.dtype)
+    q, k, v = (d.input(n, getattr(call, n), call.dtype) for n in ("query", "key", "value"))
+    out, stats = d.graph.sdpa(q, k, v, generate_stats=sums, **_options(call, d))
+    d.output(out, *_out_layout(call), call.dtype)
+    if sums:
+        d.output(stats, *_sums_layout(call), torch.float32)
+    return context.finish(d.graph, d.tensors, d.outputs)
+
+
+def backward_plan(context: Context, call: Call) -> Plan:
+    """Takes query, key, value, result, its gradient, the sums, the options' tensors, and then the gradients."""
+    assert call.grad is not None and call.out is not None
+    d = _Description(context, call.dtype)
+    names = ("query", "key", "value", "out", "grad")
+    q, k, v, out, grad = (d.input(n, getattr(call, n), call.dtype) for n in names)
+    stats = d.input("sums", _sums_layout(call), torch.float32)
+    how = _options(call, d)
+    of_bias = None
+    if call.bias_grad and call.bias is not None:
+        dense = packed_strides(call.bias[0], (4, 3, 2, 1))
+        of_bias = d.graph.tensor(
+            name="of_bias", dim=list(call.bias[0]), stride=list(dense), data_type=_type(call.dtype)
+        )
+        how["dBias"] = of_bias
+    if call.deterministic:
+        how["use_deterministic_algorithm"] = True
+    made = d.graph.sdpa_backward(q, k, v, out, grad, stats, **how)
+    for gradient, (shape, strides) in zip(made, (call.query, call.key, call.value)):
+        d.output(gradient, shape, packed_strides(shape, strides), call.dtype)
+    if of_bias is not None and call.bias is not None:
+        d.output(of_bias, call.bias[0], packed_strides(call.bias[0], (4, 3, 2, 1)), call.dtype)
+    return context.finish(d.graph, d.tensors, d.outputs)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which attention the executor takes, and what it makes of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from thunder.core import dtypes
+from thunder.core.transforms import get_grad, put_grad, put_grads
+from thunder_ex_cudnn.attention import operators
+from thunder_ex_cudnn.machine import unusable_device
+
+__all__ = ["DTYPES", "register", "takes", "why_not_shapes"]
+
+DTYPES = ("float16", "bfloat16")
+_TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
+_STEP = 8  # cuDNN reads rows in pieces of 16 bytes
+_WIDEST = 256  # what its backward kernels take
+
+
+def why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
+    """Why cuDNN has no kernels for tensors of these devices, dtypes and shapes; None where it has."""
+    reason = unusable_device(query.device)
+    if reason is not None:
+        return reason
+    if query.device != key.device or query.device != value.device:
+        return "its tensors are on several devices"
+    if query.dtype not in _TAKEN:
+        return f"takes {' and '.join(DTYPES)}, not {query.dtype}"
+    if not query.ndim == key.ndim == value.ndim == 4:
+        return "takes tensors of four dimensions: batch, heads, length and width"
+    if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
+        return "query, key and value have to have the same batch"
+    if key.shape[1] != value.shape[1] or key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+        return "key and value have to have the same number of heads, which divides that of the query"
+    if any(n == 0 for x in (query, key, value) for n in x.shape):
+        return "there is nothing to compute for tensors without elements"
+    for width in (query.shape[3], value.shape[3]):
+        if width % _STEP or width > _WIDEST:
+            return f"takes heads of a width that is a multiple of {_STEP} and at most {_WIDEST}, not {width}"
+    return None
+
+
+def _why_not_mask(query: Any, key: Any, mask: Any, is_causal: bool) -> str | None:
+    if mask is None:
+        return None
+    if is_causal:
+        return "takes a mask or is_causal, not both"
+    if mask.device != query.device:
+        return "its tensors are on several devices"
+    if mask.ndim > 4:
+        return "takes masks of at most four dimensions"
+    full = (*query.shape[:3], key.shape[2])
+    if any(n not in (1, m) for n, m in zip(mask.shape[::-1], full[::-1])):
+        return f"takes masks that can be expanded to {full}, not {tuple(mask.shape)}"
+    return None
+
+
+def takes(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> bool | str:  # fmt: skip
+    """True, or why not."""
+    reason = why_not_shapes(query, key, value) or _why_not_mask(query, key, attn_mask, is_causal)
+    if reason is not None:
+        return reason
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        return "heads of key and value are shared only with enable_gqa=True"
+    if not 0 <= dropout_p < 1:
+        return "there is nothing to compute where dropout leaves nothing"
+    if not torch.backends.cuda.cudnn_sdp_enabled():
+        return "torch.backends.cuda.enable_cudnn_sdp(False), or sdpa_kernel, says not to use cuDNN"
+    return True
+
+
+def bias_of(mask: Any, query: Any, key: Any) -> Any:
+    """What a mask adds to the scores, with four dimensions and with all rows and columns."""
+    import thunder.torch as ltorch
+
+    if mask is None:
+        return None
+    if mask.dtype is dtypes.bool8:
+        mask = ltorch.where(mask, 0.0, -math.inf)
+    shape = (*([1] * (4 - mask.ndim)), *mask.shape)
+    mask = ltorch.to(mask, query.dtype)
+    if shape != tuple(mask.shape):
+        mask = ltorch.reshape(mask, shape)
+    full = (*shape[:2], query.shape[2], key.shape[2])
+    return mask if shape == full else ltorch.expand(mask, full)
+
+
+def register(registry: Any, executor: str) -> dict[str, Any]:
+    """Brings the operators, and says what they stand for."""
+    import thunder.torch as ltorch
+
+    found = operators.register(registry, executor)
+    plain = found["cudnn_attention"]
+    forward, backward = found["cudnn_attention_forward"], found["cudnn_attention_backward"]
+    dropout, dropout_backward = found["cudnn_attention_dropout_forward"], found["cudnn_attention_dropout_backward"]
+
+    def execution(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        how = (bias_of(attn_mask, query, key), "top-left" if is_causal else None, _scale(query, scale))
+        if dropout_p:
+            return dropout(query, key, value, *how, float(dropout_p))[0]
+        return plain(query, key, value, *how)
+
+    def gradient(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        bias, causal, factor = bias_of(attn_mask, query, key), "top-left" if is_causal else None, _scale(query, scale)
+        added = bias is not None and attn_mask.dtype is not dtypes.bool8
+        if dropout_p:
+            p = float(dropout_p)
+            out, sums, seed = dropout(query, key, value, bias, causal, factor, p)
+            args = (query, key, value, out, sums, seed, bias, causal, factor, p, added)
+            grads = dropout_backward(get_grad(out), *args)
+        else:
+            out, sums = forward(query, key, value, bias, causal, factor)
+            grads = backward(get_grad(out), query, key, value, out, sums, bias, causal, factor, added)
+        put_grads((query, key, value), grads[:3])
+        if added:
+            put_grad(attn_mask, ltorch.to(ltorch.sum_to_size(grads[3], attn_mask.shape), attn_mask.dtype))
+        return out
+
+    registry.register_implementation(
+        ltorch.scaled_dot_product_attention,
+        executor=executor,
+        checker=takes,
+        execution_transform=execution,
+        grad_transform=gradient,
+    )
+    return found
+
+
+def _scale(query: Any, scale: float | None) -> float:
+    return 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators of the attention executor: what they compute, in operations of torch, and how they are run.
+
+`causal` says where a triangle of what may be seen is put: "top-left", "bottom-right", or None. `bias` has four
+dimensions and is added to the scores. What an operator means is written with torch's operations, so that its metadata,
+and its own gradient where somebody differentiates twice, follow. Dropout by cuDNN's random numbers is no such thing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core import dtypes
+from thunder.core.errors import UnsupportedError
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import OpTags
+from thunder_ex_cudnn.attention import run
+
+__all__ = ["Backward", "DropoutBackward", "DropoutForward", "Forward", "Plain", "register"]
+
+
+def _masked(query: Any, key: Any, bias: Any, causal: str | None) -> tuple[Any, bool]:
+    """Bias and triangle as torch's attention takes them."""
+    if causal is None:
+        return bias, False
+    if causal == "top-left" and bias is None:
+        return None, True
+    rows, columns = query.shape[-2], key.shape[-2]
+    shift = 0 if causal == "top-left" else columns - rows
+    first = ltorch.unsqueeze(ltorch.arange(rows, device=query.device), 1) + shift
+    allowed = ltorch.arange(columns, device=query.device) <= first
+    if bias is None:
+        return allowed, False
+    return ltorch.where(allowed, bias, -math.inf), False
+
+
+class Plain:
+    """`cudnn_attention`: the result alone."""
+
+    @staticmethod
+    def like(query: Any, key: Any, value: Any, bias: Any, causal: str | None, scale: float) -> Any:
+        """What it computes."""
+        mask, is_causal = _masked(query, key, bias, causal)
+        grouped = query.shape[1] != key.shape[1]
+        return ltorch.scaled_dot_product_attention(
+            query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=grouped
+        )
+
+    run = staticmethod(run.attention)
+
+
+class Forward:
+    """`cudnn_attention_forward`: the result, and the logarithm of each row's sum of exponentials."""
+
+    @staticmethod
+    def like(query: Any, key: Any, value: Any, bias: Any, causal: str | None, scale: float) -> tuple[Any, Any]:
+        """What it computes."""
+        mask, is_causal = _masked(query, key, bias, causal)
+        return ltorch.attention_forward(query, key, value, mask, is_causal, scale, "cudnn")
+
+    run = staticmethod(run.attention_forward)
+
+
+class Backward:
+    """`cudnn_attention_backward`: the gradients of query, key and value, and of the bias if it is asked for."""
+
+    @staticmethod
+    def like(
+        grad: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, bias: Any, causal: str | None, scale: float,
+        bias_grad: bool,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        """What it computes."""
+        mask, is_causal = _masked(query, key, bias, causal)
+        grads = ltorch.attention_backward(grad, query, key, value, mask, out, sums, is_causal, scale, "cudnn")
+        if not bias_grad:
+            return grads
+        of_bias = ltorch.attention_mask_grad(grad, query, key, value, mask, out, sums, is_causal, scale)
+        return *grads, ltorch.sum_to_size(of_bias, bias.shape)
+
+    run = staticmethod(run.attention_backward)
+
+
+class DropoutForward:
+    """`cudnn_attention_dropout_forward`: the result, the sums, and the seed and offset of the random numbers."""
+
+    @staticmethod
+    def meta(
+        query: TensorProxy, key: TensorProxy, value: TensorProxy, bias: TensorProxy | None, causal: str | None,
+        scale: float, dropout_p: float,
+    ) -> tuple[TensorProxy, TensorProxy, TensorProxy]:  # fmt: skip
+        """What its results are."""
+        out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
+        sums = TensorProxy(like=query, shape=query.shape[:-1], dtype=dtypes.float32)
+        return out, sums, TensorProxy(like=query, shape=(2,), dtype=dtypes.int64)
+
+    run = staticmethod(run.dropout_forward)
+
+
+class DropoutBackward:
+    """`cudnn_attention_dropout_backward`: the gradients of the former, which draws the same numbers again."""
+
+    @staticmethod
+    def meta(
+        grad: TensorProxy, query: TensorProxy, key: TensorProxy, value: TensorProxy, out: TensorProxy,
+        sums: TensorProxy, seed: TensorProxy, bias: TensorProxy | None, causal: str | None, scale: float,
+        dropout_p: float, bias_grad: bool,
+    ) -> tuple[TensorProxy, ...]:  # fmt: skip
+        """What its results are."""
+        of = (query, key, value, bias) if bias_grad and bias is not None else (query, key, value)
+        return tuple(TensorProxy(like=x) for x in of)
+
+    run = staticmethod(run.dropout_backward)
+
+
+def _no_second_gradient(*args: Any) -> Any:
+    raise UnsupportedError(
+        "the gradient of a gradient through attention with dropout is not supported, as in torch: use dropout_p=0 or "
+        "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+    )
+
+
+def register(registry: Any, executor: str) -> dict[str, Any]:
+    """Brings the operators; gives their symbols by name."""
+    matmul, random = (OpTags.MATMUL_OP,), (OpTags.MATMUL_OP, OpTags.RANDOM_OP)
+    found = {
+        name: registry.register_operator(name, executor=executor, like=of.like, fn=of.run, tags=matmul)
+        for name, of in (
+            ("cudnn_attention", Plain),
+            ("cudnn_attention_forward", Forward),
+            ("cudnn_attention_backward", Backward),
+        )
+    }
+    for name, drop, tags in (
+        ("cudnn_attention_dropout_forward", DropoutForward, random),
+        ("cudnn_attention_dropout_backward", DropoutBackward, matmul),
+    ):
+        found[name] = registry.register_operator(name, executor=executor, meta=drop.meta, fn=drop.run, tags=tags)
+    twice = found["cudnn_attention_dropout_backward"]
+    registry.register_implementation(twice, twice, executor=executor, grad_transform=_no_second_gradient)
+    return found

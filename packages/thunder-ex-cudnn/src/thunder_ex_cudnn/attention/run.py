@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention on real tensors: finds the plan for what it is called with, makes memory for the results, and runs it.
+
+What a call depends on is a tuple of shapes, strides and flags, under which its plan is kept. Where cuDNN cannot read a
+tensor as it lies in memory the plan is for a copy of it; where it has no plan at all torch computes, which is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from thunder_ex_cudnn.attention import fallback
+from thunder_ex_cudnn.attention.graphs import Call, backward_plan, fits, forward_plan
+from thunder_ex_cudnn.plans import Context, Unsupported, context, current_device, new_tensor
+
+__all__ = ["attention", "attention_backward", "attention_forward", "dropout_backward", "dropout_forward"]
+
+Tensor: TypeAlias = torch.Tensor
+Optional: TypeAlias = torch.Tensor | None
+_log = logging.getLogger("thunder.cudnn")
+
+
+class _Copied:
+    """Stands where a plan would: some of the tensors have to be copied first."""
+
+    def __init__(self, which: tuple[bool, ...]):
+        self.which = which
+
+
+def _layout(x: Optional) -> Any:
+    return None if x is None else (tuple(x.shape), x.stride())
+
+
+def _misaligned(tensors: Sequence[Tensor]) -> bool:
+    return any(x.data_ptr() & 15 for x in tensors)
+
+
+def _readable(tensors: Sequence[Tensor]) -> _Copied | None:
+    which = tuple(not fits(tuple(x.shape), x.stride(), x.element_size()) for x in tensors)
+    return _Copied(which) if any(which) else None
+
+
+def _copies(tensors: Sequence[Tensor], found: Any) -> list[Tensor]:
+    """The tensors, with copies of those that cuDNN cannot read."""
+    which = found.which if isinstance(found, _Copied) else [False] * len(tensors)
+    return [
+        x.clone(memory_format=torch.contiguous_format) if copied or x.data_ptr() & 15 else x
+        for x, copied in zip(tensors, which)
+    ]
+
+
+def _planned(here: Context, key: Any, tensors: Sequence[Tensor], build: Any) -> Any:
+    """What is kept under a key that was not known: a plan, what has to be copied, or None where cuDNN has no plan."""
+
+    def make(here: Context) -> Any:
+        copied = _readable(tensors)
+        if copied is not None:
+            return copied
+        try:
+            return build(here)
+        except Unsupported as error:
+            shapes = ", ".join(str(tuple(x.shape)) for x in tensors[:3])
+            _log.warning("attention of %s is left to torch: %s", shapes, error)
+            return None
+
+    return here.make(key, make)
+
+
+def _results(plan: Any) -> list[Tensor]:
+    return [new_tensor(shape, strides, dtype) for shape, strides, dtype in plan.outputs]
+
+
+# -- forward -----------------------------------------------------------------------------------------------------------
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float, dropout_p: float,
+    seed: Optional, sums: bool,
+) -> Any:  # fmt: skip
+    """The results of the plan, a list; None where cuDNN has none."""
+    device = query.get_device()
+    if device != current_device():
+        with torch.cuda.device(device):
+            return _forward(query, key, value, bias, causal, scale, dropout_p, seed, sums)
+    here = context(device)
+    masked = None if bias is None else (bias.shape, bias.stride(), bias.dtype)
+    kind = (
+        sums, query.dtype, query.shape, query.stride(), key.shape, key.stride(), value.shape, value.stride(), masked,
+        causal, scale, dropout_p,
+    )  # fmt: skip
+    plan: Any = here.plans.get(kind, here)
+    tensors = (query, key, value)
+    if plan is here:
+
+        def build(here: Context) -> Any:
+            layouts = (_layout(query), _layout(key), _layout(value), _layout(bias))
+            added = None if bias is None else bias.dtype
+            how = Call(query.dtype, *layouts, causal, scale, dropout_p, False, bias_dtype=added)
+            return forward_plan(here, how, sums=sums)
+
+        plan = _planned(here, kind, tensors, build)
+    if plan is None:
+        return None
+    if type(plan) is _Copied or (query.data_ptr() | key.data_ptr() | value.data_ptr()) & 15:
+        query, key, value = _copies(tensors, plan)
+        return _forward(query, key, value, bias, causal, scale, dropout_p, seed, sums)
+    made = _results(plan)
+    options = () if bias is None else (bias,)
+    if dropout_p and seed is not None:
+        options += (seed[:1], seed[1:])
+    plan.run((query, key, value, *options, *made))
+    return made
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float) -> Tensor:
+    """softmax(query @ key.T * scale + bias) @ value."""
+    made = _forward(query, key, value, bias, causal, scale, 0.0, None, False)
+    return fallback.forward(query, key, value, bias, causal, scale)[0] if made is None else made[0]
+
+
+def attention_forward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention, and the logarithm of each row's sum of exponentials."""
+    made = _forward(query, key, value, bias, causal, scale, 0.0, None, True)
+    if made is None:
+        return fallback.forward(query, key, value, bias, causal, scale)
+    return made[0], made[1].squeeze(3)
+
+
+def dropout_forward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float, dropout_p: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention with dropout, the sums, and the seed and offset of cuDNN's own random numbers.
+
+    Both are drawn from torch's generator of the device: they repeat with its seed, also when a CUDA graph is replayed.
+    """
+    seed = fallback.seed(query.device)
+    made = _forward(query, key, value, bias, causal, scale, dropout_p, seed, True)
+    if made is None:
+        raise Unsupported(f"attention with dropout of a query of shape {tuple(query.shape)}")
+    return made[0], made[1].squeeze(3), seed
+
+
+# -- backward ----------------------------------------------------------------------------------------------------------
+def _backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
+    causal: str | None, scale: float, dropout_p: float, seed: Optional, bias_grad: bool,
+) -> Any:  # fmt: skip
+    device = query.get_device()
+    if device != current_device():
+        with torch.cuda.device(device):
+            return _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
+    here = context(device)
+    masked = None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias_grad)
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    kind = (
+        deterministic, query.dtype, query.shape, query.stride(), key.shape, key.stride(), value.shape, value.stride(),
+        out.stride(), grad.stride(), masked, causal, scale, dropout_p,
+    )  # fmt: skip
+    plan: Any = here.plans.get(kind, here)
+    tensors = (query, key, value, out, grad)
+    if plan is here:
+
+        def build(here: Context) -> Any:
+            layouts = (_layout(query), _layout(key), _layout(value), _layout(bias))
+            further = (_layout(grad), _layout(out), None if bias is None else bias.dtype)
+            how = Call(query.dtype, *layouts, causal, scale, dropout_p, False, *further, bias_grad, deterministic)
+            return backward_plan(here, how)
+
+        plan = _planned(here, kind, tensors, build)
+    if plan is None:
+        return None
+    if type(plan) is _Copied or _misaligned(tensors):
+        query, key, value, out, grad = _copies(tensors, plan)
+        return _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
+    made = _results(plan)
+    options = () if bias is None else (bias,)
+    if dropout_p and seed is not None:
+        options += (seed[:1], seed[1:])
+    plan.run((query, key, value, out, grad, sums.contiguous(), *options, *made))
+    return made
+
+
+def attention_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
+    causal: str | None, scale: float, bias_grad: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The gradients of query, key and value, and of the bias if it is asked for."""
+    made = _backward(grad, query, key, value, out, sums, bias, causal, scale, 0.0, None, bias_grad)
+    if made is None:
+        made = fallback.backward(grad, query, key, value, out, sums, bias, causal, scale, bias_grad)
+    return tuple(made)
+
+
+def dropout_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, seed: Tensor, bias: Optional,
+    causal: str | None, scale: float, dropout_p: float, bias_grad: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The gradients of `dropout_forward`, which draws the same numbers again."""
+    made = _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
+    if made is None:
+        raise Unsupported(f"the gradient of attention with dropout of a query of shape {tuple(query.shape)}")
+    return tuple(made)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where cuDNN's graphs can run: which frontend, library and GPU they need, and what is missing where they cannot.
+
+Nothing here imports torch or the frontend unless all that can be asked without them is there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thunder.plugins import Env
+
+__all__ = ["FRONTEND", "unusable_device", "why_not"]
+
+FRONTEND = "nvidia-cudnn-frontend"
+OLDEST_FRONTEND = (1, 32)
+OLDEST_CUDNN = (9, 19)  # the oldest with which the executor's tests have passed
+OLDEST_GPU = (8, 0)
+_INSTALL = f"pip install --no-deps '{FRONTEND}>={'.'.join(map(str, OLDEST_FRONTEND))}'"
+
+
+def unusable_device(device: object) -> str | None:
+    """Why cuDNN cannot run on a device of this type; None when it can."""
+    kind = getattr(device, "type", str(device))
+    return None if kind == "cuda" else f"cuDNN runs on NVIDIA GPUs, not on {kind}"
+
+
+def why_not(env: Env) -> str | None:
+    """Why cuDNN's graphs cannot run on this machine; None when they can."""
+    version = env.version_of(FRONTEND)
+    if version is None or not env.has_module("cudnn"):
+        return f"needs cuDNN's Python frontend, which is not installed: {_INSTALL}"
+    if _numbers(version) < OLDEST_FRONTEND:
+        return f"needs {FRONTEND} 1.32 or newer, and {version} is installed: {_INSTALL}"
+    if env.cuda_error is not None:
+        return f"needs an NVIDIA GPU: {env.cuda_error}"
+    old = [f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in env.devices if gpu.capability < OLDEST_GPU]
+    if len(old) == len(env.devices):
+        return f"needs a GPU of compute capability 8.0 or newer, and there is only {', '.join(old) or 'none'}"
+    return _why_not_loaded(version)
+
+
+def _why_not_loaded(version: str) -> str | None:
+    """What importing the frontend says: it was built for another Python, or finds no cuDNN, an old one, or another."""
+    own = importlib.import_module("torch").backends.cudnn.version()  # torch loads its cuDNN: the frontend finds it
+    try:
+        cudnn: Any = importlib.import_module("cudnn")
+    except Exception as error:
+        return f"{FRONTEND} {version} cannot be imported ({type(error).__name__}: {error}): {_INSTALL}"
+    try:
+        found = int(cudnn.backend_version())
+    except Exception as error:
+        return f"{FRONTEND} {version} finds no cuDNN ({error}): pip install nvidia-cudnn-cu13"
+    oldest = OLDEST_CUDNN[0] * 10000 + OLDEST_CUDNN[1] * 100
+    if found < oldest:
+        return f"needs cuDNN {'.'.join(map(str, OLDEST_CUDNN))} or newer, and {_written(found)} was loaded"
+    if own is not None and own // 10000 != found // 10000:
+        return f"torch uses cuDNN {_written(own)} and {FRONTEND} found {_written(found)}, which do not go together"
+    return None
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _written(version: int) -> str:
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: cuDNN graphs that are built once for shapes, strides and flags, and then executed with next to no work.
+
+cuDNN's handles belong to one thread (autograd runs backward programs in threads of its own) and one device, so each
+thread has a `Context` for each device: a handle and a bounded table of plans. A call is a lookup and one execution in
+the current stream, with a workspace of torch's allocator.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["Context", "Plan", "Unsupported", "context", "current_device", "library", "new_tensor", "packed_strides"]
+
+_MOST = 256  # how many plans a thread keeps for a device; the oldest makes room
+
+Ints = tuple[int, ...]
+
+
+class Unsupported(RuntimeError):
+    """cuDNN has no plan for this."""
+
+
+def library() -> Any:
+    """cuDNN's Python frontend, loaded when it is first needed."""
+    return importlib.import_module("cudnn")
+
+
+class Plan:
+    """A graph that is ready to run: `run(buffers)` takes the tensors that it was described with, in that order.
+
+    outputs: the shape, strides and dtype of each tensor that the caller has to make for it.
+    """
+
+    __slots__ = ("context", "execute", "outputs", "uids", "workspace")
+
+    def __init__(self, context: Context, graph: Any, tensors: Sequence[Any], outputs: Sequence[Any]):
+        self.context = context
+        self.execute = graph.execute
+        self.uids = tuple(x.get_uid() for x in tensors)
+        self.workspace = int(graph.get_workspace_size())
+        self.outputs = tuple(outputs)
+
+    def run(self, buffers: tuple[torch.Tensor, ...]) -> None:
+        """Executes it on the current device, which has to be the plan's, in its current stream."""
+        context = self.context
+        stream = _stream(context.device)
+        handle = context.handle
+        if handle.stream != stream:
+            library().set_stream(handle, stream)
+        size = self.workspace
+        workspace = new_tensor((size,), (1,), torch.uint8) if size else None
+        self.execute(buffers, workspace, handle, tensor_uids=self.uids)
+
+
+class Context:
+    """What one thread has of cuDNN on one device."""
+
+    def __init__(self, device: int):
+        self.device = device
+        self.plans: dict[Hashable, Any] = {}
+        with torch.cuda.device(device):
+            self.handle = library().create_handle()
+        # Where the thread ends, not where the process does: CUDA may be gone by then.
+        weakref.finalize(self, library().destroy_handle, self.handle).atexit = False
+
+    def make(self, key: Hashable, build: Callable[[Context], Any]) -> Any:
+        """Keeps and gives what `build` makes for a key that is not in `plans`."""
+        with torch.cuda.device(self.device):
+            made = build(self)
+        if len(self.plans) >= _MOST:
+            del self.plans[next(iter(self.plans))]
+        self.plans[key] = made
+        return made
+
+    def finish(self, graph: Any, tensors: Sequence[Any], outputs: Sequence[Any]) -> Plan:
+        """The plan of a described graph, whose tensors are `tensors`; raises Unsupported where cuDNN has none."""
+        cudnn = library()
+        try:
+            graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        except (cudnn.cudnnGraphNotSupportedError, ValueError, RuntimeError) as error:
+            raise Unsupported(f"cuDNN {cudnn.backend_version()} has no plan for this: {error}") from error
+        return Plan(self, graph, tensors, outputs)
+
+
+class _Threads(threading.local):
+    def __init__(self) -> None:
+        self.contexts: dict[int, Context] = {}
+
+
+_threads = _Threads()
+
+
+def context(device: int) -> Context:
+    """This thread's plans for a device, which has to be the current one when they run."""
+    found = _threads.contexts.get(device)
+    if found is None:
+        found = _threads.contexts[device] = Context(device)
+    return found
+
+
+def packed_strides(shape: Ints, strides: Ints) -> Ints:
+    """The strides of a tensor of that shape without gaps whose dimensions are nested as those of `strides` are.
+
+    The last dimension is innermost; those of one element, whose strides mean nothing, are outermost.
+    """
+    last = len(shape) - 1
+    out, step = [0] * len(shape), 1
+    for dim in sorted(range(len(shape)), key=lambda d: (d != last, shape[d] == 1, strides[d], -d)):
+        out[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(out)
+
+
+def _public_allocation(shape: Ints, strides: Ints, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
+def _no_stream(device: int) -> int:
+    raise RuntimeError("this torch has no CUDA")
+
+
+def _no_device() -> int:
+    return -1
+
+
+# torch's own entrances for generated code, which take a third of the time; where they are gone, the public ones.
+try:
+    from torch._C._dynamo.guards import _empty_strided_cuda as _allocation
+except ImportError:
+    _allocation = _public_allocation
+try:
+    from torch._C import _cuda_getCurrentRawStream as _stream
+except ImportError:  # a torch without CUDA
+    _stream = _no_stream
+try:
+    from torch._C import _cuda_getDevice as _device
+except ImportError:
+    _device = _no_device
+
+#: Memory on the current device: `new_tensor(shape, strides, dtype)`.
+new_tensor: Callable[[Ints, Ints, torch.dtype], torch.Tensor] = _allocation
+
+#: The index of the current device. (Only for use where a tensor of a GPU exists already.)
+current_device: Callable[[], int] = _device

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thunder.plugins import Availability, ConformanceProfile, hookimpl
+from thunder_ex_cudnn import __version__
+from thunder_ex_cudnn.machine import why_not
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
+    from thunder.plugins import Env, PluginRegistry
+
+EXECUTOR = "cudnn"
+
+
+@hookimpl
+def thunder_probe(env: Env) -> Availability:
+    """An NVIDIA GPU, cuDNN, and its frontend."""
+    reason = why_not(env)
+    return Availability(True) if reason is None else Availability(False, reason)
+
+
+@hookimpl
+def thunder_register_executors(registry: PluginRegistry) -> None:
+    """Used without being named, before executors that fuse."""
+    from thunder.extend import OperatorExecutor
+
+    registry.register_executor(OperatorExecutor(EXECUTOR, version=__version__), default=True, priority=40)
+
+
+@hookimpl
+def thunder_register_implementations(registry: PluginRegistry) -> None:
+    """Attention and its gradient."""
+    from thunder_ex_cudnn.attention.implementation import register
+
+    register(registry, EXECUTOR)
+
+
+@hookimpl
+def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
+    """Tested on a GPU, in the dtypes that its kernels take."""
+    from thunder_ex_cudnn.attention.implementation import DTYPES
+    from thunder_ex_cudnn.samples import opinfos
+
+    return ConformanceProfile(
+        devices=("cuda",),
+        dtypes=DTYPES,
+        known_failures=Path(__file__).with_name("known_failures.toml"),
+        opinfos=opinfos,
+    )

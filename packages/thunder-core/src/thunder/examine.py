@@ -139,7 +139,7 @@ def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:
 
 def _step(program: Differentiable, keep_outputs: bool) -> MemoryReport:
     """Forward, then backward."""
-    forward, backward = program.traces[-1], program.backward_traces[-1]
+    forward, backward = program.traces[-1], program.unrecorded_traces[-1]
     run = Run()
     inputs = run.take(forward.args)
     sections = [("forward", run.run(forward))]

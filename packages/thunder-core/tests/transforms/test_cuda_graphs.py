@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +21,7 @@ from thunder.core.verify import verify
 from thunder.execution.claim import transform_for_execution
 from thunder.extend import get_always_executors
 from thunder.transforms import CUDAGraphTransform, PassContext
-from thunder.transforms.cuda_graphs import CapturedRegion
+from thunder.transforms.captured import CapturedRegion, Launch, Memory, _summary
 
 
 def test_on_the_cpu() -> None:
@@ -83,7 +86,7 @@ class Played:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: bool = False):
         self.captures: list[Sequence[torch.Tensor]] = []
 
-        def capture(fn: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        def capture(fn: Any, inputs: Sequence[Any], memory: Any) -> Any:
             if fail:
                 raise RuntimeError("operation not permitted when stream is capturing")
             self.captures.append(inputs)
@@ -93,9 +96,10 @@ class Played:
                 for memory, value in zip(outputs, fn(*inputs)):
                     memory.copy_(value)
 
-            return launch, outputs
+            return Launch(launch, outputs, torch.device("cpu"))
 
-        monkeypatch.setattr("thunder.transforms.cuda_graphs.capture", capture)
+        monkeypatch.setattr("thunder.transforms.captured.capture", capture)
+        monkeypatch.setattr(Memory, "follow", lambda self, device: None)
 
 
 def region() -> CapturedRegion:
@@ -146,10 +150,111 @@ def test_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_inside_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a part of that."""
     played, run = Played(monkeypatch), region()
-    monkeypatch.setattr("thunder.transforms.cuda_graphs.is_capturing", lambda: True)
+    monkeypatch.setattr("thunder.transforms.captured.is_capturing", lambda: True)
     for _ in range(3):
         run(torch.randn(3), torch.randn(3))
     assert not played.captures
+
+
+def test_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same memory in another layout is copied, where layouts may differ."""
+    Played(monkeypatch)
+    run = CapturedRegion("CUDAGraph0", lambda x: (x * 2,), strides=(0,))
+    x = torch.arange(9.0).reshape(3, 3)
+    for value in (x, x, x.t(), x, x.t(), x[:1].expand(3, 3), x):
+        torch.testing.assert_close(run(value)[0], value * 2)
+    assert run.captures == 2
+
+
+def test_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph for each, up to a limit; the rest runs as it is."""
+    played = Played(monkeypatch)
+    monkeypatch.setattr("thunder.transforms.captured.GRAPHS", 2)
+    run = CapturedRegion("CUDAGraph0", lambda x, n: (x * n,), sizes=(0, 1))
+    for _ in range(3):
+        for n in (2, 3, 4):
+            torch.testing.assert_close(run(torch.ones(n), n)[0], torch.full((n,), float(n)))
+    assert len(played.captures) == 2
+    assert run.report == "CUDAGraph0 is captured, 2 times, and calls of other sizes than its first 2 run uncaptured"
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Played:
+    """Programs on the CPU are captured, with graphs that are played."""
+    monkeypatch.setattr("thunder.transforms.cuda_graphs._GPU", "cpu")
+    return Played(monkeypatch)
+
+
+def test_training(pretended: Played) -> None:
+    """Steps with BatchNorm, whose buffers are written to, and with other batch sizes; gradients in several sets."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    twin = copy.deepcopy(model)
+    fast = thunder.jit(model, transforms=[CUDAGraphTransform()])
+    steps = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, twin)]
+    for i in range(12):
+        x = torch.randn(4 + i % 4, 4)
+        for run, step in zip((fast, twin), steps):
+            (run(x)[:, i % 2].sum() if i % 3 else run(x).pow(2).mean()).backward()
+            step.step()
+            step.zero_grad(set_to_none=i % 2 == 0)
+        torch.testing.assert_close(model.state_dict(), twin.state_dict())
+    assert pretended.captures and "CUDAGraph0 is captured" in thunder.explain(fast)
+
+
+def test_sets_of_gradients(pretended: Played) -> None:
+    """A backward program for each set that arrives has graphs of its own; gradients may be expanded."""
+    f = thunder.jit(lambda x, w: ((x @ w).sin(), (x * 2).exp()), transforms=[CUDAGraphTransform()])
+    x, w = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+    for i in range(9):
+        outs, expected = f(x, w), ((x @ w).sin(), (x * 2).exp())
+        pick = (lambda o: o[0].sum(), lambda o: (o[1] * o[1]).sum(), lambda o: o[0].t().cos().sum() + o[1].sum())[i % 3]
+        ours = torch.autograd.grad(pick(outs), [x, w], allow_unused=True)
+        theirs = torch.autograd.grad(pick(expected), [x, w], allow_unused=True)
+        torch.testing.assert_close(ours[0], theirs[0])
+        assert theirs[1] is None or torch.allclose(ours[1], theirs[1])
+
+
+def test_symbolic_sizes(pretended: Played) -> None:
+    """One program, a graph for each size."""
+    w = torch.randn(4, 4, requires_grad=True)
+    f = thunder.jit(lambda x: (x @ w).reshape(-1, 2).relu().sum(0) / x.shape[0], transforms=[CUDAGraphTransform()],
+                    cache="symbolic values")  # fmt: skip
+    for n in (2, 3, 2, 3, 5, 2, 3, 5, 5):
+        x = torch.randn(n, 4)
+        ours = torch.autograd.grad(f(x).sum(), w)
+        theirs = torch.autograd.grad(((x @ w).reshape(-1, 2).relu().sum(0) / n).sum(), w)
+        torch.testing.assert_close(ours, theirs)
+    assert thunder.cache_misses(f) == 1
+    assert "computation: CUDAGraph0 is captured, 3 times" in thunder.explain(f)
+    assert "backward: CUDAGraph0 is captured, 3 times" in thunder.explain(f)
+
+
+def test_freed(pretended: Played) -> None:
+    """With the jitted module go its graphs."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    transform = CUDAGraphTransform()
+    fast = thunder.jit(model, transforms=[transform])
+    for _ in range(3):
+        fast(torch.randn(2, 4)).sum().backward()
+    regions = [op.sym.fn for op in thunder.last_traces(fast)[-1].bound_symbols if isinstance(op.sym.fn, CapturedRegion)]
+    assert regions and regions[0].captures
+    found = weakref.ref(regions.pop())
+    pretended.captures.clear()
+    del fast
+    gc.collect()
+    assert found() is None
+
+
+def test_the_first_error_is_told() -> None:
+    """A capture that fails ends with an error about that: the reason is what came before."""
+    try:
+        try:
+            raise ValueError("the cause\nand more")
+        except ValueError as cause:
+            raise RuntimeError("operation failed due to a previous error during capture") from cause
+    except RuntimeError as error:
+        assert _summary(error) == "ValueError: the cause"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -60,8 +60,9 @@ class Differentiable:
         self.traces = [split.forward, *compile(split.forward)]
         self._lock = threading.RLock()
         self._backward: dict[Key, Callable[..., Any]] = {}
+        self._backward_traces: dict[Key, list[Trace]] = {}
         self._recorded: dict[Key, Differentiable | ThunderError] = {}
-        self._last_backward: list[Trace] = []
+        self.ran: Key | Differentiable | None = None  # the backward program that ran last
         self._lay_out(*self.traces[-1].output)
         # Asking which gradients are wanted takes time itself.
         self.prunes = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= WORTH_ASKING
@@ -104,10 +105,21 @@ class Differentiable:
     # -- backward -----------------------------------------------------------------------------------------------------
     @property
     def backward_traces(self) -> list[Trace]:
-        """The traces of the backward program that was compiled last, at first of the one for all gradients."""
-        if not self._last_backward:
-            self.backward_program(self.everything)
-        return self._last_backward
+        """The traces of the backward program that ran last, at first of the one for all gradients."""
+        return self.ran.traces if isinstance(self.ran, Differentiable) else self.unrecorded_traces
+
+    @property
+    def unrecorded_traces(self) -> list[Trace]:
+        """The same of the backward programs that are not differentiated themselves."""
+        key = self.everything if self.ran is None or isinstance(self.ran, Differentiable) else self.ran
+        self.backward_program(key)
+        return self._backward_traces[key]
+
+    @property
+    def programs(self) -> list[Trace]:
+        """What has been compiled: the forward program, and backward programs."""
+        recorded = [d.traces[-1] for d in self._recorded.values() if isinstance(d, Differentiable)]
+        return [self.traces[-1], *[traces[-1] for traces in self._backward_traces.values()], *recorded]
 
     @property
     def everything(self) -> Key:
@@ -138,8 +150,8 @@ class Differentiable:
             if found is None:
                 with self._settled(), collection_paused():
                     trace = self.split.backward(*key)
-                    self._last_backward = [trace, *self.compile(trace)]
-                found = self._backward[key] = no_autocast(self._last_backward[-1].python_callable(decorators=False))
+                    traces = self._backward_traces[key] = [trace, *self.compile(trace)]
+                found = self._backward[key] = no_autocast(traces[-1].python_callable(decorators=False))
         return found
 
     def _settled(self) -> AbstractContextManager[None]:
@@ -309,12 +321,14 @@ def _simple_backward(d: Differentiable, general: Callable[..., Any]) -> Callable
     """The backward of a node with one result, whose inputs all take gradients: a call has little to decide."""
     program: Callable[..., Any] | None = None
     (at,) = d.arriving
+    everything = d.everything
 
     def backward(ctx: Any, *grads: Any) -> Any:
         nonlocal program
         if program is None or grads[at] is None or torch.is_grad_enabled():
-            program = d.compiled(d.everything)
+            program = d.compiled(everything)
             return general(ctx, *grads)
+        d.ran = everything
         saved = list(ctx.saved_tensors)
         clear_saved_tensors(ctx)
         return tuple(program(saved, grads[at]))
@@ -346,6 +360,7 @@ def _general_backward(d: Differentiable) -> Callable[..., Any]:
             found = recorded(ctx, key, given)
         else:
             program = d.backward_program(key)
+            d.ran = key
             saved = saved_values(ctx)
             clear_saved_tensors(ctx)  # they are freed as the program goes, unless they are used again
             found = program(saved, *given)
@@ -354,6 +369,7 @@ def _general_backward(d: Differentiable) -> Callable[..., Any]:
     def recorded(ctx: Any, key: Key, given: Any) -> Any:
         program = d.recorded_backward(key)
         if isinstance(program, Differentiable):
+            d.ran = program
             return program(*saved_values(ctx), *given)
         sources = [*saved_values(ctx), *given]
         with torch.no_grad():

@@ -63,6 +63,13 @@ class Specialization:
         """The traces of the backward program, where there is one: of the one that ran last."""
         return [] if self.differentiable is None else self.differentiable.backward_traces
 
+    @property
+    def reports(self) -> list[str]:
+        """What operations that decide while they run, as captured graphs do, say became of them."""
+        programs = [self.traces[-1]] if self.differentiable is None else self.differentiable.programs
+        found = [(p.name, getattr(op.sym.fn, "report", None)) for p in programs for op in p.bound_symbols]
+        return [f"{name}: {report}" for name, report in found if isinstance(report, str)]
+
     def call(self, accepted: Any) -> Any:
         """Runs it on what its prologue returned: the inputs, and with an epilogue also what effects are made to."""
         if self.finish is None:

@@ -90,6 +90,8 @@ class CompileStats:
             for program in self.pieces.programs:
                 stats = program._stats
                 lines.append(f"  {program!r}: {stats.calls} calls, {stats.cache_misses} traced")
+        if self.last is not None:
+            lines += self.last.reports
         return "\n".join(lines)
 
     def _last(self) -> Specialization:

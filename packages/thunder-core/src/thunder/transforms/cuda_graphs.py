@@ -2,34 +2,34 @@
 """`CUDAGraphTransform`: stretches of a program are captured as CUDA graphs and launched at once.
 
 Contract: results are those of the program, also when tensors that were passed in or returned earlier are still in use,
-and when the addresses of parameters and arguments change; calls come one at a time, on one stream. Each specialization
-has graphs of its own. A stretch is run as it is the first time and captured the second. Inputs that stay where they are
-(parameters, a cache) are read there; others are copied to where the graph reads. Results are copied out of the graph's
-memory. Random numbers come from torch's generator, which each launch advances, and repeat under `manual_seed`. Writes
-to memory, operations on the CPU and those that wait for the device stay outside, between the stretches.
+and when the addresses of parameters and arguments change. Each specialization has graphs of its own, one for each of
+the first sizes that its symbolic sizes take. A stretch is run as it is the first time and captured the second. Inputs
+that stay where they are (parameters, a cache) are read there; others are copied to where the graph reads. Results are
+copied out of the graph's memory, which all graphs of one transform share and which goes with the last of them. Random
+numbers come from torch's generator, which each launch advances, and repeat under `manual_seed`. Writes to memory,
+operations on the CPU and those that wait for the device stay outside, between the stretches.
 
 Where there is nothing to capture, the trace says so in a comment, and the program runs as it did. A capture that fails
-is a warning with the reason, and the stretch runs uncaptured from then on.
+is a warning with the reason, which `thunder.explain` repeats; the stretch runs uncaptured from then on, and the
+generator, the stream and the memory are as they were (`transforms/captured.py`).
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from thunder.core import prims
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.debugging import runs
 from thunder.transforms.region import Region, without_views
 
-__all__ = ["CUDAGraphTransform", "CapturedRegion"]
+__all__ = ["CUDAGraphTransform"]
 
+_GPU = "cuda"  # what tests without one put something else for
 _LEFT_OUT = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.DEVICE_SYNC_OP, OpTags.OPAQUE_OP})
 
 
@@ -43,8 +43,13 @@ class CUDAGraphTransform(Transform):
             raise ValueError(f"CUDAGraphTransform: min_operations is at least 1, not {min_operations}")
         self.min_operations = min_operations
         self.reason: str | None = None  # why nothing of the last program was captured
+        self._memory: Any = None
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
+        from thunder.transforms.captured import CapturedRegion, Memory  # torch is not needed before
+
+        self._memory = self._memory or Memory()
+        fixed = _laid_out_as_guarded(trace)
         count = 0
         with construct(trace, "CUDA Graphs") as out:
             for stretch in _stretches(trace, self.min_operations):
@@ -53,7 +58,9 @@ class CUDAGraphTransform(Transform):
                     if len(inner) < self.min_operations:
                         out.bound_symbols += stretch.operations
                         continue
-                    out.bound_symbols += [*before, _captured(f"CUDAGraph{count}", inner), *after]
+                    name = f"CUDAGraph{count}"
+                    run = CapturedRegion(name, _program(name, inner), self._memory, **_watched(inner.inputs, fixed))
+                    out.bound_symbols += [*before, _operation(run, inner), *after]
                     count += 1
                 else:
                     out.record(stretch)
@@ -75,12 +82,24 @@ def _why_not(bsym: BoundSymbol) -> str | None:
         return "is no computation"
     if _has_tag(bsym):
         return "writes memory, waits for the device, or is not looked into"
-    tensors = (*bsym.flat_args, *bsym.flat_outs)
-    if not all(isinstance(p, TensorProxy) and p.device.type == "cuda" for p in tensors):
+    values = (*bsym.flat_args, *bsym.flat_outs)
+    if not all(p.device.type == _GPU for p in values if isinstance(p, TensorProxy)):
         return "is not on a GPU"
-    if any(type(d) is not int for p in tensors for d in p.shape):  # type: ignore[attr-defined]
-        return "has sizes that are only known at the call"
+    if any(not isinstance(p, TensorProxy) for p in bsym.flat_outs) or not all(map(_is_known, _numbers(values))):
+        return "has sizes or numbers that are only known at the call"
+    if bsym.sym in (prims.attention_dropout, prims.attention_dropout_backward) and "efficient" in bsym.args:
+        return "keeps its seed on the CPU"  # unless it is captured, forward and backward
     return None
+
+
+def _numbers(values: Iterable[Any]) -> list[Any]:
+    """Those among values, and those in the shapes of tensors."""
+    return [n for p in values for n in (proxies_in(p.shape) if isinstance(p, TensorProxy) else [p])]
+
+
+def _is_known(number: Any) -> bool:
+    """Whether a number is a size that there may be a graph for, as it was known when the program was traced."""
+    return isinstance(number, NumberProxy) and number.python_type is int and number.value is not None
 
 
 def _has_tag(bsym: BoundSymbol) -> bool:
@@ -119,97 +138,39 @@ def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
     return parts
 
 
-def _captured(name: str, region: Region) -> BoundSymbol:
+def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:
+    """The values that lie in memory the same way in every call; None where all do.
+
+    What comes of guarded inputs does. What arrives in a backward program may be laid out in any way.
+    """
+    if trace.name != "backward":
+        return None
+    return frozenset(name for op in trace.bound_symbols if op.sym is prims.unpack_saved for name in op.out_names)
+
+
+def _watched(inputs: Iterable[Proxy], fixed: frozenset[str] | None) -> dict[str, tuple[int, ...]]:
+    """Of which inputs a launch has to look at the sizes, and of which at the strides."""
+    tensors = {i: p for i, p in enumerate(inputs) if isinstance(p, TensorProxy)}
+    sizes = tuple(i for i, p in enumerate(inputs) if i not in tensors or _numbers([p]))
+    strides = () if fixed is None else tuple(i for i, p in tensors.items() if p.name not in fixed)
+    return {"sizes": sizes, "strides": strides}
+
+
+def _program(name: str, region: Region) -> Any:
+    """The region as a function of its inputs."""
     inner = Trace(name, args=region.inputs)
     inner.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     inner.bound_symbols += region.operations
     inner.bound_symbols.append(BoundSymbol(prims.python_return, (region.outputs,), {}, None))
-    fn = CapturedRegion(name, inner.python_callable())
+    return inner.python_callable()
+
+
+def _operation(run: Any, region: Region) -> BoundSymbol:
+    """The region as one operation."""
 
     def meta(*args: Any) -> Any:
         return region.outputs
 
-    sym = Symbol(name, meta, id=("cuda_graph", id(fn)), is_prim=True, fn=fn)
+    sym = Symbol(run.name, meta, id=("cuda_graph", id(run)), is_prim=True, fn=run)
     sym.is_fusion = True
     return BoundSymbol(sym, region.inputs, {}, region.outputs, region.operations)
-
-
-class CapturedRegion:
-    """A stretch of a program that is launched as one graph from its second call on."""
-
-    def __init__(self, name: str, fn: Callable[..., Any]):
-        self.name = self.__name__ = name
-        self.fn = fn
-        self.captures = 0
-        self.failed: str | None = None
-        self._seen: list[int] | None = None  # where the inputs were at the last call
-        self._moving: set[int] = set()  # the inputs that do not stay where they are
-        self._launch: Callable[[], None] | None = None
-        self._static: dict[int, torch.Tensor] = {}
-        self._outputs: Sequence[torch.Tensor] = ()
-
-    def __call__(self, *inputs: torch.Tensor) -> Any:
-        if self.failed is not None or is_capturing():  # a part of a graph that somebody else captures
-            return self.fn(*inputs)
-        seen, self._seen = self._seen, [x.data_ptr() for x in inputs]
-        if seen is None:
-            return self.fn(*inputs)
-        moved = {i for i, (old, new) in enumerate(zip(seen, self._seen)) if old != new} - self._moving
-        if moved or self._launch is None:
-            self._moving |= moved
-            if not self._capture(inputs):
-                return self.fn(*inputs)
-        for i, memory in self._static.items():
-            memory.copy_(inputs[i])
-        assert self._launch is not None
-        self._launch()
-        return tuple([x.clone() for x in self._outputs])
-
-    def _capture(self, inputs: Sequence[torch.Tensor]) -> bool:
-        self._static = {i: inputs[i].detach().clone() for i in self._moving}
-        given = [self._static.get(i, x) for i, x in enumerate(inputs)]
-        try:
-            self._launch, self._outputs = capture(self.fn, given)
-        except Exception as error:
-            self.failed = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            self._launch, self._static = None, {}
-            warnings.warn(f"CUDA graphs: {self.name} is not captured ({self.failed})", stacklevel=4)
-            return False
-        self.captures += 1
-        return True
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"
-
-
-def is_capturing() -> bool:
-    """Whether a graph is being captured already."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-_pools: dict[torch.device, Any] = {}
-
-
-def capture(
-    fn: Callable[..., Any], inputs: Sequence[torch.Tensor]
-) -> tuple[Callable[[], None], Sequence[torch.Tensor]]:
-    """What launches `fn` on these inputs, and where its results are after each launch.
-
-    `fn` is run on a stream of its own first, since libraries allocate and choose at their first calls; the generator is
-    put back to where it was. All graphs of a device share memory: what is in there lives no longer than a launch.
-    """
-    device = inputs[0].device if inputs else torch.device("cuda", torch.cuda.current_device())
-    state = torch.cuda.get_rng_state(device)
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream), torch.no_grad():
-        for _ in range(2):
-            fn(*inputs)
-    torch.cuda.current_stream(device).wait_stream(stream)
-    torch.cuda.set_rng_state(state, device)
-    if device not in _pools:
-        _pools[device] = torch.cuda.graph_pool_handle()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pools[device], capture_error_mode="thread_local"), torch.no_grad():
-        outputs = fn(*inputs)
-    return graph.replay, outputs

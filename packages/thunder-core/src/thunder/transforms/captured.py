@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of tensors that are captured as CUDA graphs and launched at once, as `CUDAGraphTransform` wants them.
+
+A capture that fails leaves nothing behind. torch's own bookkeeping does not survive one that CUDA has given up: the
+generator counts as captured (every draw in the process raises "Offset increment outside graph capture encountered
+unexpectedly"), the allocator keeps asking a graph that is gone, the stream stays the current one. `capture` puts all of
+that back.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+__all__ = ["GRAPHS", "CapturedRegion", "Launch", "Memory", "capture", "is_capturing"]
+
+#: How many graphs a stretch has, for as many sizes of its inputs; calls of further sizes are run as they are.
+GRAPHS = 16
+# How often a stretch is captured anew because what stayed where it was has moved.
+_MOVES = 8
+
+
+class Memory:
+    """Where graphs compute: pools of memory, one a device, that graphs share since one runs at a time.
+
+    A pool lives as long as one of its graphs; torch refuses to capture into one whose graphs are all gone, so then
+    there is another.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[torch.device, tuple[Any, weakref.WeakSet[Any]]] = {}
+        self._streams: dict[torch.device, tuple[int, torch.cuda.Stream]] = {}
+        self.lock = threading.RLock()  # launches of different threads do not mix
+
+    def pool(self, device: torch.device) -> tuple[Any, weakref.WeakSet[Any]]:
+        """The name of a device's pool, and the graphs in it, to which those that are captured into it are added."""
+        found = self._pools.get(device)
+        if found is None or not len(found[1]):
+            found = self._pools[device] = (torch.cuda.graph_pool_handle(), weakref.WeakSet())
+        return found
+
+    def follow(self, device: torch.device) -> None:
+        """Has the current stream wait for the one of the last launch, whose memory the next one writes to."""
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        last = self._streams.get(device)
+        if last is None or last[0] != stream:
+            current = torch.cuda.current_stream(device)
+            if last is not None:
+                current.wait_stream(last[1])
+            self._streams[device] = stream, current
+
+
+class Launch:
+    """A captured function: what launches it, where its results are then, and the inputs it reads at fixed places."""
+
+    __slots__ = ("device", "outputs", "run", "static")
+
+    def __init__(self, run: Callable[[], None], outputs: Sequence[torch.Tensor], device: torch.device):
+        self.run = run
+        self.outputs = outputs
+        self.device = device
+        self.static: dict[int, torch.Tensor] = {}
+
+
+class _Sized:
+    """What a stretch knows of calls with inputs of the same sizes."""
+
+    __slots__ = ("launch", "moves", "moving", "seen")
+
+    def __init__(self) -> None:
+        self.launch: Launch | None = None
+        self.seen: list[Any] | None = None  # where the inputs were at the last call
+        self.moving: set[int] = set()  # the inputs that do not stay where they are
+        self.moves = 0
+
+
+class CapturedRegion:
+    """A stretch of a program that is launched as one graph, from the second call of the same sizes on."""
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        memory: Memory | None = None,
+        *,
+        sizes: Sequence[int] = (),
+        strides: Sequence[int] = (),
+    ):
+        self.name = self.__name__ = name
+        self.fn = fn
+        self.memory = memory or Memory()
+        self.sizes = sizes  # the inputs whose sizes differ from call to call, and those that are sizes
+        self.strides = strides  # the inputs that may be laid out differently from call to call
+        self.captures = 0
+        self.failed: str | None = None  # why it is not captured
+        self._sizes: dict[Hashable, _Sized] = {}
+        self._full = False
+
+    @property
+    def report(self) -> str:
+        """A line on what became of it, for `thunder.explain`."""
+        if self.failed is not None:
+            return f"{self.name} runs uncaptured: {self.failed}"
+        graphs = sum(found.launch is not None for found in self._sizes.values())
+        if not graphs:
+            return f"{self.name} is captured at the second call"
+        more = f", and calls of other sizes than its first {GRAPHS} run uncaptured" if self._full else ""
+        return f"{self.name} is captured, {graphs} time{'s' if graphs > 1 else ''}{more}"
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.failed is not None or is_capturing():  # a part of a graph that somebody else captures
+            return self.fn(*inputs)
+        found = self._of(inputs)
+        if found is None:
+            return self.fn(*inputs)
+        places: list[Any] = [x if type(x) is int else x.data_ptr() for x in inputs]
+        for i in self.strides:  # the same memory in another layout is another place
+            places[i] = places[i], inputs[i].stride()
+        with self.memory.lock:
+            seen, found.seen = found.seen, places
+            if seen is None:
+                return self.fn(*inputs)
+            moved: set[int] = set()
+            if seen != places:
+                moved = {i for i, (old, new) in enumerate(zip(seen, places)) if old != new} - found.moving
+                found.moving |= moved
+            if (moved or found.launch is None) and not self._capture(found, inputs):
+                return self.fn(*inputs)
+            launch = found.launch
+            assert launch is not None
+            self.memory.follow(launch.device)
+            for i, memory in launch.static.items():
+                memory.copy_(inputs[i])
+            launch.run()
+            return tuple([x.clone() for x in launch.outputs])
+
+    def _of(self, inputs: Sequence[Any]) -> _Sized | None:
+        """What is known of calls like this one; None where there are too many kinds of them."""
+        key = tuple([x if type(x := inputs[i]) is int else x.shape for i in self.sizes])
+        found = self._sizes.get(key)
+        if found is None:
+            self._full = len(self._sizes) >= GRAPHS
+            if not self._full:
+                found = self._sizes[key] = _Sized()
+        return found
+
+    def _capture(self, found: _Sized, inputs: Sequence[Any]) -> bool:
+        found.moves += 1
+        if found.moves > _MOVES:  # each time something else has moved: then everything may
+            found.moving = {i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+        static = {i: inputs[i].detach().clone() for i in found.moving}
+        given = [static.get(i, x) for i, x in enumerate(inputs)]
+        try:
+            found.launch = capture(self.fn, given, self.memory)
+        except Exception as error:
+            self.failed = _summary(error)
+            self._sizes.clear()
+            warnings.warn(f"CUDA graphs: {self.name} is not captured ({self.failed})", stacklevel=4)
+            return False
+        found.launch.static = static
+        self.captures += 1
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def _summary(error: BaseException) -> str:
+    """An error in one line: the first of a chain, since a failed capture ends with an error about that."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def is_capturing() -> bool:
+    """Whether a graph is being captured already."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+# -- capturing --------------------------------------------------------------------------------------------------------
+def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory) -> Launch:
+    """What launches `fn` on these inputs, and where its results are after each launch.
+
+    `fn` is run on a stream of its own first, since libraries allocate and choose at their first calls; the generator is
+    put back to where it was.
+    """
+    devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
+    device = devices.pop() if len(devices) == 1 else None
+    if device is None or device.type != "cuda":
+        names = ", ".join(sorted(map(str, devices))) or device
+        raise RuntimeError(f"its inputs are on {names}, and not all on one GPU")
+    with torch.cuda.device(device), torch.no_grad():
+        _run_before(fn, inputs, device)
+        return _captured(fn, inputs, memory, device)
+
+
+def _run_before(fn: Callable[..., Any], inputs: Sequence[Any], device: torch.device) -> None:
+    state = torch.cuda.get_rng_state(device)
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                fn(*inputs)
+    finally:
+        torch.cuda.current_stream(device).wait_stream(stream)
+        torch.cuda.set_rng_state(state, device)
+
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, device: torch.device) -> Launch:
+    handle, graphs = memory.pool(device)
+    graph = torch.cuda.CUDAGraph()
+    stream = _streams.get(device)
+    if stream is None:
+        stream = _streams[device] = torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
+    _forget_workspaces()
+    with torch.cuda.stream(stream):  # which is left also where capturing fails
+        try:
+            graph.capture_begin(pool=handle, capture_error_mode="thread_local")
+            graphs.add(graph)
+            outputs = fn(*inputs)
+            graph.capture_end()
+        except BaseException:
+            _streams.pop(device)
+            graphs.discard(graph)
+            _give_up(graph, handle, device)
+            raise
+        finally:
+            _forget_workspaces()
+    return Launch(graph.replay, outputs, device)
+
+
+def _forget_workspaces() -> None:
+    """Has cuBLAS allocate its memory anew, so that a graph's is in the graph's pool, and no other is."""
+    with suppress(AttributeError):
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+def _give_up(graph: Any, handle: Any, device: torch.device) -> None:
+    """Ends a capture that has failed, and repairs what torch leaves of it."""
+    try:
+        graph.capture_end()
+    except Exception:  # CUDA has given it up: torch stops there, before its own end of it
+        with suppress(Exception):
+            torch._C._cuda_endAllocateToPool(device.index, handle)
+            torch._C._cuda_releasePool(device.index, handle)
+        with suppress(Exception):
+            _settle_generator(device)
+    graph.reset()
+
+
+def _settle_generator(device: torch.device) -> None:
+    """Captures nothing, to its end: the generator then counts as not captured."""
+    number = torch.zeros((), device=device)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        number.zero_()
+        graph.capture_begin(capture_error_mode="thread_local")
+        number.zero_()
+        graph.capture_end()
+    torch.cuda.current_stream(device).wait_stream(stream)

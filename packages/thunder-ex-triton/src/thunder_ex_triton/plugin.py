@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from thunder.plugins import Env, PluginRegistry
 
 CROSS_ENTROPY = "triton_crossentropy"
+FUSION = "triton"
 # What fusions are tested with where kernels are interpreted. Not bfloat16: the interpreter takes its subnormal numbers
 # for zero and cuts off where hardware rounds.
 FUSED = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -34,7 +35,7 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
     from thunder_ex_triton.fusion.executor import TritonFusion
 
     registry.register_executor(OperatorExecutor(CROSS_ENTROPY, version=__version__), default=True, priority=30)
-    registry.register_executor(TritonFusion("triton", version=__version__), default=True, priority=20)
+    registry.register_executor(TritonFusion(FUSION, version=__version__), default=True, priority=20)
 
 
 @hookimpl
@@ -47,10 +48,12 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Linear layers whose results only a cross-entropy reads."""
-    from thunder_ex_triton.cross_entropy.linear_passes import register
+    """Linear layers whose results only a cross-entropy reads; random numbers inside fusions."""
+    from thunder_ex_triton.cross_entropy import linear_passes
+    from thunder_ex_triton.fusion import random
 
-    register(registry, CROSS_ENTROPY)
+    linear_passes.register(registry, CROSS_ENTROPY)
+    random.register(registry, FUSION)
 
 
 @hookimpl

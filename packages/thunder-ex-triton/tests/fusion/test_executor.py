@@ -119,11 +119,11 @@ def test_layouts(name: str) -> None:
 
 
 def test_what_is_not_fused_stays() -> None:
-    """Matrix products, draws, writes and views at the border of regions are left to others."""
+    """Matrix products, writes and views at the border of regions are left to others."""
 
     def f(x: Any, w: Any) -> Any:
         h = F.gelu(F.linear(x, w) * 2)
-        return (h + torch.rand_like(h) * 0).t(), h
+        return (h + 1).t(), h
 
     args = make(5, 8).detach(), make(8, 8).detach()
     jitted = thunder.jit(f, executors=["triton"])

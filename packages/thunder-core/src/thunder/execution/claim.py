@@ -18,7 +18,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder.extend import Executor, ExecutorList, FusionExecutor, Implementation, are_named
+from thunder.extend import Executor, FusionExecutor, Implementation, are_named
 
 __all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_execution"]
 
@@ -35,15 +35,19 @@ def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list
     for fuser in fusers:
         traces.append(fuser.fusion_pass(traces[-1]))
     if fusers:
-        others = ExecutorList((ex for ex in executors if ex not in fusers), named=are_named(executors))
-        traces.append(claim(traces[-1], others, name="Claim what was not fused"))
+        traces.append(claim(traces[-1], executors, name="Claim what was not fused", fusing=False))
     return traces
 
 
-def claim(trace: Trace, executors: Sequence[Executor], name: str = "Transform for execution") -> Trace:
-    """The trace with each operation replaced by the operator of the executor that takes it."""
+def claim(
+    trace: Trace, executors: Sequence[Executor], name: str = "Transform for execution", *, fusing: bool = True
+) -> Trace:
+    """The trace with each operation replaced by the operator of the executor that takes it.
+
+    Where `fusing`, fusion executors are left what they can fuse; else they run what they have operators for.
+    """
     with construct(trace, name) as out:
-        claimer = _Claimer(out, executors)
+        claimer = _Claimer(out, executors, fusing)
         for bsym in trace.bound_symbols:
             claimer.whole = bsym
             claimer.take(bsym)
@@ -53,9 +57,10 @@ def claim(trace: Trace, executors: Sequence[Executor], name: str = "Transform fo
 class _Claimer:
     """The state of one walk: the trace being written, and what values have been replaced by others."""
 
-    def __init__(self, out: Trace, executors: Sequence[Executor]):
+    def __init__(self, out: Trace, executors: Sequence[Executor], fusing: bool):
         self.out = out
         self.executors = executors
+        self.fusing = fusing
         self.replaced: dict[str, Any] = {}
         self.whole: BoundSymbol | None = None  # the operation of the trace that is being claimed, for errors
 
@@ -68,7 +73,7 @@ class _Claimer:
             return
         if not bsym.out_names and not bsym.sym.must_stay and not bsym.subsymbols:
             return  # it hands on its inputs
-        choice = choose(bsym, self.executors, excluded)
+        choice = choose(bsym, self.executors, excluded, fusing=self.fusing)
         if choice.fused:
             self.out.record(bsym)
             return
@@ -164,7 +169,11 @@ class Choice(NamedTuple):
 
 
 def choose(
-    bsym: BoundSymbol, executors: Sequence[Executor], excluded: frozenset[tuple[str, Any]] = frozenset()
+    bsym: BoundSymbol,
+    executors: Sequence[Executor],
+    excluded: frozenset[tuple[str, Any]] = frozenset(),
+    *,
+    fusing: bool = True,
 ) -> Choice:
     """Who takes an operation. `excluded` are (executor, operation) pairs that are not asked."""
     rejections: dict[str, str] = {}
@@ -172,7 +181,7 @@ def choose(
     for executor in ordered(bsym, executors):
         if (executor.name, bsym.sym.id) in excluded:
             continue
-        if isinstance(executor, FusionExecutor):
+        if fusing and isinstance(executor, FusionExecutor):
             reason = executor.fuse_rejection(bsym)
             if reason is None:
                 return Choice(executor, None, True, rejections)

@@ -16,6 +16,7 @@ from thunder.extend import FusionExecutor
 from thunder.transforms.region import without_views
 from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
+from thunder_ex_triton.fusion.source import UNIFORM
 from thunder_ex_triton.fusion.space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.machine import unusable_device
 
@@ -88,6 +89,8 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         return "makes no elements"
     if len({p.device for p in values}) > 1:
         return "works on several devices"
+    if sym.id == UNIFORM:
+        return None
     if not sym.is_prim or sym.executor is not None:
         return "is no primitive"
     if sym.id in POINTWISE:

@@ -8,6 +8,7 @@ what is not asked for is not computed. A value that is asked for twice at one in
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -25,9 +26,12 @@ from thunder_ex_triton.fusion.expressions import (
     storage_type,
 )
 from thunder_ex_triton.fusion.index import Group, Index, address
+from thunder_ex_triton.fusion.philox import philox_words, uniform, uniform_tile
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
 
-__all__ = ["KernelSource", "contiguous", "kernels_of", "module_text"]
+__all__ = ["UNIFORM", "KernelSource", "contiguous", "kernels_of", "module_text"]
+
+UNIFORM = "triton.triton_uniform"  # the id of the operator that draws
 
 _IMPORTS = """\
 import triton
@@ -37,6 +41,7 @@ from triton.language.extra import libdevice
 
 # Functions that kernels call, each after those that it calls.
 _HELPERS = {
+    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform, uniform_tile)},
     "_larger": """
 @triton.jit
 def _larger(a, b):
@@ -133,6 +138,8 @@ class _Writer:
             return self.load(x, index, guard)
         op, position = self.made_by[x.name]
         sym = op.sym
+        if sym.id == UNIFORM:
+            return self.drawn(op, index)
         if is_reduction(op):
             return self.reduction(op, position, index, guard)
         write = POINTWISE.get(sym.id)
@@ -221,6 +228,14 @@ class _Writer:
         elif storage_type(x.dtype) == "tl.int1":
             text = f"({text} != 0)"
         return self.named(text)
+
+    def drawn(self, op: BoundSymbol, index: Index) -> str:
+        """A random number of an element."""
+        seed, shape = op.args
+        if seed.name not in self.reads:
+            self.reads.append(seed.name)
+        place = address(index, contiguous(shape))
+        return self.named(f"uniform({_pointer(seed.name)}, {'zero' if place == '0' else place})")
 
     def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
         """What is reduced over a row."""

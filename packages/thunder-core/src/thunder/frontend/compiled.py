@@ -153,7 +153,7 @@ def compile_trace(
             if "symbols" in acquired.computation.info:
                 # What it takes symbolic numbers to be is checked by the prologue, which is written now.
                 differentiable.backward_program(differentiable.everything)
-            run = torch.enable_grad()(differentiable.__call__) if switched_on else differentiable
+            run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
             return _specialization(acquired, passes, run, [*traces, *differentiable.traces], differentiable)
     traces += passes.to_execution(traces[-1])
     return _specialization(acquired, passes, _without_gradient(traces[-1]), traces)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from thunder.core.errors import TracingError
-from thunder.core.state import state
+from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
-from thunder.extend import Executor, get_executor, implementations_epoch, resolve_executors
+from thunder.extend import Executor, get_executor, resolve_executors
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
@@ -125,21 +125,20 @@ class JitFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
             return self._as_a_part(args, kwargs)  # called by a program that is being traced
-        cache = self._cache
-        specialization = cache.likeliest
-        refused: list[Refusal] = []
-        if specialization is not None and specialization.epoch == implementations_epoch():
-            try:
-                inputs = specialization.prologue(*args, **kwargs)  # type: ignore[misc]
-            except NOT_FOR_THIS_CALL as failure:
-                refused.append(Refusal(specialization, failure))
-            else:
-                cache.used(specialization)
-                stats = self._stats
-                stats.cache_hits += 1
-                stats.last = specialization
-                return specialization.call(inputs)
-        return self._look_further(args, kwargs, refused)
+        specialization = self._cache.likeliest
+        if specialization is None or specialization.epoch != registrations[0]:
+            return self._look_further(args, kwargs, [])
+        try:
+            inputs = specialization.prologue(*args, **kwargs) if kwargs else specialization.prologue(*args)  # type: ignore[misc]
+        except NOT_FOR_THIS_CALL as failure:
+            refusal = Refusal(specialization, failure)
+        else:
+            self._cache.used(specialization)
+            stats = self._stats
+            stats.cache_hits += 1
+            stats.last = specialization
+            return specialization.run(*inputs) if specialization.finish is None else specialization.call(inputs)
+        return self._look_further(args, kwargs, [refusal])
 
     def _look_further(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
         """Answers a call that the likeliest program does not."""

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex's kernels through `thunder.jit` and autograd, beside eager: what pays, and what does not.
+
+    python benchmarks/apex.py [--markdown FILE] [--repetitions 5]
+
+Times are GPU times by events of forward and backward, host time included where it is what takes longest: the median of
+alternating repetitions, each of which runs every contender. `thunder, torch` is thunder with the torch executor alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import thunder
+
+LOSSES = (
+    (2048, 50257, torch.float32), (8192, 32000, torch.float32), (512, 50257, torch.float32),
+    (2048, 1000, torch.float32), (16384, 32000, torch.float16), (65536, 1000, torch.float16),
+    (2048, 32000, torch.float16), (512, 32000, torch.float16),
+)  # fmt: skip
+NORMS = (
+    (16384, 4096, torch.bfloat16), (8192, 8192, torch.bfloat16), (2048, 1024, torch.bfloat16),
+    (16384, 4096, torch.float32), (2048, 1024, torch.float32),
+)  # fmt: skip
+
+
+def timed(fn: Callable[[], Any], calls: int = 10) -> float:
+    """Milliseconds a call, by events."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(calls):
+        fn()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+def step(f: Callable[..., Any], inputs: tuple[Any, ...], leaves: tuple[Any, ...], g: Any) -> Callable[[], Any]:
+    """One forward and backward."""
+    return lambda: torch.autograd.grad(f(*inputs), leaves, g)
+
+
+def medians(contenders: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
+    """The median time of each."""
+    for fn in contenders.values():
+        for _ in range(3):
+            fn()
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repetitions):
+        for name, fn in contenders.items():
+            found[name].append(timed(fn))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def contenders(f: Callable[..., Any], named: str, inputs: Any, leaves: Any, g: Any) -> dict[str, Callable[[], Any]]:
+    """The function run by each."""
+    jitted = thunder.jit(f, executors=[named])
+    out = {
+        "apex": step(jitted, inputs, leaves, g),
+        "thunder, torch": step(thunder.jit(f, executors=["torch"]), inputs, leaves, g),
+        "eager": step(f, inputs, leaves, g),
+    }
+    out["apex"]()
+    assert "apex_" in str(thunder.last_traces(jitted)[-1])
+    return out
+
+
+def losses(repetitions: int) -> list[tuple[str, dict[str, float]]]:
+    """Rows of cross-entropy."""
+    rows = []
+    for n, classes, dtype in LOSSES:
+        x = torch.randn(n, classes, device="cuda", dtype=dtype, requires_grad=True)
+        t = torch.randint(0, classes, (n,), device="cuda")
+        g = torch.ones((), device="cuda", dtype=dtype)
+        found = medians(contenders(F.cross_entropy, "apex", (x, t), (x,), g), repetitions)
+        rows.append((f"cross-entropy {n}x{classes} {str(dtype)[6:]}", found))
+        del x
+    return rows
+
+
+def norms(repetitions: int) -> list[tuple[str, dict[str, float]]]:
+    """Rows of norms."""
+    rows = []
+    for n, width, dtype in NORMS:
+        x = torch.randn(n, width, device="cuda", dtype=dtype, requires_grad=True)
+        w, b = (torch.randn(width, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
+        g = torch.randn_like(x)
+        layer = contenders(lambda x, w, b: F.layer_norm(x, (width,), w, b), "apex_norm", (x, w, b), (x, w, b), g)
+        rows.append((f"layer norm {n}x{width} {str(dtype)[6:]}", medians(layer, repetitions)))
+        rms = contenders(lambda x, w: F.rms_norm(x, (width,), w), "apex_norm", (x, w), (x, w), g)
+        rows.append((f"RMS norm {n}x{width} {str(dtype)[6:]}", medians(rms, repetitions)))
+    return rows
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--markdown")
+    parser.add_argument("--repetitions", type=int, default=5)
+    options = parser.parse_args()
+    rows = losses(options.repetitions) + norms(options.repetitions)
+    names = list(rows[0][1])
+    lines = [f"| ms, forward and backward | {' | '.join(names)} | apex / best |", f"|---|{'---|' * (len(names) + 1)}"]
+    for name, found in rows:
+        best = min(time for other, time in found.items() if other != "apex")
+        times = " | ".join(f"{found[other]:.3f}" for other in names)
+        lines.append(f"| {name} | {times} | {found['apex'] / best:.2f} |")
+    text = "\n".join(lines)
+    print(text)
+    if options.markdown:
+        with open(options.markdown, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

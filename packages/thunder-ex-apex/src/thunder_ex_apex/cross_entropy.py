@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross-entropy of class numbers by apex's `xentropy_cuda`: which calls are taken, and how they are run.
+
+apex computes the loss of each row, and what its gradient needs: max + log(sum(exp)). Rows that do not count are unknown
+to it, and the number of a class is not checked by it: both are done here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.core import dtypes
+from thunder.core.transforms import get_grad, put_grad
+from thunder.torch.loss_arguments import reduction_of
+from thunder_ex_apex.library import CROSS_ENTROPY, extension, unusable_device
+
+__all__ = ["DTYPES", "backward", "backward_like", "forward", "forward_like", "pays", "register", "takes"]
+
+# With bfloat16 logits apex keeps each row's statistics in bfloat16, and gradients are off by up to 6 %.
+DTYPES = ("float32", "float16")
+# A block of threads, of which there are at least 32, reads beyond a row that is shorter.
+FEWEST_CLASSES = 32
+# In backward a row's offset is computed in 32 bits.
+MOST_LOGITS = 2**32
+# Below it the few small kernels around apex's take longer than it saves (docs/apex.md).
+LARGE = 100_000_000
+
+# What the operators take `ignore_index` to be where it is not given.
+IGNORED = -1
+
+
+def takes(
+    input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> bool | str:  # fmt: skip
+    """True, or why not: what apex computes as torch does."""
+    if input.ndim != 2 or target.ndim != 1:
+        return "apex takes a matrix of logits and a class number for each of its rows"
+    if input.dtype not in (dtypes.float32, dtypes.float16):
+        return f"apex's cross-entropy is right for logits of {' and '.join(DTYPES)}, not of {input.dtype}"
+    if target.dtype != dtypes.int64:
+        return f"apex takes class numbers of int64, not of {target.dtype}"
+    if weight is not None:
+        return "apex has no weights of classes"
+    if target.device != input.device:
+        return "its tensors are on several devices"
+    if input.shape[0] == 0:
+        return "there is nothing to compute for no rows"
+    if input.shape[1] < FEWEST_CLASSES:
+        return f"apex reads beyond rows of fewer than {FEWEST_CLASSES} classes"
+    if input.shape[0] * input.shape[1] >= MOST_LOGITS:
+        return "apex's gradient is wrong for 2**32 logits and more"
+    return unusable_device(CROSS_ENTROPY, input.device) or True
+
+
+def pays(input: Any, *args: Any, **kwargs: Any) -> bool | str:
+    """Where it is faster than torch."""
+    size = input.shape[0] * input.shape[1] * input.dtype.bytes
+    return size >= LARGE or f"torch is as fast for logits of less than {LARGE // 1_000_000} MB"
+
+
+# -- the operators -----------------------------------------------------------------------------------------------------
+def forward_like(
+    logits: Any, labels: Any, reduction: str, label_smoothing: float, ignore_index: int = IGNORED
+) -> tuple[Any, Any]:
+    """The loss, and the logarithm of each row's sum of exponentials."""
+    return ltorch.cross_entropy_forward(logits, labels, None, ignore_index, reduction, label_smoothing)
+
+
+def forward(
+    logits: torch.Tensor, labels: torch.Tensor, reduction: str, label_smoothing: float, ignore_index: int = IGNORED
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How it is computed."""
+    counts = labels != ignore_index
+    labels = torch.where(counts, labels, 0)
+    picked = logits.gather(1, labels[:, None])[:, 0]  # first: a number that is no class stops the program here
+    half = logits.dtype is torch.float16
+    losses, lse = extension(CROSS_ENTROPY).forward(logits.contiguous(), labels, label_smoothing, half)
+    if not label_smoothing:  # apex multiplies the sum of the logits, which may be infinite, by 0
+        losses = torch.where(losses.isnan(), lse - picked, losses)
+    losses = torch.where(counts, losses, 0.0)
+    if reduction == "mean":
+        losses = losses.sum() / counts.sum()
+    elif reduction == "sum":
+        losses = losses.sum()
+    return losses.to(logits.dtype), lse
+
+
+def backward_like(g: Any, logits: Any, *, target: Any, max_log_sum_exp: Any, label_smoothing: float) -> Any:
+    """The gradient of the logits, from that of each row's loss."""
+    classes = logits.shape[1]
+    softmax = ltorch.exp(ltorch.to(logits, torch.float32) - ltorch.unsqueeze(max_log_sum_exp, 1))
+    numbers = ltorch.arange(classes, device=logits.device)
+    hit = ltorch.unsqueeze(target, 1) == ltorch.unsqueeze(numbers, 0)
+    wanted = ltorch.where(hit, 1.0 - label_smoothing, 0.0) + label_smoothing / classes
+    return ltorch.to(ltorch.unsqueeze(g, 1) * (softmax - wanted), logits.dtype)
+
+
+def backward(
+    g: torch.Tensor, logits: torch.Tensor, *, target: torch.Tensor, max_log_sum_exp: torch.Tensor,
+    label_smoothing: float,
+) -> torch.Tensor:  # fmt: skip
+    """How it is computed. apex writes the gradient as if logits were contiguous, whatever their strides are."""
+    return extension(CROSS_ENTROPY).backward(
+        g.contiguous(), logits.contiguous(), max_log_sum_exp.contiguous(), target.contiguous(), label_smoothing
+    )
+
+
+def register(registry: Any, executor: str) -> None:
+    """Brings the operators, and what they stand for."""
+    apply = registry.register_operator("apex_cross_entropy", executor=executor, like=forward_like, fn=forward)
+    differentiate = registry.register_operator(
+        "apex_cross_entropy_backward", executor=executor, like=backward_like, fn=backward
+    )
+
+    def run(input: Any, target: Any, reduction: str, label_smoothing: float, ignore_index: int) -> Any:
+        ignored = () if ignore_index == IGNORED else (ignore_index,)
+        return apply(input, target, reduction, label_smoothing, *ignored)
+
+    def execution(
+        input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+        reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> Any:  # fmt: skip
+        reduction = reduction_of(reduction, size_average, reduce)
+        return run(input, target, reduction, label_smoothing, ignore_index)[0]
+
+    def gradient(
+        input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
+        reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
+    ) -> Any:  # fmt: skip
+        reduction = reduction_of(reduction, size_average, reduce)
+        loss, lse = run(input, target, reduction, label_smoothing, ignore_index)
+        counts = ltorch.ne(target, ignore_index)
+        g = ltorch.to(get_grad(loss), torch.float32)
+        if reduction == "mean":
+            g = g / ltorch.sum(counts)
+        if reduction != "none":
+            g = ltorch.expand(ltorch.unsqueeze(g, 0), target.shape)
+        of_rows = ltorch.where(counts, g, 0.0)
+        logits = ltorch.contiguous(input)
+        put_grad(
+            input,
+            differentiate(of_rows, logits, target=target, max_log_sum_exp=lse, label_smoothing=label_smoothing),
+        )
+        return loss
+
+    registry.register_implementation(
+        ltorch.cross_entropy,
+        executor=executor,
+        checker=takes,
+        pays=pays,
+        execution_transform=execution,
+        grad_transform=gradient,
+    )

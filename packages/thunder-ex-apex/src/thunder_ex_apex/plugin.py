@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thunder.plugins import Availability, ConformanceProfile, hookimpl
+from thunder_ex_apex import __version__
+from thunder_ex_apex.library import CROSS_ENTROPY, NORMS, loads, why_not
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
+    from thunder.plugins import Env, PluginRegistry
+
+LOSS = "apex"
+NORM = "apex_norm"
+
+
+@hookimpl
+def thunder_probe(env: Env) -> Availability:
+    """An NVIDIA GPU, and an extension of apex that loads."""
+    reason = why_not(env)
+    return Availability(True) if reason is None else Availability(False, reason)
+
+
+@hookimpl
+def thunder_register_executors(registry: PluginRegistry) -> None:
+    """Each has an extension of its own. Losses go to Triton's executor first, which was measured faster."""
+    from thunder.extend import OperatorExecutor
+
+    if loads(CROSS_ENTROPY):
+        registry.register_executor(OperatorExecutor(LOSS, version=__version__), default=True, priority=15)
+    if loads(NORMS):
+        registry.register_executor(OperatorExecutor(NORM, version=__version__))
+
+
+@hookimpl
+def thunder_register_implementations(registry: PluginRegistry) -> None:
+    """Cross-entropy and norms, and their gradients."""
+    if loads(CROSS_ENTROPY):
+        from thunder_ex_apex import cross_entropy
+
+        cross_entropy.register(registry, LOSS)
+    if loads(NORMS):
+        from thunder_ex_apex import norms
+
+        norms.register(registry, NORM)
+
+
+@hookimpl
+def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
+    """Tested on a GPU, in the dtypes that the checkers accept."""
+    from thunder_ex_apex import cross_entropy, norms, samples
+
+    if executor.name == LOSS:
+        return ConformanceProfile(devices=("cuda",), dtypes=cross_entropy.DTYPES, opinfos=samples.of_losses)
+    return ConformanceProfile(
+        devices=("cuda",), dtypes=norms.DTYPES, tolerances=norms.TOLERANCES, opinfos=samples.of_norms
+    )

@@ -12,6 +12,11 @@ __all__ = ["Llama", "batch"]
 HEADS, VOCABULARY = 4, 320
 
 
+def heads_of(width: int) -> int:
+    """At least four, and so many that none is longer than 128, which is what attention kernels are made for."""
+    return max(HEADS, width // 128)
+
+
 class RMSNorm(nn.Module):
     """Normalization by the root of the mean of squares, in float32."""
 
@@ -39,16 +44,17 @@ class Attention(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.size = width // HEADS
+        self.heads = heads_of(width)
+        self.size = width // self.heads
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.proj = nn.Linear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         b, t, width = x.size()
         q, k, v = self.qkv(x).split((width, width, width), dim=-1)
-        q = q.view(b, t, HEADS, self.size).transpose(1, 2)
-        k = k.view(b, t, HEADS, self.size).transpose(1, 2)
-        v = v.view(b, t, HEADS, self.size).transpose(1, 2)
+        q = q.view(b, t, self.heads, self.size).transpose(1, 2)
+        k = k.view(b, t, self.heads, self.size).transpose(1, 2)
+        v = v.view(b, t, self.heads, self.size).transpose(1, 2)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.proj(y.transpose(1, 2).reshape(b, t, width))
@@ -92,7 +98,7 @@ class Llama(nn.Module):
         self.h = nn.ModuleList(Block(width) for _ in range(layers))
         self.ln_f = RMSNorm(width)
         self.lm_head = nn.Linear(width, VOCABULARY, bias=False)
-        size = width // HEADS
+        size = width // heads_of(width)
         theta = 1.0 / (10000 ** (torch.arange(0, size, 2).float() / size))
         angles = torch.outer(torch.arange(length).float(), theta).repeat(1, 2)
         self.register_buffer("cos", torch.cos(angles), persistent=False)

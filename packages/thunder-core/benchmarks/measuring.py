@@ -34,6 +34,8 @@ def machine() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
     python = f"Python {platform.python_version()}"
+    if torch.cuda.is_available():
+        return f"machine with an {torch.cuda.get_device_name()}, {python}, torch {torch.__version__}"
     return (
         f"{os.cpu_count()}-core {platform.machine()} ({model}), {python}, torch {torch.__version__}, one torch thread"
     )

@@ -12,6 +12,7 @@ from torch import cond as held_under_another_name
 from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import thunder
 from thunder.core.errors import ThunderError, TracingError
@@ -129,7 +130,7 @@ def test_under_another_name() -> None:
 
 
 def test_random_numbers() -> None:
-    """Are drawn by the one that runs; a gradient of that is refused."""
+    """Are drawn by the one that runs, and drawn again for its gradient."""
     jitted = thunder.jit(lambda x: torch.cond(x[0] > 0, lambda y: F.dropout(y, 0.5) * 1, lambda y: y * 2, (x,)))
     for x in (torch.ones(9), -torch.ones(9)):
         torch.manual_seed(0)
@@ -137,8 +138,56 @@ def test_random_numbers() -> None:
         torch.manual_seed(0)
         expected = by_python(x[0] > 0, lambda y: F.dropout(y, 0.5) * 1, lambda y: y * 2, (x,)), torch.rand(1)
         torch.testing.assert_close(found, expected)
+
+
+def test_gradients_of_random_numbers() -> None:
+    """Of any order; they are those that were drawn, and leave random numbers where they stood."""
+
+    def drops(y: Any) -> Any:
+        return F.dropout(y * y.sin(), 0.5) * torch.rand(9, dtype=torch.float64) + F.dropout(y, 0.2)
+
+    def by(choose: Any) -> Any:
+        return lambda x, w: F.dropout(choose(x[0] > 0, drops, lambda y: (y * w).exp() * torch.rand(()), (x * w,)), 0.1)
+
+    f, jitted = by(by_python), thunder.jit(by(torch.cond))
+    for sign in (1, -1, 1):
+        results = []
+        for g in (f, jitted):
+            torch.manual_seed(0)
+            x = (sign * torch.linspace(0.5, 1, 9, dtype=torch.float64)).requires_grad_()
+            w = torch.ones(9, dtype=torch.float64, requires_grad=True)
+            plain = torch.autograd.grad(g(x, w).sum(), (x, w))
+            torch.rand(3)  # random numbers have moved on when backward comes
+            out = g(x, w).sum()
+            torch.rand(1)
+            first = torch.autograd.grad(out, (x, w), create_graph=True)
+            second = torch.autograd.grad((first[0] * first[1]).sum(), (x, w))
+            results.append((plain, first, second, torch.rand(2)))
+        torch.testing.assert_close(results[1], results[0])
     with pytest.raises(ThunderError, match="draw random numbers"):
-        jitted(torch.ones(9, requires_grad=True))
+        thunder.jvp(thunder.jit(by(torch.cond)), (x.detach(), w.detach()), (torch.ones_like(x), torch.ones_like(w)))
+
+
+def test_random_numbers_of_a_generator_in_a_checkpoint() -> None:
+    """A region that is computed again draws with the same generator in a branch of torch.cond."""
+    generator = torch.Generator()
+
+    def region(x: Any) -> Any:
+        return torch.cond(x[0] > 0, lambda y: y * torch.rand(9, generator=generator).sin(), torch.exp, (x,)).sin()
+
+    def f(x: Any) -> Any:
+        return checkpoint(region, x, use_reentrant=False).sum()
+
+    results = []
+
+    def plain(x: Any) -> Any:
+        return (x * torch.rand(9, generator=generator).sin()).sin().sum()
+
+    for g in (plain, thunder.jit(f)):
+        generator.manual_seed(3)
+        x = torch.ones(9, requires_grad=True)
+        results.append((torch.autograd.grad(g(x), x), torch.rand(2, generator=generator)))
+    torch.testing.assert_close(results[1], results[0])
 
 
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {

@@ -2,7 +2,8 @@
 """`torch.cond` inside a traced program: one operation with two programs, of which a tensor's value chooses one.
 
 Both functions are traced, each into a program of its own whose inputs are what either reads. The operation's gradient
-is the same choice between the gradients of the two, which compute again what they need of the branch.
+is the same choice between the gradients of the two, which compute again what they need of the branch; where that draws
+random numbers, they are put back for it to where they stood, and forth again afterwards.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from thunder.executors.torchex.base import ex as torch_executor
 from thunder.frontend.tracer import annotate, needs_grad, user_line
 from thunder.transforms.autodiff import JointTrace
 from thunder.transforms.batching import Batch
+from thunder.transforms.checkpoint import Source, exchanged, random_sources, states_of
 from thunder.transforms.cse import cse
 from thunder.transforms.dce import dce, has_effect
 
@@ -103,11 +105,37 @@ def _(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
     return out
 
 
-@cond_with_draws.grad
-def _(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+def _differentiated_with_draws(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+    """The choice in the forward program, and that between gradients in the backward program, which draw the same."""
+    pred, true, false, *operands = bsym.args
+    wrt = [i for i, p in enumerate(operands) if isinstance(p, TensorProxy) and p.name in joint.tracked]
+    wrt = [i for i in wrt if is_inexact_dtype(operands[i].dtype)]
+    taking = [i for i, p in enumerate(bsym.output) if is_inexact_dtype(p.dtype)]
+    sources = random_sources([*true.trace.bound_symbols, *false.trace.bound_symbols])
+    gradients = [_gradient(branch, wrt, taking, sources) for branch in (true, false)]
+    # What runs the first time is what runs the second time, so that it draws the same.
+    chosen = [_forward(branch, wrt) for branch in (true, false)]
+    with tracectx(joint.trace):
+        with joint.trace.scope() as forward:
+            states = states_of(sources)
+            joint.trace.record(
+                BoundSymbol(cond_with_draws, (pred, *chosen, *operands), {}, bsym.output, source=bsym.source)
+            )
+        with joint.trace.scope() as backward:
+            arriving = [prims.get_grad(bsym.output[i]) for i in taking]
+            for i, g in zip(wrt, cond_with_draws(pred, *gradients, *operands, *arriving, *states)):
+                prims.put_grad(operands[i], g)
+    joint.tracked.update(bsym.output[i].name for i in taking)
+    return forward, backward
+
+
+cond_with_draws.joint_rule = _differentiated_with_draws
+
+
+@cond_with_draws.jvp
+def _(t: Any, output: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
     raise UnsupportedError(
-        "torch.cond of functions that draw random numbers (dropout) has no gradient in a traced program: draw them "
-        "before, and give them as operands"
+        "jvp of torch.cond of functions that draw random numbers (dropout): draw them before, and give them as operands"
     )
 
 
@@ -138,21 +166,40 @@ def _over_batch(b: Any, branch: Branch, operands: Sequence[Any]) -> list[Any]:
     return [inner.batched(p) for p in branch.trace.output]
 
 
-def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int]) -> Branch:
-    """The program of a branch's operands and its results' gradients that gives the operands' gradients."""
+def _forward(branch: Branch, wrt: Sequence[int]) -> Branch:
+    """The program as it is where it is differentiated."""
+    source = branch.trace
+    joint = JointTrace(source, [source.args[i] for i in wrt], branch.executors)  # type: ignore[misc]
+    out = joint.trace
+    out.args, out.info = source.args, dict(source.info)
+    with tracectx(out):
+        out.output = _of_their_own(joint.output, out.args)
+        prims.python_return(out.output)
+    return Branch(out, branch.executors)
+
+
+def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int], sources: Sequence[Source] = ()) -> Branch:
+    """The program of a branch's operands and its results' gradients that gives the operands' gradients.
+
+    Last it takes where random numbers stood, for each of `sources`, when the branch ran.
+    """
     source = branch.trace
     out = Trace(f"{source.name}_gradient", args=source.args)
     inputs: list[Any] = [source.args[i] for i in wrt]
-    joint = JointTrace(source, inputs, branch.executors)  # type: ignore[arg-type]
+    joint = JointTrace(source, inputs, branch.executors)
     out.names, out._counters = joint.trace.names, joint.trace._counters
     out.info = dict(source.info)
-    out.bound_symbols[:] = joint.trace.bound_symbols
     with tracectx(out), set_langctx("torch"):
         cotangents: dict[str, Any] = {}
-        for i in taking:
-            p = joint.output[i]
-            given = TensorProxy(like=p, name=out.add_name(f"grad_{p.name}"))
-            out.args.append(given)
+        results = [joint.output[i] for i in taking]
+        arriving = [TensorProxy(like=p, name=out.add_name(f"grad_{p.name}")) for p in results]
+        with out.scope():
+            states = states_of(sources)  # what such a state looks like
+        out.args += [*arriving, *states]
+        before = exchanged(states, sources)
+        out.bound_symbols += joint.trace.bound_symbols
+        exchanged(before, sources)
+        for p, given in zip(results, arriving):
             cotangents[p.name] = cotangents[p.name] + given if p.name in cotangents else given
         known = {name: g for name, g in cotangents.items() if name in joint.tracked}
         grads = joint.backward(known, inputs) if known else [None] * len(inputs)

@@ -3,6 +3,9 @@
 
 They are the user's Python and may do anything, so they are not traced: the backward program calls them, with the real
 gradients. In the trace a hook is an identity, `hooked`, whose gradient goes through `run_gradient_hooks`.
+
+Where that is differentiated in its turn, torch's autograd records what the hooks do, as it does in eager, and the
+record is a value of the program: hooks run once, and derivatives of any order go through them.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from torch.utils.hooks import BackwardHook
 
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
-from thunder.core.errors import TracingError, UnsupportedError
-from thunder.core.proxies import TensorProxy
+from thunder.core.errors import TracingError
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.proxies import AnyProxy, TensorProxy
 from thunder.core.state import state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
@@ -76,10 +80,109 @@ run_gradient_hooks = Symbol(
 
 @run_gradient_hooks.grad
 def _(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
-    raise UnsupportedError(
-        "a gradient that went through a hook cannot be differentiated again in a traced program: take the hook off, or "
-        "call the function without thunder.jit"
-    )
+    *found, record = record_gradient_hooks(node, places, *gradients)
+    _put_recorded(record, gradients, found)
+    return tuple(found)
+
+
+class Record:
+    """What autograd saw of tensors that were made of others."""
+
+    def __init__(self, sources: Sequence[torch.Tensor], results: Sequence[torch.Tensor]):
+        self.sources = sources
+        self.results = results
+        known = set(map(id, sources))
+        if any(id(leaf) not in known for leaf in _leaves(results)):
+            raise RuntimeError(
+                "a hook on a gradient uses another tensor that requires grad, and the gradient is differentiated "
+                "again: detach that tensor in the hook, or call the function without thunder.jit"
+            )
+
+
+def _leaves(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves that tensors hang on."""
+    found = [t for t in tensors if t.requires_grad and t.grad_fn is None]
+    stack: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen: set[Any] = set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        stack += [following for following, _ in node.next_functions]
+    return found
+
+
+def _leaf(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().requires_grad_()
+
+
+def _record_meta(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
+    """What hooks make of gradients, and autograd's record of it."""
+    return *[TensorProxy(like=g) for g in gradients], _new_record()
+
+
+def _new_record() -> AnyProxy:
+    assert state.trace is not None
+    return AnyProxy(name=state.trace.make_name("record"))
+
+
+def _record(node: Node, places: tuple[int, ...], *gradients: torch.Tensor) -> Any:
+    sources = [_leaf(g) for g in gradients]
+    with torch.enable_grad():
+        found = node.run(places, sources)
+    return *[x.detach() for x in found], Record(sources, found)
+
+
+record_gradient_hooks = Symbol(
+    "record_gradient_hooks", _record_meta, id="record_gradient_hooks", is_prim=True, executor=torch_executor,
+    fn=_record, tags=(OpTags.SIDE_EFFECT,),
+)  # fmt: skip
+
+
+@record_gradient_hooks.grad
+def _(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
+    *found, record = record_gradient_hooks(node, places, *gradients)
+    _put_recorded(record, gradients, found)
+    return *found, record
+
+
+def _put_recorded(record: AnyProxy, sources: Sequence[TensorProxy], results: Sequence[TensorProxy]) -> None:
+    """Gradients flow from what was made to what it was made of."""
+    *found, _ = recorded_gradient(record, len(sources), *sources, *[get_grad(x) for x in results])
+    for source, gradient in zip(sources, found):
+        put_grad(source, gradient)
+
+
+def _gradient_meta(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
+    """The gradients of a record's sources, the first `count` values, of those of its results, the rest; a record."""
+    return *[TensorProxy(like=x) for x in values[:count]], _new_record()
+
+
+def _gradient(record: Record, count: int, *values: torch.Tensor) -> Any:
+    given = [_leaf(g) for g in values[count:]]
+    pairs = [(x, g) for x, g in zip(record.results, given) if x.requires_grad]
+    found: Sequence[Any] = [None] * count
+    if pairs:
+        with torch.enable_grad():
+            results, gradients = zip(*pairs)
+            found = torch.autograd.grad(results, record.sources, gradients, allow_unused=True, create_graph=True)
+    found = [torch.zeros_like(x) if g is None else g for x, g in zip(record.sources, found)]
+    return *[g.detach() for g in found], Record([*record.sources, *given], found)
+
+
+recorded_gradient = Symbol(
+    "recorded_gradient", _gradient_meta, id="recorded_gradient", is_prim=True, executor=torch_executor, fn=_gradient
+)
+
+
+@recorded_gradient.grad
+def _(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
+    *found, following = recorded_gradient(record, count, *values)
+    _put_recorded(following, values, found)
+    return *found, following
 
 
 def _hooked_meta(node: Node, *values: TensorProxy) -> Any:

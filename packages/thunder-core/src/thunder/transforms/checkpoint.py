@@ -29,7 +29,7 @@ from thunder.transforms.dce import has_effect
 if TYPE_CHECKING:
     from thunder.transforms.autodiff import JointTrace
 
-__all__ = ["anew", "region", "settle"]
+__all__ = ["Source", "anew", "exchanged", "random_sources", "region", "settle", "states_of"]
 
 _numbers = itertools.count()
 Source = tuple[Device, Any]  # of random numbers: a device's own, or a generator
@@ -111,12 +111,15 @@ def anew(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace)
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
-def _sources(operations: Sequence[BoundSymbol]) -> list[Source]:
+def random_sources(operations: Sequence[BoundSymbol]) -> list[Source]:
     """Where the operations' random numbers come from."""
     found: dict[tuple[str, int], Source] = {}
     for op in operations:
-        if OpTags.RANDOM_OP not in op.sym.tags:
-            for source in _sources(op.subsymbols):
+        programs = [op.subsymbols] if OpTags.RANDOM_OP not in op.sym.tags else []
+        inner = [getattr(a, "trace", None) for a in op.args if not isinstance(a, Proxy)]
+        programs += [t.bound_symbols for t in inner if isinstance(t, Trace)]  # of which the operation runs one
+        if programs:
+            for source in [source for program in programs for source in random_sources(program)]:
                 found.setdefault(_key(source), source)
             continue
         generator = op.kwargs.get("generator")
@@ -134,7 +137,13 @@ def _key(source: Source) -> tuple[str, int]:
     return (str(device), 0) if generator is None else ("", id(generator))
 
 
-def _exchanged(states: Sequence[TensorProxy], sources: Sequence[Source]) -> list[TensorProxy]:
+def states_of(sources: Sequence[Source]) -> list[TensorProxy]:
+    """Where random numbers stand."""
+    return [prims.rng_state(*_operands(source)) for source in sources]
+
+
+def exchanged(states: Sequence[TensorProxy], sources: Sequence[Source]) -> list[TensorProxy]:
+    """Puts them where they stood then; where they stood until now."""
     return [prims.exchange_rng_state(s, *_operands(source)) for s, source in zip(states, sources)]
 
 
@@ -150,7 +159,7 @@ def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSym
     joint.trace.names |= inner.trace.names
     outputs = proxies_in(bsym.output)
     # What draws random numbers runs as the same operations both times, so that it draws the same.
-    random = bool(_sources(inner.trace.bound_symbols))
+    random = bool(random_sources(inner.trace.bound_symbols))
     if random:  # there, what an operation hands on from its inputs is known by their names
         joint.env.update({p.name: inner.env[p.name] for p in outputs if p.name in inner.env})
     joint.tracked.update(p.name for p in outputs if inner.env.get(p.name, p).name in inner.tracked)
@@ -181,20 +190,20 @@ def _backward(
         with trace.scope() as gradients:
             found = inner.backward(cotangents, wrt)
         again, gradients = _needed(inner.trace.bound_symbols, gradients, {g.name for g in found if g is not None})
-        sources = _sources(again) if bsym.sym.same_random_numbers else []  # type: ignore[attr-defined]
+        sources = random_sources(again) if bsym.sym.same_random_numbers else []  # type: ignore[attr-defined]
         with trace.scope() as stand:
-            states = [prims.rng_state(*_operands(source)) for source in sources]
+            states = states_of(sources)
         made = {name for op in (*asked, *again, *gradients) for name in op.out_names}
         given = {p.name: p for op in (*again, *gradients) for p in op.flat_args if p.name not in made}
         tensors = [p for p in given.values() if isinstance(p, TensorProxy)]
         tensors += cotangents.values()  # so that the second time comes when backward is there
         with trace.scope() as start:
             behind = prims.barrier(*tensors, *states) if tensors or states else ()
-            before = _exchanged(behind[len(tensors) :], sources)
+            before = exchanged(behind[len(tensors) :], sources)
         names: dict[str, Any] = {p.name: q for p, q in zip(tensors, behind)}
         second = anew(again, names, trace)
         with trace.scope() as end:
-            _exchanged(before, sources)
+            exchanged(before, sources)
         with trace.scope() as put:
             for p, g in zip(wrt, found):
                 if g is not None:

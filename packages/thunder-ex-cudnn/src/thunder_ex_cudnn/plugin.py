@@ -41,6 +41,14 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 
 @hookimpl
+def thunder_register_transforms(registry: PluginRegistry) -> None:
+    """Attention that is spelt out, and gradients that nobody wants."""
+    from thunder_ex_cudnn.attention.patterns import register
+
+    register(registry, EXECUTOR)
+
+
+@hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
     """Tested on a GPU, in the dtypes that its kernels take."""
     from thunder_ex_cudnn.attention.implementation import DTYPES

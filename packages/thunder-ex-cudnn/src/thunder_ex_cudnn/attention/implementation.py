@@ -92,7 +92,7 @@ def bias_of(mask: Any, query: Any, key: Any) -> Any:
     return mask if shape == full else ltorch.expand(mask, full)
 
 
-def register(registry: Any, executor: str) -> dict[str, Any]:
+def register(registry: Any, executor: str) -> None:
     """Brings the operators, and says what they stand for."""
     import thunder.torch as ltorch
 
@@ -136,7 +136,14 @@ def register(registry: Any, executor: str) -> dict[str, Any]:
         execution_transform=execution,
         grad_transform=gradient,
     )
-    return found
+
+    def plain_gradient(query: Any, key: Any, value: Any, bias: Any, causal: str | None, scale: float) -> Any:
+        out, sums = forward(query, key, value, bias, causal, scale)
+        grads = backward(get_grad(out), query, key, value, out, sums, bias, causal, scale, bias is not None)
+        put_grads((query, key, value, bias)[: len(grads)], grads)
+        return out
+
+    registry.register_implementation(plain, plain, executor=executor, grad_transform=plain_gradient)
 
 
 def _scale(query: Any, scale: float | None) -> float:

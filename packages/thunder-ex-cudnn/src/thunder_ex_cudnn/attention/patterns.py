@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The passes that find attention where a program spells it out, and leave out what nobody wants of its gradients.
+
+Before differentiation
+
+- `softmax(q @ k.T * scale + mask) @ v` becomes one attention, where nothing else reads what is in between and the
+  executor takes it: written with matmul or einsum, with masks that are added or filled in, with dropout;
+- heads of keys and values that were repeated for the query's heads are given as they were before;
+- a mask that is a causal triangle is said to be one.
+
+A row that may see nothing gives zeros then, as torch's attention gives; spelt out it would be NaN. Where gradients are
+cut off inside (`torch.no_grad` does it after each operation), what lies behind is cut off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from thunder.core import dtypes
+from thunder.core.langctx import set_langctx
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol, proxies_in
+from thunder.core.trace import Trace, construct
+from thunder_ex_cudnn.attention.implementation import takes
+from thunder_ex_cudnn.attention.products import as_scores, as_weighted, is_product, ordered
+from thunder_ex_cudnn.attention.triangles import filled, side_of
+
+__all__ = ["register"]
+
+_CASTS = ("torch.to", "torch.type_as", "torch.float", "torch.bfloat16", "torch.half", "torch.type")
+_LEAST = -1e9  # numbers below are filled in to say that something is not seen
+
+
+class _Mask(NamedTuple):
+    """What says which scores count: a tensor that is added, or a condition and what is filled in where it is false."""
+
+    tensor: Any
+    fill: float | None = None
+    negated: bool = False
+
+
+class _Scores(NamedTuple):
+    """What softmax is taken of: `query @ key.T * scale`, and what is seen of it."""
+
+    query: Any
+    key: Any
+    scale: float
+    masks: tuple[_Mask, ...]
+
+
+class _Finder:
+    """Looks for attention in one trace. What it makes is recorded in the trace that is being constructed."""
+
+    def __init__(self, trace: Trace, attention: Any):
+        self.attention = attention
+        self.made = {name: op for op in trace.bound_symbols for name in op.out_names}
+        works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others hand on their inputs
+        self.uses = Counter(name for op in works for name in op.arg_names)
+        self.uses.update({p.name for p in proxies_in(trace.output)})
+
+    def replacement(self, op: BoundSymbol) -> Any:
+        """What takes the place of an operation's result; None where it stays."""
+        if op.sym.id == "torch.scaled_dot_product_attention":
+            return self.simplified(op)
+        return self.spelt_out(op) if is_product(op) else None
+
+    def detached(self, x: Any) -> Any:
+        """`x` without gradients."""
+        import thunder.torch as ltorch
+
+        new = ltorch.detach(x)
+        self.made[new.name] = BoundSymbol(ltorch.detach, (x,), {}, new)
+        return new
+
+    def cut(self, scores: _Scores) -> _Scores:
+        """The same without gradients."""
+        masks = tuple(m._replace(tensor=self.detached(m.tensor)) for m in scores.masks)
+        return scores._replace(query=self.detached(scores.query), key=self.detached(scores.key), masks=masks)
+
+    def behind(self, x: Any) -> tuple[BoundSymbol | None, bool]:
+        """What makes `x`, and whether gradients are cut off on the way."""
+        op = self.made.get(x.name) if isinstance(x, Proxy) else None
+        cut = False
+        while op is not None and op.sym.id == "torch.detach":
+            op, cut = self.made.get(op.args[0].name), True
+        return op, cut
+
+    def inner(self, x: Any) -> BoundSymbol | None:
+        """What makes `x`, if nothing else reads it than what it was reached from."""
+        return self.made.get(x.name) if isinstance(x, TensorProxy) and self.uses[x.name] == 1 else None
+
+    # -- attention that is called ------------------------------------------------------------------------------------
+    def simplified(self, op: BoundSymbol) -> Any:
+        """The same attention with heads as they were before they were repeated, and a triangle for a mask."""
+        query, key, value, mask, p, is_causal, scale, _ = _arguments(*op.args, **op.kwargs)
+        if not query.ndim == key.ndim == value.ndim == 4:
+            return None
+        masks = () if mask is None else (_Mask(mask),)
+        side = None if is_causal else self.side(masks, query, key)
+        heads = self.shared_heads(key), self.shared_heads(value)
+        if heads[0] is key and heads[1] is value and side is None:
+            return None
+        scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+        if side is not None:
+            masks = ()
+        return self.made_of(query, *heads, masks, p, "top-left" if is_causal else side, scale)
+
+    def shared_heads(self, x: Any) -> Any:
+        """Keys or values whose heads were repeated, as they were before; else as they are."""
+        op, cut = self.behind(x)
+        if op is None or not op.args:
+            return x
+        if op.sym.id == "torch.repeat_interleave":
+            source, times, dim = (*op.args, *op.kwargs.values(), None, None)[:3]
+            source = source if isinstance(times, int) and dim in (1, -3) else None
+        else:
+            source = self.spread(op, x) if op.sym.id in ("torch.reshape", "torch.view", "torch.flatten") else None
+        if source is None:
+            return x
+        return self.detached(source) if cut else source
+
+    def spread(self, op: BoundSymbol, x: Any) -> Any:
+        """What `op` makes heads of that were spread over a dimension of their own."""
+        wide, cut = self.behind(op.args[0])
+        if wide is None or wide.sym.id not in ("torch.expand", "torch.repeat"):
+            return None
+        adds, cut_too = self.behind(wide.args[0])
+        if adds is None or not _adds_third(adds):
+            return None
+        source, times = adds.args[0], wide.output.shape[2] if wide.output.ndim == 5 else 0
+        b, heads, *rest = source.shape
+        if tuple(wide.output.shape) != (b, heads, times, *rest) or tuple(x.shape) != (b, heads * times, *rest):
+            return None
+        return self.detached(source) if cut or cut_too else source
+
+    # -- attention that is spelt out ---------------------------------------------------------------------------------
+    def spelt_out(self, op: BoundSymbol) -> Any:
+        """The product of weights and values as one attention."""
+        weighted = as_weighted(op)
+        if weighted is None:
+            return None
+        weights, value, order = weighted
+        p, cut, found = 0.0, False, self.inner(weights)
+        while found is not None and found.sym.id in (*_CASTS, "torch.dropout", "torch.detach"):
+            if found.sym.id == "torch.dropout":
+                p = _probability(found) if p == 0.0 else 1.0
+            cut = cut or found.sym.id == "torch.detach"
+            found = self.inner(found.args[0])
+        if found is None or found.sym.id != "torch.softmax" or p >= 1:
+            return None
+        dim = found.args[1] if len(found.args) > 1 else found.kwargs.get("dim")
+        scores = self.scores(found.args[0]) if dim in (-1, weights.ndim - 1) else None
+        if scores is None or scores.query.ndim != value.ndim or value.ndim not in (3, 4):
+            return None
+        query, key, _, masks = self.cut(scores) if cut else scores
+        if not query.dtype is key.dtype is value.dtype is op.output.dtype:
+            return None
+        if value.ndim == 3:  # one head
+            query, key, value = (_with_heads(x) for x in (query, key, value))
+            masks = tuple(m._replace(tensor=_with_heads(m.tensor)) if m.tensor.ndim == 3 else m for m in masks)
+        side = self.side(masks, query, key)
+        heads = (self.shared_heads(key), self.shared_heads(value))
+        out = self.made_of(query, *heads, () if side else masks, p, side, scores.scale)
+        if out is None:
+            return None
+        return ordered(_without_heads(out) if weights.ndim == 3 else out, order)
+
+    def scores(self, x: Any, scale: float = 1.0, masks: tuple[_Mask, ...] = ()) -> _Scores | None:
+        """What softmax is taken of, read from its end."""
+        op = self.inner(x)
+        if op is None:
+            return None
+        product = as_scores(op)
+        if product is not None:
+            query, of_query = self.unscaled(product[0])
+            key, of_key = self.unscaled(self.untransposed(product[1]) if product[2] else product[1])
+            return _Scores(query, key, scale * of_query * of_key, masks)
+        if op.sym.id == "torch.detach":
+            found = self.scores(op.args[0], scale, masks)
+            return found and self.cut(found)
+        if op.sym.id in _CASTS:
+            return self.scores(op.args[0], scale, masks) if _is_widening(op.args[0], op.output) else None
+        source, factor = self.scaled(op)
+        if source is not None:
+            return self.scores(source, scale * factor, masks)
+        for source, mask in _masked(op):
+            # A mask inside of a factor would be scaled too.
+            if scale == 1.0 and isinstance(source, TensorProxy) and tuple(source.shape) == tuple(x.shape):
+                found = self.scores(source, scale, (*masks, mask))
+                if found is not None:
+                    return found
+        return None
+
+    def scaled(self, op: BoundSymbol) -> tuple[Any, float]:
+        """What is multiplied by a number, and the number; None where `op` does something else."""
+        if op.sym.id not in ("torch.mul", "torch.div") or len(op.args) != 2 or op.kwargs:
+            return None, 1.0
+        for x, factor in (op.args, op.args[::-1]):
+            if isinstance(factor, TensorProxy) and factor.ndim == 0:
+                factor = filled(factor, self.made)
+            if isinstance(x, TensorProxy) and type(factor) in (int, float) and factor:
+                if op.sym.id == "torch.mul":
+                    return x, float(factor)
+                return (x, 1.0 / factor) if x is op.args[0] else (None, 1.0)
+        return None, 1.0
+
+    def unscaled(self, x: Any) -> tuple[Any, float]:
+        """A factor of the product without the number that it was multiplied with."""
+        op, cut = self.behind(x)
+        source, factor = (None, 1.0) if op is None else self.scaled(op)
+        if source is None or source.dtype is not x.dtype:
+            return x, 1.0
+        return (self.detached(source) if cut else source), factor
+
+    def untransposed(self, x: Any) -> Any:
+        """Keys whose last two dimensions change places."""
+        import thunder.torch as ltorch
+
+        op, cut = self.behind(x)
+        if op is not None and op.sym.id in ("torch.mT", "torch.transpose", "torch.swapaxes", "torch.swapdims"):
+            dims = {d % x.ndim for d in op.args[1:] if isinstance(d, int)}
+            if op.sym.id == "torch.mT" or dims == {x.ndim - 1, x.ndim - 2}:
+                return self.detached(op.args[0]) if cut else op.args[0]
+        return ltorch.transpose(x, -2, -1)
+
+    # -- what takes its place ----------------------------------------------------------------------------------------
+    def side(self, masks: tuple[_Mask, ...], query: Any, key: Any) -> str | None:
+        """The side at which the only mask is a triangle."""
+        if len(masks) != 1:
+            return None
+        return side_of(masks[0].tensor, query.shape[2], key.shape[2], self.made, negated=masks[0].negated)
+
+    def made_of(
+        self, query: Any, key: Any, value: Any, masks: tuple[_Mask, ...], p: float, side: str | None, scale: float
+    ) -> Any:
+        """An attention that the executor takes; None where it does not."""
+        import thunder.torch as ltorch
+
+        mask = _joined(masks)
+        corner = side == "bottom-right" and query.shape[2] != key.shape[2]
+        how: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
+        if (corner and p) or takes(query, key, value, mask, p, side is not None, **how) is not True:
+            return None
+        if corner:
+            return self.attention(query, key, value, None, side, scale)
+        return ltorch.scaled_dot_product_attention(query, key, value, mask, p, side is not None, **how)
+
+
+def _arguments(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: Any = None, enable_gqa: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    return query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+
+
+def _probability(dropout: BoundSymbol) -> float:
+    p = dropout.args[1] if len(dropout.args) > 1 else dropout.kwargs.get("p", 0.5)
+    return float(p) if len(dropout.args) + len(dropout.kwargs) <= 2 and isinstance(p, (int, float)) else 1.0
+
+
+def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
+    """What may be masked by an operation, and how."""
+    id, args = op.sym.id, op.args
+    if id == "torch.add" and len(args) == 2 and not op.kwargs:
+        for x, mask in (args, args[::-1]):
+            if isinstance(mask, TensorProxy) and dtypes.is_float_dtype(mask.dtype) and mask.ndim > 1:
+                yield x, _Mask(mask)
+    elif id == "torch.masked_fill" and _is_least(args[2]) and args[1].ndim > 1:
+        yield args[0], _Mask(args[1], args[2], negated=True)
+    elif id == "torch.where" and len(args) == 3 and _is_least(args[2]) and args[0].ndim > 1:
+        yield args[1], _Mask(args[0], args[2])
+
+
+def _is_least(x: Any) -> bool:
+    return isinstance(x, (int, float)) and x <= _LEAST
+
+
+def _joined(masks: tuple[_Mask, ...]) -> Any:
+    """One mask that says the same: of truth values where all of them are, else one that is added."""
+    import thunder.torch as ltorch
+
+    seen: Any = None
+    added: Any = None
+    for mask in masks:
+        if mask.fill is None and mask.tensor.dtype is not dtypes.bool8:
+            added = mask.tensor if added is None else added + mask.tensor
+            continue
+        condition = ltorch.logical_not(mask.tensor) if mask.negated else mask.tensor
+        if mask.fill is None or mask.fill == -math.inf:
+            seen = condition if seen is None else ltorch.logical_and(seen, condition)
+        else:
+            term = ltorch.where(condition, 0.0, mask.fill)
+            added = term if added is None else added + term
+    if added is None or seen is None:
+        return seen if added is None else added
+    return ltorch.where(seen, added, -math.inf)
+
+
+def _is_widening(source: Any, result: Any) -> bool:
+    wide = result.dtype in (source.dtype, dtypes.float32, dtypes.float64)
+    return wide and tuple(source.shape) == tuple(result.shape)
+
+
+def _adds_third(op: BoundSymbol) -> bool:
+    """Whether it puts a dimension of one element in the third place, and does nothing else."""
+    if op.sym.id == "torch.unsqueeze":
+        return op.args[1] in (2, -3)
+    if op.sym.id != "torch.getitem" or not isinstance(op.args[1], tuple):
+        return False
+    key = op.args[1]
+    whole = [k == slice(None) for k in key]
+    return len(key) in (3, 4, 5) and key[2] is None and all(w for i, w in enumerate(whole) if i != 2)
+
+
+def _with_heads(x: Any) -> Any:
+    import thunder.torch as ltorch
+
+    return ltorch.unsqueeze(x, 1)
+
+
+def _without_heads(x: Any) -> Any:
+    import thunder.torch as ltorch
+
+    return ltorch.squeeze(x, 1)
+
+
+def register(registry: Any, executor: str) -> None:
+    """Brings the passes."""
+    attention = registry.operator("cudnn_attention")
+    backward = [registry.operator(f"cudnn_attention_{name}backward") for name in ("", "dropout_")]
+    with_bias = {sym.id: sym for sym in backward}
+
+    def find(trace: Trace, context: Any) -> Trace:
+        if all(ex.name != executor for ex in context.executors):
+            return trace
+        finder = _Finder(trace, attention)
+        with construct(trace, "Attention that is spelt out") as out:
+            changed = False
+            for op in trace.bound_symbols:
+                with tracectx(out), out.scope() as recorded, set_langctx("torch"):
+                    made = finder.replacement(op)
+                if made is None:
+                    out.record(op)
+                    continue
+                changed = True
+                for new in recorded:
+                    new = new.substitute({made.name: op.output})
+                    new.source = op.source
+                    out.record(new)
+        return out if changed else trace
+
+    def prune(trace: Trace, context: Any) -> Trace:
+        used = {name for op in trace.bound_symbols for name in op.arg_names}
+        with construct(trace, "Unused gradients of biases") as out:
+            changed = False
+            for op in trace.bound_symbols:
+                sym = with_bias.get(op.sym.id)
+                if sym is None or not op.args[-1] or op.output[3].name in used:
+                    out.record(op)
+                    continue
+                changed = True
+                with tracectx(out), out.scope() as recorded, set_langctx("torch"):
+                    made = sym(*op.args[:-1], False)
+                for new in recorded:
+                    new = new.substitute({a.name: b for a, b in zip(made, op.output)})
+                    new.source = op.source
+                    out.record(new)
+        return out if changed else trace
+
+    registry.register_transform("cudnn_attention", find, phase="before_grad")
+    registry.register_transform("cudnn_attention_unused", prune, phase="before_execution")

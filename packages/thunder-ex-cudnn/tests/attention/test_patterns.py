@@ -217,6 +217,23 @@ def test_other_triangles_are_masks(executor: Any, cudnn: Any) -> None:
     assert "'top-left'" not in line and "'bottom-right'" not in line
 
 
+def test_layers_with_one_mask(executor: Any, cudnn: Any) -> None:
+    """What it adds is computed once."""
+    cudnn.refuses = True
+
+    def f(q: Any, k: Any, v: Any, m: Any) -> Any:
+        for _ in range(3):
+            q = F.scaled_dot_product_attention(q, k, v, m)
+        return q
+
+    q, k, v, m = tensors()
+    m = m.detach() > -1
+    jitted = thunder.jit(f, executors=[executor])
+    torch.testing.assert_close(jitted(q, k, v, m), f(q, k, v, m), atol=2e-2, rtol=2e-2)
+    assert forward_of(jitted).count("torch.where(") == 1
+    assert forward_of(jitted).count("cudnn_attention_forward(") == 3
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_gradients_of_biases_that_nobody_wants(wanted: bool, executor: Any, cudnn: Any) -> None:
     """Are not computed."""

@@ -13,7 +13,7 @@ from thunder.core.transforms import get_grad, put_grad, put_grads
 from thunder_ex_cudnn.attention import operators
 from thunder_ex_cudnn.machine import unusable_device
 
-__all__ = ["DTYPES", "register", "takes", "why_not_shapes"]
+__all__ = ["DTYPES", "bias_of", "register", "takes"]
 
 DTYPES = ("float16", "bfloat16")
 _TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
@@ -21,7 +21,7 @@ _STEP = 8  # cuDNN reads rows in pieces of 16 bytes
 _WIDEST = 256  # what its backward kernels take
 
 
-def why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
+def _why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
     """Why cuDNN has no kernels for tensors of these devices, dtypes and shapes; None where it has."""
     reason = unusable_device(query.device)
     if reason is not None:
@@ -64,7 +64,7 @@ def takes(
     scale: float | None = None, enable_gqa: bool = False,
 ) -> bool | str:  # fmt: skip
     """True, or why not."""
-    reason = why_not_shapes(query, key, value) or _why_not_mask(query, key, attn_mask, is_causal)
+    reason = _why_not_shapes(query, key, value) or _why_not_mask(query, key, attn_mask, is_causal)
     if reason is not None:
         return reason
     if query.shape[1] != key.shape[1] and not enable_gqa:

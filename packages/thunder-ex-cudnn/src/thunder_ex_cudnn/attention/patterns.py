@@ -6,7 +6,7 @@ Before differentiation
 - `softmax(q @ k.T * scale + mask) @ v` becomes one attention, where nothing else reads what is in between and the
   executor takes it: written with matmul or einsum, with masks that are added or filled in, with dropout;
 - heads of keys and values that were repeated for the query's heads are given as they were before;
-- a mask that is a causal triangle is said to be one.
+- a mask that is a causal triangle is said to be one, and what another mask adds is computed once for all layers.
 
 A row that may see nothing gives zeros then, as torch's attention gives; spelt out it would be NaN. Where gradients are
 cut off inside (`torch.no_grad` does it after each operation), what lies behind is cut off.
@@ -25,7 +25,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder_ex_cudnn.attention.implementation import takes
+from thunder_ex_cudnn.attention.implementation import bias_of, takes
 from thunder_ex_cudnn.attention.products import as_scores, as_weighted, is_product, ordered
 from thunder_ex_cudnn.attention.triangles import filled, side_of
 
@@ -57,6 +57,7 @@ class _Finder:
 
     def __init__(self, trace: Trace, attention: Any):
         self.attention = attention
+        self.biases: dict[Any, Any] = {}  # of masks that were met: many layers may have the same one
         self.made = {name: op for op in trace.bound_symbols for name in op.out_names}
         works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others hand on their inputs
         self.uses = Counter(name for op in works for name in op.arg_names)
@@ -78,7 +79,9 @@ class _Finder:
 
     def cut(self, scores: _Scores) -> _Scores:
         """The same without gradients."""
-        masks = tuple(m._replace(tensor=self.detached(m.tensor)) for m in scores.masks)
+        masks = tuple(
+            m if m.tensor.dtype is dtypes.bool8 else m._replace(tensor=self.detached(m.tensor)) for m in scores.masks
+        )
         return scores._replace(query=self.detached(scores.query), key=self.detached(scores.key), masks=masks)
 
     def behind(self, x: Any) -> tuple[BoundSymbol | None, bool]:
@@ -102,7 +105,8 @@ class _Finder:
         masks = () if mask is None else (_Mask(mask),)
         side = None if is_causal else self.side(masks, query, key)
         heads = self.shared_heads(key), self.shared_heads(value)
-        if heads[0] is key and heads[1] is value and side is None:
+        truths = mask is not None and mask.dtype is dtypes.bool8
+        if heads[0] is key and heads[1] is value and side is None and not truths:
             return None
         scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
         if side is not None:
@@ -240,11 +244,15 @@ class _Finder:
         """An attention that the executor takes; None where it does not."""
         import thunder.torch as ltorch
 
-        mask = _joined(masks)
+        kind = (query.dtype, query.shape[2], key.shape[2], *((m.tensor.name, m.fill, m.negated) for m in masks))
+        mask = self.biases.get(kind)
+        if mask is None and masks:
+            mask = bias_of(_joined(masks), query, key)
         corner = side == "bottom-right" and query.shape[2] != key.shape[2]
         how: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
         if (corner and p) or takes(query, key, value, mask, p, side is not None, **how) is not True:
             return None
+        self.biases[kind] = mask
         if corner:
             return self.attention(query, key, value, None, side, scale)
         return ltorch.scaled_dot_product_attention(query, key, value, mask, p, side is not None, **how)
@@ -259,7 +267,7 @@ def _arguments(
 
 def _probability(dropout: BoundSymbol) -> float:
     p = dropout.args[1] if len(dropout.args) > 1 else dropout.kwargs.get("p", 0.5)
-    return float(p) if len(dropout.args) + len(dropout.kwargs) <= 2 and isinstance(p, (int, float)) else 1.0
+    return float(p) if len(dropout.args) + len(dropout.kwargs) <= 2 and type(p) in (int, float) else 1.0
 
 
 def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
@@ -276,7 +284,7 @@ def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
 
 
 def _is_least(x: Any) -> bool:
-    return isinstance(x, (int, float)) and x <= _LEAST
+    return type(x) in (int, float) and x <= _LEAST
 
 
 def _joined(masks: tuple[_Mask, ...]) -> Any:

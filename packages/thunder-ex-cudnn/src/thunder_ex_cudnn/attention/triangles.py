@@ -72,7 +72,7 @@ def _seen(x: Any, made: Made, negated: bool = False) -> int | None:
         return _seen(op.args[0], made, not negated)
     if id in _VIEWS or id in _CASTS:
         return _through(x, made, lambda y, made: _seen(y, made, negated))
-    if id in ("torch.eq", "torch.ne", "torch.gt") and isinstance(op.args[1], (int, float)):
+    if id in ("torch.eq", "torch.ne", "torch.gt") and type(op.args[1]) in (bool, int, float):
         against = op.args[1]
         if (id, against) == ("torch.eq", 0):
             return _seen(op.args[0], made, not negated)
@@ -98,17 +98,20 @@ def _added(x: Any, made: Made) -> int | None:
     if id == "torch.triu" and filled(op.args[0], made) == -math.inf:
         diagonal = op.args[1] if len(op.args) > 1 else op.kwargs.get("diagonal", 0)
         return diagonal - 1 if isinstance(diagonal, int) else None
-    if id == "torch.where" and op.args[1:] == (0, -math.inf):
+    numbers = tuple(filled(x, made) for x in op.args)
+    if id == "torch.where" and numbers[1:] == (0, -math.inf):
         return _seen(op.args[0], made)
-    if id == "torch.where" and op.args[1:] == (-math.inf, 0):
+    if id == "torch.where" and numbers[1:] == (-math.inf, 0):
         return _seen(op.args[0], made, True)
-    if id == "torch.masked_fill" and op.args[2] == -math.inf and filled(op.args[0], made) == 0:
+    if id == "torch.masked_fill" and (numbers[0], numbers[2]) == (0, -math.inf):
         return _seen(op.args[1], made, True)
     return None
 
 
 def filled(x: Any, made: Made) -> Any:
-    """The number that a tensor is full of."""
+    """A number, or that which a tensor is full of."""
+    if type(x) in (bool, int, float):
+        return x
     op = made.get(x.name) if isinstance(x, Proxy) else None
     if op is None:
         return None
@@ -117,8 +120,8 @@ def filled(x: Any, made: Made) -> Any:
         return 1
     if id in ("torch.zeros", "torch.zeros_like"):
         return 0
-    if id in ("torch.full", "torch.full_like") and isinstance(op.args[1], (bool, int, float)):
-        return op.args[1]
+    if id in ("torch.full", "torch.full_like"):
+        return filled(op.args[1], made)
     if id in _CASTS:
         return filled(op.args[0], made)
     return None

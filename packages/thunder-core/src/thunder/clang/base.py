@@ -7,10 +7,12 @@ and, below it, primitives.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from thunder.core import dtypes, prims
+from thunder.core.errors import Undecided, check
 from thunder.core.langctx import LanguageContext, register_langctx
 from thunder.core.numbers import converted, same_shape
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
@@ -20,6 +22,7 @@ __all__ = [
     "clang_ops",
     "clangop",
     "compute_broadcast_shape",
+    "demand",
     "elementwise_binary",
     "elementwise_unary",
     "expand",
@@ -43,6 +46,19 @@ def clangop(*, method_name: str | None = None) -> Callable[[F], F]:
         return fn
 
     return declare
+
+
+_RELATIONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, ">=": operator.ge}
+
+
+def demand(
+    left: Any, relation: str, right: Any, message: Callable[[], str], exception_type: type[Exception] = RuntimeError
+) -> None:
+    """An error unless two numbers compare like that: now, or when the program runs where only that tells."""
+    try:
+        check(bool(_RELATIONS[relation](left, right)), message, exception_type)
+    except Undecided:
+        prims.check_number(left, relation, right, message())
 
 
 def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:

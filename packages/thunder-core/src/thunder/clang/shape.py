@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from thunder.clang.base import clangop, maybe_broadcast, maybe_convert_to_dtype
+from thunder.clang.base import clangop, demand, maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import prims
 from thunder.core.errors import check
-from thunder.core.numbers import equal_shapes, index, same_shape
+from thunder.core.numbers import equal_shapes, index, same_number, same_shape, undecided
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
 from thunder.core.promotion import promote
 from thunder.core.proxies import TensorProxy
@@ -29,7 +29,9 @@ def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
     open_at = None
     known = 1
     for d, n in enumerate(sizes):
-        if n == -1:
+        if undecided(n):
+            known *= n  # torch refuses -1 and less when it runs
+        elif n == -1:
             check(open_at is None, lambda: "only one dimension can be inferred")
             open_at = d
         else:
@@ -38,16 +40,19 @@ def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
             known *= n
     if open_at is not None:
         check(
-            known != 0,
+            undecided(known) or known != 0,
             lambda: (
                 f"cannot reshape tensor of {count} elements into shape {sizes} because the unspecified dimension size "
                 "-1 can be any value and is ambiguous"
             ),
         )
-        if count % known == 0:
+        if undecided(count, known) or count % known == 0:
+            if undecided(count, known) and not same_number(count % known, 0):
+                demand(count % known, "==", 0, lambda: f"shape '{sizes}' is invalid for input of size {count}")
             sizes[open_at] = count // known
             return tuple(sizes)
-    check(open_at is None and known == count, lambda: f"shape '{sizes}' is invalid for input of size {count}")
+    check(open_at is None, lambda: f"shape '{sizes}' is invalid for input of size {count}")
+    demand(known, "==", count, lambda: f"shape '{sizes}' is invalid for input of size {count}")
     return tuple(sizes)
 
 
@@ -126,7 +131,12 @@ def flip(a: TensorProxy, dims: int | Sequence[int]) -> TensorProxy:
 def slice_in_dim(a: TensorProxy, start: int, stop: int, stride: int = 1, dim: int = 0) -> TensorProxy:
     """`a` from `start` to before `stop` along one dimension; both are within it."""
     dim = canonicalize_dim(a.ndim, dim, wrap_scalar=False)
-    if start == 0 and stop == a.shape[dim] and stride == 1:
+    n = a.shape[dim]
+    if undecided(start, stop, n):
+        whole = same_number(start, 0) and same_number(stop, n)
+    else:
+        whole = start == 0 and stop == n
+    if whole and stride == 1:
         return a
     starts, stops, strides = [0] * a.ndim, list(a.shape), [1] * a.ndim
     starts[dim], stops[dim], strides[dim] = start, stop, stride

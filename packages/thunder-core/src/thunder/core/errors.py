@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["PluginLoadError", "ThunderError", "TraceVerificationError", "TracingError", "UnsupportedError", "check"]
+__all__ = ["PluginLoadError", "ThunderError", "TraceVerificationError", "TracingError", "Undecided", "UnsupportedError", "check"]
 
 
 class ThunderError(RuntimeError):
@@ -19,6 +19,10 @@ class ThunderError(RuntimeError):
 
 class TracingError(ThunderError):
     """The program does something that cannot be put into a trace; the message names the line and the way out."""
+
+
+class Undecided(TracingError):
+    """The program needs to know of a number what only running it tells."""
 
 
 class UnsupportedError(ThunderError):

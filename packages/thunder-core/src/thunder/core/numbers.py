@@ -29,11 +29,13 @@ __all__ = [
     "bounds",
     "converted",
     "equal_shapes",
+    "greater",
     "index",
     "same_number",
     "same_shape",
     "specialized",
     "text_of",
+    "undecided",
 ]
 
 Poly = dict[tuple[int, ...], int]
@@ -103,6 +105,16 @@ def specialized(x: Any) -> Any:
     if type(x) is slice:
         return slice(specialized(x.start), specialized(x.stop), specialized(x.step))
     return x
+
+
+def undecided(*xs: Any) -> bool:
+    """Whether any of some numbers is one that only running the program tells."""
+    return any(isinstance(x, SymbolicNumber) and x.hint is None for x in xs)
+
+
+def greater(a: Any, b: Any) -> Any:
+    """The greater of two integers, where only running the program may tell which that is."""
+    return a.at_least(b) if isinstance(a, SymbolicNumber) else b.at_least(a)  # type: ignore[attr-defined]
 
 
 def same_number(a: Any, b: Any) -> bool:

@@ -38,20 +38,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thunder.core import numbers
-from thunder.core.errors import TracingError
+from thunder.core.errors import TracingError, Undecided
 from thunder.core.numbers import Atom, Constraint, Poly, SymbolicNumber
 from thunder.core.proxies import NumberProxy
 from thunder.core.state import state
-from thunder.core.symbolic_numbers import SymbolicFloat, SymbolicInt, key_of, key_of_poly, number_of, poly_of
+from thunder.core.symbolic_numbers import SymbolicBool, SymbolicFloat, SymbolicInt, key_of, key_of_poly, number_of, poly_of
 
 if TYPE_CHECKING:
     from thunder.core.trace import Trace
 
 __all__ = ["Constraint", "SymbolicFloat", "SymbolicInt", "Symbols", "Undecided", "Unsettled", "symbols_of"]
-
-
-class Undecided(TracingError):
-    """The program needs to know of a number what only running it tells."""
 
 
 class Unsettled:
@@ -111,6 +107,8 @@ class Symbols:
         out: Any
         if python_type is float:
             out = SymbolicFloat(self, "leaf", (proxy,), hint)
+        elif python_type is bool:
+            out = SymbolicBool(self, {(atom.index,): 1}, hint)
         else:
             out = SymbolicInt(self, {(atom.index,): 1}, hint)
         proxy.symbol = out
@@ -156,7 +154,7 @@ class Symbols:
             return low, high
         usual = [
             Atom(a.index, a.kind, a.operands, None, max(2, a.low or 2), a.high, a.proxy)
-            if a.kind == "leaf" and a.hint is None
+            if a.hint is None and (a.kind == "leaf" or (a.kind in ("max", "min") and (a.low or 0) >= 0))
             else a
             for a in self.atoms
         ]

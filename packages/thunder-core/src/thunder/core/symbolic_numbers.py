@@ -20,7 +20,7 @@ from thunder.core.symbolic_node import Node, of_node
 if TYPE_CHECKING:
     from thunder.core.symbolic import Symbols
 
-__all__ = ["SymbolicFloat", "SymbolicInt"]
+__all__ = ["SymbolicBool", "SymbolicFloat", "SymbolicInt"]
 
 
 def poly_of(x: Any) -> Poly:
@@ -285,6 +285,33 @@ def _compare_integers(symbols: Symbols, a: Any, relation: str, b: Any) -> bool:
     return symbols.at_most_zero(d)
 
 
+def _one_of_two(kind: str, symbols: Symbols, a: Any, b: Any) -> Any:
+    """The greater or the smaller of two integers, whichever the program is run with."""
+    (low, high), (low_b, high_b) = (numbers.bounds(poly_of(x), symbols.atoms) for x in (a, b))
+    least, most = numbers.bounds(numbers.add(poly_of(b), poly_of(a), -1), symbols.atoms)
+    if least is not None and least >= 0:
+        return b if kind == "max" else a
+    if most is not None and most <= 0:
+        return a if kind == "max" else b
+    fn = max if kind == "max" else min
+    lows, highs = [x for x in (low, low_b) if x is not None], [x for x in (high, high_b) if x is not None]
+    known = lows if kind == "max" else highs  # one is enough
+    both = highs if kind == "max" else lows
+    one, other = fn(known) if known else None, fn(both) if len(both) == 2 else None
+    hint = None if _hint(a) is None or _hint(b) is None else fn(_hint(a), _hint(b))
+    return symbols.operation(kind, (a, b), hint, *((one, other) if kind == "max" else (other, one)))
+
+
+def _is_negative(symbols: Symbols, x: Any) -> Any:
+    """1 where an integer is negative, else 0."""
+    return -_one_of_two("min", symbols, _one_of_two("max", symbols, x, -1), 0)
+
+
+def _within(symbols: Symbols, x: Any, n: Any) -> Any:
+    x = x + n * _is_negative(symbols, x)
+    return _one_of_two("min", symbols, _one_of_two("max", symbols, x, 0), n)
+
+
 class SymbolicInt(_Arithmetic, torch.SymInt):
     """An integer that is a polynomial of a program's numbers."""
 
@@ -306,6 +333,9 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 
     def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
         text = numbers.render(self.poly, lambda i: self.symbols.atom_text(i, written))
+        if len(self.poly) == 1 and self.__class__ is int and text in self.symbols.leaves:
+            if self.symbols.leaves[text].__class__ is bool:
+                return f"int({text})"
         return text[1:-1] if len(self.poly) == 1 and self.symbols.is_quotient(next(iter(self.poly.items()))) else text
 
     def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
@@ -369,10 +399,23 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         known = symbols.known_at_most_zero({m: sign * c for m, c in d.items()})
         if known is not None:
             return self if known else other
-        a, b = numbers.bounds(self.poly, symbols.atoms), numbers.bounds(poly_of(other), symbols.atoms)
-        low, high = (None if x is None or y is None else fn(x, y) for x, y in zip(a, b))
-        hint = None if self.hint is None or _hint(other) is None else fn(self.hint, _hint(other))
-        return symbols.operation(kind, (self, other), hint, low, high)
+        return _one_of_two(kind, symbols, self, other)
+
+    def within(self, n: Any) -> Any:
+        """It as a bound of a slice of `n` elements: counted from the end where it is negative, between 0 and `n`."""
+        return _within(self.symbols, self, n)
+
+    def bounds_slice(self, x: int) -> Any:
+        """`x` as a bound of a slice of so many elements."""
+        return _within(self.symbols, x, self)
+
+    def at_least(self, x: Any) -> Any:
+        """The greater of it and `x`."""
+        return _one_of_two("max", self.symbols, self, x)
+
+    def position(self, n: Any) -> Any:
+        """It as a position among `n` elements: counted from the end where it is negative."""
+        return self + n * _is_negative(self.symbols, self)
 
     @property
     def numerator(self) -> Any:
@@ -386,6 +429,12 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 
     def is_integer(self) -> bool:
         return True
+
+
+class SymbolicBool(SymbolicInt):
+    """A truth value that is read off a tensor: 0 or 1 where the program computes with it."""
+
+    __class__ = property(lambda self: bool)  # type: ignore[assignment]
 
 
 class SymbolicFloat(_Arithmetic, torch.SymFloat):

@@ -22,7 +22,6 @@ from thunder.frontend.kinds import is_library_class
 from thunder.frontend.modes import is_state
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
-from thunder.frontend.symbolic import TypeOf
 
 __all__ = ["Functions"]
 
@@ -182,8 +181,10 @@ class Functions(Classes):
             elif hasattr(builtins, name):
                 self._absence(snapshot.place, name)
                 self.value(_BUILTINS.attribute(name), getattr(builtins, name))
-                if name == "type" and self.symbolic is not None and builtins.type is type:
-                    self.symbolic.plant(scope, name, ABSENT, TypeOf)
+                if self.symbolic is not None:
+                    stands_for_it = self.symbolic.stands_for(name)
+                    if stands_for_it is not None:
+                        self.symbolic.plant(scope, name, ABSENT, stands_for_it)
 
     def _attributes_of(self, place: Place, value: Any, chain: tuple[str, ...]) -> None:
         """The attributes that code reads of a module or class by name."""

@@ -18,6 +18,7 @@ from thunder.extend import Executor, get_executor, resolve_executors
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
+from thunder.frontend.conversions import AsksForNumber
 from thunder.frontend.disabled import Pieces, RunsInPieces
 from thunder.frontend.effects import RunsEagerly
 from thunder.frontend.lock import tracing_lock
@@ -203,19 +204,32 @@ class JitFunction:
         """Traces and compiles a call.
 
         Where that fails with symbolic numbers, which a few programs take for something else than numbers, they are
-        constants from then on.
+        constants from then on. A program that makes numbers of tensors is traced again (`conversions.py`).
         """
         dynamic = self._cache.dynamic
-        if not dynamic:
-            return self._compile_with(None, args, kwargs)
         try:
             return self._compile_with(dynamic, args, kwargs)
         except RunsEagerly:
             raise
+        except AsksForNumber as asked:
+            failure: Exception = asked
+            converts = dynamic.converts or dynamic.given_up is not None
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-        found = self._compile_with(None, args, kwargs)
-        dynamic.given_up = reason
+            if not dynamic:
+                raise
+            failure, converts = error, True
+        if not converts:
+            dynamic.converts = True
+            try:
+                return self._compile_with(dynamic, args, kwargs)
+            except Exception:
+                dynamic.converts = False
+                raise
+        try:
+            found = self._compile_with(None, args, kwargs)
+        except AsksForNumber:
+            raise failure from None
+        dynamic.given_up = f"{type(failure).__name__}: {failure}"
         return found
 
     def _compile_with(
@@ -230,7 +244,7 @@ class JitFunction:
             executors=executors,
             independent=not self._autograd,
             around=[t.tracing() for t in self._transforms],
-            dynamic=dynamic,
+            dynamic=dynamic or None,
             trusted=self._options.cache == "same input",
         )
         return acquired, compile_trace(

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from thunder.core.errors import TracingError
+from thunder.core.numbers import undecided
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.modes import attention_kernels, with_attention_kernels
 from thunder.frontend.reshaping import FORMS, reshape_in_place
 from thunder.frontend.tracer import Tracer
+from thunder.frontend.conversions import convert_natively
 from thunder.frontend.unknown import HANDLERS, asks_for_value, positions
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
@@ -55,7 +57,7 @@ def _methods(*names: str) -> list[Any]:
 
 # -- values that are not known while tracing --------------------------------------------------------------------------
 _ASKING = {
-    "numpy": ".numpy()", "__bool__": "a branch on it", "__int__": "int()", "__float__": "float()",
+    "numpy": ".numpy()",
     "__complex__": "complex()", "__index__": "its use as an index or a count", "is_nonzero": "a branch on it",
     "__contains__": "in", "__array__": "NumPy", "data_ptr": "its memory", "__dlpack__": "its memory",
 }  # fmt: skip
@@ -71,6 +73,8 @@ def _asking(what: str) -> Callable[..., Any]:
 for _name, _what in _ASKING.items():
     for _fn in _methods(_name):
         SPECIAL[_fn] = _asking(_what)
+for _name, _what in (("__bool__", "a branch on it"), ("__int__", "int()"), ("__float__", "float()")):
+    SPECIAL[getattr(torch.Tensor, _name)] = functools.partial(convert_natively, _what)
 for _fn in (torch.equal, torch.allclose, torch.is_nonzero):
     SPECIAL[_fn] = _asking("a comparison" if _fn is not torch.is_nonzero else "a branch on it")
 SPECIAL.update(HANDLERS)
@@ -298,7 +302,7 @@ def _tensor(
     if isinstance(data, torch.Tensor):
         out = data.to(device=device or data.device, dtype=dtype or data.dtype)
         out = out.detach().clone() if out is data else out.detach()
-    elif _has_tensor(data):
+    elif _has_tensor(data) or _has_unknown(data):
         out = _stacked(data)
         out = out.to(device=device or out.device, dtype=dtype or out.dtype).detach()
     else:
@@ -312,6 +316,10 @@ def _tensor(
     return out
 
 
+def _has_unknown(x: Any) -> bool:
+    return any(map(_has_unknown, x)) if isinstance(x, (tuple, list)) else undecided(x)
+
+
 def _has_tensor(x: Any) -> bool:
     return isinstance(x, torch.Tensor) or (isinstance(x, (tuple, list)) and any(_has_tensor(i) for i in x))
 
@@ -320,9 +328,29 @@ def _stacked(x: Any) -> Any:
     if isinstance(x, (tuple, list)):
         parts = [_stacked(i) for i in x]
         found = [p for p in parts if isinstance(p, torch.Tensor)]
-        like = found[0]
-        return torch.stack([p if isinstance(p, torch.Tensor) else torch.full_like(like, p) for p in parts])
-    return x
+        if not found:
+            return x
+        dtype = functools.reduce(torch.promote_types, [_dtype_of(p) for p in parts])
+        parts = [
+            p.to(dtype) if isinstance(p, torch.Tensor) else _full(found[0].shape, p, dtype=dtype) for p in parts
+        ]
+        return torch.stack(parts)
+    return _full((), x, dtype=_dtype_of(x)) if undecided(x) else x
+
+
+def _full(shape: Any, x: Any, dtype: torch.dtype) -> torch.Tensor:
+    from thunder.frontend.dispatch import TracingMode
+
+    with TracingMode():
+        return torch.full(shape, x, dtype=dtype)
+
+
+def _dtype_of(x: Any) -> torch.dtype:
+    """The dtype of the tensor that torch makes of a number; of a tensor its own."""
+    if isinstance(x, torch.Tensor):
+        return x.dtype
+    kind = x.__class__
+    return torch.bool if kind is bool else torch.int64 if kind is int else torch.get_default_dtype()
 
 
 def _is_python_data(x: Any) -> bool:

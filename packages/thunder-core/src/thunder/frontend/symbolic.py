@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from thunder.core.numbers import SymbolicNumber
+from thunder.core.state import state
 from thunder.frontend.hooks import ABSENT
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.snapshots import Snapshot, dict_type
@@ -49,11 +50,14 @@ class Dynamic:
         self.sizes: dict[str, set[int]] = {}
         self.numbers: set[str] = set()
         self.containers: set[str] = set()  # of numbers, which are looked at one by one
+        self.converts = False  # the program makes numbers of tensors (`conversions.py`)
         self.given_up: str | None = None  # why nothing is symbolic any more
         self._failures: Counter[tuple[str, Any]] = Counter()
 
     def __bool__(self) -> bool:
-        return self.given_up is None and (self.everything or bool(self.sizes or self.numbers or self.containers))
+        return self.given_up is None and (
+            self.everything or self.converts or bool(self.sizes or self.numbers or self.containers)
+        )
 
     def dims(self, place: Place | None, tensor: torch.Tensor) -> frozenset[int]:
         """The dimensions of a tensor whose sizes are symbolic. Those of size 0 and 1 never are: they broadcast."""
@@ -171,6 +175,14 @@ class Inputs:
         self._planted.append(_Planted(put, get, target, key, before, symbol))
         put(symbol)
 
+    def stands_for(self, name: str) -> Any:
+        """What takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
+        from thunder.frontend.conversions import CONVERSIONS
+
+        if name == "type":
+            return TypeOf
+        return CONVERSIONS.get(name) if self.dynamic.converts else None
+
     def overlook(self, snapshots: Iterable[Snapshot]) -> None:
         """Puts numbers for symbols that have been planted into snapshots: that is how things were."""
         known = {id(planted.symbol): planted.before for planted in self._planted}
@@ -232,6 +244,14 @@ class _LikeType(type):
         return issubclass(x, type)
 
 
+def _as_the_program_sees(kind: type) -> Any:
+    """A built-in type, in a program for which something else stands for it."""
+    if kind in (int, float, bool):
+        symbolic = getattr(state.frontend, "symbolic", None)
+        return kind if symbolic is None else symbolic.stands_for(kind.__name__) or kind
+    return kind
+
+
 class TypeOf(type, metaclass=_LikeType):
     """`type` for programs with symbolic numbers: those are of the type `int` or `float`."""
 
@@ -239,7 +259,7 @@ class TypeOf(type, metaclass=_LikeType):
         """`type(x)` and `type(name, bases, namespace)`."""
         if len(args) == 1 and not kwargs:
             found = args[0].__class__ if isinstance(args[0], SymbolicNumber) else type(args[0])
-            return TypeOf if found is type else found
+            return TypeOf if found is type else _as_the_program_sees(found)
         return type(*args, **kwargs)
 
     def __init__(cls, *args: Any, **kwargs: Any) -> None:

@@ -398,7 +398,9 @@ def _values_of_numbers(x: Any, known: dict[str, NumberProxy]) -> Any:
     if isinstance(x, SymbolicNumber):
         text = x.text()
         if text not in known:
-            known[text] = x.leaves[0] if x.leaves[0].symbol.same(x) else prims.number(x)
+            leaf = x.leaves[0]
+            whole = leaf.symbol.same(x) and leaf.python_type is x.__class__  # type: ignore[comparison-overlap]
+            known[text] = leaf if whole else prims.number(x)
         return known[text]
     if type(x) in (tuple, list):
         return type(x)([_values_of_numbers(i, known) for i in x])

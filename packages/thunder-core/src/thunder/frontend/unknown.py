@@ -18,7 +18,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.core import prims
-from thunder.core.dtypes import BOOL, COMPLEX, float32, float64, int64, is_inexact_dtype
+from thunder.core.dtypes import COMPLEX, float32, float64, int64, is_inexact_dtype
 from thunder.core.errors import TracingError
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import Proxy, TensorProxy
@@ -62,7 +62,7 @@ def _item(tracer: Tracer, x: Any) -> Any:
     value = aliasing.read(tracer.handle_of(x))
     if math.prod(value.shape) != 1:
         raise RuntimeError(f"a Tensor with {math.prod(value.shape)} elements cannot be converted to Scalar")
-    if value.dtype.category in (BOOL, COMPLEX):
+    if value.dtype.category is COMPLEX:
         raise asks_for_value(f".item() of {value.dtype}, of which there is no unknown number in Python")
     return tracer.wrap(_once(tracer, "item", value, lambda: prims.item(value)))
 

@@ -13,6 +13,7 @@ from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
 from thunder.core.numbers import index as index_of
+from thunder.core.numbers import undecided
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
@@ -43,13 +44,15 @@ def _parts(a: TensorProxy, dim: int, sizes: Sequence[int]) -> tuple[TensorProxy,
 def _split_sizes(length: int, dim: int, sections: Any, name: str = "split") -> list[int]:
     if isinstance(sections, Sequence):
         sizes = [index_of(n) for n in sections]
-        check(
-            sum(sizes) == length and all(n >= 0 for n in sizes),
-            lambda: (
+
+        def refused() -> str:
+            return (
                 f"split_with_sizes expects split_sizes to sum exactly to {length} (input tensor's size at dimension "
                 f"{dim}), but got split_sizes={sizes}"
-            ),
-        )
+            )
+
+        for left, relation, right in [(sum(sizes), "==", length), *[(n, ">=", 0) for n in sizes]]:
+            clang.demand(left, relation, right, refused)
         return sizes
     size = index_of(number_value(sections))
     check(size >= 0, lambda: f"split expects split_size be non-negative, but got split_size={size}")
@@ -436,15 +439,17 @@ def _positions_from(a: TensorProxy, dim: int, start: TensorProxy, length: int) -
 
 def _narrow_start(a: TensorProxy, dim: int, start: int, length: int) -> int:
     n = a.shape[dim]
-    check(
-        -n <= start <= n,
-        lambda: f"start out of range (expected to be in range of [{-n}, {n}], but got {start})",
-        IndexError,
-    )
-    start = start + n if start < 0 else start
-    check(
-        start + length <= n,
-        lambda: f"start ({start}) + length ({length}) exceeds dimension size ({n}).",
+    for low, high in ((-n, start), (start, n)):
+        clang.demand(
+            low,
+            "<=",
+            high,
+            lambda: f"start out of range (expected to be in range of [{-n}, {n}], but got {start})",
+            IndexError,
+        )
+    start = start.position(n) if undecided(start) else start + n if start < 0 else start  # type: ignore[attr-defined]
+    clang.demand(
+        start + length, "<=", n, lambda: f"start ({start}) + length ({length}) exceeds dimension size ({n})."
     )
     return start
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.dtypes import is_boolean_dtype, is_inexact_dtype
 from thunder.core.prims.base import prim
 from thunder.core.printer import PrintContext, printable
 from thunder.core.proxies import NumberProxy, TensorProxy
@@ -42,7 +42,10 @@ def item(x: TensorProxy, /) -> NumberProxy:
     from thunder.core.symbolic import symbols_of
 
     assert state.trace is not None
-    return symbols_of(state.trace).unbacked(float if is_inexact_dtype(x.dtype) else int).proxy  # type: ignore[no-any-return]
+    symbols = symbols_of(state.trace)
+    if is_boolean_dtype(x.dtype):
+        return symbols.unbacked(bool, low=0, high=1).proxy  # type: ignore[no-any-return]
+    return symbols.unbacked(float if is_inexact_dtype(x.dtype) else int).proxy  # type: ignore[no-any-return]
 
 
 def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:

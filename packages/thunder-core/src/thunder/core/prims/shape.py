@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder.core.errors import check
-from thunder.core.numbers import same_shape
+from thunder.core.numbers import same_shape, undecided
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims, check_same_device, check_same_dtype
 from thunder.core.proxies import TensorProxy
@@ -80,7 +80,7 @@ def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     """The elements of `a`, in order, in another shape."""
     shape = tuple(shape)
     check(
-        _product(shape) == _product(a.shape) and all(n >= 0 for n in shape),
+        undecided(*shape, *a.shape) or (_product(shape) == _product(a.shape) and all(n >= 0 for n in shape)),
         lambda: f"shape '{list(shape)}' is invalid for input of size {_product(a.shape)}",
     )
     return TensorProxy(like=a, shape=shape)
@@ -255,7 +255,7 @@ def sliced_shape(
         raise RuntimeError(f"{name}: give a start, end and stride for each of the {a.ndim} dimensions")
     sizes = []
     for n, start, end, step in zip(a.shape, starts, ends, steps):
-        if not (0 <= start <= end <= n and step > 0):
+        if not undecided(n, start, end) and not (0 <= start <= end <= n and step > 0):
             raise RuntimeError(
                 f"{name}: from {tuple(starts)} to {tuple(ends)} in steps of {tuple(steps)} leaves the shape {a.shape}"
             )
@@ -269,7 +269,7 @@ def _(g: Any, out: Any, a: Any, starts: Any, ends: Any, strides: Any = None) -> 
     config = []
     for d, n in enumerate(a.shape):
         step = strides[d] if strides is not None else 1
-        reach = max(0, (g.shape[d] - 1) * step + 1)
+        reach = g.shape[d] if step == 1 else max(0, (g.shape[d] - 1) * step + 1)
         config.append((starts[d], n - starts[d] - reach, step - 1))
     return pad(g, 0, tuple(config))
 

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that are made of tensors, where no branch hangs on them: one program serves all values."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import thunder
+
+
+def t(*values: Any) -> torch.Tensor:
+    return torch.tensor(values[0] if len(values) == 1 else values)
+
+
+X = torch.arange(6.0) - 2
+N = tuple((X, t(n)) for n in (2, 4, 0, 9, -2, -9))
+INSIDE = tuple((X, t(n)) for n in (2, 4, 0))
+
+
+class Flags(nn.Module):
+    """Keeps what it has read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.flag, self.log = 0.0, False, []
+
+    def forward(self, x: Any) -> Any:
+        self.total += float(x.sum())
+        self.flag = bool(x.sum() > 0)
+        self.log.append(int(x.max()))
+        return x * 2, self.total, self.flag
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "int": (lambda x: (x * int(x.sum()), int(x.max()) + 1), ((X,), (X + 7,), (-X,))),
+    "float": (lambda x: (float(x.sum()), float(x.max()) / 2), ((X,), (X * 2,))),
+    "float of an int": (lambda x: float(x.long().sum()) * x, ((X,), (X * 2,))),
+    "bool": (lambda x: (bool(x.sum() > 0), bool(x.sum())), ((X,), (-X,), (X * 0,))),
+    "item of a bool": (lambda x: (x.sum() > 0).item(), ((X,), (-X,))),
+    "bool times tensor": (lambda x: x * (x.sum() > 0).item(), ((X,), (-X,))),
+    "bools in sums": (lambda x: (x[0] > 0).item() + (x[1] > 0).item() + int((x > 1).any()), ((X,), (-X,))),
+    "an int of a bool": (lambda x: int((x > 9).any()), ((X,), (X * 9,))),
+    "lists": (lambda x: ((x > 0).tolist(), [int(v) for v in x]), ((X,), (-X,))),
+    "types": (lambda x: (type(int(x[0])) is int, isinstance(float(x[0]), float), int("3")), ((X,), (-X,))),
+    "tensors of numbers": (
+        lambda x: (torch.tensor([x.sum().item(), 2.0]), torch.tensor(int(x.max())), torch.as_tensor([1, int(x[0])])),
+        ((X,), (X * 2,)),
+    ),
+    "a slice": (lambda x, n: (x[: n.item()] * 2, x[n.item() :], x[1 : int(n)]), N),
+    "both ends": (lambda x, n: x[n[0].item() : n[1].item()], [(X, t(1, 3)), (X, t(3, 1)), (X, t(-3, 9))]),
+    "two of one size": (lambda x, n: x[: int(n)] + x.flip(0)[: int(n)], N),
+    "a step": (lambda x, n: x[: n.item() : 2], N[:4]),
+    "of what a mask left": (lambda x, n: x[x > 0][:2], INSIDE),
+    "an index": (lambda x, n: (x[n.item()], x[int(n)]), (*INSIDE, (X, t(-1)))),
+    "a write to a slice": (lambda x, n: x.clone().index_fill_(0, t(1), 5.0)[: int(n)].fill_(3), INSIDE),
+    "narrow": (lambda x, n: (x.narrow(0, 0, n.item()), torch.arange(n.item())), INSIDE),
+    "split": (lambda x, n: torch.split(x, [int(n), 6 - int(n)]), INSIDE),
+    "reshape": (lambda x, n: x.reshape(n.item(), -1), [(X, t(2)), (X, t(3)), (X, t(6))]),
+    "a mask of lengths": (lambda x, n: torch.arange(int(n.max()))[None] < n[:, None], [(X, t(2, 3)), (X, t(5, 1))]),
+}
+
+
+def same(a: Any, b: Any) -> None:
+    if isinstance(a, torch.Tensor):
+        torch.testing.assert_close(a, b)
+    elif isinstance(a, (tuple, list)):
+        assert type(a) is type(b) and len(a) == len(b)
+        for x, y in zip(a, b):
+            same(x, y)
+    else:
+        assert type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_program_for_all_values(name: str) -> None:
+    f, calls = PROGRAMS[name]
+    jf = thunder.jit(f)
+    for args in calls:
+        same(jf(*args), f(*args))
+    assert thunder.cache_misses(jf) == 1
+
+
+def test_a_write_through_a_slice() -> None:
+    def f(x: Any, n: Any) -> Any:
+        y = x.clone()
+        y[: n.item()] = 0
+        y[n.item()] = 5.0
+        z = y[int(n) :]
+        z += 1
+        return y
+
+    jf = thunder.jit(f)
+    for args in INSIDE:
+        same(jf(*args), f(*args))
+    assert thunder.cache_misses(jf) == 1
+
+
+def test_gradients_flow_through_slices() -> None:
+    def f(x: Any, n: Any) -> Any:
+        return (x[: n.item()] * x.flip(0)[: int(n)]).sum() + x[n.item()]
+
+    jf = thunder.jit(f)
+    for n in (2, 5, 3):
+        x = torch.randn(6, requires_grad=True)
+        (got,), (wanted,) = (torch.autograd.grad(g(x, t(n)), x) for g in (jf, f))
+        torch.testing.assert_close(got, wanted)
+    assert thunder.cache_misses(jf) == 1
+
+
+def test_an_index_out_of_bounds_is_torchs_error() -> None:
+    jf = thunder.jit(lambda x, n: x[n.item()])
+    assert jf(X, t(1)) == X[1]
+    with pytest.raises((IndexError, RuntimeError), match="out of"):
+        jf(X, t(6))
+
+
+def test_what_is_kept_is_a_number() -> None:
+    net, other = Flags(), Flags()
+    jnet = thunder.jit(net)
+    for _ in range(5):
+        x = torch.randn(4) * 3
+        same(jnet(x), other(x))
+        assert (net.total, net.flag, net.log) == (other.total, other.flag, other.log)
+        assert type(net.flag) is bool and {type(n) for n in net.log} == {int}
+    assert thunder.cache_misses(jnet) <= 3
+
+
+def test_the_names_are_python_s_again() -> None:
+    def f(x: Any) -> Any:
+        return int(x.sum()), float(x.sum()), bool(x.sum())
+
+    seen: list[Any] = []
+
+    def elsewhere() -> None:
+        seen.append((int("3"), float(2), bool(0), isinstance(3, int), issubclass(bool, int)))
+
+    @thunder.jit
+    def g(x: Any) -> Any:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return f(x)
+
+    assert g(X) == f(X)
+    assert set(seen) == {(3, 2.0, False, True, True)}
+    assert not {"int", "float", "bool"} & set(globals())
+    with pytest.raises(RuntimeError, match="thunder.disable"):
+        thunder.jit(lambda x: x if int(x.sum()) else -x)(X)
+    assert not {"int", "float", "bool"} & set(globals())
+
+
+def test_symbolic_numbers_in_conversions() -> None:
+    def f(x: Any, scale: float) -> Any:
+        return x * int(scale), float(x.shape[0]), int(x.sum())
+
+    jf = thunder.jit(f, cache="symbolic values")
+    for n, scale in ((3, 2.5), (4, 2.5), (5, 3.5)):
+        same(jf(torch.ones(n), scale), f(torch.ones(n), scale))

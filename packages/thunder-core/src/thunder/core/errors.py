@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["PluginLoadError", "ThunderError", "TraceVerificationError", "TracingError", "Undecided", "UnsupportedError", "check"]
+__all__ = [
+    "PluginLoadError",
+    "ThunderError",
+    "TraceVerificationError",
+    "TracingError",
+    "Undecided",
+    "UnsupportedError",
+    "check",
+]
 
 
 class ThunderError(RuntimeError):

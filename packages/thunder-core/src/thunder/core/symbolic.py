@@ -42,7 +42,15 @@ from thunder.core.errors import TracingError, Undecided
 from thunder.core.numbers import Atom, Constraint, Poly, SymbolicNumber
 from thunder.core.proxies import NumberProxy
 from thunder.core.state import state
-from thunder.core.symbolic_numbers import SymbolicBool, SymbolicFloat, SymbolicInt, key_of, key_of_poly, number_of, poly_of
+from thunder.core.symbolic_numbers import (
+    SymbolicBool,
+    SymbolicFloat,
+    SymbolicInt,
+    key_of,
+    key_of_poly,
+    number_of,
+    poly_of,
+)
 
 if TYPE_CHECKING:
     from thunder.core.trace import Trace

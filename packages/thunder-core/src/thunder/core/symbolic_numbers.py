@@ -333,9 +333,8 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 
     def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
         text = numbers.render(self.poly, lambda i: self.symbols.atom_text(i, written))
-        if len(self.poly) == 1 and self.__class__ is int and text in self.symbols.leaves:
-            if self.symbols.leaves[text].__class__ is bool:
-                return f"int({text})"
+        if self.__class__ is int and self.symbols.leaves.get(text).__class__ is bool:
+            return f"int({text})"
         return text[1:-1] if len(self.poly) == 1 and self.symbols.is_quotient(next(iter(self.poly.items()))) else text
 
     def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
@@ -434,7 +433,7 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 class SymbolicBool(SymbolicInt):
     """A truth value that is read off a tensor: 0 or 1 where the program computes with it."""
 
-    __class__ = property(lambda self: bool)  # type: ignore[assignment]
+    __class__ = property(lambda self: bool)
 
 
 class SymbolicFloat(_Arithmetic, torch.SymFloat):

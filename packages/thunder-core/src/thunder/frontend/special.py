@@ -16,12 +16,12 @@ import torch
 from thunder.core.errors import TracingError
 from thunder.core.numbers import undecided
 from thunder.frontend import aliasing
+from thunder.frontend.conversions import convert_natively
 from thunder.frontend.handle import Handle
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.modes import attention_kernels, with_attention_kernels
 from thunder.frontend.reshaping import FORMS, reshape_in_place
 from thunder.frontend.tracer import Tracer
-from thunder.frontend.conversions import convert_natively
 from thunder.frontend.unknown import HANDLERS, asks_for_value, positions
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
@@ -331,9 +331,7 @@ def _stacked(x: Any) -> Any:
         if not found:
             return x
         dtype = functools.reduce(torch.promote_types, [_dtype_of(p) for p in parts])
-        parts = [
-            p.to(dtype) if isinstance(p, torch.Tensor) else _full(found[0].shape, p, dtype=dtype) for p in parts
-        ]
+        parts = [p.to(dtype) if isinstance(p, torch.Tensor) else _full(found[0].shape, p, dtype=dtype) for p in parts]
         return torch.stack(parts)
     return _full((), x, dtype=_dtype_of(x)) if undecided(x) else x
 

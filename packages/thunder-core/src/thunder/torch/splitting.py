@@ -448,9 +448,7 @@ def _narrow_start(a: TensorProxy, dim: int, start: int, length: int) -> int:
             IndexError,
         )
     start = start.position(n) if undecided(start) else start + n if start < 0 else start  # type: ignore[attr-defined]
-    clang.demand(
-        start + length, "<=", n, lambda: f"start ({start}) + length ({length}) exceeds dimension size ({n})."
-    )
+    clang.demand(start + length, "<=", n, lambda: f"start ({start}) + length ({length}) exceeds dimension size ({n}).")
     return start
 
 

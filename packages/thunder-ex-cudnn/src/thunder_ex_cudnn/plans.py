@@ -8,6 +8,7 @@ the current stream, with a workspace of torch's allocator.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import threading
 import weakref
@@ -38,16 +39,16 @@ class Plan:
     outputs: the shape, strides and dtype of each tensor that the caller has to make for it.
     """
 
-    __slots__ = ("context", "execute", "outputs", "uids", "workspace")
+    __slots__ = ("context", "execute", "outputs", "workspace")
 
     def __init__(self, context: Context, graph: Any, tensors: Sequence[Any], outputs: Sequence[Any]):
         self.context = context
-        self.execute = graph.execute
-        self.uids = tuple(x.get_uid() for x in tensors)
         self.workspace = int(graph.get_workspace_size())
         self.outputs = tuple(outputs)
+        uids = tuple(x.get_uid() for x in tensors)
+        self.execute = _by_address(graph, uids, context.handle) or _by_tensor(graph, uids, context.handle)
 
-    def run(self, buffers: tuple[torch.Tensor, ...]) -> None:
+    def run(self, buffers: Sequence[torch.Tensor]) -> None:
         """Executes it on the current device, which has to be the plan's, in its current stream."""
         context = self.context
         stream = _stream(context.device)
@@ -55,8 +56,48 @@ class Plan:
         if handle.stream != stream:
             library().set_stream(handle, stream)
         size = self.workspace
-        workspace = new_tensor((size,), (1,), torch.uint8) if size else None
-        self.execute(buffers, workspace, handle, tensor_uids=self.uids)
+        self.execute(buffers, new_tensor((size,), (1,), torch.uint8) if size else None)
+
+
+def _by_tensor(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any, Any], None]:
+    """The frontend's own way to execute a graph, which looks at each tensor again."""
+
+    def execute(buffers: Sequence[torch.Tensor], workspace: torch.Tensor | None) -> None:
+        graph.execute(tuple(buffers), workspace, handle, tensor_uids=uids)
+
+    return execute
+
+
+def _by_address(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any, Any], None] | None:
+    """The way below it, which takes addresses; None where this frontend has none. What is private to it is here.
+
+    The addresses stand in an array in the order of the tensors' numbers. A plan is for one thread: it keeps the array.
+    """
+    lowered = getattr(graph, "_lowered_graph", None)
+    run = getattr(lowered, "_execute_with_raw_ptrs", None)
+    raw = getattr(handle, "backend_handle", None)
+    try:
+        if run is None or raw is None or graph.selected_engine is not None:  # an engine of the frontend's own
+            return None
+        index = graph.plans[graph._plan_index].cpp_index
+        order = list(graph._variant_pack_uids() or ())
+    except (AttributeError, IndexError):
+        return None
+    if sorted(order) != sorted(uids):
+        return None
+    count = len(uids)
+    addresses = (ctypes.c_void_p * count)()
+    where = ctypes.addressof(addresses)
+    places = [uids.index(uid) for uid in order]
+    in_order = places == list(range(count))
+    chosen = -1 if index is None else index
+
+    def execute(buffers: Sequence[torch.Tensor], workspace: torch.Tensor | None) -> None:
+        found = [x.data_ptr() for x in buffers]
+        addresses[:] = found if in_order else [found[i] for i in places]
+        run(where, count, 0 if workspace is None else workspace.data_ptr(), raw, chosen)
+
+    return execute
 
 
 class Context:

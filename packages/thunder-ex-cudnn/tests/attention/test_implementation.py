@@ -68,7 +68,10 @@ def test_it_takes(args: Any, how: Any) -> None:
         ((HEADS, HEADS), {"mask": (128, 128), "is_causal": True}, "a mask or is_causal, not both"),
         ((HEADS, HEADS), {"mask": (3, 1, 128, 128)}, "expanded to"),
         ((HEADS, HEADS), {"mask": (1, 1, 1, 128, 128)}, "at most four dimensions"),
+        ((HEADS, HEADS), {"mask": (128, 128), "mask_dtype": torch.float16}, "takes masks of"),
         ((HEADS, HEADS), {"dropout_p": 1.0}, "dropout leaves nothing"),
+        ((HEADS, HEADS), {"scale": -0.5}, "scales above zero"),
+        (((1, 8, 1, 64),) * 2, {}, "one query and one key"),
     ],
 )
 def test_it_says_why_not(args: Any, how: Any, reason: str) -> None:

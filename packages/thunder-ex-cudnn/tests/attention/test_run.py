@@ -64,6 +64,20 @@ def test_a_backward_graph(cudnn: Any) -> None:
     assert len(set(uids)) == len(buffers) and workspace.numel() == 100
 
 
+def test_addresses_are_handed_over_where_the_frontend_takes_them(cudnn: Any) -> None:
+    """In the order of its numbers, which a bias's gradient does not have that is described before the others."""
+    cudnn.by_address = True
+    q, grad = heads(1, 2, 16, 64), heads(1, 2, 16, 64)
+    sums, bias = torch.randn(1, 2, 16), torch.randn(1, 1, 16, 16, dtype=torch.bfloat16)
+    for _ in range(2):
+        made = run.attention_backward(grad, q, q, q, q, sums, bias, None, 0.5, True)
+    (graph,) = cudnn.graphs
+    of_q, of_k, of_v, of_bias = made
+    numbered = (q, q, q, q, grad, sums, bias, of_bias, of_q, of_k, of_v)
+    assert [x.said["name"] for x in graph.tensors[-4:]] == ["of_bias", *(f"sdpa_backward {i}" for i in range(3))]
+    assert graph.executions[-1] == ([x.data_ptr() for x in numbered], 0, 5, 3)
+
+
 def test_deterministic_algorithms(cudnn: Any) -> None:
     """torch's switch is asked at each call."""
     q = heads(1, 1, 8, 8)
@@ -113,6 +127,20 @@ def test_what_cannot_be_read_is_copied(make: Any, strides: tuple[int, ...], cudn
         assert buffers[0].data_ptr() != q.data_ptr() and buffers[0].data_ptr() % 16 == 0
         assert buffers[0].stride() == strides and torch.equal(buffers[0], q)
         assert buffers[1] is k
+
+
+def test_a_bias_that_cannot_be_read_is_copied(cudnn: Any) -> None:
+    """Its rows have to be dense, and it has to begin where cuDNN can read it."""
+    q = heads(1, 1, 8, 8)
+    for bias in (torch.randn(1, 1, 8, 8).mT, torch.randn(1, 1, 8, 1).expand(1, 1, 8, 8), torch.randn(65)[1:]):
+        bias = bias.view(1, 1, 8, 8) if bias.ndim == 1 else bias
+        run.attention(q, q, q, bias, None, 0.1)
+        found = cudnn.graphs[-1].executions[-1][0][3]
+        assert found.is_contiguous() and found.data_ptr() % 16 == 0 and torch.equal(found, bias)
+        assert cudnn.graphs[-1].calls[0][2]["bias"].said["data_type"] == "float"
+    rows = torch.randn(1, 1, 1, 8).expand(1, 1, 8, 8)
+    run.attention(q, q, q, rows, None, 0.1)
+    assert cudnn.graphs[-1].executions[-1][0][3] is rows
 
 
 def test_strides_of_single_elements_mean_nothing(cudnn: Any) -> None:

@@ -38,6 +38,8 @@ def _why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
         return "key and value have to have the same number of heads, which divides that of the query"
     if any(n == 0 for x in (query, key, value) for n in x.shape):
         return "there is nothing to compute for tensors without elements"
+    if query.shape[2] == 1 and key.shape[2] == 1:
+        return "has no gradient where there is one query and one key"
     for width in (query.shape[3], value.shape[3]):
         if width % _STEP or width > _WIDEST:
             return f"takes heads of a width that is a multiple of {_STEP} and at most {_WIDEST}, not {width}"
@@ -51,6 +53,8 @@ def _why_not_mask(query: Any, key: Any, mask: Any, is_causal: bool) -> str | Non
         return "takes a mask or is_causal, not both"
     if mask.device != query.device:
         return "its tensors are on several devices"
+    if mask.dtype not in (dtypes.bool8, dtypes.float32, query.dtype):
+        return f"takes masks of truth values, float32 or {query.dtype}, not of {mask.dtype}"
     if mask.ndim > 4:
         return "takes masks of at most four dimensions"
     full = (*query.shape[:3], key.shape[2])
@@ -69,6 +73,8 @@ def takes(
         return reason
     if query.shape[1] != key.shape[1] and not enable_gqa:
         return "heads of key and value are shared only with enable_gqa=True"
+    if scale is not None and not scale > 0:
+        return "takes scales above zero"
     if not 0 <= dropout_p < 1:
         return "there is nothing to compute where dropout leaves nothing"
     if not torch.backends.cuda.cudnn_sdp_enabled():
@@ -83,9 +89,8 @@ def bias_of(mask: Any, query: Any, key: Any) -> Any:
     if mask is None:
         return None
     if mask.dtype is dtypes.bool8:
-        mask = ltorch.where(mask, 0.0, -math.inf)
+        mask = ltorch.to(ltorch.where(mask, 0.0, -math.inf), query.dtype)
     shape = (*([1] * (4 - mask.ndim)), *mask.shape)
-    mask = ltorch.to(mask, query.dtype)
     if shape != tuple(mask.shape):
         mask = ltorch.reshape(mask, shape)
     full = (*shape[:2], query.shape[2], key.shape[2])

@@ -39,25 +39,27 @@ def _misaligned(tensors: Sequence[Tensor]) -> bool:
     return any(x.data_ptr() & 15 for x in tensors)
 
 
-def _readable(tensors: Sequence[Tensor]) -> _Copied | None:
-    which = tuple(not fits(tuple(x.shape), x.stride(), x.element_size()) for x in tensors)
-    return _Copied(which) if any(which) else None
+def _readable(tensors: Sequence[Tensor], bias: Optional) -> _Copied | None:
+    which = [not fits(tuple(x.shape), x.stride(), x.element_size()) for x in tensors]
+    which.append(bias is not None and bias.stride(3) != 1 and bias.shape[3] > 1)
+    return _Copied(tuple(which)) if any(which) else None
 
 
-def _copies(tensors: Sequence[Tensor], found: Any) -> list[Tensor]:
-    """The tensors, with copies of those that cuDNN cannot read."""
-    which = found.which if isinstance(found, _Copied) else [False] * len(tensors)
+def _copies(tensors: Sequence[Tensor], bias: Optional, found: Any) -> list[Any]:
+    """The tensors and the bias, with copies of those that cuDNN cannot read."""
+    every = (*tensors, bias)
+    which = found.which if isinstance(found, _Copied) else [False] * len(every)
     return [
-        x.clone(memory_format=torch.contiguous_format) if copied or x.data_ptr() & 15 else x
-        for x, copied in zip(tensors, which)
+        x.clone(memory_format=torch.contiguous_format) if x is not None and (copied or x.data_ptr() & 15) else x
+        for x, copied in zip(every, which)
     ]
 
 
-def _planned(here: Context, key: Any, tensors: Sequence[Tensor], build: Any) -> Any:
+def _planned(here: Context, key: Any, tensors: Sequence[Tensor], bias: Optional, build: Any) -> Any:
     """What is kept under a key that was not known: a plan, what has to be copied, or None where cuDNN has no plan."""
 
     def make(here: Context) -> Any:
-        copied = _readable(tensors)
+        copied = _readable(tensors, bias)
         if copied is not None:
             return copied
         try:
@@ -100,11 +102,12 @@ def _forward(
             how = Call(query.dtype, *layouts, causal, scale, dropout_p, False, bias_dtype=added)
             return forward_plan(here, how, sums=sums)
 
-        plan = _planned(here, kind, tensors, build)
+        plan = _planned(here, kind, tensors, bias, build)
     if plan is None:
         return None
-    if type(plan) is _Copied or (query.data_ptr() | key.data_ptr() | value.data_ptr()) & 15:
-        query, key, value = _copies(tensors, plan)
+    seen = query.data_ptr() | key.data_ptr() | value.data_ptr() | (0 if bias is None else bias.data_ptr())
+    if type(plan) is _Copied or seen & 15:
+        query, key, value, bias = _copies(tensors, bias, plan)
         return _forward(query, key, value, bias, causal, scale, dropout_p, seed, sums)
     made = _results(plan)
     options = () if bias is None else (bias,)
@@ -170,17 +173,19 @@ def _backward(
             how = Call(query.dtype, *layouts, causal, scale, dropout_p, False, *further, bias_grad, deterministic)
             return backward_plan(here, how)
 
-        plan = _planned(here, kind, tensors, build)
+        plan = _planned(here, kind, tensors, bias, build)
     if plan is None:
         return None
-    if type(plan) is _Copied or _misaligned(tensors):
-        query, key, value, out, grad = _copies(tensors, plan)
+    if type(plan) is _Copied or _misaligned(tensors) or (bias is not None and bias.data_ptr() & 15):
+        query, key, value, out, grad, bias = _copies(tensors, bias, plan)
         return _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
     made = _results(plan)
     options = () if bias is None else (bias,)
     if dropout_p and seed is not None:
         options += (seed[:1], seed[1:])
     plan.run((query, key, value, out, grad, sums.contiguous(), *options, *made))
+    if bias_grad and bias is not None and bias.dtype != query.dtype:
+        made[3] = made[3].to(bias.dtype)
     return made
 
 

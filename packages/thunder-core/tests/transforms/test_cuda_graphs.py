@@ -71,6 +71,21 @@ def test_stretches() -> None:
     assert names.count("CUDAGraph1") == 1 and "squeeze" in names
 
 
+def test_a_seed_on_the_cpu() -> None:
+    """Attention whose seed is elsewhere when it is captured stays outside."""
+    shape, device = (1, 2, 8, 16), devices.to_device("cuda:0")
+    args = [TensorProxy(name, shape=shape, device=device, dtype=dtypes.float16) for name in "qkv"]
+    for kernel, expected in (("efficient", ["sin", "attention_dropout", "sin"]), ("flash", ["CUDAGraph0"])):
+        trace = Trace("f", args=args)
+        with tracectx(trace):
+            q, k, v = args
+            out, *_ = prims.attention_dropout(prims.sin(q), k, v, None, 0.5, True, 1.0, kernel)
+            trace.output = prims.sin(out)
+            prims.python_return(trace.output)
+        names, _ = graphs(transform_for_execution(trace, get_always_executors())[-1])
+        assert [name for name in names if name not in ("comment", "python_return")] == expected
+
+
 def test_too_short() -> None:
     """One operation is launched as fast by itself."""
     names, transform = graphs(claimed(lambda a: prims.sin(a), "cuda:0"))
@@ -263,7 +278,7 @@ def test_on_a_gpu() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 8))
     model.cuda()
-    fast = thunder.jit(model, transforms=[CUDAGraphTransform()])
+    fast = thunder.jit(model, transforms=[CUDAGraphTransform()], executors=["torch"])  # which draws torch's numbers
     kept = []
     for i in range(6):
         x = torch.randn(4, 16, device="cuda")

@@ -87,8 +87,8 @@ def _why_not(bsym: BoundSymbol) -> str | None:
         return "is not on a GPU"
     if any(not isinstance(p, TensorProxy) for p in bsym.flat_outs) or not all(map(_is_known, _numbers(values))):
         return "has sizes or numbers that are only known at the call"
-    if bsym.sym in (prims.attention_dropout, prims.attention_dropout_backward) and "efficient" in bsym.args:
-        return "keeps its seed on the CPU"  # unless it is captured, forward and backward
+    if _has_seed_on_the_cpu(bsym):
+        return "keeps its seed on the CPU"
     return None
 
 
@@ -104,6 +104,14 @@ def _is_known(number: Any) -> bool:
 
 def _has_tag(bsym: BoundSymbol) -> bool:
     return not _LEFT_OUT.isdisjoint(bsym.sym.tags) or any(_has_tag(sub) for sub in bsym.subsymbols)
+
+
+def _has_seed_on_the_cpu(bsym: BoundSymbol) -> bool:
+    """torch's efficient attention does, but not where it is captured; one kind of call cannot read the other's."""
+    is_it = bsym.sym in (prims.attention_dropout, prims.attention_dropout_backward)
+    if is_it and any(isinstance(a, str) and a == "efficient" for a in bsym.args):
+        return True
+    return any(map(_has_seed_on_the_cpu, bsym.subsymbols))
 
 
 def _why_nothing(trace: Trace, min_operations: int) -> str:

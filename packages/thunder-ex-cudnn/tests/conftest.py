@@ -80,6 +80,18 @@ class Graph:
         if self.library.refuses:
             raise NotSupported("the stand-in has no plan")
 
+    def rmsnorm(self, **kwargs: Any) -> list[Any]:
+        return self._call("rmsnorm", 2, (), kwargs)
+
+    def layernorm(self, **kwargs: Any) -> list[Any]:
+        return self._call("layernorm", 3, (), kwargs)
+
+    def rmsnorm_backward(self, **kwargs: Any) -> list[Any]:
+        return [*self._call("rmsnorm_backward", 2, (), kwargs), None]  # no gradient of a bias
+
+    def layernorm_backward(self, **kwargs: Any) -> list[Any]:
+        return self._call("layernorm_backward", 3, (), kwargs)
+
     def _variant_pack_uids(self) -> list[int]:
         return [x.uid for x in self.tensors]
 
@@ -101,6 +113,7 @@ class Library:
     data_type = SimpleNamespace(HALF="half", BFLOAT16="bfloat16", FLOAT="float", INT32="int32", INT64="int64")
     diagonal_alignment = SimpleNamespace(TOP_LEFT="top left", BOTTOM_RIGHT="bottom right")
     heur_mode = SimpleNamespace(A="a", FALLBACK="fallback")
+    norm_forward_phase = SimpleNamespace(TRAINING="training")
 
     def __init__(self) -> None:
         self.graphs: list[Graph] = []
@@ -135,16 +148,20 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Library:
     """The stand-in, in the place of cuDNN and with the CPU in the place of a GPU."""
     from thunder_ex_cudnn import machine, plans
     from thunder_ex_cudnn.attention import graphs, implementation, run
+    from thunder_ex_cudnn.norms import graphs as norm_graphs
+    from thunder_ex_cudnn.norms import implementation as norm_implementation
+    from thunder_ex_cudnn.norms import run as norm_run
 
     stand_in = Library()
-    for module in (plans, graphs):
+    for module in (plans, graphs, norm_graphs):
         monkeypatch.setattr(module, "library", lambda: stand_in)
-    for module in (machine, implementation):
+    for module in (machine, implementation, norm_implementation):
         monkeypatch.setattr(module, "unusable_device", lambda device: None)
     monkeypatch.setattr(plans, "_threads", plans._Threads())
     monkeypatch.setattr(plans, "_stream", lambda device: 7)
-    monkeypatch.setattr(run, "current_device", lambda: -1)
-    for module in (plans, run):
+    for module in (run, norm_run):
+        monkeypatch.setattr(module, "current_device", lambda: -1)
+    for module in (plans, run, norm_run):
         monkeypatch.setattr(module, "new_tensor", _on_the_cpu)
     return stand_in
 

@@ -17,7 +17,17 @@ from typing import Any
 
 import torch
 
-__all__ = ["Context", "Plan", "Unsupported", "context", "current_device", "library", "new_tensor", "packed_strides"]
+__all__ = [
+    "Context",
+    "Plan",
+    "Unsupported",
+    "context",
+    "current_device",
+    "library",
+    "new_tensor",
+    "packed_strides",
+    "type_of",
+]
 
 _MOST = 256  # how many plans a thread keeps for a device; the oldest makes room
 
@@ -31,6 +41,12 @@ class Unsupported(RuntimeError):
 def library() -> Any:
     """cuDNN's Python frontend, loaded when it is first needed."""
     return importlib.import_module("cudnn")
+
+
+def type_of(dtype: torch.dtype) -> Any:
+    """cuDNN's name of a dtype."""
+    names = {torch.float16: "HALF", torch.bfloat16: "BFLOAT16", torch.float32: "FLOAT", torch.int32: "INT32"}
+    return getattr(library().data_type, names.get(dtype, "INT64"))
 
 
 class Plan:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from thunder_ex_cudnn.plans import Context, Ints, Plan, library, packed_strides
+from thunder_ex_cudnn.plans import Context, Ints, Plan, library, packed_strides, type_of
 
 __all__ = ["Call", "backward_plan", "fits", "forward_plan"]
 
@@ -45,12 +45,6 @@ def fits(shape: Ints, strides: Ints, itemsize: int) -> bool:
     return all(n == 1 or (s > 0 and s % step == 0) for n, s in zip(shape[:-1], strides[:-1]))
 
 
-def _type(dtype: torch.dtype) -> Any:
-    kinds = library().data_type
-    names = {torch.float16: "HALF", torch.bfloat16: "BFLOAT16", torch.float32: "FLOAT", torch.int32: "INT32"}
-    return getattr(kinds, names.get(dtype, "INT64"))
-
-
 class _Description:
     """A graph that is being described, and its tensors in the order in which they will be handed over."""
 
@@ -58,7 +52,7 @@ class _Description:
         kinds = library().data_type
         self.graph: Any = library().pygraph(
             name="thunder",
-            io_data_type=_type(dtype),
+            io_data_type=type_of(dtype),
             intermediate_data_type=kinds.FLOAT,
             compute_data_type=kinds.FLOAT,
             handle=context.handle,
@@ -71,7 +65,7 @@ class _Description:
         # The stride of a dimension of one element means nothing, and may be anything.
         dense = packed_strides(shape, strides)
         steps = [d if n == 1 else s for n, s, d in zip(shape, strides, dense)]
-        made = self.graph.tensor(name=name, dim=list(shape), stride=steps, data_type=_type(dtype))
+        made = self.graph.tensor(name=name, dim=list(shape), stride=steps, data_type=type_of(dtype))
         self.tensors.append(made)
         return made
 
@@ -79,7 +73,7 @@ class _Description:
         return self.input(name, ((1, 1, 1, 1), (1, 1, 1, 1)), torch.int64)
 
     def output(self, made: Any, shape: Ints, strides: Ints, dtype: torch.dtype) -> None:
-        made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(_type(dtype))
+        made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(type_of(dtype))
         self.tensors.append(made)
         self.outputs.append((shape, strides, dtype))
 
@@ -138,7 +132,7 @@ def backward_plan(context: Context, call: Call) -> Plan:
     if call.bias_grad and call.bias is not None:
         dense = packed_strides(call.bias[0], (4, 3, 2, 1))
         of_bias = d.graph.tensor(
-            name="of_bias", dim=list(call.bias[0]), stride=list(dense), data_type=_type(call.dtype)
+            name="of_bias", dim=list(call.bias[0]), stride=list(dense), data_type=type_of(call.dtype)
         )
         how["dBias"] = of_bias
     if call.deterministic:

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which norms the executor takes. Executors that fuse are asked before it: they put more into the same kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from thunder.core import dtypes
+from thunder_ex_cudnn.machine import unusable_device
+from thunder_ex_cudnn.norms import run
+
+__all__ = ["PRIORITY", "register"]
+
+PRIORITY = 10
+_TAKEN = tuple(getattr(dtypes, name) for name in ("float16", "bfloat16", "float32"))
+
+
+def _why_not(input: Any, normalized_shape: Any, weight: Any) -> str | None:
+    reason = unusable_device(input.device)
+    if reason is not None:
+        return reason
+    if input.dtype not in _TAKEN:
+        return f"takes float16, bfloat16 and float32, not {input.dtype}"
+    if weight is None:
+        return "takes norms with a weight"
+    if weight.dtype not in (input.dtype, dtypes.float32):
+        return f"takes weights of {input.dtype} or float32, not of {weight.dtype}"
+    if math.prod(input.shape) == 0:
+        return "there is nothing to compute for tensors without elements"
+    return None
+
+
+def _takes_rms(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> bool | str:
+    return _why_not(input, normalized_shape, weight) or True
+
+
+def _takes_rms_backward(grad: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any) -> bool | str:
+    return _why_not(input, normalized_shape, weight) or True
+
+
+def _takes_layer(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> bool | str:
+    if bias is None or (weight is not None and bias.dtype is not weight.dtype):
+        return "takes layer norms with a weight and a bias of one dtype"
+    return _why_not(input, normalized_shape, weight) or True
+
+
+def _takes_layer_backward(
+    grad: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any
+) -> bool | str:
+    return _takes_layer(input, normalized_shape, weight, bias, 0.0)
+
+
+def _pays_not(*args: Any) -> str:
+    return "is no faster than torch's own kernel"
+
+
+def register(registry: Any, executor: str) -> None:
+    """Brings the operators, which compute what thunder's operations of the same names do."""
+    import thunder.torch as ltorch
+
+    table = (
+        ("rms_norm_forward", ltorch.rms_norm_forward, run.rms_norm_forward, _takes_rms, None),
+        ("rms_norm_backward", ltorch.rms_norm_backward, run.rms_norm_backward, _takes_rms_backward, None),
+        ("layer_norm_forward", ltorch.layer_norm_forward, run.layer_norm_forward, _takes_layer, _pays_not),
+        ("layer_norm_backward", ltorch.layer_norm_backward, run.layer_norm_backward, _takes_layer_backward, None),
+    )
+    for name, symbol, fn, takes, pays in table:
+        op = registry.register_operator(f"cudnn_{name}", executor=executor, like=symbol, fn=fn)
+        registry.register_implementation(symbol, op, executor=executor, checker=takes, pays=pays, priority=PRIORITY)

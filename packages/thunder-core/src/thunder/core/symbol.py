@@ -34,6 +34,7 @@ class OpTags(Enum):
     REDUCTION_OP = auto()
     MATMUL_OP = auto()
     RANDOM_OP = auto()  # draws random numbers: never dropped, merged or reordered among themselves
+    GENERATOR_STATE_OP = auto()  # reads or sets where random numbers stand and draws none: one for all of a batch
     IN_PLACE_OP = auto()  # writes to an input: never dropped, merged or moved across a use of that input
     SIDE_EFFECT = auto()  # kept though its result is unused
     DEVICE_SYNC_OP = auto()  # waits for the device

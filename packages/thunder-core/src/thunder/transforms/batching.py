@@ -196,7 +196,7 @@ class Batch:
         result = NotImplemented
         if rule is not None:
             result = rule(self, *map_proxies(op.args, self.value), **map_proxies(op.kwargs, self.value))
-        elif op.sym is prims.barrier or op.sym.name in _OF_STATES:
+        elif op.sym is prims.barrier or OpTags.GENERATOR_STATE_OP in op.sym.tags:
             result = op.sym(*map_proxies(op.args, self.value))
         if result is not NotImplemented:
             self._results(op, result)
@@ -324,17 +324,13 @@ def _sizes(p: Proxy) -> list[Proxy]:
     return proxies_in([n for n in p.shape if isinstance(n, SymbolicNumber)]) if isinstance(p, TensorProxy) else []
 
 
-# What only keeps values apart, or puts random numbers where they stood: the same for all examples.
-_OF_STATES = frozenset({"rng_state", "exchange_rng_state"})
-
-
 def _at(op: BoundSymbol) -> str:
     return f"\n  at {op.source}" if op.source else ""
 
 
 def _draws(op: BoundSymbol) -> bool:
     """Whether an operation draws random numbers."""
-    if op.sym.name in _OF_STATES:
+    if OpTags.GENERATOR_STATE_OP in op.sym.tags:
         return False
     if op.subsymbols:
         return any(map(_draws, op.subsymbols))

@@ -17,7 +17,7 @@ from thunder.core.symbol import OpTags
 __all__ = ["barrier", "exchange_rng_state", "rng_state", "state_of_generator"]
 
 # Its place among the draws of random numbers is what matters of it, as of any of them.
-_TAGS = (OpTags.RANDOM_OP, OpTags.NON_DIFFERENTIABLE)
+_TAGS = (OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.NON_DIFFERENTIABLE)
 
 
 @prim()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import thunder
 
@@ -26,6 +27,24 @@ PROGRAMS: list[Any] = [
     lambda x: x.view(1, 2, 3).transpose(0, 1).view(2, 3),
     lambda x: x.view(torch.int32).view(-1),
     lambda x: x[0].view(1, 3, -1),
+    lambda x: x.relu().view(-1),
+    lambda x: (x + torch.ones(3)).view(-1),
+    lambda x: torch.where(x > 0, x, 0.0).view_as(torch.ones(6)),
+    lambda x: x.to(torch.float64).view(6),
+    lambda x: torch.cat([x, x]).view(-1),
+    lambda x: torch.rand_like(x).mul(0).view(-1),
+    lambda x: x.clone().add_(1).view(-1),
+    lambda x: x.t().mm(x).t().relu().view(-1),
+    lambda x: F.linear(x, torch.ones(2, 3)).view(4),
+    lambda x: F.linear(x, torch.ones(2, 3)).t().sin().view(size=(4,)),
+    lambda x: F.layer_norm(x.t(), (2,)).view(-1),
+    lambda x: (torch.arange(6.0).view(3, 2).t() + 1).view(-1),
+    lambda x: x.relu().view(dtype=torch.int16),
+    lambda x: torch.view_as_complex(x[:, :2].sin()),
+    lambda x: torch.view_as_complex(x.expand(2, 2, 3).sin().transpose(1, 2)),
+    lambda x: F.scaled_dot_product_attention(*[x.expand(2, 4, 2, 3)] * 3).transpose(1, 2).view(2, 2, 12),
+    lambda x: F.conv2d(x.expand(2, 3, 2, 3).to(memory_format=torch.channels_last), torch.ones(4, 3, 1, 1)).view(2, -1),
+    lambda x: F.group_norm(x.expand(2, 4, 2, 3).to(memory_format=torch.channels_last), 2).view(2, -1),
 ]
 
 
@@ -43,3 +62,48 @@ def test_views(program: Any, strided: bool) -> None:
         assert f"at {__file__}" in str(found.value)
     else:
         assert torch.equal(thunder.jit(program)(x), expected)
+
+
+STRIDES: list[Any] = [
+    lambda x: F.conv2d(x, torch.ones(6, 3, 1, 1)),
+    lambda x: F.conv_transpose2d(x, torch.ones(3, 6, 2, 2)),
+    lambda x: F.batch_norm(x, torch.ones(3), torch.ones(3)),
+    lambda x: F.batch_norm(x, None, None, training=True),
+    lambda x: F.group_norm(x, 3),
+    lambda x: F.layer_norm(x, (5,)),
+    lambda x: F.max_pool2d(x, 2),
+    lambda x: F.scaled_dot_product_attention(x, x, x),
+    lambda x: torch.bmm(x[0], x[1].mT),
+    lambda x: torch.addmm(x[0, 0, :, :4].t(), x[0, 0], x[1, 1].t()),
+    lambda x: F.embedding(torch.zeros(2, 3, dtype=torch.int64).t(), torch.ones(4, 5)),
+    lambda x: (x * torch.ones(5)).contiguous(),
+    lambda x: torch.einsum("abcd,abce->acde", x, x),
+    lambda x: x.sort(1)[0],
+]
+
+
+@pytest.mark.parametrize("program", STRIDES)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_strides(program: Any, layout: torch.memory_format) -> None:
+    """What a program is told of a result's strides is what torch's kernels give."""
+    x = torch.randn(2, 3, 4, 5).to(memory_format=layout)
+    assert thunder.jit(lambda x: program(x).stride())(x) == program(x).stride()
+
+
+def test_views_of_what_has_unknown_sizes() -> None:
+    """A view asks for no number that the program does not have."""
+    programs: list[Any] = [
+        lambda x: x[x > 0].sum(0, keepdim=True).view(1, 1),
+        lambda x: x[x[:, 0] > 0].relu().sum(0).view(3, 1),
+        lambda x: x[x[:, 0] > 0].view(-1),
+    ]
+    x = torch.tensor([[1.0, -2.0, 3.0], [-1.0, 2.0, 3.0]])
+    for program in programs:
+        assert torch.equal(thunder.jit(program)(x), program(x))
+
+
+def test_views_keep_sizes_symbolic() -> None:
+    jitted = thunder.jit(lambda x: (x * 2).sum(0).view(3, 1), cache="symbolic values")
+    for n in (2, 3, 4):
+        assert jitted(torch.ones(n, 3)).shape == (3, 1)
+    assert thunder.cache_misses(jitted) == 1

@@ -44,6 +44,7 @@ class OpTags(Enum):
     OPAQUE_OP = auto()  # torch's own operation that thunder does not look into
     NON_DIFFERENTIABLE = auto()  # its outputs carry no gradient, by definition
     DONT_DCE = auto()  # kept though its result is unused
+    LAYOUT_OF_KERNEL = auto()  # its result's strides are up to the device's kernel: a meta function of torch's errs
     RECOMPUTED = auto()  # backward computes it again rather than keep it: what is drawn from a seed that is an argument
 
 

@@ -1,61 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strides, found when somebody asks.
 
-Proxies have no strides. Where the program observes them (`stride()`, `is_contiguous()`, an in-place write through
-`reshape`), the operations that led to the value are run by torch on the meta device, which gives exactly torch's
-strides.
+Proxies have no strides. Where the program observes them (`stride()`, `is_contiguous()`, `view`, a write through
+`reshape`), the operations that led to the value are run by torch on the meta device, which gives torch's strides; those
+whose kernels choose how their results are laid out are run as fake tensors of their device.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from thunder.core.devices import Device
+from thunder.core.devices import Device, to_torch_device
 from thunder.core.dtypes import dtype, to_torch_dtype
 from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol, map_proxies, proxies_in
-from thunder.torch.private import DisableTorchFunction
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
 if TYPE_CHECKING:
     from thunder.frontend.handle import Handle, View
     from thunder.frontend.tracer import Tracer
 
+# Whatever their arguments' strides, their results are laid out in the usual way: nothing before them need be known.
+_DENSE = frozenset(
+    f"torch.{name}" for name in ("linear", "mm", "bmm", "addmm", "baddbmm", "layer_norm", "embedding", "contiguous")
+)
+
 __all__ = ["check_view", "is_view", "meta_of", "meta_tensor"]
 
 
-def meta_tensor(tracer: Tracer, value: TensorProxy) -> torch.Tensor:
-    """A tensor on the meta device with the strides that torch gives `value`."""
+class _UnknownSizes(Exception):
+    """What is asked for depends on tensors whose sizes are symbolic."""
+
+
+def meta_tensor(tracer: Tracer, value: TensorProxy, *, specializing: bool = True) -> torch.Tensor:
+    """A tensor on the meta device with the strides that torch gives `value`.
+
+    They are told of a program for these sizes: symbolic ones become constants, unless not `specializing`.
+    """
     known = tracer.meta_tensors
-    producers: dict[str, BoundSymbol] = {}
-    program = [bsym for scope in tracer.trace.scopes for bsym in scope]
-    for bsym in program:
-        for name in bsym.out_names:
-            producers.setdefault(name, bsym)
-    # Oldest first, so that a long program needs no recursion.
-    wanted, stack = [], [value]
-    seen: set[str] = set()
+    # A stack of our own, so that a long program needs no recursion: what an operation takes is found before its result.
+    stack: list[tuple[TensorProxy, bool]] = [(value, False)]
     while stack:
-        p = stack.pop()
-        specialized(p.shape)  # strides are told of a program for these sizes
-        if p.name in seen or p.name in known:
+        p, has_arguments = stack.pop()
+        if not specializing and any(type(n) is not int for n in p.shape):
+            raise _UnknownSizes
+        specialized(p.shape)
+        if p.name in known:
             continue
-        seen.add(p.name)
-        wanted.append(p)
-        if p.name in producers:
-            stack += [q for q in producers[p.name].flat_args if isinstance(q, TensorProxy)]
-    position = {id(b): i for i, b in enumerate(program)}
-    needed = {id(producers[p.name]): producers[p.name] for p in wanted if p.name in producers}
-    for p in wanted:
         if p.name in tracer.stand_ins:
             known[p.name] = _stand_in(tracer, *tracer.stand_ins[p.name])
-        elif p.name not in producers:
+            continue
+        made_by = tracer.producer(p)
+        if made_by is None or _is_dense(made_by.sym, made_by.kwargs):
             known[p.name] = _contiguous(p)
-    for bsym in sorted(needed.values(), key=lambda b: position[id(b)]):
-        _run(bsym, known)
-    return known.get(value.name, _contiguous(value))
+        elif has_arguments:
+            _run(made_by, known)
+            known.setdefault(p.name, _contiguous(p))
+        else:
+            stack.append((p, True))
+            stack += [(q, False) for q in made_by.flat_args if isinstance(q, TensorProxy)]
+    return known[value.name]
+
+
+def _is_dense(sym: Symbol, kwargs: dict[str, Any]) -> bool:
+    return sym.id in _DENSE and kwargs.get("memory_format") in (None, torch.contiguous_format)
 
 
 def _stand_in(tracer: Tracer, outer: TensorProxy, batch_dim: int | None) -> torch.Tensor:
@@ -70,6 +83,9 @@ def _contiguous(p: TensorProxy) -> torch.Tensor:
 
 def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
     outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
+    if OpTags.ELEMENTWISE_OP in bsym.sym.tags and all(known[p.name].is_contiguous() for p in bsym.tensors()):
+        known.update((p.name, _contiguous(p)) for p in outs)
+        return
     fn = _torch_function(bsym)
     if fn is None and bsym.subsymbols:  # what torch has no function for, such as the property x.T
         for sub in bsym.subsymbols:
@@ -80,17 +96,38 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
     try:
         if fn is None:
             raise TypeError
-        with torch.no_grad(), DisableTorchFunction():
-            args = map_proxies(bsym.args, lambda p: known.get(p.name, p))
-            kwargs = map_proxies(bsym.kwargs, lambda p: known.get(p.name, p))
-            result = fn(*_on_meta(args), **_on_meta(kwargs))
-        found = [t for t in _flat(result) if isinstance(t, torch.Tensor)]
+        by_kernel = OpTags.LAYOUT_OF_KERNEL in bsym.sym.tags
+        found = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)
         for p, t in zip(outs, found):
             known[p.name] = t if tuple(t.shape) == p.shape else _contiguous(p)
     except Exception:
         # Torch cannot run it on the meta device: its result is taken to be laid out in the usual way.
         for p in outs:
             known[p.name] = _contiguous(p)
+
+
+def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    args, kwargs = (_on_meta(map_proxies(x, lambda p: known.get(p.name, p))) for x in (bsym.args, bsym.kwargs))
+    if not bsym.tensors():
+        kwargs["device"] = torch.device("meta")  # a factory, where the user did not say so
+    with torch.no_grad(), DisableTorchFunction():
+        return [t for t in _flat(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+
+
+def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Runs an operation as its device would: slower than on the meta device by far, and told of its kernels."""
+
+    def fake(p: Any) -> Any:
+        if not isinstance(p, TensorProxy):
+            return p
+        like = known[p.name]
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=to_torch_device(p.device))
+
+    with torch.no_grad(), DisableTorchFunction(), FakeTensorMode(allow_non_fake_inputs=True):
+        args, kwargs = specialized((map_proxies(bsym.args, fake), map_proxies(bsym.kwargs, fake)))
+        found = [t for t in _flat(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+        laid_out = [(t.shape, t.stride(), t.dtype) for t in found]
+    return [torch.empty_strided(*like, dtype=dtype, device="meta") for *like, dtype in laid_out]
 
 
 def _torch_function(bsym: BoundSymbol) -> Any:
@@ -139,28 +176,32 @@ def is_view(handle: Handle) -> bool:
     return bool(out.untyped_storage()._cdata == value.untyped_storage()._cdata)
 
 
-def check_view(handle: Handle, shape: tuple[int, ...]) -> None:
-    """Raises torch's error where the memory of a handle cannot be seen in that shape without a copy.
+def check_view(handle: Handle, view: Callable[..., Any], *args: Any) -> None:
+    """Raises torch's error where `view`, a function of torch, cannot see the memory of a handle so without a copy.
 
-    Memory that the program made is first taken to be laid out in the usual way; only where that says no is it found
-    out how it really is. Where sizes are symbolic torch says so itself, at the call.
+    Where sizes are symbolic torch says so itself, at the call.
     """
-    steps = [(view.args, view.kwargs) for view in handle._views]
-    if any(not isinstance(p, TensorProxy) for p in proxies_in((handle._storage.origin.shape, steps))):
-        return
-    known = handle._tracer.meta_tensors
     origin = handle._storage.origin
-    value = known.get(origin.name)
-    usual = value is None
-    value = _contiguous(origin) if value is None else value
-    for view in handle._views:
-        value = _apply(handle, view, value)
+    steps = [(step.args, step.kwargs) for step in handle._views]
+    if any(not isinstance(p, TensorProxy) for p in proxies_in((origin.shape, steps))):
+        return
+    if any(_is_dense(step.sym, step.kwargs) for step in handle._views):
+        with contextlib.suppress(RuntimeError):  # then how what is copied is laid out need not be known
+            _see(handle, _contiguous(origin), view, args)
+            return
     try:
-        value.view(shape)
-    except RuntimeError:
-        if not usual:
-            raise
-        meta_of(handle).view(shape)
+        value = meta_tensor(handle._tracer, origin, specializing=False)
+    except _UnknownSizes:
+        value = _contiguous(origin)
+    _see(handle, value, view, args)
+
+
+def _see(handle: Handle, value: torch.Tensor, view: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    for step in handle._views:
+        value = _apply(handle, step, value)
+    if not value.is_contiguous():
+        with torch.no_grad(), DisableTorchFunction():
+            view(value, *args)
 
 
 def _base(handle: Handle) -> torch.Tensor:

@@ -132,14 +132,20 @@ def _storage_offset(tracer: Tracer, x: Any) -> Any:
 
 @_special(torch.Tensor.view, torch.Tensor.view_as)
 def _view(tracer: Tracer, x: Any, *shape: Any, **kwargs: Any) -> Any:
-    handle = tracer.handle_of(x)
-    if handle._views or handle._storage.source is not None:  # else it is taken to be laid out in the usual way
-        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        if isinstance(sizes, torch.Tensor):
-            sizes = sizes.shape  # view_as
-        if isinstance(sizes, (tuple, list)) and sizes and all(type(n) is int for n in sizes):
-            with tracer.recording():
-                check_view(handle, tuple(sizes))
+    shape = shape or tuple(kwargs.values())  # the one argument that it has
+    what = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    if isinstance(what, torch.Tensor):
+        what = what.shape  # view_as
+    if isinstance(what, torch.dtype) or (isinstance(what, (tuple, list)) and all(type(n) is int for n in what)):
+        with tracer.recording():
+            check_view(tracer.handle_of(x), torch.Tensor.view, what)
+    return NotImplemented
+
+
+@_special(torch.view_as_complex)
+def _view_as_complex(tracer: Tracer, x: Any) -> Any:
+    with tracer.recording():
+        check_view(tracer.handle_of(x), torch.view_as_complex)
     return NotImplemented
 
 

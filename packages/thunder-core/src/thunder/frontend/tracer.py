@@ -115,6 +115,8 @@ class Tracer:
         self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self.inputs: list[Lifted] = []
         self.meta_tensors: dict[str, torch.Tensor] = {}
+        self._producers: dict[str, BoundSymbol] = {}
+        self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
         self.wrote_input = False
         self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
         self.has_regions = False  # whether a part of the program is to be computed again for backward
@@ -159,6 +161,18 @@ class Tracer:
         self.inputs.append(lifted)
         self._known[id(tensor)] = lifted
         return handle
+
+    def producer(self, value: TensorProxy) -> BoundSymbol | None:
+        """The operation that made a value, None for an input."""
+        if value.name not in self._producers:
+            for i, scope in enumerate(self.trace.scopes):
+                if i == len(self._indexed) or self._indexed[i][0] is not scope:
+                    self._indexed[i:] = [(scope, 0)]
+                for bsym in scope[self._indexed[i][1] :]:
+                    for name in bsym.out_names:
+                        self._producers.setdefault(name, bsym)
+                self._indexed[i] = scope, len(scope)
+        return self._producers.get(value.name)
 
     def sizes_are_symbolic(self, x: Any) -> bool:
         """Whether some size of a tensor that user code asks about is not known."""

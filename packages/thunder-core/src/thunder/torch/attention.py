@@ -31,7 +31,7 @@ from thunder.torch.base import torchsymbol
 from thunder.torch.dropout import dropped
 from thunder.torch.private import DisableTorchFunction, fused_sdp_choice, without_modes
 
-_TAGS = (OpTags.MATMUL_OP,)
+_TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 # torch's numbers for its kernels.
 _MATH, _FLASH, _EFFICIENT, _CUDNN = 0, 1, 2, 3
 _NAMES = {_FLASH: "flash", _EFFICIENT: "efficient", _CUDNN: "cudnn"}

@@ -18,6 +18,7 @@ from thunder import clang
 from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grads
 from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
 from thunder.torch.norms import _statistics, by_channel, check_floating, wide
 
@@ -143,7 +144,7 @@ def batch_norm_backward(
     )
 
 
-@torchsymbol(torch.nn.functional.batch_norm, is_method=False)
+@torchsymbol(torch.nn.functional.batch_norm, is_method=False, tags=(OpTags.LAYOUT_OF_KERNEL,))
 def batch_norm(
     input: Any,
     running_mean: Any,

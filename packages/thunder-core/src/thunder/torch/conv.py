@@ -19,7 +19,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
 
-_TAGS = (OpTags.MATMUL_OP,)
+_TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 
 
 def per_dimension(value: Any, count: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grads
 from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
 
 
@@ -337,7 +338,7 @@ def _group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float)
     return (clang.maybe_convert_to_dtype(out, input.dtype), *statistics)
 
 
-@torchsymbol(torch.group_norm, torch.nn.functional.group_norm, is_method=False)
+@torchsymbol(torch.group_norm, torch.nn.functional.group_norm, is_method=False, tags=(OpTags.LAYOUT_OF_KERNEL,))
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """`input` with mean 0 and variance 1 over groups of its channels, then times weight plus bias for each channel."""
     return _group_norm(input, num_groups, weight, bias, eps)[0]

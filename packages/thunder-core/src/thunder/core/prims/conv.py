@@ -19,7 +19,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 
-_TAGS = (OpTags.MATMUL_OP,)
+_TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 
 
 def _check_numbers(

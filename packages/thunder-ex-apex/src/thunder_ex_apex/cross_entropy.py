@@ -25,8 +25,8 @@ DTYPES = ("float32", "float16")
 FEWEST_CLASSES = 32
 # In backward a row's offset is computed in 32 bits.
 MOST_LOGITS = 2**32
-# Below it the few small kernels around apex's take longer than it saves (docs/apex.md).
-LARGE = 100_000_000
+# Below it the small kernels around apex's take longer to launch than it saves (docs/performance.md).
+LARGE = 300_000_000
 
 # What the operators take `ignore_index` to be where it is not given.
 IGNORED = -1

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import thunder
 from thunder.core import devices, dtypes, prims
@@ -95,6 +96,28 @@ def test_an_operation_that_only_runs_on_real_tensors() -> None:
     op = executor.register_operator("pair", like=lambda a: (a * 2, a + 1), fn=run)
     report = thunder.examine.memory(lambda a: torch.mul(*op(a)), torch.ones(256), executors=[executor])
     assert [(line.live, line.peak) for line in report.lines] == [(3 * KIB, 3 * KIB), (2 * KIB, 4 * KIB)]
+
+
+def test_what_is_not_run() -> None:
+    """Kernels of other executors, whose launches no fake tensor survives; hooks; what moves random numbers."""
+    executor = OperatorExecutor("footprint_kernels")
+    ran: list[Any] = []
+
+    def kernel(a: torch.Tensor) -> torch.Tensor:
+        ran.append(a)
+        return a.sin()
+
+    op = executor.register_operator("kernel_sin", like=lambda a: a + 0, fn=kernel)
+
+    def f(a: Any) -> Any:
+        b = op(a) * 2
+        b.register_hook(ran.append)
+        return checkpoint(lambda x: F.dropout(x, 0.5).exp().sum(), b, use_reentrant=False)
+
+    before = torch.get_rng_state()
+    report = thunder.examine.memory(f, torch.ones(256, requires_grad=True), executors=[executor])
+    assert report.peak >= 3 * KIB and "backward" in report.sections
+    assert not ran and torch.equal(before, torch.get_rng_state())
 
 
 class Mixed(nn.Module):

@@ -654,3 +654,24 @@ def _doubled(double, x):
     out = double(x)
     put_grad(x, get_grad(out) * 2)
     return out
+
+
+def test_torch_func_around_jitted_functions() -> None:
+    """Outside of a traced program torch's own transforms see the function's calls, also of one that was compiled."""
+    module = torch.nn.Linear(4, 4, dtype=torch.float64)
+
+    def h(x: torch.Tensor) -> torch.Tensor:
+        return (module(x).sin() * x).sum()
+
+    f, x = thunder.jit(h), torch.randn(5, 4, dtype=torch.float64)
+    for _ in range(2):
+        for transform in (torch.func.grad, torch.func.hessian, lambda g: lambda v: torch.func.jvp(g, (v,), (v,))):
+            same(transform(f)(x[0]), transform(h)(x[0]))
+            same(torch.func.vmap(transform(f))(x), torch.func.vmap(transform(h))(x))
+        same(f(x[0]), h(x[0]))  # compiled, from here on
+        same(torch.autograd.grad(f(x[0]), module.weight), torch.autograd.grad(h(x[0]), module.weight))
+    jitted, values = thunder.jit(module), {name: p.detach() for name, p in module.named_parameters()}
+    same(functional_call(jitted, values, (x,)), functional_call(module, values, (x,)))
+    strict = thunder.jit(h, sharp_edges="error")
+    with pytest.raises(RuntimeError, match=r"torch\.func is running.* Take thunder's transform of that name"):
+        torch.func.grad(strict)(x[0])

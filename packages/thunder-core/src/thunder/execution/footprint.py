@@ -3,8 +3,9 @@
 
 The lines are run on fake tensors, which have sizes, strides and a device but no elements, so that views share their
 base's memory as they would, in-place writes take none, and what torch's functions allocate inside themselves and free
-again is counted too. An operation that cannot be run so (a fused kernel) is taken to allocate its results and nothing
-else. What libraries take for themselves (workspaces of cuBLAS and cuDNN) is not counted.
+again is counted too. An operation that cannot be run so (a kernel of another executor, the user's hooks) is taken to
+allocate its results and nothing else. What libraries take for themselves (workspaces of cuBLAS and cuDNN) is not
+counted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.sizes import in_bytes, known_shape
-from thunder.core.symbol import BoundSymbol, map_proxies, proxies_in
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural
 from thunder.torch.private import FakeTensorMode, TorchDispatchMode
@@ -163,7 +164,7 @@ class Run:
         args, kwargs = map_proxies(bsym.args, value), map_proxies(bsym.kwargs, value)
         with self.mode, self.tracker, torch.no_grad():
             try:
-                if bsym.sym.is_fusion or bsym.sym.fn is None:
+                if not _runs_on_fakes(bsym):
                     raise NotImplementedError
                 result = bsym.sym.fn(*args, **kwargs)
                 self._bind(bsym.output, result)
@@ -180,6 +181,15 @@ class Run:
         elif isinstance(output, (tuple, list)):
             for p, x in zip(output, result, strict=True):
                 self._bind(p, x)
+
+
+def _runs_on_fakes(bsym: BoundSymbol) -> bool:
+    """Whether an operation is torch's own. A kernel would be launched on addresses that a fake tensor does not have."""
+    sym = bsym.sym
+    if sym.is_fusion or sym.fn is None or (sym.executor is not None and not sym.executor.is_fallback):
+        return False
+    whole = (bsym, *bsym.subsymbols)
+    return not any(OpTags.SIDE_EFFECT in op.sym.tags or op.sym is prims.exchange_rng_state for op in whole)
 
 
 def _made(p: Proxy) -> Any:

@@ -163,7 +163,7 @@ class JitFunction:
                 return self._eagerly(args, kwargs)
         mode = mode_around()
         if mode is not None:
-            return self._under_mode(mode, args, kwargs)
+            return self._under_mode(*mode, args, kwargs)
         if self._stats.pieces is not None:
             return self._stats.pieces(self._fn, args, kwargs)
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
@@ -284,11 +284,11 @@ class JitFunction:
         """The program of a module that this one calls, where it runs in pieces."""
         return JitFunction(module, self._options, transforms=self._transforms)
 
-    def _under_mode(self, mode: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that a torch function mode of the user's is to see."""
-        reason = f"the torch function mode {mode} is active, which is to see the calls that the program makes"
+    def _under_mode(self, mode: str, way_out: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of which something around it is to see the calls that the program makes."""
+        reason = f"{mode}, which is to see the calls that the program makes"
         if self._options.sharp_edges == "error" or any(t.is_needed for t in self._transforms):
-            raise TracingError(f"{self!r} cannot be compiled: {reason}. Leave the mode around the call")
+            raise TracingError(f"{self!r} cannot be compiled: {reason}. {way_out}")
         self._stats.uncacheable = reason
         return self._eagerly(args, kwargs)
 

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from thunder.torch.private import attention_order, function_modes, set_attention_order
+from thunder.torch.private import attention_order, function_modes, functorch_active, set_attention_order
 
 __all__ = ["attention_kernels", "is_state", "mode_around", "with_attention_kernels"]
 
@@ -49,16 +49,21 @@ def is_state(module: str, name: str) -> bool:
     return name in _TELLING.get(module, ())
 
 
-def mode_around() -> str | None:
-    """The class of a torch function mode of the user's that is active; None where there is none.
+def mode_around() -> tuple[str, str] | None:
+    """What is active that is to see the calls that a program makes, as it writes them, and what to do; None mostly.
 
-    It is to see the calls that the program makes, as the program writes them: no compiled program makes those.
+    No compiled program makes those calls.
     """
+    if functorch_active():
+        return (
+            "a transform of torch.func is running",
+            "Take thunder's transform of that name (thunder.grad, thunder.vmap)",
+        )
     if not function_modes():
         return None
     for mode in _get_current_function_mode_stack():
         if not isinstance(mode, DeviceContext):
-            return type(mode).__qualname__
+            return f"the torch function mode {type(mode).__qualname__} is active", "Leave the mode around the call"
     return None
 
 

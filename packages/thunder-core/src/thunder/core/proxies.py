@@ -249,6 +249,12 @@ class TensorProxy(Proxy):
         self.requires_grad: bool = bool(requires_grad)
         self.ndim: int = len(self.shape)
 
+    def replace_name(self, name: str) -> TensorProxy:
+        new = object.__new__(TensorProxy)
+        new.name, new.shape, new.device, new.dtype = name, self.shape, self.device, self.dtype
+        new.requires_grad, new.ndim = self.requires_grad, self.ndim
+        return new
+
     def type_string(self) -> str:
         return f"{self.device} {self.dtype.short}{list(self.shape)}"
 

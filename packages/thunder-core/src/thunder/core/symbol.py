@@ -28,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class OpTags(Enum):
     """What passes and executors may assume of an operation."""
 
+    __hash__ = object.__hash__  # each is equal to itself only; passes look for tags all the time
+
     SHAPE_OP = auto()  # moves no arithmetic: only shape, strides or which elements
     VIEW_OP = auto()  # its result may share memory with its first input
     ELEMENTWISE_OP = auto()
@@ -261,9 +263,9 @@ def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
 
 def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
     """The same argument or output with `fn` of each proxy in it; what has no proxies comes back as it is."""
-    if isinstance(x, Proxy):
-        return fn(x)
     kind = type(x)
+    if kind is TensorProxy or isinstance(x, Proxy):
+        return fn(x)
     if kind in _ATOMS:
         return x
     if kind is tuple:
@@ -285,11 +287,48 @@ def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
     return x
 
 
-class BoundSymbol:
-    """One operation of a trace: a symbol, its arguments, its output, and what it decomposes into."""
+def argument_key(x: Any) -> Any:
+    """A hashable stand-in that is equal exactly for equal arguments. Values go by their names, strings do not."""
+    kind = type(x)
+    if kind is TensorProxy:
+        return x.name
+    if kind is float or kind is complex:
+        return kind, repr(x)  # 0.0 and -0.0 differ, nan equals itself
+    if kind in _ATOMS:
+        return kind, x
+    if isinstance(x, (tuple, list)):
+        return (kind, *[argument_key(i) for i in x])
+    if isinstance(x, Proxy):
+        return x.name
+    if isinstance(x, dict):
+        return (dict, *[(k, argument_key(v)) for k, v in x.items()])
+    if isinstance(x, slice):
+        return (slice, argument_key(x.start), argument_key(x.stop), argument_key(x.step))
+    if isinstance(x, SymbolicNumber):
+        return (kind, x.text())
+    if isinstance(x, (float, complex)):
+        return kind, repr(x)
+    return kind, x
 
-    __slots__ = ("_arg_names", "_effect", "_names", "_out_names", "args", "kwargs", "output", "source", "subsymbols",
-                 "sym")  # fmt: skip
+
+def renamed(p: Proxy, mapping: dict[str, Any], fresh: dict[str, str] | None) -> Any:
+    """What replaces `p`: what `mapping` has for its name, or a value with its name in `fresh`, which `mapping` gets."""
+    new = mapping.get(p.name)
+    if new is None:
+        if fresh is None or p.name not in fresh:
+            return p
+        mapping[p.name] = new = p.replace_name(fresh[p.name])
+    return new
+
+
+class BoundSymbol:
+    """One operation of a trace: a symbol, its arguments, its output, and what it decomposes into.
+
+    What it decomposes into is renamed when somebody looks (`substitute`): most passes do not.
+    """
+
+    __slots__ = ("_arg_names", "_effect", "_key", "_names", "_out_names", "_parts", "_renamed", "args", "kwargs",
+                 "output", "source", "sym")  # fmt: skip
 
     def __init__(
         self,
@@ -304,17 +343,31 @@ class BoundSymbol:
         self.args = args
         self.kwargs = kwargs
         self.output = output
-        self.subsymbols = subsymbols
         self.source = source
+        self._parts = subsymbols
+        # Of whose parts, and by what, its own are renamed; None once that is done.
+        self._renamed: tuple[BoundSymbol, dict[str, Any], dict[str, str] | None] | None = None
         self._arg_names: tuple[str, ...] | None = None
         self._out_names: tuple[str, ...] | None = None
         self._names: frozenset[str] | None = None
         self._effect: bool | None = None
+        self._key: Any = None
 
     @property
     def id(self) -> Any:
         """The symbol's id."""
         return self.sym.id
+
+    @property
+    def subsymbols(self) -> Sequence[BoundSymbol]:
+        """The operations that it decomposes into."""
+        renamed = self._renamed
+        if renamed is not None:
+            source, mapping, fresh = renamed
+            line = None if fresh is None else self.source
+            self._parts = [part.substitute(mapping, fresh, line) for part in source.subsymbols]
+            self._renamed = None
+        return self._parts
 
     @property
     def flat_args(self) -> list[Proxy]:
@@ -331,7 +384,15 @@ class BoundSymbol:
     def arg_names(self) -> tuple[str, ...]:
         """The names of the values it reads."""
         if self._arg_names is None:
-            self._arg_names = tuple([p.name for p in self.flat_args])
+            names = []
+            for x in self.args:
+                if type(x) is TensorProxy:
+                    names.append(x.name)
+                elif type(x) not in _ATOMS:
+                    names += [p.name for p in proxies_in(x)]
+            if self.kwargs:
+                names += [p.name for p in proxies_in(self.kwargs)]
+            self._arg_names = tuple(names)
         return self._arg_names
 
     @property
@@ -347,10 +408,19 @@ class BoundSymbol:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all values in it, and in what it decomposes into."""
+        """The names by which it hangs on the program: of what it takes and gives, and what its parts read besides."""
         if self._names is None:
-            own = frozenset([*self.arg_names, *[p.name for p in proxies_in(self.output)]])
-            self._names = own.union(*[sub.names for sub in self.subsymbols]) if self.subsymbols else own
+            found = {*self.arg_names, *[p.name for p in self.flat_outs]}
+            if self._renamed is not None:
+                source, mapping, _ = self._renamed
+                for name in source.names - found:
+                    found.update([p.name for p in proxies_in(mapping[name])] if name in mapping else (name,))
+            else:
+                inside: set[str] = set()
+                for part in self._parts:
+                    inside.update(part.out_names)
+                    found.update(part.names - inside)
+            self._names = frozenset(found)
         return self._names
 
     @property
@@ -361,40 +431,59 @@ class BoundSymbol:
         return self._effect
 
     @property
+    def key(self) -> Any:
+        """What is equal exactly for equal calls; it is hashable where all arguments are."""
+        if self._key is None:
+            self._key = self.sym.id, argument_key(self.args), argument_key(self.kwargs) if self.kwargs else None
+        return self._key
+
+    @property
     def has_input(self) -> bool:
         """Whether it reads any value of the trace."""
         return bool(self.arg_names)
 
     def replace(self, **changes: Any) -> BoundSymbol:
         """A copy with some of sym, args, kwargs, output, subsymbols, source changed."""
-        values = {name: getattr(self, name) for name in ("sym", "args", "kwargs", "output", "subsymbols", "source")}
-        values.update(changes)
-        return BoundSymbol(**values)
+        if "subsymbols" not in changes:
+            changes["subsymbols"] = self.subsymbols
+        values = {name: getattr(self, name) for name in ("sym", "args", "kwargs", "output", "source")}
+        return BoundSymbol(**{**values, **changes})
 
-    def substitute(self, mapping: dict[str, Any]) -> BoundSymbol:
+    def run_by(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundSymbol:
+        """The call of `sym` that runs it, with the same values in its arguments."""
+        new = BoundSymbol(sym, args, kwargs, self.output, [self], self.source)
+        new._arg_names, new._out_names = self.arg_names, self.out_names
+        new._effect = sym.must_stay or self.has_effect
+        return new
+
+    def substitute(
+        self, mapping: dict[str, Any], fresh: dict[str, str] | None = None, source: SourceLine | None = None
+    ) -> BoundSymbol:
         """The same call with each proxy whose name is in `mapping` replaced, in arguments, outputs and below.
 
         An output is replaced only by another proxy: a call cannot assign to a number. Where there is nothing to replace
-        it is this very call.
+        it is this very call. With `fresh`, names by names, it is another call: values that `mapping` does not know get
+        these names, and are added to it; `source` is the line that it is called at.
+
+        What is below is replaced when it is asked for. So a mapping may grow while a program is walked through, by
+        values that come later, and must not change otherwise.
         """
-        if mapping.keys().isdisjoint(self.names):
+        if fresh is None and mapping.keys().isdisjoint(self.names):
             return self
 
-        def on_input(p: Proxy) -> Any:
-            return mapping.get(p.name, p)
+        def replaced(p: Proxy) -> Any:
+            return renamed(p, mapping, fresh)
 
-        def on_output(p: Proxy) -> Any:
-            new = mapping.get(p.name, p)
-            return new if isinstance(new, Proxy) else p
-
-        return BoundSymbol(
-            self.sym,
-            map_proxies(self.args, on_input),
-            map_proxies(self.kwargs, on_input) if self.kwargs else self.kwargs,
-            map_proxies(self.output, on_output),
-            [b.substitute(mapping) for b in self.subsymbols] if self.subsymbols else (),
-            self.source,
-        )
+        args = tuple([x if type(x) in _ATOMS else map_proxies(x, replaced) for x in self.args])
+        kwargs = map_proxies(self.kwargs, replaced) if self.kwargs else self.kwargs
+        output = self.output
+        if output is not None:
+            output = map_proxies(output, lambda p: new if isinstance(new := replaced(p), Proxy) else p)
+        new = BoundSymbol(self.sym, args, kwargs, output, (), source or self.source)
+        if self._renamed is not None or self._parts:
+            new._renamed = self, mapping, fresh
+        new._effect = self.has_effect
+        return new
 
     def tensors(self) -> list[TensorProxy]:
         """The tensors among its arguments."""

@@ -84,6 +84,16 @@ class Trace:
         names.add(name)
         return name
 
+    def make_names(self, count: int) -> list[str]:
+        """As many names for tensors, as if each had been asked for by itself."""
+        first = self._counters.get("t", 0)
+        names = [f"t{i}" for i in range(first, first + count)]
+        if not self.names.isdisjoint(names):
+            return [self.make_name("t") for _ in names]
+        self._counters["t"] = first + count
+        self.names.update(names)
+        return names
+
     def add_name(self, name: str) -> str:
         """Takes `name` if it is free and can name a value in the trace's text, else one derived from it."""
         if not name.isidentifier():

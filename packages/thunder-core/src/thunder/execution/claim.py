@@ -110,7 +110,7 @@ class _Claimer:
             return
         if implementation.op is not None:
             args, kwargs = executor.arguments(bsym)
-            self.out.record(BoundSymbol(implementation.op, args, kwargs, bsym.output, [bsym], bsym.source))
+            self.out.record(bsym.run_by(implementation.op, args, kwargs))
             return
         assert implementation.execution_transform is not None
         with tracectx(self.out), self.out.scope() as operations, set_langctx("torch"):
@@ -198,13 +198,16 @@ def choose(
 def ordered(bsym: BoundSymbol, executors: Sequence[Executor]) -> Sequence[Executor]:
     """The executors in the order in which they are asked for this operation."""
     id = bsym.sym.id
-    own = {
-        i: impl.priority for i, ex in enumerate(executors) if (impl := ex.implmap.get(id)) and impl.priority is not None
-    }
-    if not own:
-        return executors
-    ranked = sorted(enumerate(executors), key=lambda pair: -(own.get(pair[0], pair[1].priority)))
-    return [ex for _, ex in ranked]
+    for executor in executors:
+        found = executor.implmap.get(id)
+        if found is not None and found.priority is not None:
+            return sorted(executors, key=lambda ex: -_priority(ex, id))
+    return executors
+
+
+def _priority(executor: Executor, id: Any) -> int:
+    found = executor.implmap.get(id)
+    return executor.priority if found is None or found.priority is None else found.priority
 
 
 def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]], named: bool) -> bool:

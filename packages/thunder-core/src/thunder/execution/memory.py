@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from thunder.core import prims
-from thunder.core.proxies import NumberProxy
+from thunder.core.proxies import NumberProxy, Proxy
 from thunder.core.symbol import BoundSymbol, map_proxies
 from thunder.core.trace import Trace, construct
 from thunder.execution.claim import is_structural
@@ -25,15 +25,23 @@ def delete_last_used(trace: Trace) -> Trace:
                 kept.update(bsym.arg_names if bsym.sym is prims.python_return else ())
                 lines.append(bsym)
                 continue
-            bsym = _without_unread(bsym, kept)
-            used = [p for p in (*bsym.flat_args, *bsym.flat_outs) if p.name not in kept]
-            dead = {p.name: p for p in used if not isinstance(p, NumberProxy)}
-            kept.update(p.name for p in used)
-            if dead:
-                lines.append(BoundSymbol(prims.python_del, tuple(dead.values()), {}, None))
+            if not kept.issuperset(bsym.out_names):
+                bsym = _without_unread(bsym, kept)
+            if not kept.issuperset(bsym.arg_names) or not kept.issuperset(bsym.out_names):
+                used = [p for p in (*bsym.flat_args, *bsym.flat_outs) if p.name not in kept]
+                dead = {p.name: p for p in used if not isinstance(p, NumberProxy)}
+                kept.update([p.name for p in used])
+                if dead:
+                    lines.append(_del(tuple(dead.values())))
             lines.append(bsym)
         out.bound_symbols[:] = reversed(lines)
     return out
+
+
+def _del(dead: tuple[Proxy, ...]) -> BoundSymbol:
+    line = BoundSymbol(prims.python_del, dead, {}, None)
+    line._arg_names = tuple([p.name for p in dead])
+    return line
 
 
 def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:

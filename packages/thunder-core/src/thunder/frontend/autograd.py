@@ -216,7 +216,7 @@ def _views_of_their_own(program: Trace, results: set[str]) -> set[str]:
     memory: dict[str, str] = {}  # whose memory a view lies in
     for op in program.bound_symbols:
         # What runs an operation may have marks of its own; below it stands the operation.
-        if op.arg_names and any(OpTags.VIEW_OP in sym.tags for sym in (op.sym, *[sub.sym for sub in op.subsymbols])):
+        if (OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in p.sym.tags for p in op.subsymbols)) and op.arg_names:
             base = op.arg_names[0]
             memory.update(dict.fromkeys(op.out_names, memory.get(base, base)))
     seen = {p.name: memory.get(p.name, p.name) for p in (*proxies_in(program.output), *program.args)}

@@ -18,7 +18,7 @@ def collection_paused() -> Iterator[None]:
     """Within it garbage is not collected.
 
     Passes make many objects that live on and no cycles; a collection would walk through all of them, and through
-    everything else in the process, over and over.
+    everything else in the process, over and over. Neither does one right after it, as what was made counts as old.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -26,4 +26,7 @@ def collection_paused() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if gc.get_freeze_count() == 0:  # else what somebody froze would not stay so
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

@@ -6,14 +6,19 @@ result to its inputs. What a rule records falls apart into what its result needs
 backward part). The forward parts in order, then the backward parts in reverse order with get_grad and put_grad replaced
 by the sums they stand for, are the joint program; `transforms/split.py` makes a forward and a backward program of it.
 
+Networks repeat their layers: a call is differentiated as the first one that it is like (`transforms/alike.py`). So an
+operation's own rule is a function of what is known of its arguments; rules from outside are asked for each call.
+
 The rule of an operation is the first of: the claiming executor's `grad_transform`, one that `register_grad` set, the
 operation's own, the rules of what it decomposes into.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import thunder.torch as ltorch
@@ -24,9 +29,10 @@ from thunder.core.errors import ThunderError, name_source
 from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import rule_of_vjp, zeros_of
 from thunder.core.proxies import TensorProxy
-from thunder.core.state import registrations, state, tracectx
-from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.state import SourceLine, registrations, state, tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in, renamed
 from thunder.core.trace import Trace, construct
+from thunder.transforms.alike import Names, Recorded, Unlike, Values, likeness
 from thunder.transforms.remat import is_cheap
 
 if TYPE_CHECKING:
@@ -50,9 +56,8 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule
     sym = bsym.sym
     registered = _registered.get(sym.id)
     # Asking who takes an operation takes time; only where one of them brings a rule it matters.
-    bring = any((found := ex.implmap.get(sym.id)) is not None and found.grad_transform is not None for ex in executors)
     named = getattr(executors, "named", True)  # as `thunder.extend.are_named`, a floor above
-    for executor in executors if bring else ():
+    for executor in executors if _bringing(sym, executors) else ():
         if executor.is_fallback and registered is not None:
             break  # what was registered is meant to be used
         rule = executor.grad_rule(bsym, named=named)
@@ -64,6 +69,21 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule
     if rule is None and sym.vjp_rule is not None:
         rule = rule_of_vjp(sym, sym.vjp_rule)
     return rule
+
+
+def _bringing(sym: Symbol, executors: Sequence[Executor]) -> list[Executor]:
+    """The executors that bring a gradient rule for an operation."""
+    found = [(ex, ex.implmap.get(sym.id)) for ex in executors]
+    return [ex for ex, brought in found if brought is not None and brought.grad_transform is not None]
+
+
+def _has_its_own_rule(sym: Symbol, executors: Sequence[Executor]) -> bool:
+    """Whether its gradient hangs on what is known of a call's arguments alone: rules from outside may keep count."""
+    return (
+        sym.joint_rule is None
+        and sym.id not in _registered
+        and all(executor.is_fallback for executor in _bringing(sym, executors))
+    )
 
 
 def _refuse_write(bsym: BoundSymbol) -> None:
@@ -79,13 +99,52 @@ def _at(bsym: BoundSymbol) -> str:
 
 
 class _Block:
-    """What one rule recorded: its forward and its backward operations."""
+    """What one rule recorded for backward, and what it is called where it was recorded for another call."""
 
-    __slots__ = ("backward", "forward")
+    __slots__ = ("asked", "backward", "fresh", "names", "source")
 
-    def __init__(self, forward: list[BoundSymbol], backward: list[BoundSymbol]):
-        self.forward = forward
+    def __init__(self, backward: list[BoundSymbol]):
+        self.take(backward)
+        self.names: dict[str, Any] = {}
+        self.fresh: dict[str, str] | None = None
+        self.source: SourceLine | None = None
+
+    def take(self, backward: list[BoundSymbol]) -> None:
+        """Makes these its operations."""
         self.backward = backward
+        self.asked = [op.args[0] for op in backward if op.sym is prims.get_grad]  # the values whose gradients it takes
+
+    def again(self, names: dict[str, Any], fresh: dict[str, str], source: SourceLine | None) -> _Block:
+        """The same for another call."""
+        new = object.__new__(_Block)
+        new.backward, new.asked, new.names, new.fresh, new.source = self.backward, self.asked, names, fresh, source
+        return new
+
+
+class _Differentiated(Recorded):
+    """What became of a call, for calls that are alike."""
+
+    __slots__ = ("blocks", "call", "handed_on", "tracked")
+
+    def __init__(
+        self,
+        call: BoundSymbol,
+        forward: list[BoundSymbol],
+        blocks: list[_Block],
+        handed_on: dict[str, Any],
+        values: Values,
+        made: list[str],
+        tracked: set[str],
+    ):
+        inner = [op for op in forward if op is not call]
+        super().__init__(values, made, [*inner, *[op for block in blocks for op in block.backward]])
+        self.call = call
+        self.operations = forward
+        self.blocks = blocks
+        self.handed_on = handed_on
+        if not values.keys() >= handed_on.keys():
+            raise Unlike
+        self.tracked = [name for name in (*self.names, *self.made) if name in tracked]
 
 
 class JointTrace:
@@ -109,30 +168,100 @@ class JointTrace:
         self.tracked: set[str] = {p.name for p in wrt}  # the values that depend on what is differentiated by
         self.blocks: list[_Block] = []
         self.output: Any = None
+        self._known: dict[Any, _Differentiated] = {}
+        self._sums: dict[Any, tuple[Recorded, Any]] = {}
+        self._rules: dict[Symbol, GradRule | None] = {}
+        self._own: dict[Symbol, bool] = {}
         with tracectx(self.trace), set_langctx("torch"):
             for bsym in source.bound_symbols:
-                self._forward(bsym)
+                self._forward(bsym, self._once)
 
     # -- forward ------------------------------------------------------------------------------------------------------
-    def _forward(self, bsym: BoundSymbol) -> None:
+    def _forward(self, bsym: BoundSymbol, differentiate: Callable[[BoundSymbol], None]) -> None:
         if self.env:
             bsym = bsym.substitute(self.env)
         sym = bsym.sym
         if sym is prims.python_return:
             self.output = bsym.args[0]
-            return
-        if OpTags.UNPACK_OP in sym.tags or not self._depends(bsym) or not sym.differentiable:
+        elif OpTags.UNPACK_OP in sym.tags or not self._depends(bsym) or not sym.differentiable:
             if sym is prims.copy_ and bsym.args[0].name in self.tracked:
                 _refuse_write(bsym)
             self.trace.record(bsym)
+        else:
+            differentiate(bsym)
+
+    def _once(self, bsym: BoundSymbol) -> None:
+        """Differentiates a call of the program: calls that are alike by what was recorded for the first of them."""
+        values: Values = {}
+        try:
+            key = self._likeness(bsym, values)
+        except Unlike:
+            self._differentiate(bsym)
             return
+        known = self._known.get(key)
+        if known is not None:
+            self._again(known, bsym, values)
+            return
+        names, first, env = Names(self.trace), len(self.blocks), len(self.env)
+        with self.trace.scope() as forward:
+            self._differentiate(bsym)
+        for op in forward:
+            self.trace.record(op)
+        with contextlib.suppress(Unlike):
+            handed_on = {name: self.env[name] for name in islice(reversed(self.env), len(self.env) - env)}
+            self._known[key] = _Differentiated(
+                bsym, forward, self.blocks[first:], handed_on, values, names.made(), self.tracked
+            )
+
+    def _likeness(self, bsym: BoundSymbol, values: Values) -> Any:
+        """What decides how a call is differentiated: of one by its parts, these too."""
+        sym = bsym.sym
+        own = self._own.get(sym)
+        if own is None:
+            own = self._own[sym] = _has_its_own_rule(sym, self.executors)
+        if not own:
+            raise Unlike
+        parts: Any = None
+        if self._rule(bsym) is None:
+            parts = tuple([self._likeness(part, values) for part in bsym.subsymbols])
+        tracked = self.tracked
+        return (
+            sym,
+            tuple([likeness(x, values, tracked) for x in bsym.args]),
+            likeness(bsym.kwargs, values, tracked) if bsym.kwargs else None,
+            likeness(bsym.output, values, tracked),
+            parts,
+        )
+
+    def _again(self, known: _Differentiated, bsym: BoundSymbol, values: Values) -> None:
+        """Writes for a call what was recorded for one that it is like."""
+        names, fresh = known.renamed(values.values(), self.trace)
+        for op in known.operations:
+            self.trace.record(bsym if op is known.call else op.substitute(names, fresh, bsym.source))
+        self.blocks += [block.again(names, fresh, bsym.source) for block in known.blocks]
+        for old, new in known.handed_on.items():
+            self.env[names[old].name] = map_proxies(new, lambda p: renamed(p, names, fresh))
+        self.tracked.update([names[n].name if n in names else fresh[n] for n in known.tracked])
+
+    def _rule(self, bsym: BoundSymbol) -> GradRule | None:
+        """The gradient rule for a call; where no executor brings one it hangs on the operation alone."""
+        sym = bsym.sym
+        if sym not in self._rules:
+            rule = grad_rule(bsym, self.executors)
+            if _bringing(sym, self.executors):
+                return rule
+            self._rules[sym] = rule
+        return self._rules[sym]
+
+    def _differentiate(self, bsym: BoundSymbol) -> None:
+        sym = bsym.sym
         if sym.joint_rule is not None:
-            block = _Block(*sym.joint_rule(bsym, self))
-            for op in block.forward:
+            forward, backward = sym.joint_rule(bsym, self)
+            for op in forward:
                 self.trace.record(op)
-            self.blocks.append(block)
+            self.blocks.append(_Block(backward))
             return
-        rule = grad_rule(bsym, self.executors)
+        rule = self._rule(bsym)
         if rule is not None:
             self._apply(rule, bsym)
         elif bsym.subsymbols:
@@ -152,7 +281,7 @@ class JointTrace:
         first, known = len(self.blocks), len(self.env)
         with self.trace.scope() as parts:
             for sub in bsym.subsymbols:
-                self._forward(sub)
+                self._forward(sub, self._differentiate)
         again = None if len(self.env) != known else _recomputed(self.blocks[first:], bsym, parts)
         if again is None:
             for part in parts:
@@ -160,7 +289,7 @@ class JointTrace:
             return
         self.trace.record(bsym)
         if again:
-            self.blocks.append(_Block([], self._as_new(again, self.blocks[first:])))
+            self.blocks.append(_Block(self._as_new(again, self.blocks[first:])))
 
     def _as_new(self, again: list[BoundSymbol], blocks: list[_Block]) -> list[BoundSymbol]:
         """Operations that backward runs again, under names of their own: a program that was differentiated before may
@@ -169,7 +298,7 @@ class JointTrace:
         names = {p.name: TensorProxy(like=p, name=self.trace.make_name("t")) for p in made}
         self.tracked.update(new.name for old, new in names.items() if old in self.tracked)
         for block in blocks:
-            block.backward = [op.substitute(names) for op in block.backward]
+            block.take([op.substitute(names) for op in block.backward])
         return [op.substitute(names) for op in again]
 
     def _depends(self, bsym: BoundSymbol) -> bool:
@@ -193,22 +322,20 @@ class JointTrace:
             state.source = source
         if backward is not None:
             self.trace.record(bsym)
-            self._block(_split(recorded, set()), bsym)
-            return
-        names = self._rename(bsym, result, recorded)
-        if names:
-            recorded = [op.substitute(names) for op in recorded]
-        block = _split(recorded, {p.name for p in proxies_in(map_proxies(result, lambda p: names.get(p.name, p)))})
-        self._block(block, bsym)
-
-    def _block(self, block: _Block, bsym: BoundSymbol) -> None:
-        """Adds the operations that stand for `bsym`."""
-        for op in block.forward:
+            result, names = bsym.output, {}
+            forward, rest = _split(recorded, set())
+        else:
+            names = self._rename(bsym, result, recorded)
+            if names:
+                recorded = [op.substitute(names) for op in recorded]
+            results = {p.name for p in proxies_in(map_proxies(result, lambda p: names.get(p.name, p)))}
+            forward, rest = _split(recorded, results)
+        for op in forward:
             self.trace.record(op)
         self.tracked.update(
             p.name for p in proxies_in(bsym.output) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
         )
-        self.blocks.append(block)
+        self.blocks.append(_Block(rest))
 
     def _rename(self, bsym: BoundSymbol, result: Any, recorded: list[BoundSymbol]) -> dict[str, Any]:
         """Gives the rule's result the names of the output it stands for."""
@@ -239,35 +366,57 @@ class JointTrace:
         grads: dict[str, Any] = dict(cotangents)
         with set_langctx("torch"):
             for block in reversed(self.blocks):
-                self._replay(block.backward, grads)
+                self._replay(block, grads)
         return [grads.get(self.env.get(p.name, p).name) for p in wrt]
 
-    def _replay(self, operations: list[BoundSymbol], grads: dict[str, Any]) -> None:
-        asked = [op.args[0].name for op in operations if op.sym is prims.get_grad]
-        if asked and not any(name in grads for name in asked):
+    def _replay(self, block: _Block, grads: dict[str, Any]) -> None:
+        env, fresh, source = dict(block.names), block.fresh, block.source
+        asked = [renamed(a, env, fresh).name for a in block.asked]
+        if asked and grads.keys().isdisjoint(asked):
             return  # nothing flows into this operation
         trace = state.trace
         assert trace is not None
-        env: dict[str, Any] = {}
         put: list[tuple[str, Any]] = []
-        for op in operations:
+        for op in block.backward:
             if op.sym is prims.get_grad:
-                a = op.args[0]
+                a = renamed(op.args[0], env, fresh)
                 found = grads.get(a.name)
                 env[op.output.name] = found if found is not None else zeros_of(a)
-                continue
-            op = op.substitute(env) if env else op
-            if op.sym is prims.put_grad:
-                if op.args[0].name in self.tracked:
-                    put.append((op.args[0].name, op.args[1]))
-                continue
-            trace.record(op)
+            elif op.sym is prims.put_grad:
+                name = renamed(op.args[0], env, fresh).name
+                if name in self.tracked:
+                    put.append((name, renamed(op.args[1], env, fresh)))
+            else:
+                trace.record(op.substitute(env, fresh, source) if env else op)
         # An operation's result may be its input (in rules that pass it on): its gradient is used up before any new one.
         for name in asked:
             grads.pop(name, None)
         for name, grad in put:
-            known = grads.get(name)
-            grads[name] = grad if known is None else known + grad
+            before = grads.get(name)
+            grads[name] = grad if before is None else self._sum(before, grad, trace)
+
+    def _sum(self, a: Any, b: Any, trace: Trace) -> Any:
+        """The sum of two gradients of one value."""
+        values: Values = {}
+        try:
+            key = likeness((a, b), values, set())
+        except Unlike:
+            return a + b
+        known = self._sums.get(key)
+        if known is None:
+            names = Names(trace)
+            with trace.scope() as operations:
+                result = a + b
+            for op in operations:
+                trace.record(op)
+            with contextlib.suppress(Unlike):
+                self._sums[key] = Recorded(values, names.made(), operations), result
+            return result
+        recorded, result = known
+        env, fresh = recorded.renamed(values.values(), trace)
+        for op in recorded.operations:
+            trace.record(op.substitute(env, fresh))
+        return renamed(result, env, fresh)
 
 
 def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:
@@ -294,10 +443,10 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
     return again[::-1]
 
 
-def _split(recorded: list[BoundSymbol], results: set[str]) -> _Block:
+def _split(recorded: list[BoundSymbol], results: set[str]) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
     """A rule's operations: those that its results need, and those for backward. Effects belong to the forward part."""
     if not results and not any(op.has_effect for op in recorded):
-        return _Block([], recorded)
+        return [], recorded
     needed = set(results)
     forward: list[BoundSymbol] = []
     backward: list[BoundSymbol] = []
@@ -308,7 +457,7 @@ def _split(recorded: list[BoundSymbol], results: set[str]) -> _Block:
             forward.append(op)
         else:
             backward.append(op)
-    return _Block(forward[::-1], backward[::-1])
+    return forward[::-1], backward[::-1]
 
 
 def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
@@ -361,4 +510,4 @@ def _full_like(p: TensorProxy, value: float) -> Any:
 
 def writes(op: BoundSymbol) -> bool:
     """Whether an operation, or a part of it, writes to one of its inputs."""
-    return OpTags.IN_PLACE_OP in op.sym.tags or any(writes(sub) for sub in op.subsymbols)
+    return op.has_effect and (OpTags.IN_PLACE_OP in op.sym.tags or any(writes(sub) for sub in op.subsymbols))

@@ -10,33 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from thunder.core import prims
-from thunder.core.numbers import SymbolicNumber
-from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
 
-__all__ = ["argument_key", "cse", "escaping_values"]
-
-
-def argument_key(x: Any) -> Any:
-    """A hashable stand-in that is equal exactly for equal arguments. Values go by their names, strings do not."""
-    if isinstance(x, Proxy):
-        return x.name
-    if isinstance(x, (tuple, list)):
-        return (type(x), *[argument_key(i) for i in x])
-    if isinstance(x, dict):
-        return (dict, *[(k, argument_key(v)) for k, v in x.items()])
-    if isinstance(x, slice):
-        return (slice, argument_key(x.start), argument_key(x.stop), argument_key(x.step))
-    if isinstance(x, SymbolicNumber):
-        return (type(x), x.text())
-    if isinstance(x, (float, complex)):
-        return (type(x), repr(x))  # 0.0 and -0.0 differ, nan equals itself
-    return (type(x), x)
+__all__ = ["cse", "escaping_values"]
 
 
 def _writes(bsym: BoundSymbol) -> bool:
-    return OpTags.IN_PLACE_OP in bsym.sym.tags or any(_writes(sub) for sub in bsym.subsymbols)
+    return bsym.has_effect and (OpTags.IN_PLACE_OP in bsym.sym.tags or any(_writes(sub) for sub in bsym.subsymbols))
 
 
 def escaping_values(trace: Trace) -> set[str]:
@@ -65,8 +46,7 @@ def cse(trace: Trace) -> Trace:
                 out.record(bsym)
                 continue
             try:
-                key = (bsym.sym.id, argument_key(bsym.args), argument_key(bsym.kwargs))
-                first = seen.setdefault(key, bsym)
+                first = seen.setdefault(bsym.key, bsym)
             except TypeError:  # an argument that cannot be compared
                 first = bsym
             if first is bsym:

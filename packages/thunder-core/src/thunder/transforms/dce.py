@@ -23,7 +23,7 @@ def dce(trace: Trace) -> Trace:
         needed: set[str] = set()
         kept: list[BoundSymbol] = []
         for bsym in reversed(trace.bound_symbols):
-            if bsym.has_effect or not needed.isdisjoint(bsym.out_names):
+            if not needed.isdisjoint(bsym.out_names) or bsym.has_effect:
                 needed.update(bsym.arg_names)
                 kept.append(bsym)
         out.bound_symbols[:] = reversed(kept)

@@ -118,7 +118,10 @@ def cheapest_vertices(
                 if w not in seen:
                     seen.add(w)
                     stack.append(w)
-        chosen |= _cut(part, cost, following, from_source, to_sink)
+        if len(part) > 1 or start not in from_source or start not in to_sink:
+            chosen |= _cut(part, cost, following, from_source, to_sink)
+        else:
+            chosen.add(start)
     return chosen
 
 

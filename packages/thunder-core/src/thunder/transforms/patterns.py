@@ -28,10 +28,9 @@ from typing import Any
 
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
+from thunder.core.symbol import BoundSymbol, OpTags, argument_key, map_proxies, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.transforms.base import PassContext, Transform
-from thunder.transforms.cse import argument_key
 from thunder.transforms.pattern_values import Call, Parameter, Picked, Value, written_by
 
 __all__ = ["Pattern", "pattern"]

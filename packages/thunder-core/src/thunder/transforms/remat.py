@@ -103,7 +103,7 @@ def _constants(producers: Producers) -> set[str]:
     """The values that hang on no input and take next to no arithmetic: fills, ranges, masks."""
     found: set[str] = set()
     for name, (_, op) in producers.items():  # in the order of the program
-        if is_cheap(op) and all(a in found for a in op.arg_names) and (not op.arg_names or _is_mask(op)):
+        if found.issuperset(op.arg_names) and is_cheap(op) and (not op.arg_names or _is_mask(op)):
             found.add(name)
     return found
 

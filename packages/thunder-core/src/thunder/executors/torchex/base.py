@@ -66,15 +66,16 @@ def no_autocast(fn: F) -> F:
 
 def to_torch_arguments(x: Any) -> Any:
     """Arguments with thunder's dtypes and devices replaced by torch's."""
-    if isinstance(x, thunder_dtype):
-        return to_torch_dtype(x)
-    if isinstance(x, Device):
-        return to_torch_device(x)
-    if type(x) is tuple:
-        return tuple(to_torch_arguments(i) for i in x)
-    if type(x) is list:
+    kind = type(x)
+    if kind is TensorProxy or kind is int or kind is float:
+        return x
+    if kind is tuple:
+        return tuple([to_torch_arguments(i) for i in x])
+    if kind is list:
         return [to_torch_arguments(i) for i in x]
-    return x
+    if kind is thunder_dtype:
+        return to_torch_dtype(x)
+    return to_torch_device(x) if kind is Device else x
 
 
 def qualified_name(fn: Any) -> tuple[str | None, str]:
@@ -129,10 +130,16 @@ class TorchExecutor(OperatorExecutor):
             if fn is not None and isinstance(bsym.args[1], TensorProxy):
                 return Implementation(op=_python_operator(fn))
         reference = sym.reference if not sym.is_prim else _resolve(sym.torch_names)
-        return None if reference is None else Implementation(op=torch_operator(reference, sym.name, sym.tags))
+        return None if reference is None else _running(reference, sym.name, sym.tags)
 
     def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return to_torch_arguments(bsym.args), {k: to_torch_arguments(v) for k, v in bsym.kwargs.items()}
+        kwargs = bsym.kwargs
+        return to_torch_arguments(bsym.args), {k: to_torch_arguments(v) for k, v in kwargs.items()} if kwargs else {}
+
+
+@functools.cache
+def _running(fn: Any, name: str, tags: frozenset[OpTags]) -> Implementation:
+    return Implementation(op=torch_operator(fn, name, tags))
 
 
 @functools.cache

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that are alike: what was recorded for one is written again for the others, under other names.
+
+Networks repeat their layers, and what tracing records for a call depends on what is known of its values (shape, dtype,
+device), on which of them are the same, and on its other arguments. Two calls that agree in all of that have the same
+`likeness`; then what was `Recorded` for the first stands for the second after its names are replaced, which takes a
+small part of the time of tracing. The names are those that tracing would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import Trace
+
+__all__ = ["Recorded", "Unlike", "Values", "likeness"]
+
+_BY_VALUE = frozenset({int, bool, str, type(None), bytes, type(...)})
+
+#: The values of a call by their names, in the order in which they are met.
+Values = dict[str, Proxy]
+
+
+class Unlike(Exception):
+    """Raised of what no other call is taken to be like."""
+
+
+def likeness(x: Any, values: Values, tracked: set[str]) -> Any:
+    """What is equal exactly for arguments that are alike; `values` collects the tensors among them.
+
+    Of a tensor it counts whether it is `tracked`. Symbolic numbers make a call that is like no other: what is known of
+    them may change.
+    """
+    kind = type(x)
+    if kind is TensorProxy:
+        name, shape = x.name, x.shape
+        if name in values:
+            return list(values).index(name)
+        for size in shape:
+            if type(size) is not int:
+                raise Unlike
+        values[name] = x
+        return shape, id(x.dtype), id(x.device), x.requires_grad, name in tracked
+    if kind in _BY_VALUE:
+        return kind, x
+    if kind is float or kind is complex:
+        return kind, repr(x)  # 0.0 and -0.0 differ, nan equals itself
+    if isinstance(x, (tuple, list)):
+        return kind, tuple([likeness(item, values, tracked) for item in x])
+    if kind is dict:
+        return kind, tuple([(key, likeness(item, values, tracked)) for key, item in x.items()])
+    if kind is slice:
+        return kind, tuple([likeness(item, values, tracked) for item in (x.start, x.stop, x.step)])
+    if isinstance(x, (Proxy, SymbolicNumber)):
+        raise Unlike
+    return kind, id(x)
+
+
+class Names:
+    """The names that a trace gives while something is recorded into it."""
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+        self.before = dict(trace._counters)
+
+    def made(self) -> list[str]:
+        """Those given since; tensors' alone."""
+        start = self.before.pop("t", 0)
+        now = dict(self.trace._counters)
+        end = now.pop("t", 0)
+        if now != self.before:
+            raise Unlike
+        return [f"t{i}" for i in range(start, end)]
+
+
+class Recorded:
+    """What was recorded for a call with these values: the names that it uses for them, and those that it made."""
+
+    __slots__ = ("made", "names", "operations")
+
+    def __init__(self, values: Iterable[str], made: Sequence[str], operations: Sequence[BoundSymbol]):
+        self.names = list(values)
+        known = {*self.names, *made}
+        # Parts of operations that are recorded as they are have names that were made before.
+        self.made = [*made, *dict.fromkeys(n for n in _made_below(operations) if n not in known)]
+        self.operations = operations
+
+    def renamed(self, values: Iterable[Proxy], trace: Trace) -> tuple[dict[str, Any], dict[str, str]]:
+        """For a call with other values: what replaces its values, and the names for what it made."""
+        return dict(zip(self.names, values)), dict(zip(self.made, trace.make_names(len(self.made))))
+
+
+def _made_below(operations: Iterable[BoundSymbol]) -> Iterator[str]:
+    for op in operations:
+        for part in op.subsymbols:
+            yield from part.out_names
+        yield from _made_below(op.subsymbols)

@@ -20,6 +20,7 @@ import heapq
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from thunder.core.proxies import Proxy
 from thunder.core.sizes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
@@ -137,6 +138,7 @@ class _Segment:
         self.max_size = max_size
         self.node_of: list[_Node] = []
         self.readers: dict[str, list[int]] = {}
+        self.value: dict[str, Proxy] = {}  # what is read
 
     def divide(self, horizontal: bool) -> None:
         """Joins what may be joined."""
@@ -176,6 +178,8 @@ class _Segment:
             key = self.can_fuse(bsym)
             node = _Node(i, None if key is False else key)
             makers = [maker[name] for name in dict.fromkeys(bsym.arg_names) if name in maker]
+            for p in bsym.flat_args:
+                self.value[p.name] = p
             for name in dict.fromkeys(bsym.arg_names):
                 self.readers.setdefault(name, []).append(i)
             for m in makers:
@@ -272,24 +276,43 @@ class _Segment:
 
     # -- side by side -------------------------------------------------------------------------------------------------
     def _join_across(self) -> None:
-        """Joins regions of one level that read the same tensor and of which none depends on the other."""
-        for readers in list(self.readers.values()):
-            nodes = list(dict.fromkeys(self.node_of[i] for i in readers))
-            if len(nodes) < 2:
-                continue
-            found: dict[tuple[int, Hashable], _Node] = {}
-            for node in nodes:
-                if node.key is None:
+        """Joins regions that read the same tensor and of which none depends on the other."""
+        for name, readers in list(self.readers.items()):
+            found: dict[Hashable, list[_Node]] = {}
+            for node in dict.fromkeys(self.node_of[i] for i in readers):
+                if node.key is None or self.node_of[node.first] is not node:
                     continue
-                other = found.get((node.level, node.key))
-                if other is not None and self._independent(other, node):
-                    node = self._join(other, node)
-                found[node.level, node.key] = node
+                others = found.setdefault(node.key, [])
+                for i, other in enumerate(others):
+                    if self._worth_sharing(name, other, node) and self._beside(other, node):
+                        others[i] = self._join(other, node)
+                        break
+                else:
+                    others.append(node)
 
-    def _independent(self, a: _Node, b: _Node) -> bool:
+    def _worth_sharing(self, name: str, *nodes: _Node) -> bool:
+        """Whether a tensor that regions read counts beside what they make: else they would do better each in its time."""
+        shared = bytes_of(self.value[name])
+        for node in nodes:
+            members = set(node.ordered)
+            made = [p for i in members for p in self.operations[i].flat_outs]
+            if shared * 4 < sum(bytes_of(p) for p in made if self._read_outside(p.name, members)):
+                return False
+        return True
+
+    def _beside(self, a: _Node, b: _Node) -> bool:
+        """Whether regions that do not depend on each other can be one; sets the level that it has then."""
+        if a.level > b.level:
+            a, b = b, a
         if b in a.after or a in b.after or not self._allowed(a, b):
             return False
-        return _reached(a, b, b.level) is not None and _reached(b, a, a.level) is not None
+        between = _reached(a, b, b.level)
+        if between is None or _reached(b, a, a.level) is None or self._holds_memory(a, b):
+            return False
+        for x in between:  # they now come after `b` too
+            x.level = max(x.level, b.level)
+        a.level = b.level
+        return True
 
     # -- the result ---------------------------------------------------------------------------------------------------
     def parts(self) -> list[BoundSymbol | Region]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from thunder.core import dtypes, prims
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.sizes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
-from thunder.core.trace import Trace
+from thunder.core.trace import Trace, construct
 from thunder.execution.regions import Region, fused, partition
 from thunder.extend import FusionExecutor
 from thunder.transforms.region import without_views
@@ -66,8 +67,9 @@ class TritonFusion(FusionExecutor):
             )
             return [*before, whole, *after]
 
-        parts = partition(trace, key, may_join=_joining(trace), horizontal=True, max_size=400)
-        return fused(trace, parts, run, "Fusion by triton")
+        own = _with_own_expansions(trace, lambda bsym: key(bsym) is not None)
+        parts = partition(own, key, may_join=_joining(own), horizontal=True, max_size=400)
+        return fused(own, parts, run, "Fusion by triton")
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
@@ -135,6 +137,39 @@ def _computes(bsym: BoundSymbol) -> bool:
     return OpTags.VIEW_OP not in bsym.sym.tags and bsym.sym not in _CONSTANTS
 
 
+def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -> Trace:
+    """The trace in which each operation that can be fused expands what it reads for itself.
+
+    Layers expand the same small tensors (angles, masks, weights). If they shared what comes of it, one of their regions
+    had to hand it to the others, as a view with strides of its own.
+    """
+    readers: dict[str, int] = {}
+    for op in trace.bound_symbols:
+        for name in op.arg_names:
+            readers[name] = readers.get(name, 0) + 1
+    expanding: dict[str, BoundSymbol] = {}
+    with construct(trace, "Expansions for each") as out:
+        for op in trace.bound_symbols:
+            if _expands(op) and readers.get(op.out_names[0], 0) > 1:
+                expanding[op.out_names[0]] = op
+            shared = [name for name in op.arg_names if name in expanding] if expanding and fusible(op) else []
+            for name in shared:
+                old = expanding[name].output
+                new = old.replace_name(out.make_name(old.prefix))
+                out.record(expanding[name].substitute({name: new}))
+                op = op.substitute({name: new})
+            out.record(op)
+    return out
+
+
+def _expands(bsym: BoundSymbol) -> bool:
+    """Whether an operation only looks at a tensor as a larger one."""
+    if OpTags.VIEW_OP not in bsym.sym.tags or len(bsym.out_names) != 1 or not isinstance(bsym.output, TensorProxy):
+        return False
+    a = bsym.args[0]
+    return isinstance(a, TensorProxy) and bytes_of(bsym.output) > bytes_of(a)
+
+
 def _joining(trace: Trace) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]:
     """Whether two lists of operations have one space, and make nothing for others that does not fit into it."""
     readers: dict[str, set[int]] = {}
@@ -158,7 +193,15 @@ def _joining(trace: Trace) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSym
             return False
         fitting = {space.size, space.rows, space.columns} if space.reduces else {space.size}
         inside = {id(op) for op in both}
-        made: list[Any] = [p for op in both for p in op.flat_outs]
-        return all(math.prod(p.shape) in fitting or readers.get(p.name, inside) <= inside for p in made)
+        made: dict[str, Any] = {p.name: p for op in both for p in op.flat_outs}
+        base = {n: op.arg_names[0] for op in both if OpTags.VIEW_OP in op.sym.tags for n in op.out_names}
+        for name in made:
+            if readers.get(name, inside) <= inside:
+                continue
+            while name in base:  # others get a view of what it is a view of, which may be an input
+                name = base[name]
+            if name in made and math.prod(made[name].shape) not in fitting:
+                return False
+        return True
 
     return may_join

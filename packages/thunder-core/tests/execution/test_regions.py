@@ -217,6 +217,37 @@ def test_side_by_side() -> None:
     assert regions_of(traced(dependent)) == [["add"], ["mul"]]
 
 
+def test_side_by_side_at_different_times() -> None:
+    """What could run early waits for a later region that reads the same tensor, where that is large enough."""
+
+    def f(a: Any, b: Any) -> Any:
+        early = prims.mul(a, a)
+        late = prims.add(prims.sin(prims.add(b, b)), a)
+        return prims.sin(early), late
+
+    assert regions_of(traced(f)) == [["add"], ["mul", "add"]]
+
+
+def test_a_small_tensor_joins_nothing_that_is_far_apart() -> None:
+    """Layers that read the same angles stay in their own time."""
+    small = TensorProxy("small", shape=(1,), device=devices.cpu, dtype=dtypes.float32)
+
+    def layer(x: Any, s: Any) -> Any:
+        return prims.mul(x, prims.broadcast_in_dim(s, (64,), (0,)))
+
+    def f(a: Any, b: Any, s: Any) -> Any:
+        return prims.sin(layer(a, s)), prims.sin(layer(b, s))
+
+    args = [TensorProxy(f"a{i}", shape=(64,), device=devices.cpu, dtype=dtypes.float32) for i in range(2)]
+    trace = Trace("f", args=[*args, small])
+    with tracectx(trace):
+        trace.output = f(*args, small)
+        prims.python_return(trace.output)
+    fuses = {"mul", "broadcast_in_dim"}
+    parts = partition(trace, lambda op: op.sym.name in fuses)
+    assert len([part for part in parts if isinstance(part, Region)]) == 2
+
+
 def test_draws_of_two_regions_keep_their_order() -> None:
     """A region that draws between two draws of another cannot be passed by."""
 

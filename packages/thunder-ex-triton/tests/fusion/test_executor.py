@@ -151,6 +151,19 @@ def test_a_fusion_can_be_read_and_run() -> None:
             torch.testing.assert_close(mine, right, equal_nan=True)
 
 
+def test_layers_expand_what_they_share_for_themselves() -> None:
+    """Angles that two layers read do not tie the layers' regions together, nor keep one from being a single kernel."""
+
+    def f(q: Any, k: Any, cos: Any, sin: Any, w: Any) -> Any:
+        for _ in range(2):
+            x = torch.cat((rotated(q, cos, sin), rotated(k, cos, sin)), 1) @ w
+            q, k = x[:, :4], x[:, 4:]
+        return x
+
+    args = make(2, 4, 6, 8), make(2, 2, 6, 8), make(6, 8, seed=1), make(6, 8, seed=2), make(8, 8)
+    check(f, *(a.detach() for a in args), forward=2, tolerance=1e-4)
+
+
 def test_fuel() -> None:
     """Fusions can be counted down, to find a wrong one."""
     from thunder.extend import get_executor

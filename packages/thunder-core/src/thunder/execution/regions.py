@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from thunder.core.proxies import Proxy
@@ -34,6 +35,8 @@ MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]
 # How many regions a search for a path may look at. Programs are local: a search that needs more is about regions that
 # are far apart, and would hold memory for long if they were joined.
 SEARCH_LIMIT = 400
+# With how many of the regions that read a tensor another one is compared, to be joined side by side.
+NEIGHBOURS = 2
 
 
 def partition(
@@ -277,28 +280,33 @@ class _Segment:
     # -- side by side -------------------------------------------------------------------------------------------------
     def _join_across(self) -> None:
         """Joins regions that read the same tensor and of which none depends on the other."""
+        stay = [0]  # how many operations up to each stay by themselves
+        for op, node in zip(self.operations, self.node_of):
+            stay.append(stay[-1] + (node.key is None and OpTags.VIEW_OP not in op.sym.tags))
         for name, readers in list(self.readers.items()):
-            found: dict[Hashable, list[_Node]] = {}
+            found: dict[Hashable, deque[_Node]] = {}
             for node in dict.fromkeys(self.node_of[i] for i in readers):
                 if node.key is None or self.node_of[node.first] is not node:
                     continue
-                others = found.setdefault(node.key, [])
+                others = found.setdefault(node.key, deque(maxlen=NEIGHBOURS))
                 for i, other in enumerate(others):
-                    if self._worth_sharing(name, other, node) and self._beside(other, node):
+                    apart = stay[max(node.first, other.first)] > stay[min(node.last, other.last)]
+                    if (not apart or self._worth_sharing(name, other, node)) and self._beside(other, node):
                         others[i] = self._join(other, node)
                         break
                 else:
                     others.append(node)
 
     def _worth_sharing(self, name: str, *nodes: _Node) -> bool:
-        """Whether a tensor that regions read counts beside what they make: else they would do better each in its time."""
+        """Whether a tensor that regions read counts beside what they make: else each does better in its own time."""
         shared = bytes_of(self.value[name])
-        for node in nodes:
-            members = set(node.ordered)
-            made = [p for i in members for p in self.operations[i].flat_outs]
-            if shared * 4 < sum(bytes_of(p) for p in made if self._read_outside(p.name, members)):
-                return False
-        return True
+        return all(shared * 4 >= self._made(node) for node in nodes)
+
+    def _made(self, node: _Node) -> int:
+        """The bytes of what a region makes for others."""
+        members = set(node.ordered)
+        made = [p for i in members for p in self.operations[i].flat_outs]
+        return sum(bytes_of(p) for p in made if self._read_outside(p.name, members))
 
     def _beside(self, a: _Node, b: _Node) -> bool:
         """Whether regions that do not depend on each other can be one; sets the level that it has then."""

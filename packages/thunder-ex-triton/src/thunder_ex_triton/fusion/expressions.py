@@ -102,6 +102,8 @@ def _convert(bsym: Any, a: str) -> str | None:
         return None
     if not _is_float(source) and _is_float(target) and target is not dtypes.float64:
         a = f"{a}.to(tl.float32)"  # integers have no way of their own into half precision
+    if source is dtypes.float32 and target is dtypes.bfloat16 and not interpreting():
+        return f"rounded_to_bfloat16({a})"
     text = f"{a}.to({_TYPES[target]})"
     return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
 
@@ -124,9 +126,9 @@ def _rounding(name: str) -> Callable[..., str | None]:
 
 
 def _tanh(bsym: Any, a: str) -> str:
-    # By exponentials of what is not positive, which cannot overflow; small arguments by their series.
     if not interpreting():
-        return f"libdevice.tanh({a})"
+        return f"tanh({a})" if compute_type(bsym.output.dtype) == "tl.float32" else f"libdevice.tanh({a})"
+    # By exponentials of what is not positive, which cannot overflow; small arguments by their series.
     t = f"tl.exp(-2.0 * tl.abs({a}))"
     positive = f"(1.0 - {t}) / (1.0 + {t})"
     return f"tl.where({a} > 0, {positive}, tl.where({a} == 0, {a}, -({positive})))"

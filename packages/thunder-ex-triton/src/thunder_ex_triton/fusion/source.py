@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from thunder.core import prims
+from thunder.core import dtypes, prims
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.expressions import (
@@ -25,9 +25,11 @@ from thunder_ex_triton.fusion.expressions import (
     operands_of,
     storage_type,
 )
+from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, tanh
 from thunder_ex_triton.fusion.index import Group, Index, address
 from thunder_ex_triton.fusion.philox import philox_words, uniform, uniform_tile
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.machine import interpreting
 
 __all__ = ["UNIFORM", "KernelSource", "contiguous", "kernels_of", "module_text"]
 
@@ -42,6 +44,7 @@ from triton.language.extra import libdevice
 # Functions that kernels call, each after those that it calls.
 _HELPERS = {
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform, uniform_tile)},
+    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
     "_larger": """
 @triton.jit
 def _larger(a, b):
@@ -116,6 +119,7 @@ class _Writer:
         self.reads: list[str] = []
         self.known: dict[Any, str] = {}
         self.depends: dict[str, frozenset[str]] = {}
+        self.rounded: dict[str, str] = {}  # what rounded values were before
         self.titles: dict[str, str] = {}
         self.count = 0
 
@@ -144,12 +148,32 @@ class _Writer:
             return self.reduction(op, position, index, guard)
         write = POINTWISE.get(sym.id)
         if write is not None:
+            exponent = self._of_logistic(op)
+            if exponent is not None:
+                return self.named(f"logistic({self.value(exponent, index, guard)})")
             operands = [self.value(a, index, guard) for a in operands_of(op)]
             text = write(op, *operands)
             if text is None:
                 raise Unfit(f"does not write {sym.name} of {x.dtype}")
-            return self.named(text)
+            name = self.named(text)
+            if text.startswith("rounded_to_bfloat16("):
+                self.rounded[name] = operands[0]
+            return name
         return self.shaped(op, x, index, guard)
+
+    def _of_logistic(self, op: BoundSymbol) -> Any:
+        """`x` where the operation's result is 1 / (1 + exp(-x)) in single precision, else None."""
+        x: Any = op.output
+        if interpreting() or op.sym is not prims.div or compute_type(x.dtype) != "tl.float32":
+            return None
+        for sym, one in ((prims.div, 0), (prims.add, 0), (prims.exp, None), (prims.neg, None)):
+            made, _ = self.made_by.get(getattr(x, "name", ""), (None, 0))
+            if made is None or made.sym is not sym:
+                return None
+            if one is not None and (isinstance(made.args[one], Proxy) or made.args[one] != 1):
+                return None
+            x = made.args[-1]
+        return x
 
     def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
         """The value of an operation that only moves elements, or makes constants."""
@@ -294,6 +318,8 @@ class _Writer:
         names = [v for v in ("x", "r") if _mentions(offset, v)]
         mask = " & ".join(f"{v}m" for v in names)
         shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.reduces else "(XB,)"
+        if p.dtype is dtypes.bfloat16:  # it is rounded when it is stored
+            value = self.rounded.get(value, value)
         full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"
         return f"tl.store({_pointer(p.name)} + {offset}, {full}{f', mask={mask}' if mask else ''})"
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of single precision that kernels call where Triton's own cost more than is needed.
+
+A GPU makes exponentials, reciprocals and single conversions to bfloat16 in one unit, an eighth as wide as the others:
+programs of many pointwise operations wait for it. These use it as little as can be. Kernels have these functions in
+their own text (`source.module_text`). They are assembler, which is not interpreted: there plain forms are written.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["logistic", "rounded_to_bfloat16", "tanh"]
+
+
+@triton.jit
+def rounded_to_bfloat16(x):
+    """Single precision with the values of bfloat16, by conversions of pairs, which the narrow unit does not make."""
+    if x.numel > 1:
+        rounded = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; cvt.rn.bf16x2.f32 t, $3, $2; shl.b32 $0, t, 16; and.b32 $1, t, 0xffff0000; }",
+            "=r,=r,r,r", [x], dtype=tl.float32, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        rounded = x.to(tl.bfloat16).to(tl.float32)
+    return rounded
+
+
+@triton.jit
+def logistic(x):
+    """1 / (1 + exp(-x)). What is not normal is taken for zero, in exp(-x) and in the result."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .f32 t; mul.f32 t, $1, 0fbfb8aa3b; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3f800000;"
+        " rcp.approx.ftz.f32 $0, t; }",
+        "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def tanh(x):
+    """1 - 2 / (1 + exp(2x)), near zero a polynomial; right to three units in the last place, without branches."""
+    far = tl.inline_asm_elementwise(
+        "{ .reg .f32 t; mul.f32 t, $1, 0f4038aa3b; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3f800000;"
+        " rcp.approx.ftz.f32 t, t; fma.rn.f32 $0, t, 0fc0000000, 0f3f800000; }",
+        "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
+    s = x * x
+    near = ((0.019272814 * s - 0.053716268) * s + 0.13332538) * s - 0.33333328
+    return tl.where(tl.abs(x) < 0.4, near * (s * x) + x, far)

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ from thunder.core.state import tracectx
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
-from thunder.execution.memory import delete_last_used
+from thunder.execution.memory import delete_last_used, hand_over_early
 
 
 def traced(fn: Any) -> Trace:
@@ -119,3 +121,77 @@ def test_intermediates_are_freed_while_the_program_runs() -> None:
     f(torch.ones(3))
     assert len(alive) == 5
     assert max(alive) == 2  # what is being read, and what is being made
+
+
+def staged(fn: Any, stages: list[list[int]]) -> Trace:
+    """The trace of `fn`, whose results are handed over in these stages."""
+    trace = traced(fn)
+    trace.info["stages"] = stages
+    return verify(hand_over_early(verify(delete_last_used(trace))))
+
+
+def test_results_that_are_handed_over() -> None:
+    """As soon as the last of a stage is there, and held no longer; what is read again, or given again, is held."""
+
+    def f(a: Any, b: Any) -> Any:
+        c = prims.sin(a)
+        d = prims.cos(b)
+        e = prims.mul(d, d)
+        return [e, None, c, d, c]
+
+    assert staged(f, [[2, 1], [3], [0, 4]]).python(depth=0, decorators=False).splitlines()[5:] == [
+        '  # a: "cpu f32[2, 3]"',
+        '  # b: "cpu f32[2, 3]"',
+        '  t0 = prims.sin(a)  # t0: "cpu f32[2, 3]"',
+        "  del a",
+        "  ready = [t0, None]",
+        "  yield ready",
+        '  t1 = prims.cos(b)  # t1: "cpu f32[2, 3]"',
+        "  del b",
+        "  ready = [t1]",
+        "  yield ready",
+        '  t2 = prims.mul(t1, t1)  # t2: "cpu f32[2, 3]"',
+        "  return [t2, t0]",
+    ]
+    assert staged(f, [[3, 0], [1, 2, 4]]).python(depth=0, decorators=False).splitlines()[-5:] == [
+        '  t2 = prims.mul(t1, t1)  # t2: "cpu f32[2, 3]"',
+        "  ready = [t1, t2]",
+        "  del t1, t2",
+        "  yield ready",
+        "  return [None, t0, t0]",
+    ]
+
+
+@given(st.data())
+def test_handed_over_once_each(data: st.DataObject) -> None:
+    """Whatever the stages and whatever they hold: the results are those of the program as a function."""
+
+    def f(a: Any, b: Any) -> Any:
+        values = [a, b]
+        for i in range(data.draw(st.integers(0, 6), label="operations")):
+            pair = [data.draw(st.sampled_from(values), label=f"operand of {i}") for _ in range(2)]
+            values.append(prims.add(*pair))
+        return data.draw(st.lists(st.sampled_from([*values, None]), min_size=1, max_size=6), label="results")
+
+    trace = traced(f)
+    count = len(trace.output)
+    order = data.draw(st.permutations(range(count)), label="order")
+    cuts = sorted(data.draw(st.sets(st.integers(1, count)), label="cuts") | {0, count})
+    stages = [order[a:b] for a, b in itertools.pairwise(cuts)]
+    trace.info["stages"] = stages
+    inputs = torch.randn(2, 3), torch.randn(2, 3)
+    whole = delete_last_used(trace).python_callable(decorators=False)(*inputs)
+    steps = verify(hand_over_early(verify(delete_last_used(trace)))).python_callable(decorators=False)
+    found: dict[int, Any] = {}
+    if len(stages) == 1:
+        found.update(zip(stages[0], steps(*inputs)))
+    else:
+        running = steps(*inputs)
+        for stage in stages[:-1]:
+            ready = next(running)
+            found.update(zip(stage, ready, strict=True))
+            ready.clear()
+        with pytest.raises(StopIteration) as end:
+            next(running)
+        found.update(zip(stages[-1], end.value.value, strict=True))
+    torch.testing.assert_close([found[i] for i in range(count)], whole, rtol=0, atol=0)

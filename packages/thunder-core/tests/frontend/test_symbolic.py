@@ -362,6 +362,23 @@ def test_gradients_that_are_asked_for_later() -> None:
     assert thunder.cache_misses(jitted) == 1
 
 
+def test_gradients_of_large_programs_that_are_asked_for_later() -> None:
+    """So large that it is asked which gradients are wanted: sizes among the inputs have no edge in torch's graph."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return (x @ w / x.shape[0]).tanh() * x.shape[1]
+
+    jitted = symbolic(fn)
+    for n in (160, 150):
+        x, w = rand(n, n), rand(n, n)
+        for wrt in (x, w):
+            first = [torch.autograd.grad(f(x, w).mean(), wrt, create_graph=True)[0] for f in (jitted, fn)]
+            for other in (x, w):
+                found, expected = (torch.autograd.grad(g.sum(), other, retain_graph=True)[0] for g in first)
+                torch.testing.assert_close(found, expected)
+    assert thunder.cache_misses(jitted) == 1
+
+
 # -- anything that Python does with sizes -----------------------------------------------------------------------------
 _STEPS = [
     lambda x, n: x.reshape(-1, 2) if x.numel() % 2 == 0 else x.reshape(-1),

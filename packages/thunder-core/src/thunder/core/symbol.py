@@ -55,7 +55,7 @@ NON_DIFFERENTIABLE = OpTags.NON_DIFFERENTIABLE
 
 _KEEP = frozenset({OpTags.RANDOM_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.DONT_DCE})
 
-_STRUCTURAL_IDS = frozenset({"PrimIDs.RETURN", "PrimIDs.DEL", "PrimIDs.COMMENT"})
+_STRUCTURAL_IDS = frozenset({"PrimIDs.RETURN", "PrimIDs.HAND_OVER", "PrimIDs.DEL", "PrimIDs.COMMENT"})
 
 _eager_runner: list[Callable[[Symbol, tuple[Any, ...], dict[str, Any]], Any]] = []
 
@@ -92,7 +92,7 @@ class Symbol:
         self.tags: frozenset[OpTags] = frozenset(tags)
         # Whether its calls stay in a trace though nobody uses their results.
         self.must_stay = not _KEEP.isdisjoint(self.tags)
-        # Whether they are part of a program's frame (inputs, del, return) and run as they are printed.
+        # Whether they are part of a program's frame (inputs, del, yield, return) and run as they are printed.
         self.is_structural = OpTags.UNPACK_OP in self.tags or (is_prim and str(self.id) in _STRUCTURAL_IDS)
         self.executor = executor
         self.fn = fn

@@ -143,6 +143,8 @@ class Run:
             if pending is not None:
                 lines.append(MemoryLine(pending[0], self.tracker.live(), pending[1]))
                 pending = None
+            if bsym.sym is prims.hand_over:
+                self._held += [self.values[name] for name in bsym.arg_names]
             if not is_structural(bsym):
                 self.tracker.peak = self.tracker.live()
                 self._step(bsym)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory: values are deleted right after their last use, and results that nobody reads get no name."""
+"""Memory: values are deleted right after their last use, results that nobody reads get no name, and results that are
+asked for in stages are handed over as soon as they are there.
+"""
 
 from __future__ import annotations
 
 from thunder.core import prims
 from thunder.core.proxies import NumberProxy, Proxy
-from thunder.core.symbol import BoundSymbol, map_proxies
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
 from thunder.core.trace import Trace, construct
 from thunder.execution.claim import is_structural
 
-__all__ = ["delete_last_used"]
+__all__ = ["delete_last_used", "hand_over_early"]
 
 
 def delete_last_used(trace: Trace) -> Trace:
@@ -53,3 +55,41 @@ def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
     if not unread or len(unread) == len(bsym.flat_outs):
         return bsym
     return bsym.replace(output=map_proxies(bsym.output, lambda p: None if p.name in unread else p))
+
+
+def hand_over_early(trace: Trace) -> Trace:
+    """The trace as a generator, which yields its results in the stages of `info["stages"]` and returns the last one.
+
+    A stage is a list of positions in what the trace returns. It is handed over when the last of its results is there.
+    """
+    *early, last = trace.info["stages"]
+    *operations, end = trace.bound_symbols
+    results = end.args[0]
+    made = {p.name: -1 for p in trace.args}
+    used: dict[str, int] = {}
+    for i, op in enumerate(operations):
+        written = op.arg_names if OpTags.IN_PLACE_OP in op.sym.tags else ()
+        made.update(dict.fromkeys((*op.out_names, *written), i))
+        used.update(dict.fromkeys(op.arg_names, i))
+    start = next((i for i, op in enumerate(operations) if OpTags.UNPACK_OP not in op.sym.tags), len(operations))
+    with construct(trace, "Hand Over Early") as out:
+        out.output = [results[i] for i in last]
+        name, at, stops = out.add_name("ready"), start - 1, {}
+        for stage in early:
+            values = [results[i] for i in stage]
+            at = max([at, *[made[p.name] for p in values if isinstance(p, Proxy)]])
+            while at + 1 < len(operations) and operations[at + 1].sym is prims.python_del:
+                at += 1  # what is done with is not held meanwhile
+            stops.setdefault(at, []).append(values)
+        kept = {p.name for p in out.output if isinstance(p, Proxy)}
+        lines: list[BoundSymbol] = [BoundSymbol(prims.python_return, (out.output,), {}, None)]
+        for i in range(len(operations) - 1, start - 2, -1):
+            for values in reversed(stops.get(i, ())):
+                names = {p.name for p in values if isinstance(p, Proxy)}
+                dead = tuple(sorted(n for n in names if n not in kept and used.get(n, -1) <= i))
+                kept |= names
+                lines.append(BoundSymbol(prims.hand_over, (values, dead, name), {}, None))
+            if i >= start:
+                lines.append(operations[i])
+        out.bound_symbols[:] = [*operations[:start], *reversed(lines)]
+    return out

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from thunder.core.devices import to_torch_device
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.sizes import bytes_of
@@ -25,11 +26,10 @@ from thunder.core.symbol import OpTags, proxies_in
 from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
 from thunder.frontend.lock import collection_paused
+from thunder.frontend.stages import Begin, Stages, as_node, none_of, stages_of
 from thunder.torch.private import (
     any_autocast,
     clear_saved_tensors,
-    direct_apply,
-    direct_backward,
     executes,
 )
 from thunder.transforms.split import Split
@@ -66,6 +66,8 @@ class Differentiable:
         self._lay_out(*self.traces[-1].output)
         # Asking which gradients are wanted takes time itself.
         self.prunes = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= WORTH_ASKING
+        found = stages_of(split.forward, split.wrt) if guarded and self.prunes else [[]]
+        self.stages = Stages(found, self.wanted, to_torch_device(split.wrt[0].device)) if len(found) > 1 else None
         program = self.traces[-1].python_callable(decorators=False)
         if not guarded or any_autocast():  # else the prologue has seen to it
             program = no_autocast(program)
@@ -98,6 +100,9 @@ class Differentiable:
         order = {p.name: i for i, p in enumerate(split.wrt)}
         self.gradient_of = [order.get(name) for name in inputs]
         self.wanted = [self.gradient_of.index(i) for i in range(len(split.wrt))]
+        # Torch counts edges by tensors: numbers have none.
+        edges = [i for i, p in enumerate(self.traces[-1].args) if isinstance(p, TensorProxy)]
+        self.edges = [edges.index(i) for i in self.wanted]
 
     def __call__(self, *inputs: Any) -> Any:
         return self.run(*inputs)
@@ -141,7 +146,7 @@ class Differentiable:
         return self._backward.get(key)
 
     def backward_program(self, key: Key) -> Callable[..., Any]:
-        """The function `(saved, *gradients) -> gradients` for what arrives and is wanted."""
+        """The function `(saved, *gradients) -> gradients` for what arrives and is wanted; with stages, a generator."""
         found = self._backward.get(key)
         if found is not None:
             return found
@@ -150,6 +155,8 @@ class Differentiable:
             if found is None:
                 with self._settled(), collection_paused():
                     trace = self.split.backward(*key)
+                    if self.stages is not None:
+                        trace.info["stages"] = self.stages.stages
                     traces = self._backward_traces[key] = [trace, *self.compile(trace)]
                 found = self._backward[key] = no_autocast(traces[-1].python_callable(decorators=False))
         return found
@@ -270,40 +277,44 @@ def _refusing(found: Sequence[Any], error: ThunderError, sources: Sequence[Any])
     return [None if g is None else next(wrapped) for g in found]
 
 
-def _executed(ctx: Any, wanted: Sequence[int]) -> list[bool]:
-    """Which of the inputs at `wanted` the backward pass that runs takes a gradient for."""
-    edges = ctx.next_functions
+def _executed(edges: Sequence[Any]) -> list[bool]:
+    """Which of the inputs that these edges lead to the backward pass that runs takes a gradient for."""
     found: list[bool] = []
-    for i in wanted:
-        node = edges[i][0]
+    for node, _ in edges:
         try:
             found.append(node is not None and executes(node))
         except RuntimeError:  # an input for which torch.autograd.grad was asked itself
             found.append(True)
             continue
         if len(found) == 1 and found[0] and type(node).__name__ == "AccumulateGrad":
-            return [True] * len(wanted)  # it was not torch.autograd.grad: all leaves are reached
+            return [True] * len(edges)  # it was not torch.autograd.grad: all leaves are reached
     return found
 
 
 def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs the forward program as a node of torch's graph."""
-    backward = _general_backward(d)
+    """What runs the forward program as a node of torch's graph, or as several."""
+    forward, begin, gradient_of = _forward(d, program), _begin(d), d.gradient_of
+    if d.stages is not None:
+        return d.stages.nodes(forward, begin)
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        found = begin(ctx, grads)
+        return tuple([None if i is None else found[i] for i in gradient_of])
+
     one = len(d.arriving) == 1 and d.guarded and not d.prunes and not d.numbers
-    if one and d.gradient_of == list(range(len(d.gradient_of))):
-        backward = _simple_backward(d, backward)
-    members = {"forward": staticmethod(_forward(d, program)), "backward": staticmethod(backward)}
-    function: Any = type("ThunderFunction", (torch.autograd.Function,), members)
-    direct_backward(function, backward)
-    return direct_apply(function)
+    simple = one and gradient_of == list(range(len(gradient_of)))
+    return as_node("ThunderFunction", forward, _simple_backward(d, backward) if simple else backward)
 
 
 def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
     flatten, tensors, numbers, not_taking = None if d.plain else d.flatten, d.tensors, d.numbers, d.not_taking
+    staged = d.stages is not None
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         output, saved = program(*inputs)
         flat = output if flatten is None else flatten(output, saved)
+        if staged:
+            flat = none_of(inputs, flat)
         if numbers:
             ctx.numbers = [saved[i] for i in numbers]
             saved = tuple([saved[i] for i in tensors])
@@ -336,8 +347,9 @@ def _simple_backward(d: Differentiable, general: Callable[..., Any]) -> Callable
     return backward
 
 
-def _general_backward(d: Differentiable) -> Callable[..., Any]:
-    arriving, wanted, gradient_of = d.arriving, d.wanted, d.gradient_of
+def _begin(d: Differentiable) -> Begin:
+    """What finds the gradients of a backward pass."""
+    arriving, wanted, stages = d.arriving, d.wanted, d.stages
 
     def saved_values(ctx: Any) -> list[Any]:
         saved = list(ctx.saved_tensors)
@@ -346,25 +358,30 @@ def _general_backward(d: Differentiable) -> Callable[..., Any]:
                 saved.insert(i, number)
         return saved
 
-    def key_of(ctx: Any, grads: Any) -> Key:
-        wants = _executed(ctx, wanted) if d.prunes else [True] * len(wanted)
+    def wants_of(ctx: Any) -> list[bool]:
+        if not d.prunes:
+            wants = [True] * len(wanted)
+        elif stages is not None:
+            wants = _executed(stages.edges(ctx))
+        else:
+            edges = ctx.next_functions
+            wants = _executed([edges[i] for i in d.edges])
         if not d.guarded:
             needs = ctx.needs_input_grad
             wants = [want and needs[i] for want, i in zip(wants, wanted)]
-        return d.key(tuple([grads[i] is not None for i in arriving]), tuple(wants))
+        return wants
 
-    def backward(ctx: Any, *grads: Any) -> Any:
-        key = key_of(ctx, grads)
+    def begin(ctx: Any, grads: Sequence[Any]) -> Any:
+        wants = wants_of(ctx)
+        key = d.key(tuple([grads[i] is not None for i in arriving]), tuple(wants))
         given = [grads[i] for i, there in zip(arriving, key[0]) if there]
         if torch.is_grad_enabled():  # create_graph=True
-            found = recorded(ctx, key, given)
-        else:
-            program = d.backward_program(key)
-            d.ran = key
-            saved = saved_values(ctx)
-            clear_saved_tensors(ctx)  # they are freed as the program goes, unless they are used again
-            found = program(saved, *given)
-        return tuple([None if i is None else found[i] for i in gradient_of])
+            return recorded(ctx, key, given)
+        program = d.backward_program(key)
+        d.ran = key
+        saved = saved_values(ctx)
+        clear_saved_tensors(ctx)  # they are freed as the program goes, unless they are used again
+        return program(saved, *given)
 
     def recorded(ctx: Any, key: Key, given: Any) -> Any:
         program = d.recorded_backward(key)
@@ -374,6 +391,7 @@ def _general_backward(d: Differentiable) -> Callable[..., Any]:
         sources = [*saved_values(ctx), *given]
         with torch.no_grad():
             found = d.backward_program(key)(saved_values(ctx), *given)
+            found = found if stages is None else stages.together(found)
         return _refusing(found, program, sources)
 
-    return backward
+    return begin

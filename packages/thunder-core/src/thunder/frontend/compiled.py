@@ -13,7 +13,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import Trace
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
-from thunder.execution.memory import delete_last_used
+from thunder.execution.memory import delete_last_used, hand_over_early
 from thunder.extend import Executor, implementations_epoch
 from thunder.frontend.acquire import Acquired
 from thunder.frontend.autograd import Differentiable
@@ -124,6 +124,8 @@ class Passes:
         self.run(traces, "after_execution")
         traces.append(verify_if_asked(dce(traces[-1])))
         traces.append(verify_if_asked(delete_last_used(traces[-1])))
+        if "stages" in trace.info:
+            traces.append(verify_if_asked(hand_over_early(traces[-1])))
         return traces
 
 

@@ -11,7 +11,7 @@ from thunder.core.proxies import Proxy
 from thunder.core.sizes import bytes_of, in_bytes
 from thunder.core.symbol import BoundSymbol, OpTags
 
-__all__ = ["Saved", "comment", "python_del", "python_return", "unpack_saved", "unpack_trivial"]
+__all__ = ["Saved", "comment", "hand_over", "python_del", "python_return", "unpack_saved", "unpack_trivial"]
 
 
 class Saved(tuple):
@@ -59,6 +59,20 @@ def _what_is_saved(saved: Saved) -> list[str]:
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="RETURN", printer=_print_return)
 def python_return(x: Any, /) -> None:
     """The last line of a program."""
+
+
+def _print_hand_over(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    values, dead, name = bsym.args
+    forget = [f"del {', '.join(dead)}"] if dead else []
+    return [f"{name} = {printable(values, context)}", *forget, f"yield {name}"]
+
+
+@prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="HAND_OVER", printer=_print_hand_over)
+def hand_over(values: list[Proxy | None], dead: tuple[str, ...], name: str, /) -> None:
+    """Gives results to the caller before the program has ended: in a list, which the caller empties.
+
+    The program lets go of those in `dead` first, so that nobody but the caller holds them.
+    """
 
 
 def _print_del(bsym: BoundSymbol, context: PrintContext) -> list[str]:

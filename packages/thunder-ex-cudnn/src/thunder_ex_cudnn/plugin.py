@@ -36,9 +36,11 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 def thunder_register_implementations(registry: PluginRegistry) -> None:
     """Attention and norms, and their gradients."""
     from thunder_ex_cudnn.attention import implementation as attention
+    from thunder_ex_cudnn.attention import ragged
     from thunder_ex_cudnn.norms import implementation as norms
 
     attention.register(registry, EXECUTOR)
+    ragged.register(registry, EXECUTOR)
     norms.register(registry, EXECUTOR)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from thunder_ex_cudnn.attention import fallback
+from thunder_ex_cudnn.attention import fallback, ragged
 
 __all__ = ["opinfos"]
 
@@ -72,11 +72,66 @@ def _dropout_backward_reference(
     return fallback.backward(grad, query, key, value, out, sums, bias, causal, scale, bias_grad)
 
 
-def _generator(samples: Callable[..., Iterator[tuple[Any, ...]]]) -> Any:
+def _sequences(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+    """Query, key, value, (lengths and offsets), longest, whether they are the same sequences, causal, scale."""
+    small: Any = partial(make, low=-2, high=2)
+    d, dv = 64, 32
+    for lengths, of_keys, h, hk, causal in (
+        ((5, 1, 70), (5, 1, 70), 4, 4, True), ((8, 8), (8, 8), 4, 2, False), ((5, 1, 7), (3, 40, 9), 2, 1, False),
+    ):  # fmt: skip
+        n, m = sum(lengths), sum(of_keys)
+        q, k, v = small((n, h, d)), small((m, hk, d)), small((m, hk, dv))
+        sides = [torch.tensor(x, dtype=torch.int32, device=q.device) for x in (lengths, of_keys)]
+        begins = [torch.nn.functional.pad(x.long().cumsum(0), (1, 0)) for x in sides]
+        steps = ((0, h * d), (1, hk * d), (1, hk * dv), (0, h * dv), (0, h))
+        places = (*sides, *(begins[side] * step for side, step in steps))
+        yield q, k, v, places, (max(lengths), max(of_keys)), lengths == of_keys, causal, 0.125
+
+
+def _sequences_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+    for q, k, v, *how in _sequences(make):
+        out, sums = ragged.forward_in_steps(q, k, v, *how)
+        yield make(tuple(out.shape), low=-1, high=1), q, k, v, out, sums, *how
+
+
+def _rows(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows, their shape, weight, bias."""
+    for shape, size in (((32, 64), (64,)), ((3, 5), (5,)), ((2, 3, 8), (3, 8)), ((2, 7, 1000), (1000,))):
+        yield make(shape, low=-2, high=2), size, make(size, low=-2, high=2), make(size, low=-2, high=2)
+
+
+def _rms(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+    for x, size, w, _ in _rows(make):
+        yield x, size, w, 1e-5
+
+
+def _rms_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+    for x, size, w, _ in _rows(make):
+        dims = tuple(range(x.ndim - len(size), x.ndim))
+        rstd = (x.float().square().mean(dims, keepdim=True) + 1e-5).rsqrt()
+        yield make(tuple(x.shape), low=-1, high=1), x, size, rstd, w
+
+
+def _layer(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+    for x, size, w, b in _rows(make):
+        yield x, size, w, b, 1e-5
+
+
+def _layer_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
+    for x, size, w, b in _rows(make):
+        dims = tuple(range(x.ndim - len(size), x.ndim))
+        mean = x.float().mean(dims, keepdim=True)
+        rstd = (x.float().var(dims, correction=0, keepdim=True) + 1e-5).rsqrt()
+        yield make(tuple(x.shape), low=-1, high=1), x, size, mean, rstd, w, b
+
+
+def _generator(samples: Callable[..., Iterator[tuple[Any, ...]]], short: bool) -> Any:
     def generate(op: Any, device: Any, dtype: Any, requires_grad: bool, **kwargs: Any) -> Iterator[Any]:
         from thunder.tests.make_tensor import make_tensor
         from thunder.tests.opinfos import SampleInput
 
+        if short and dtype not in (torch.float16, torch.bfloat16):
+            return
         for args in samples(partial(make_tensor, device=device, dtype=dtype)):
             yield SampleInput(*args)
 
@@ -85,20 +140,33 @@ def _generator(samples: Callable[..., Iterator[tuple[Any, ...]]]) -> Any:
 
 def opinfos() -> list[Any]:
     """One for each operator of the executor."""
+    import thunder.torch as ltorch
     from thunder.extend import get_executor
     from thunder.tests.opinfos import OpInfo
 
     operator = get_executor("cudnn").opmap
-    table = (
+    attention = (
         ("cudnn_attention", lambda *args: fallback.forward(*args)[0], _attention),
         ("cudnn_attention_forward", fallback.forward, _attention),
         ("cudnn_attention_backward", fallback.backward, _backward),
         ("cudnn_attention_dropout_forward", _dropout_reference, _dropout),
         ("cudnn_attention_dropout_backward", _dropout_backward_reference, _dropout_backward),
+        ("cudnn_varlen_forward", ragged.forward_in_steps, _sequences),
+        ("cudnn_varlen_backward", ragged.backward_in_steps, _sequences_backward),
+    )
+    norms = (
+        ("cudnn_rms_norm_forward", ltorch.rms_norm_forward, _rms),
+        ("cudnn_rms_norm_backward", ltorch.rms_norm_backward, _rms_backward),
+        ("cudnn_layer_norm_forward", ltorch.layer_norm_forward, _layer),
+        ("cudnn_layer_norm_backward", ltorch.layer_norm_backward, _layer_backward),
     )
     return [
         OpInfo(
-            operator[name], sample_input_generator=_generator(samples), torch_reference=reference, family="attention"
+            operator[name],
+            sample_input_generator=_generator(samples, table is attention),
+            torch_reference=reference,
+            family="attention" if table is attention else "norms",
         )
+        for table in (attention, norms)
         for name, reference, samples in table
     ]

@@ -7,12 +7,16 @@ weights, and is what the operators of the executor are defined to compute.
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["backward", "forward", "seed"]
+__all__ = ["backward", "forward", "log", "seed"]
+
+#: Who hears of what is left to torch.
+log = logging.getLogger("thunder.cudnn")
 
 Tensor: TypeAlias = torch.Tensor
 Optional: TypeAlias = torch.Tensor | None

@@ -13,7 +13,7 @@ from thunder.core.transforms import get_grad, put_grad, put_grads
 from thunder_ex_cudnn.attention import operators
 from thunder_ex_cudnn.machine import unusable_device
 
-__all__ = ["DTYPES", "bias_of", "register", "takes"]
+__all__ = ["DTYPES", "bias_of", "register", "takes", "why_not_kinds"]
 
 DTYPES = ("float16", "bfloat16")
 _TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
@@ -21,8 +21,8 @@ _STEP = 8  # cuDNN reads rows in pieces of 16 bytes
 _WIDEST = 256  # what its backward kernels take
 
 
-def _why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
-    """Why cuDNN has no kernels for tensors of these devices, dtypes and shapes; None where it has."""
+def why_not_kinds(query: Any, key: Any, value: Any) -> str | None:
+    """Why cuDNN has no kernels for tensors of these devices, dtypes, heads and widths; None where it has."""
     reason = unusable_device(query.device)
     if reason is not None:
         return reason
@@ -30,20 +30,25 @@ def _why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
         return "its tensors are on several devices"
     if query.dtype not in _TAKEN:
         return f"takes {' and '.join(DTYPES)}, not {query.dtype}"
-    if not query.ndim == key.ndim == value.ndim == 4:
-        return "takes tensors of four dimensions: batch, heads, length and width"
-    if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
-        return "query, key and value have to have the same batch"
-    if key.shape[1] != value.shape[1] or key.shape[1] == 0 or query.shape[1] % key.shape[1]:
-        return "key and value have to have the same number of heads, which divides that of the query"
     if any(n == 0 for x in (query, key, value) for n in x.shape):
         return "there is nothing to compute for tensors without elements"
-    if query.shape[2] == 1 and key.shape[2] == 1:
-        return "has no gradient where there is one query and one key"
-    for width in (query.shape[3], value.shape[3]):
+    if key.shape[1] != value.shape[1] or query.shape[1] % key.shape[1]:
+        return "key and value have to have the same number of heads, which divides that of the query"
+    for width in (query.shape[-1], value.shape[-1]):
         if width % _STEP or width > _WIDEST:
             return f"takes heads of a width that is a multiple of {_STEP} and at most {_WIDEST}, not {width}"
     return None
+
+
+def _why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
+    if not query.ndim == key.ndim == value.ndim == 4:
+        return unusable_device(query.device) or "takes tensors of four dimensions: batch, heads, length and width"
+    if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
+        return unusable_device(query.device) or "query, key and value have to have the same batch"
+    reason = why_not_kinds(query, key, value)
+    if reason is None and query.shape[2] == 1 and key.shape[2] == 1:
+        return "has no gradient where there is one query and one key"
+    return reason
 
 
 def _why_not_mask(query: Any, key: Any, mask: Any, is_causal: bool) -> str | None:

@@ -7,7 +7,6 @@ tensor as it lies in memory the plan is for a copy of it; where it has no plan a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -21,7 +20,6 @@ __all__ = ["attention", "attention_backward", "attention_forward", "dropout_back
 
 Tensor: TypeAlias = torch.Tensor
 Optional: TypeAlias = torch.Tensor | None
-_log = logging.getLogger("thunder.cudnn")
 
 
 class _Copied:
@@ -66,7 +64,7 @@ def _planned(here: Context, key: Any, tensors: Sequence[Tensor], bias: Optional,
             return build(here)
         except Unsupported as error:
             shapes = ", ".join(str(tuple(x.shape)) for x in tensors[:3])
-            _log.warning("attention of %s is left to torch: %s", shapes, error)
+            fallback.log.warning("attention of %s is left to torch: %s", shapes, error)
             return None
 
     return here.make(key, make)

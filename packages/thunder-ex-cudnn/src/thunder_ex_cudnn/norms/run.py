@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from typing import Any, TypeAlias
 
 import torch
 
+from thunder_ex_cudnn.attention.fallback import log
 from thunder_ex_cudnn.norms.graphs import Call, backward_plan, forward_plan
 from thunder_ex_cudnn.plans import Context, Unsupported, context, current_device, new_tensor
 
 __all__ = ["layer_norm_backward", "layer_norm_forward", "rms_norm_backward", "rms_norm_forward"]
 
 Tensor: TypeAlias = torch.Tensor
-_log = logging.getLogger("thunder.cudnn")
 
 
 def _dense(x: Tensor) -> Tensor:
@@ -45,7 +44,7 @@ def _plan(call: Call, device: int) -> Any:
         try:
             return (backward_plan if call.backward else forward_plan)(here, call)
         except Unsupported as error:
-            _log.warning("a norm of %d rows of %d elements is left to torch: %s", call.rows, call.columns, error)
+            log.warning("a norm of %d rows of %d elements is left to torch: %s", call.rows, call.columns, error)
             return None
 
     return here.make(call, build)
@@ -131,7 +130,8 @@ def layer_norm_forward(
     """The result, and mean and 1 / standard deviation of each row."""
     made = _forward(input, normalized_shape, weight, bias, eps)
     if made is None:
-        return torch.ops.aten.native_layer_norm(input, list(normalized_shape), weight, bias, eps)
+        out, mean, rstd = torch.ops.aten.native_layer_norm(input, list(normalized_shape), weight, bias, eps)
+        return out, mean.float(), rstd.float()
     return made
 
 
@@ -140,7 +140,10 @@ def layer_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of rows, weight and bias."""
     made = _backward(grad, input, normalized_shape, mean, rstd, weight)
-    if made is None:
-        args = (list(normalized_shape), mean, rstd, weight, bias, [True, True, True])
-        return torch.ops.aten.native_layer_norm_backward(grad, input, *args)
+    if made is None:  # in steps
+        dims, g = _dims(input, normalized_shape), grad.float()
+        x, gx = (input.float() - mean) * rstd, g * weight.float()
+        of_input = rstd * (gx - gx.mean(dims, keepdim=True) - x * (gx * x).mean(dims, keepdim=True))
+        of_weight, of_bias = ((y.sum_to_size(weight.shape)).to(weight.dtype) for y in (g * x, g))
+        return of_input.to(input.dtype), of_weight, of_bias
     return made

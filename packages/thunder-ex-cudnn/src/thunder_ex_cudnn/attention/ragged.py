@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of sequences that lie one after the other, in (tokens, heads, width): torch's `varlen_attn`.
+
+cuDNN takes them as a batch of the longest length in which each sequence begins at an offset of its own, and says how
+long it is. Offsets and lengths are operations of the trace, so that all layers and both directions share them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import OpTags
+from thunder.core.transforms import get_grad, put_grads
+from thunder_ex_cudnn.attention import fallback
+from thunder_ex_cudnn.attention.implementation import why_not_kinds
+from thunder_ex_cudnn.plans import Context, Ints, Plan, Unsupported, context, current_device, library, type_of
+
+__all__ = ["backward_in_steps", "forward_in_steps", "register"]
+
+Tensor: TypeAlias = torch.Tensor
+Layout = tuple[Ints, Ints]
+
+
+class Call(NamedTuple):
+    """One kind of call, which is also the key that its plan is kept under."""
+
+    backward: bool
+    dtype: torch.dtype
+    sequences: int
+    tokens: tuple[int, int]
+    longest: tuple[int, int]
+    heads: tuple[int, int]
+    widths: tuple[int, int]
+    causal: bool
+    scale: float
+    deterministic: bool
+
+
+class _Description:
+    """A graph that is being described; its tensors in the order in which they will be handed over."""
+
+    def __init__(self, context: Context, call: Call):
+        kinds = library().data_type
+        self.call = call
+        self.graph: Any = library().pygraph(
+            name="thunder",
+            io_data_type=type_of(call.dtype),
+            intermediate_data_type=kinds.FLOAT,
+            compute_data_type=kinds.FLOAT,
+            handle=context.handle,
+        )
+        counts, each = ((call.sequences + 1, 1, 1, 1), (1, 1, 1, 1)), ((call.sequences, 1, 1, 1), (1, 1, 1, 1))
+        self.lengths = [self._made(n, each, torch.int32) for n in ("lengths_q", "lengths_kv")]
+        self.offsets = {n: self._made(f"of_{n}", counts, torch.int64) for n in ("query", "key", "value", "out", "sums")}
+        self.tensors: list[Any] = [*self.lengths, *self.offsets.values()]
+
+    def _made(self, name: str, layout: Layout, dtype: torch.dtype) -> Any:
+        return self.graph.tensor(name=name, dim=list(layout[0]), stride=list(layout[1]), data_type=type_of(dtype))
+
+    def layout(self, like: str) -> Layout:
+        """Of a tensor with the tokens, heads and width of the query, key, value, result or sums."""
+        call, keys = self.call, like in ("key", "value")
+        heads, longest = call.heads[keys], call.longest[keys]
+        width = 1 if like == "sums" else call.widths[like in ("value", "out")]
+        return (call.sequences, heads, longest, width), (longest * heads * width, width, heads * width, 1)
+
+    def input(self, name: str, like: str, dtype: torch.dtype) -> Any:
+        made = self._made(name, self.layout(like), dtype)
+        made.set_ragged_offset(self.offsets[like])
+        self.tensors.append(made)
+        return made
+
+    def output(self, made: Any, like: str, dtype: torch.dtype) -> None:
+        shape, strides = self.layout(like)
+        made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(type_of(dtype))
+        made.set_ragged_offset(self.offsets[like])
+        self.tensors.append(made)
+
+    def options(self) -> dict[str, Any]:
+        how: dict[str, Any] = {"attn_scale": self.call.scale, "use_padding_mask": True}
+        how["seq_len_q"], how["seq_len_kv"] = self.lengths
+        if self.call.causal:
+            how["diagonal_alignment"] = library().diagonal_alignment.TOP_LEFT
+            how["diagonal_band_right_bound"] = 0
+        return how
+
+
+def _described(context: Context, call: Call) -> Plan:
+    d = _Description(context, call)
+    q, k, v = (d.input(name, name, call.dtype) for name in ("query", "key", "value"))
+    if not call.backward:
+        out, sums = d.graph.sdpa(q, k, v, generate_stats=True, **d.options())
+        d.output(out, "out", call.dtype)
+        d.output(sums, "sums", torch.float32)
+        return context.finish(d.graph, d.tensors, ())
+    out, grad = d.input("out", "out", call.dtype), d.input("grad", "out", call.dtype)
+    sums, how = d.input("sums", "sums", torch.float32), d.options()
+    if call.deterministic:
+        how["use_deterministic_algorithm"] = True
+    how["max_total_seq_len_q"], how["max_total_seq_len_kv"] = call.tokens
+    made = d.graph.sdpa_backward(q, k, v, out, grad, sums, **how)
+    for gradient, like in zip(made, ("query", "key", "value")):
+        d.output(gradient, like, call.dtype)
+    return context.finish(d.graph, d.tensors, ())
+
+
+# -- running it --------------------------------------------------------------------------------------------------------
+def _run(tensors: Any, places: Any, outputs: Any, longest: Any, causal: bool, scale: float, *, backward: bool) -> bool:
+    """Computes the outputs; False where cuDNN has no plan."""
+    q, k, v, *_ = tensors
+    device = q.get_device()
+    if device != current_device():
+        with torch.cuda.device(device):
+            return _run(tensors, places, outputs, longest, causal, scale, backward=backward)
+    deterministic = backward and torch.are_deterministic_algorithms_enabled()
+    heads, widths = (q.shape[1], k.shape[1]), (q.shape[2], v.shape[2])
+    tokens = (q.shape[0], k.shape[0])
+    call = Call(backward, q.dtype, places[0].shape[0], tokens, longest, heads, widths, causal, scale, deterministic)
+    here = context(device)
+    plan = here.plans.get(call, here)
+    if plan is here:
+
+        def build(here: Context) -> Any:
+            try:
+                return _described(here, call)
+            except Unsupported as error:
+                fallback.log.warning("attention of sequences is left to torch: %s", error)
+                return None
+
+        plan = here.make(call, build)
+    if plan is None:
+        return False
+    plan.run((*places, *(_dense(x) for x in tensors), *outputs))
+    return True
+
+
+def _dense(x: Tensor) -> Tensor:
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() & 15 else x
+
+
+def _sequences(places: Any, *tensors: Any) -> Any:
+    """For each sequence its part of every tensor, as a batch of one; `tensors` are (tensor, whether it is of keys)."""
+    begins: list[list[int]] = [[0], [0]]
+    for side in (0, 1):
+        for n in places[side].tolist():
+            begins[side].append(begins[side][-1] + n)
+    for i in range(len(begins[0]) - 1):
+        yield [x[begins[of_keys][i] : begins[of_keys][i + 1]].transpose(0, 1)[None] for x, of_keys in tensors]
+
+
+def _forward(
+    query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    make = torch.empty if same else torch.zeros  # what has no keys is not written
+    out = make((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
+    sums = make(query.shape[:2], dtype=torch.float32, device=query.device)
+    if not _run((query, key, value), places, (out, sums), longest, causal, scale, backward=False):
+        return forward_in_steps(query, key, value, places, longest, same, causal, scale)
+    return out, sums
+
+
+def forward_in_steps(
+    query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The same by torch, one sequence after the other."""
+    out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
+    sums = torch.zeros(query.shape[:2], dtype=torch.float32, device=query.device)
+    parts = ((query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
+    for q, k, v, o, s in _sequences(places, *parts):
+        found, of_rows = fallback.forward(q, k, v, None, "top-left" if causal else None, scale)
+        o.copy_(found)
+        s.copy_(of_rows.unsqueeze(3))
+    return out, sums
+
+
+def _backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, places: Any, longest: Any,
+    same: bool, causal: bool, scale: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    make = torch.empty if same else torch.zeros
+    made = tuple(make(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
+    tensors = (query, key, value, out, grad, sums)
+    if not _run(tensors, places, made, longest, causal, scale, backward=True):
+        return backward_in_steps(grad, query, key, value, out, sums, places, longest, same, causal, scale)
+    return made
+
+
+def backward_in_steps(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, places: Any, longest: Any,
+    same: bool, causal: bool, scale: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The same by torch, one sequence after the other."""
+    made = tuple(torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
+    parts = ((grad, False), (query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
+    for g, q, k, v, o, s, *of in _sequences(places, *parts, (made[0], False), (made[1], True), (made[2], True)):
+        how = ("top-left" if causal else None, scale, False)
+        for x, found in zip(of, fallback.backward(g, q, k, v, o, s.squeeze(3), None, *how)):
+            x.copy_(found)
+    return made
+
+
+# -- what programs are made of -----------------------------------------------------------------------------------------
+def _forward_meta(
+    query: TensorProxy, key: TensorProxy, value: TensorProxy, places: Any, longest: Any, same: bool, causal: bool,
+    scale: float,
+) -> tuple[TensorProxy, TensorProxy]:  # fmt: skip
+    out = TensorProxy(like=query, shape=(*query.shape[:2], value.shape[2]))
+    return out, TensorProxy(like=query, shape=query.shape[:2], dtype=dtypes.float32)
+
+
+def _backward_meta(
+    grad: TensorProxy, query: TensorProxy, key: TensorProxy, value: TensorProxy, out: TensorProxy, sums: TensorProxy,
+    places: Any, longest: Any, same: bool, causal: bool, scale: float,
+) -> tuple[TensorProxy, ...]:  # fmt: skip
+    return tuple(TensorProxy(like=x) for x in (query, key, value))
+
+
+class _Arguments:
+    """The arguments of a call of torch's operator, by the names of its schema, which grows with torch."""
+
+    def __init__(self, names: list[tuple[str, Any]], args: Any, kwargs: Any):
+        found = dict(names)
+        found.update(zip([name for name, _ in names], args))
+        found.update(kwargs)
+        self.query, self.key, self.value = found["query"], found["key"], found["value"]
+        self.starts = found["cu_seq_q"], found["cu_seq_k"]
+        self.longest = found["max_q"], found["max_k"]
+        window = found.get("window_size") or [-1, -1]
+        self.window = tuple(window)
+        self.causal = bool(found.get("is_causal")) or self.window == (-1, 0)
+        scale = found.get("scale")
+        self.scale = 1.0 / math.sqrt(self.query.shape[-1]) if scale is None else float(scale)
+        self.further = [name for name in ("seqused_k", "block_table") if found.get(name) is not None]
+
+    @property
+    def same(self) -> bool:
+        """Whether queries and keys are of the same sequences."""
+        first, second = self.starts
+        return second is not None and first.name == second.name and self.longest[0] == self.longest[1]
+
+    def why_not(self) -> str | None:
+        """Why cuDNN does not compute this; None where it does."""
+        q, k, v = self.query, self.key, self.value
+        if self.further or self.starts[1] is None:
+            return f"takes sequences without {' and '.join(self.further) or 'a cache'}"
+        if not q.ndim == k.ndim == v.ndim == 3:
+            return "takes tensors of three dimensions: tokens, heads and width"
+        if self.window not in ((-1, -1), (-1, 0)):
+            return "takes no windows but causal ones"
+        if self.causal and not self.same:
+            return "takes a causal mask where queries and keys are of the same sequences"
+        if not all(type(n) is int and n > 0 for n in self.longest) or not self.scale > 0:
+            return "takes lengths and scales that are known and above zero"
+        return why_not_kinds(q, k, v)
+
+    def places(self) -> tuple[Any, ...]:
+        """Lengths of queries and keys, and where sequences begin in query, key, value, result and sums."""
+        import thunder.torch as ltorch
+
+        (q, k), h, hk = self.starts, self.query.shape[1], self.key.shape[1]
+
+        def lengths_of(x: Any) -> Any:
+            return ltorch.to(ltorch.getitem(x, slice(1, None)) - ltorch.getitem(x, slice(None, -1)), dtypes.int32)
+
+        lengths = lengths_of(q)
+        both = (lengths, lengths if self.same else lengths_of(k))
+        d, dv = self.query.shape[2], self.value.shape[2]
+        steps = ((q, h * d), (k, hk * d), (k, hk * dv), (q, h * dv), (q, h))
+        made: dict[Any, Any] = {}
+        for x, n in steps:
+            if (x.name, n) not in made:
+                made[x.name, n] = ltorch.to(x, dtypes.int64) * n
+        return (*both, *(made[x.name, n] for x, n in steps))
+
+
+def register(registry: Any, executor: str) -> None:
+    """Brings the operators, and takes torch's where this torch has it."""
+    import thunder.torch as ltorch
+
+    tags = (OpTags.MATMUL_OP,)
+    forward = registry.register_operator(
+        "cudnn_varlen_forward", executor=executor, meta=_forward_meta, fn=_forward, tags=tags
+    )
+    backward = registry.register_operator(
+        "cudnn_varlen_backward", executor=executor, meta=_backward_meta, fn=_backward, tags=tags
+    )
+    try:
+        importlib.import_module("torch.nn.attention.varlen")
+        operator = torch.ops.torch_attn._varlen_attn
+        names = [(a.name, a.default_value) for a in operator.default._schema.arguments]
+    except (ImportError, AttributeError):  # an older torch
+        return
+
+    def checker(*args: Any, **kwargs: Any) -> bool | str:
+        return _Arguments(names, args, kwargs).why_not() or True
+
+    def computed(found: _Arguments) -> tuple[Any, Any, Any]:
+        how = (found.places(), found.longest, found.same, found.causal, found.scale)
+        return forward(found.query, found.key, found.value, *how), how, found
+
+    def results(out: Any, sums: Any) -> tuple[Any, ...]:
+        state = ltorch.zeros((2,), dtype=dtypes.uint64, device=out.device)
+        return out, ltorch.transpose(sums, 0, 1), state
+
+    def execution(*args: Any, **kwargs: Any) -> Any:
+        (out, sums), _, _ = computed(_Arguments(names, args, kwargs))
+        return results(out, sums)
+
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        (out, sums), how, found = computed(_Arguments(names, args, kwargs))
+        tensors = (found.query, found.key, found.value)
+        put_grads(tensors, backward(get_grad(out), *tensors, out, sums, *how))
+        return results(out, sums)
+
+    registry.register_implementation(
+        ("opaque", operator),
+        executor=executor,
+        checker=checker,
+        execution_transform=execution,
+        grad_transform=gradient,
+    )

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sequences that lie one after the other, by torch's own function."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import thunder
+from thunder.extend import get_default_executors
+
+varlen_attn = pytest.importorskip("torch.nn.attention.varlen").varlen_attn
+ON_GPU = "cudnn" in [ex.name for ex in get_default_executors()]
+PARAMETERS = inspect.signature(varlen_attn).parameters
+LENGTHS = ([5, 1, 7], [3, 4, 9])
+
+
+def starts(lengths: list[int], device: str) -> torch.Tensor:
+    """Where sequences begin, and the end."""
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
+
+
+def expected(q: Any, k: Any, v: Any, lengths: Any, causal: bool) -> torch.Tensor:
+    """Each sequence by itself, in double precision."""
+    out, i, j = [], 0, 0
+    for n, m in zip(*lengths):
+        parts = [x[a : a + w].double().transpose(0, 1)[None] for x, a, w in ((q, i, n), (k, j, m), (v, j, m))]
+        times = q.shape[1] // k.shape[1]
+        parts[1:] = [x.repeat_interleave(times, 1) for x in parts[1:]]
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            out.append(F.scaled_dot_product_attention(*parts, is_causal=causal)[0].transpose(0, 1))
+        i, j = i + n, j + m
+    return torch.cat(out)
+
+
+def compare(f: Any, lengths: Any, causal: bool, heads: int, device: str) -> None:
+    """Results and gradients of attention of sequences."""
+    torch.manual_seed(0)
+    shapes = ((sum(lengths[0]), 4, 16), (sum(lengths[1]), heads, 16), (sum(lengths[1]), heads, 16))
+    tensors = [torch.randn(s, dtype=torch.bfloat16, device=device).requires_grad_() for s in shapes]
+    out = f(*tensors)
+    g = torch.randn_like(out)
+    found = torch.autograd.grad(out, tensors, g)
+    wide = [x.detach().double().requires_grad_() for x in tensors]
+    truth = expected(*wide, lengths, causal)
+    torch.testing.assert_close(out.double(), truth, atol=3e-2, rtol=2e-2)
+    for a, b in zip(found, torch.autograd.grad(truth, wide, g.double())):
+        torch.testing.assert_close(a.double(), b, atol=6e-2, rtol=3e-2)
+
+
+def sequences(lengths: Any, causal: bool, heads: int, device: str, executor: Any) -> Any:
+    """A program with such an attention."""
+    q_starts = starts(lengths[0], device)
+    k_starts = q_starts if lengths[0] is lengths[1] else starts(lengths[1], device)
+    how: dict[str, Any] = {}
+    if causal:  # as this torch says it
+        how = {"is_causal": True} if "is_causal" in PARAMETERS else {"window_size": (-1, 0)}
+    if heads != 4:
+        if "enable_gqa" not in PARAMETERS:
+            pytest.skip("this torch shares no heads here")
+        how["enable_gqa"] = True
+
+    def f(q: Any, k: Any, v: Any) -> Any:
+        return varlen_attn(q, k, v, q_starts, k_starts, max(lengths[0]), max(lengths[1]), **how)
+
+    return thunder.jit(f, executors=[executor])
+
+
+CASES = [(LENGTHS, False, 4), (LENGTHS, False, 2), ((LENGTHS[0],) * 2, True, 4), ((LENGTHS[0],) * 2, False, 1)]
+
+
+@pytest.mark.skipif(ON_GPU, reason="the kernels are tested below")
+@pytest.mark.parametrize(("lengths", "causal", "heads"), CASES)
+def test_programs(lengths: Any, causal: bool, heads: int, executor: Any, cudnn: Any) -> None:
+    """One line in each direction, with the results of torch where cuDNN has no plan."""
+    cudnn.refuses = True
+    f = sequences(lengths, causal, heads, "cpu", executor)
+    compare(f, lengths, causal, heads, "cpu")
+    assert "cudnn_varlen_forward(" in str(thunder.last_traces(f)[-1])
+    assert "cudnn_varlen_backward(" in str(thunder.last_backward_traces(f)[-1])
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the executor cannot run on this machine")
+@pytest.mark.parametrize(("lengths", "causal", "heads"), [*CASES, (([100, 1, 37, 64],) * 2, True, 2)])
+def test_on_a_gpu(lengths: Any, causal: bool, heads: int, caplog: Any) -> None:
+    """cuDNN's results and gradients."""
+    compare(sequences(lengths, causal, heads, "cuda", "cudnn"), lengths, causal, heads, "cuda")
+    assert not caplog.records
+
+
+@pytest.mark.skipif(ON_GPU, reason="needs the stand-in")
+def test_a_graph(executor: Any, cudnn: Any) -> None:
+    """Sequences are a batch of the longest, with offsets in elements and lengths of their own."""
+    lengths = ([5, 1, 7],) * 2
+    f = sequences(lengths, True, 2, "cpu", executor)
+    q, k = (torch.randn(13, h, 16, dtype=torch.bfloat16) for h in (4, 2))
+    f(q, k, k)
+    (graph,) = cudnn.graphs
+    ((name, args, how),) = graph.calls
+    assert name == "sdpa" and how["use_padding_mask"] and how["diagonal_band_right_bound"] == 0
+    assert [x.said["dim"] for x in args] == [[3, 4, 7, 16], [3, 2, 7, 16], [3, 2, 7, 16]]
+    assert args[0].said["stride"] == [7 * 64, 16, 64, 1]
+    buffers = graph.executions[0][0]
+    assert buffers[0].tolist() == [5, 1, 7] and buffers[0] is buffers[1]
+    assert buffers[2].tolist() == [0, 5 * 64, 6 * 64, 13 * 64] and buffers[3].tolist() == [0, 5 * 32, 6 * 32, 13 * 32]
+    assert buffers[6].tolist() == [0, 20, 24, 52]
+
+
+@pytest.mark.skipif(ON_GPU, reason="needs the stand-in")
+def test_what_is_not_taken(executor: Any, cudnn: Any) -> None:
+    """Windows, and a triangle where queries and keys are of different sequences."""
+    from thunder_ex_cudnn.attention.ragged import _Arguments
+
+    class Made:
+        ndim, shape, name = 3, (13, 4, 16), "x"
+
+    x: Any = Made()
+    names = [("query", None), ("key", None), ("value", None), ("cu_seq_q", None), ("cu_seq_k", None), ("max_q", None)]
+    names += [("max_k", None), ("window_size", None), ("block_table", None)]
+    other: Any = Made()
+    other.name = "y"
+    assert "no windows" in str(_Arguments(names, (x, x, x, x, x, 7, 7), {"window_size": [8, 0]}).why_not())
+    assert "the same sequences" in str(_Arguments(names, (x, x, x, x, other, 7, 7), {"window_size": [-1, 0]}).why_not())
+    assert "block_table" in str(_Arguments(names, (x, x, x, x, x, 7, 7), {"block_table": x}).why_not())

@@ -31,7 +31,7 @@ from thunder.executors.torchex import ex as torch_executor
 from thunder.extend import FusionExecutor, register_executor
 from thunder.transforms.folding import is_literal
 
-__all__ = ["CompiledRegion", "TorchCompileExecutor", "ex"]
+__all__ = ["CompiledRegion", "TorchCompileExecutor", "ex", "program_of"]
 
 _LEFT_OUT = {
     OpTags.RANDOM_OP: "draws random numbers",
@@ -119,7 +119,7 @@ class CompiledRegion:
 
     def __init__(self, name: str, region: Region):
         self.name = self.__name__ = name
-        self.trace = _as_trace(name, region)
+        self.trace = program_of(name, region)
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
     @property
@@ -181,7 +181,7 @@ def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) 
                 _bind(graph, graph.call_function(operator.getitem, (node, i)), item, nodes)
 
 
-def _as_trace(name: str, region: Region) -> Trace:
+def program_of(name: str, region: Region) -> Trace:
     """The region as a program of its own, in terms of torch's functions."""
     trace = Trace(name, args=region.inputs)
     trace.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvFuser's fusions on a GPU, beside those of thunder-ex-triton, where that is installed, and eager.
+
+    python benchmarks/nvfuser.py [--markdown FILE] [--models]
+
+GPU time is the sum of the kernels' own times, by torch's profiler; TB/s is the least traffic of the operation over that
+time. The host's cost is that of a call of a small fusion by itself. The model is a nanoGPT's training step: its time by
+events and its number of kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+
+import thunder
+
+
+class Row(NamedTuple):
+    """One operation: its function, the shapes of its tensors, and how many of the first it moves at least."""
+
+    name: str
+    fn: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    forward: int
+    backward: int
+
+
+ROWS = (
+    Row("RMSNorm 16384x4096", lambda x, w: F.rms_norm(x, w.shape, w), ((16384, 4096), (4096,)), 2, 3),
+    Row("RMSNorm 8192x8192", lambda x, w: F.rms_norm(x, w.shape, w), ((8192, 8192), (8192,)), 2, 3),
+    Row(
+        "LayerNorm 16384x4096", lambda x, w, b: F.layer_norm(x, w.shape, w, b), ((16384, 4096), (4096,), (4096,)), 2, 3
+    ),
+    Row("softmax 8192x32768", lambda x: F.softmax(x, -1), ((8192, 32768),), 2, 3),
+    Row("SwiGLU 8192x14336", lambda a, b: F.silu(a) * b, ((8192, 14336), (8192, 14336)), 3, 5),
+    Row("GELU(x + b) 8192x14336", lambda x, b: F.gelu(x + b, approximate="tanh"), ((8192, 14336), (14336,)), 2, 3),
+)
+
+
+def kernels(fn: Callable[[], Any], calls: int = 5) -> tuple[float, float]:
+    """Milliseconds of kernels and the number of kernels, a call."""
+    for _ in range(3):
+        fn()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(calls):
+            fn()
+        torch.cuda.synchronize()
+    events = [e for e in found.events() if e.device_type.name == "CUDA" and not e.name.startswith("Activity")]
+    return sum(e.device_time for e in events) / calls / 1e3, len(events) / calls
+
+
+def contenders(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """The function run by each."""
+    out = {"nvfuser": thunder.jit(fn, executors=["nvfuser"]), "eager": fn}
+    try:
+        out["triton"] = thunder.jit(fn, executors=["triton"])
+    except Exception as error:  # the wheel is not there
+        print("without triton:", error)
+    return out
+
+
+def cell(row: Row, fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> str:
+    """Forward and backward."""
+    g = torch.randn_like(fn(*inputs))
+    forward, first = kernels(lambda: fn(*inputs))
+    whole, all_kernels = kernels(lambda: torch.autograd.grad(fn(*inputs), inputs, g))
+    size = inputs[0].numel() * 2e-9
+    texts = []
+    for time_taken, tensors, n in (
+        (forward, row.forward, first),
+        (whole - forward, row.backward, all_kernels - first),
+    ):
+        texts.append(f"{time_taken:.3f} ms, {tensors * size / time_taken:.2f} TB/s, {n:.0f}")
+    return " / ".join(texts)
+
+
+def host_cost() -> str:
+    """Microseconds of a call of a fusion of two small tensors: by itself, through thunder.jit, and eager's launches."""
+    x, y = (torch.randn(64, 64, device="cuda") for _ in range(2))
+    f = thunder.jit(lambda x, y: (x + y) * x, executors=["nvfuser"])
+    f(x, y)
+    fusion = thunder.examine.fusions(f)[0].fn
+    found = {}
+    for name, fn in (
+        ("fusion", lambda: fusion(x, y)),
+        ("thunder.jit", lambda: f(x, y)),
+        ("eager", lambda: (x + y) * x),
+    ):
+        best = float("inf")
+        for _ in range(5):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(200):
+                fn()
+            best = min(best, (time.perf_counter() - start) / 200)
+        found[name] = best
+    return ", ".join(f"{name} {seconds * 1e6:.1f} µs" for name, seconds in found.items())
+
+
+class Block(nn.Module):
+    """A layer of nanoGPT."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention and the feed-forward layer."""
+        b, t, c = x.shape
+        parts = self.qkv(self.norms[0](x)).split(c, 2)
+        q, k, v = (p.view(b, t, self.heads, c // self.heads).transpose(1, 2) for p in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c)
+        x = x + self.out(y)
+        return x + self.down(F.gelu(self.up(self.norms[1](x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    """nanoGPT: 12 layers, 768 wide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50304, 768), nn.Embedding(256, 768)
+        self.blocks = nn.ModuleList(Block(768, 12) for _ in range(12))
+        self.norm, self.head = nn.LayerNorm(768), nn.Linear(768, 50304, bias=False)
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss."""
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
+
+
+def model_rows() -> list[str]:
+    """A training step of each contender, in turns."""
+    tokens, labels = torch.randint(0, 50304, (2, 8, 256), device="cuda")
+    steps: dict[str, Callable[[], Any]] = {}
+    texts = {}
+    for name in contenders(torch.sin):
+        torch.manual_seed(0)
+        model = GPT().cuda().to(torch.bfloat16)
+        run = model if name == "eager" else thunder.jit(model, executors=[name])
+
+        def step(run: Any = run, model: nn.Module = model) -> Any:
+            model.zero_grad(set_to_none=True)
+            loss = run(tokens, labels)
+            loss.backward()
+            return loss
+
+        start = time.perf_counter()
+        loss = step().item()
+        texts[name] = f"first step {time.perf_counter() - start:.1f} s, loss {loss:.4f}"
+        steps[name] = step
+    best = dict.fromkeys(steps, float("inf"))
+    for _ in range(5):
+        for name, step in steps.items():
+            for _ in range(3):
+                step()
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            for _ in range(10):
+                step()
+            end.record()
+            end.synchronize()
+            best[name] = min(best[name], begin.elapsed_time(end) / 10)
+    rows = []
+    for name, step in steps.items():
+        busy, count = kernels(step)
+        rows.append(
+            f"| nanoGPT step | {name} | {best[name]:.2f} ms ({busy:.2f} in {count:.0f} kernels) | {texts[name]} |"
+        )
+    return rows
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--markdown")
+    parser.add_argument("--models", action="store_true")
+    options = parser.parse_args()
+    lines: list[str] = []
+    for row in ROWS:
+        inputs = tuple(torch.randn(s, device="cuda", dtype=torch.bfloat16, requires_grad=True) for s in row.shapes)
+        cells = {name: cell(row, fn, inputs) for name, fn in contenders(row.fn).items()}
+        if not lines:
+            lines = [f"| bfloat16, forward / backward | {' | '.join(cells)} |", f"|---|{'---|' * len(cells)}"]
+        lines.append(f"| {row.name} | {' | '.join(cells.values())} |")
+        print(lines[-1], flush=True)
+        del inputs
+    lines += ["", f"Host: {host_cost()}.", ""]
+    if options.models:
+        lines += ["| model | contender | step | |", "|---|---|---|---|", *model_rows()]
+    text = "\n".join(lines)
+    print(text)
+    if options.markdown:
+        with open(options.markdown, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

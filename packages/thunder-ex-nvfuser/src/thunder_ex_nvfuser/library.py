@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvFuser's library: which wheel is here, whether it fits this torch, and how it is loaded.
+
+Wheels are built for one CUDA and one torch, which their names say. A wheel for a neighbouring torch is loaded where that
+was seen to be safe: with symbols bound when they are first called, as one that only a log line of several GPUs uses is
+missing. Nothing here imports torch or nvFuser before it is asked to: the probe imports this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from thunder.plugins import Env
+
+__all__ = ["library", "neighbour", "unusable_device", "why_not"]
+
+MODULE = "nvfuser_direct"
+OLDEST_GPU = (7, 0)
+# (what the wheel was built for, what is installed): every symbol but one of a log line is there, and no layout differs.
+SAFE_NEIGHBOURS = {((2, 10), (2, 11))}
+
+
+class Wheel(NamedTuple):
+    """What the name of a wheel says."""
+
+    name: str
+    cuda: int
+    torch: tuple[int, int]
+
+
+def installed_wheel() -> Wheel | None:
+    """The wheel of nvFuser that is installed; None where it came in another way."""
+    for distribution in importlib.metadata.distributions():
+        name = (distribution.metadata["Name"] or "").replace("-", "_").lower()
+        found = re.fullmatch(r"nvfuser_cu(\d+)\d_torch(\d)(\d+)", name)
+        if found:
+            return Wheel(name, int(found[1]), (int(found[2]), int(found[3])))
+    return None
+
+
+def why_not(env: Env) -> str | None:
+    """Why nvFuser cannot run on this machine; None when it can."""
+    if not env.has_module(MODULE):
+        old = " (the module nvfuser alone is an older one)" if env.has_module("nvfuser") else ""
+        return f"needs nvFuser's module {MODULE}, which is not installed{old}: pip install {_fitting(env)}"
+    if env.cuda_error is not None:
+        return f"needs an NVIDIA GPU: {env.cuda_error}"
+    old_gpus = [gpu for gpu in env.devices if gpu.capability < OLDEST_GPU]
+    if len(old_gpus) == len(env.devices):
+        names = ", ".join(f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in old_gpus)
+        return f"needs a GPU of compute capability 7.0 or newer, and there is only {names or 'none'}"
+    wheel = installed_wheel()
+    return None if wheel is None else _misfit(wheel, env)
+
+
+def _misfit(wheel: Wheel, env: Env) -> str | None:
+    if str(env.cuda or "").partition(".")[0] != str(wheel.cuda):
+        return f"{wheel.name} was built for CUDA {wheel.cuda}, and torch for {env.cuda}: pip install {_fitting(env)}"
+    here = _version(env.torch)
+    if here != wheel.torch and (wheel.torch, here) not in SAFE_NEIGHBOURS:
+        built = ".".join(map(str, wheel.torch))
+        return f"{wheel.name} was built for torch {built}, and {env.torch} is installed: pip install {_fitting(env)}"
+    return None
+
+
+def neighbour(env: Env) -> str | None:
+    """What there is to say where the wheel was built for another torch and is used all the same."""
+    wheel = installed_wheel()
+    if wheel is None or wheel.torch == _version(env.torch):
+        return None
+    return f"{wheel.name} was built for torch {'.'.join(map(str, wheel.torch))}; it is loaded with symbols bound lazily"
+
+
+def _version(torch: str | None) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", torch or "")
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _fitting(env: Env) -> str:
+    """The name of the wheel for this machine."""
+    cuda, (major, minor) = str(env.cuda or "13.0").replace(".", ""), _version(env.torch)
+    return f"nvfuser-cu{cuda}-torch{major}{minor}" if major else "nvfuser-cu130-torch211"
+
+
+@functools.cache
+def library() -> Any:
+    """The module `nvfuser_direct`. It is loaded at the first fusion: that takes seconds."""
+    importlib.import_module("torch")
+    os.environ.setdefault("NVFUSER_MASTER_PORT", "29555")  # else a server of several GPUs looks for one, and logs it
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_LAZY)
+    try:
+        return importlib.import_module(MODULE)
+    finally:
+        sys.setdlopenflags(flags)
+
+
+@functools.cache
+def load_error() -> str | None:
+    """Why the library does not load; None when it does."""
+    try:
+        library()
+    except Exception as error:  # a library that does not fit raises what it likes
+        text = str(error).strip().splitlines()
+        return f"{MODULE} does not load ({type(error).__name__}: {text[0] if text else ''})"
+    return None
+
+
+def unusable_device(device: Any) -> str | None:
+    """Why kernels cannot run on a device of this type; None when they can."""
+    kind = getattr(device, "type", str(device))
+    return load_error() if kind == "cuda" else f"nvFuser's kernels run on NVIDIA GPUs, not on {kind}"

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primitives that nvFuser runs, and how each is written in a definition.
+
+Half precision is held in single precision: operands are converted where they come in, and values are rounded where the
+program converts them or hands them out. An entry of the table gets the call and a function that writes an operand; it
+returns the expression, or None where nvFuser does not run that call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from thunder.core import dtypes, prims
+from thunder.core.proxies import Proxy, TensorProxy
+
+__all__ = ["OPERATIONS", "VIEWS", "cast", "held", "number", "stored"]
+
+Write = Callable[[Any], str]
+Entry = Callable[[Any, Write], "str | None"]
+
+_TYPES = {
+    dtypes.float64: "Double", dtypes.float32: "Float", dtypes.float16: "Half", dtypes.bfloat16: "BFloat16",
+    dtypes.int64: "Int", dtypes.int32: "Int32", dtypes.bool8: "Bool",
+}  # fmt: skip
+_HALF = (dtypes.float16, dtypes.bfloat16)
+
+
+def stored(dtype: Any) -> str | None:
+    """What nvFuser calls a dtype in memory; None for those that it does not know."""
+    return _TYPES.get(dtype)
+
+
+def held(dtype: Any) -> str:
+    """What values of a dtype are computed in."""
+    return "Float" if dtype in _HALF else _TYPES[dtype]
+
+
+def cast(text: str, to: str) -> str:
+    """The value as another dtype."""
+    return f"fd.ops.cast({text}, DataType.{to})"
+
+
+def number(value: Any, dtype: Any) -> str:
+    """A number, as values of that dtype are computed with it."""
+    if dtypes.is_float_dtype(dtype):
+        value = float(value)
+        return repr(value) if math.isfinite(value) else f'float("{value}")'
+    return repr(bool(value) if dtype is dtypes.bool8 else int(value))
+
+
+def _is_float(x: Any) -> bool:
+    return dtypes.is_float_dtype(x.dtype)
+
+
+def _first(bsym: Any) -> Any:
+    """The first tensor that a call reads."""
+    return next(a for a in bsym.args if isinstance(a, TensorProxy))
+
+
+def _operand(bsym: Any, a: Any, write: Write) -> str:
+    return write(a) if isinstance(a, Proxy) else number(a, _first(bsym).dtype)
+
+
+def _call(name: str, *, floats: bool = False, bools: bool = True, halves: bool = True) -> Entry:
+    """A function of nvFuser's with the same arguments."""
+
+    def entry(bsym: Any, write: Write) -> str | None:
+        x = _first(bsym)
+        if (floats and not _is_float(x)) or (not bools and x.dtype is dtypes.bool8):
+            return None
+        if not halves and x.dtype in _HALF:
+            return None
+        return f"fd.ops.{name}({', '.join(_operand(bsym, a, write) for a in bsym.args)})"
+
+    return entry
+
+
+def _for_bools(name: str, of_bools: str) -> Entry:
+    """A function, and another of truth values."""
+    return lambda bsym, write: _call(of_bools if _first(bsym).dtype is dtypes.bool8 else name)(bsym, write)
+
+
+def _power(bsym: Any, write: Write) -> str | None:
+    a, exponent = bsym.args
+    if not _is_float(_first(bsym)):
+        return None
+    if isinstance(exponent, (int, float)) and isinstance(a, Proxy):
+        if exponent in (2, 3):
+            square = f"fd.ops.mul({write(a)}, {write(a)})"
+            return square if exponent == 2 else f"fd.ops.mul({square}, {write(a)})"
+        if exponent == 1:
+            return f"fd.ops.set({write(a)})"
+    return _call("pow")(bsym, write)
+
+
+def _where(bsym: Any, write: Write) -> str | None:
+    condition, *values = bsym.args
+    if not isinstance(condition, TensorProxy):
+        return None
+    kind = bsym.output.dtype
+    typed = [
+        write(v) if isinstance(v, Proxy) else f"fd.define_scalar({number(v, kind)}, DataType.{held(kind)})"
+        for v in values
+    ]
+    return f"fd.ops.where({write(condition)}, {', '.join(typed)})"
+
+
+def _convert(bsym: Any, write: Write) -> str | None:
+    a, target = bsym.args[0], bsym.output.dtype
+    text = write(a)
+    if a.dtype is target:
+        return f"fd.ops.set({text})"
+    if held(a.dtype) != held(target) or target not in _HALF:
+        text = cast(text, held(target))
+    return cast(cast(text, _TYPES[target]), held(target)) if target in _HALF else text
+
+
+def _sizes(shape: Any) -> str:
+    return str([int(n) for n in shape])
+
+
+def _slice(bsym: Any, write: Write) -> str | None:
+    a, starts, ends, *rest = bsym.args
+    strides = rest[0] if rest else bsym.kwargs.get("strides")
+    if strides is not None and any(s != 1 for s in strides):
+        return None
+    return f"fd.ops.slice({write(a)}, {_sizes(starts)}, {_sizes(ends)}, {_sizes([1] * a.ndim)})"
+
+
+def _pad(bsym: Any, write: Write) -> str | None:
+    a, value, config = bsym.args
+    if isinstance(value, Proxy) or any(low < 0 or high < 0 or between for low, high, between in config):
+        return None
+    widths = [n for low, high, _ in reversed(config) for n in (low, high)]
+    return f"fd.ops.pad({write(a)}, {widths}, fd.define_scalar({number(value, a.dtype)}, DataType.{held(a.dtype)}))"
+
+
+def _full(bsym: Any, write: Write) -> str | None:
+    shape, value = bsym.args
+    if isinstance(value, (Proxy, complex)):
+        return None
+    kind = bsym.output.dtype
+    scalar = f"fd.define_scalar({number(value, kind)}, DataType.{held(kind)})"
+    rounded = f"fd.ops.full({_sizes(shape)}, {scalar}, DataType.{held(kind)})"
+    return cast(cast(rounded, _TYPES[kind]), "Float") if kind in _HALF else rounded
+
+
+def _iota(bsym: Any, write: Write) -> str | None:
+    kind, given = bsym.output.dtype, bsym.kwargs
+    if kind not in (dtypes.int64, dtypes.int32) or any(isinstance(given[k], Proxy) for k in ("start", "step")):
+        return None
+    return f"fd.ops.iota({int(bsym.args[0])}, {given['start']}, {given['step']}, DataType.{_TYPES[kind]})"
+
+
+def _reduction(name: str, *, integers: bool = True) -> Entry:
+    def entry(bsym: Any, write: Write) -> str | None:
+        a, dims = bsym.args
+        if not dims or not (_is_float(a) or (integers and a.dtype in (dtypes.int64, dtypes.int32))):
+            return None
+        text = f"fd.ops.{name}({write(a)}, {_sizes(dims)}, False)"
+        return cast(text, "Int32") if a.dtype is dtypes.int32 else text
+
+    return entry
+
+
+def _variance(name: str) -> Entry:
+    def entry(bsym: Any, write: Write) -> str | None:
+        (a, dims), correction = bsym.args, bsym.kwargs["correction"]
+        count = math.prod(a.shape[d] for d in dims)
+        if not dims or not _is_float(a) or int(correction) != correction or count <= correction:
+            return None
+        return f"fd.ops.{name}({write(a)}, {_sizes(dims)}, {int(correction)}, False)"
+
+    return entry
+
+
+def _named(*names: str, **how: Any) -> dict[Any, Entry]:
+    """Functions that have the same name in both languages."""
+    return {getattr(prims, name).id: _call(name, **how) for name in names}
+
+
+# Views and copies: where nothing else is done there is nothing to fuse.
+VIEWS: dict[Any, Entry] = {
+    prims.broadcast_in_dim.id: lambda bsym, write: (
+        f"fd.ops.broadcast_in_dim({write(bsym.args[0])}, {_sizes(bsym.args[1])}, {_sizes(bsym.args[2])})"
+    ),
+    prims.reshape.id: lambda bsym, write: f"fd.ops.reshape({write(bsym.args[0])}, {_sizes(bsym.args[1])})",
+    prims.view.id: lambda bsym, write: f"fd.ops.reshape({write(bsym.args[0])}, {_sizes(bsym.args[1])})",
+    prims.transpose.id: lambda bsym, write: f"fd.ops.permute({write(bsym.args[0])}, {_sizes(bsym.args[1])})",
+    prims.squeeze.id: lambda bsym, write: f"fd.ops.squeeze({write(bsym.args[0])}, {_sizes(bsym.args[1])})",
+    prims.slice.id: _slice,
+    prims.full.id: _full,
+    prims.iota.id: _iota,
+    prims.detach.id: lambda bsym, write: f"fd.ops.set({write(bsym.args[0])})",
+    prims.clone.id: lambda bsym, write: f"fd.ops.set({write(bsym.args[0])})",
+}
+
+OPERATIONS: dict[Any, Entry] = {
+    **_named(
+        "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan",
+        "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma",
+        "ceil", "floor", "round", "trunc", "atan2", "div", floats=True,
+    ),
+    **_named("nextafter", floats=True, halves=False),
+    **_named("neg", "abs", "sign", "sub", "fmod", "remainder", bools=False),
+    **_named("eq", "ne", "lt", "le", "gt", "ge", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
+    **_named("bitwise_left_shift", "bitwise_right_shift", "gcd", bools=False),
+    prims.add.id: _for_bools("add", "bitwise_or"),
+    prims.mul.id: _for_bools("mul", "bitwise_and"),
+    prims.maximum.id: _for_bools("maximum", "bitwise_or"),
+    prims.minimum.id: _for_bools("minimum", "bitwise_and"),
+    prims.pow.id: _power,
+    prims.where.id: _where,
+    prims.convert_element_type.id: _convert,
+    prims.sum.id: _reduction("sum"),
+    prims.prod.id: _reduction("prod"),
+    prims.amax.id: _reduction("max"),
+    prims.amin.id: _reduction("min"),
+    prims.var.id: _variance("var"),
+    prims.var_mean.id: _variance("var_mean"),
+    prims.pad.id: _pad,
+    prims.cat.id: lambda bsym, write: f"fd.ops.cat([{', '.join(map(write, bsym.args[0]))}], {bsym.args[1]})",
+    **VIEWS,
+}  # fmt: skip

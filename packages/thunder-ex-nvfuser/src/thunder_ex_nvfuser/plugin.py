@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thunder.plugins import Availability, ConformanceProfile, hookimpl
+from thunder_ex_nvfuser import __version__
+from thunder_ex_nvfuser.library import neighbour, why_not
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
+    from thunder.plugins import Env, PluginRegistry
+
+
+@hookimpl
+def thunder_probe(env: Env) -> Availability:
+    """An NVIDIA GPU, and a wheel of nvFuser that fits this torch. The library is not loaded for that."""
+    reason = why_not(env)
+    return Availability(True, neighbour(env) or "") if reason is None else Availability(False, reason)
+
+
+@hookimpl
+def thunder_register_executors(registry: PluginRegistry) -> None:
+    """A default where it is the only fuser: two would divide between them what each could fuse whole."""
+    from thunder_ex_nvfuser.executor import NvFusion
+
+    registry.register_executor(NvFusion("nvfuser", version=__version__), default=not _is_beside_triton(), priority=10)
+
+
+def _is_beside_triton() -> bool:
+    """Whether thunder-ex-triton, whose fuser was measured faster, is installed too."""
+    try:
+        importlib.metadata.version("thunder-ex-triton")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+@hookimpl
+def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
+    """Tested on a GPU. Sums are taken in another order than torch's."""
+    return ConformanceProfile(
+        devices=("cuda",),
+        tolerances={"float32": (5e-6, 1e-5)},
+        known_failures=Path(__file__).with_name("known_failures.toml"),
+    )

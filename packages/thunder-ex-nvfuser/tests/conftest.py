@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where nvFuser cannot run, a stand-in takes definitions and computes them with torch, on the CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import thunder.extend
+from thunder import plugins
+from thunder.plugins.registry import PluginRegistry
+
+os.environ.setdefault("THUNDER_VERIFY", "1")
+
+DTYPES = {
+    "Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Int": torch.int64, "Int32": torch.int32, "Bool": torch.bool,
+}  # fmt: skip
+DataType = SimpleNamespace(**{name: name for name in DTYPES})
+Values = dict[int, Any]
+
+
+class Node:
+    """A value of a definition: how it is computed from those before it."""
+
+    def __init__(self, compute: Callable[[Values], Any]):
+        self.compute = compute
+
+    def __iter__(self) -> Iterator[Node]:  # of an operation with two results
+        return iter([Node(lambda values, i=i: value_of(self, values)[i]) for i in (0, 1)])
+
+
+def value_of(x: Any, values: Values) -> Any:
+    """What a node, or a list of nodes, is."""
+    if isinstance(x, list):
+        return [value_of(y, values) for y in x]
+    if not isinstance(x, Node):
+        return x
+    if id(x) not in values:
+        values[id(x)] = x.compute(values)
+    return values[id(x)]
+
+
+def _tensor(x: Any) -> torch.Tensor:
+    """A number as an operand of double precision, which does not promote what it meets."""
+    return torch.tensor(x, dtype=torch.float64) if isinstance(x, float) else torch.as_tensor(x)
+
+
+def _pad(x: Any, widths: Any, value: Any) -> Any:
+    return torch.nn.functional.pad(x, widths, value=value.item())
+
+
+def _broadcast(x: Any, shape: Any, dims: Any) -> Any:
+    return x.reshape([n if d in dims else 1 for d, n in enumerate(_at(x, shape, dims))]).expand(shape)
+
+
+def _at(x: Any, shape: Any, dims: Any) -> Any:
+    return [x.shape[dims.index(d)] if d in dims else n for d, n in enumerate(shape)]
+
+
+def _slice(x: Any, starts: Any, ends: Any, steps: Any) -> Any:
+    assert set(steps) <= {1}
+    return x[tuple(slice(a, b) for a, b in zip(starts, ends))]
+
+
+def _stride_order(x: Any, order: Any) -> Any:
+    by_stride = sorted(range(x.ndim), key=lambda d: -order[d])
+    inverse = [by_stride.index(d) for d in range(x.ndim)]
+    return x.permute(by_stride).contiguous().permute(inverse)
+
+
+def _over(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, dims, keep: fn(x, dims, keep)
+
+
+def _product(x: Any, dims: Any, keep: bool) -> Any:
+    for d in sorted(dims, reverse=True):
+        x = x.prod(d)
+    return x
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "cast": lambda x, to: x.to(DTYPES[to]), "set": torch.clone, "broadcast_in_dim": _broadcast, "pad": _pad,
+    "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, dims: x.permute(dims), "slice": _slice,
+    "squeeze": lambda x, dims: x.squeeze(dims), "stride_order": _stride_order, "cat": torch.cat,
+    "full": lambda shape, value, to: torch.full(shape, value.item(), dtype=DTYPES[to]),
+    "iota": lambda n, start, step, to: torch.arange(start, start + n * step, step, dtype=DTYPES[to])[:n],
+    "sum": _over(torch.sum), "max": _over(torch.amax), "min": _over(torch.amin), "prod": _product,
+    "var": lambda x, dims, c, keep: torch.var(x, dims, correction=c),
+    "var_mean": lambda x, dims, c, keep: torch.var_mean(x, dims, correction=c),
+    "neg": lambda x: -x, "div": torch.true_divide,
+}  # fmt: skip
+
+
+class Operations:
+    """`fd.ops`: each function of its name; half precision in, single precision out, as nvFuser does it."""
+
+    def __getattr__(self, name: str) -> Callable[..., Node]:
+        fn = FUNCTIONS[name] if name in FUNCTIONS else getattr(torch, name)
+
+        def compute(values: Values, args: Any) -> Any:
+            given = [value_of(a, values) for a in args]
+            return fn(*given) if name in FUNCTIONS else fn(*map(_tensor, given))
+
+        return lambda *args: Node(lambda values: compute(values, args))
+
+
+class FusionDefinition:
+    """What stands for nvFuser's class of that name."""
+
+    ops = Operations()
+
+    def __init__(self) -> None:
+        self.inputs: list[Node] = []
+        self.outputs: list[Node] = []
+
+    def __enter__(self) -> FusionDefinition:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        assert error == (None, None, None), "the real one prints it"
+
+    @property
+    def fusion(self) -> FusionDefinition:
+        return self
+
+    def define_tensor(self, *, sizes: Any, strides: Any, dtype: str) -> Node:
+        assert len(sizes) == len(strides)
+        node = Node(lambda values: values[id(node)])
+        self.inputs.append(node)
+        return node
+
+    def define_scalar(self, value: Any, dtype: str) -> Node:
+        return Node(lambda values: torch.tensor(value, dtype=DTYPES[dtype]))
+
+    def add_output(self, node: Node) -> None:
+        self.outputs.append(node)
+
+
+class Library:
+    """What stands for the module `nvfuser_direct`."""
+
+    DataType = DataType
+    FusionDefinition = FusionDefinition
+
+    def __init__(self) -> None:
+        self.definitions: list[FusionDefinition] = []
+        self.runs = 0
+        self.refuses: str | None = None
+
+    def FusionExecutorCache(self, definition: FusionDefinition) -> Any:
+        """What runs a definition."""
+        self.definitions.append(definition)
+
+        def execute(inputs: Any, *, device: Any) -> list[torch.Tensor]:
+            if self.refuses is not None:
+                raise RuntimeError(self.refuses)
+            self.runs += 1
+            values: Values = {id(node): x for node, x in zip(definition.inputs, inputs, strict=True)}
+            return [value_of(node, values) for node in definition.outputs]
+
+        return SimpleNamespace(execute=execute)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    """The executor `nvfuser` on the CPU, with the stand-in for the library."""
+    from thunder_ex_nvfuser import executor, plugin, region
+
+    thunder.extend.get_default_executors()
+    if any(record.name == "nvfuser" and record.ready for record in plugins.records()):
+        pytest.skip("nvFuser itself is here")
+    library = Library()
+    region._compiled.cache_clear()
+    monkeypatch.setattr(region, "library", lambda: library)
+    monkeypatch.setattr(executor, "unusable_device", lambda device: None)
+    registry = PluginRegistry("nvfuser")
+    plugin.thunder_register_executors(registry)
+    registry.close()
+    registry.commit(thunder.extend, plugins.manager().catalog)  # type: ignore[arg-type]
+    yield library
+    region._compiled.cache_clear()
+    for found in registry.executors.values():
+        thunder.extend.deregister_executor(found)
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    """Where the executor runs: a GPU with nvFuser itself, or the CPU with the stand-in."""
+    thunder.extend.get_default_executors()
+    if any(record.name == "nvfuser" and record.ready for record in plugins.records()):
+        return "cuda"
+    request.getfixturevalue("stand_in")
+    return "cpu"

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs through the executor, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import thunder
+
+# What nvFuser does not run after all torch runs, with a warning: here that is a failure.
+pytestmark = pytest.mark.filterwarnings("error:nvfuser")
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+
+
+def check(f: Callable[..., Any], *inputs: torch.Tensor, fusions: int | None = 1, grad: bool = False) -> Any:
+    """Results, layouts and gradients are eager's; returns the jitted function."""
+    jitted = thunder.jit(f, executors=["nvfuser"])
+    mine = [x.detach().requires_grad_(grad and x.is_floating_point()) for x in inputs]
+    eager = [x.detach().requires_grad_(grad and x.is_floating_point()) for x in inputs]
+    found, expected = jitted(*mine), f(*eager)
+    made = [fusion for fusion in thunder.examine.fusions(jitted) if fusion.program == "forward"]
+    assert fusions is None or len(made) == fusions, thunder.last_traces(jitted)[-1]
+    several = isinstance(expected, (tuple, list))
+    for a, b in zip(found if several else [found], expected if several else [expected]):
+        tolerance = TOLERANCES.get(b.dtype, 0)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+        assert a.stride() == b.stride() or b.numel() < 2
+    if grad:
+        g = torch.linspace(-1, 1, expected.numel(), device=expected.device).reshape(expected.shape).to(expected.dtype)
+        leaves = [(a, b) for a, b in zip(mine, eager) if a.requires_grad]
+        ours = torch.autograd.grad(found, [a for a, _ in leaves], g)
+        assert any(fusion.program == "backward" for fusion in thunder.examine.fusions(jitted))
+        for a, b in zip(ours, torch.autograd.grad(expected, [b for _, b in leaves], g)):
+            torch.testing.assert_close(a, b, rtol=TOLERANCES[b.dtype], atol=TOLERANCES[b.dtype])
+    return jitted
+
+
+def made(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0) -> torch.Tensor:
+    """Numbers that are the same every time."""
+    generator = torch.Generator().manual_seed(seed + len(shape))
+    return torch.randn(shape, generator=generator).to(dtype).to(device)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCES))
+def test_norms_and_activations(device: str, dtype: torch.dtype) -> None:
+    """What a transformer has between its matrix products, forward and backward."""
+    x, w, b = (made(*s, dtype=dtype, device=device) for s in ((6, 40), (40,), (40,)))
+    check(lambda x, w: F.rms_norm(x, (40,), w), x, w, grad=True)
+    check(lambda x, w, b: F.layer_norm(x, (40,), w, b), x, w, b, grad=True)
+    check(lambda x, b: F.gelu(x + b, approximate="tanh"), x, b, grad=True)
+    check(lambda x, y: F.silu(x) * y, x, made(6, 40, dtype=dtype, device=device, seed=1), grad=True)
+    check(lambda x: torch.softmax(x, -1), x, grad=True)
+
+
+def test_shapes(device: str) -> None:
+    """Rotary embeddings, slices, joins, padding, transposed results."""
+    x, cos = made(2, 3, 5, 8, device=device), made(5, 8, device=device, seed=1)
+
+    def rotary(x: Any, cos: Any) -> Any:
+        turned = torch.cat((-x[..., 4:], x[..., :4]), -1)
+        return x * cos + turned * cos.sin()
+
+    check(rotary, x, cos, grad=True)
+    check(lambda x: F.pad(x.exp(), (1, 2), value=3.0), x)
+    check(lambda x: x.transpose(1, 2).exp() + 1, x)
+    check(lambda x: (x.sin().reshape(6, 40) * 2, x.cos()), x)
+    check(lambda x: x.mT.cos(), x)
+
+
+def test_types(device: str) -> None:
+    """Integers, truth values, conversions, comparisons."""
+    x = made(4, 6, device=device)
+    i = torch.arange(-12, 12, device=device).reshape(4, 6)
+    check(lambda x, i: torch.where((x > 0) & (i != 3), i, -i).sum(1), x, i)
+    check(lambda x: (x * 5).long() % 3 + (x > 0), x)
+    check(lambda x: torch.where(x > 0, 1.0, float("inf")), x)
+    check(lambda i: (i.int() * 2).sum(0, dtype=torch.int32), i)
+    check(lambda x: x.half().float() + x.bfloat16(), x)
+    check(lambda x: x.amax(1, keepdim=True) + x.amin() + x.prod(0) + x.var(1, keepdim=True), x)
+
+
+def test_a_result_has_memory_of_its_own(device: str) -> None:
+    """What nvFuser would give as a view of an input, or with strides of 0, lies as eager's does and can be written."""
+    b = made(6, device=device)
+    f = check(lambda b: (b.expand(4, 6) + 1, b * 1), b)
+    rows, same = f(b)
+    rows[0] = 7
+    same.zero_()
+    assert rows[1].ne(7).all() and b.ne(0).any()
+
+
+def test_layouts(device: str) -> None:
+    """A new layout of an input compiles anew, and results lie as eager's do."""
+    f = thunder.jit(lambda x: x.exp() * 2, executors=["nvfuser"])
+    base = made(8, 12, device=device)
+    for x in (base, base.t(), base[:, ::2], base[:1].expand(8, 12), base[:, 0]):
+        found, expected = f(x), x.exp() * 2
+        torch.testing.assert_close(found, expected)
+        assert found.shape == expected.shape
+
+
+def test_alike_layers_share_a_definition(stand_in: Any) -> None:
+    """Definitions are cached by their text, in which values have no names."""
+    x, w = made(4, 8), made(8, 8, seed=1)
+
+    def f(x: Any, w: Any) -> Any:
+        for _ in range(5):
+            x = torch.tanh(x @ w) * 2 + 1
+        return x
+
+    jitted = check(f, x, w, fusions=5)
+    assert len(stand_in.definitions) == 1 and stand_in.runs == 5
+    assert "tanh" in thunder.examine.fusions(jitted)[0].source
+
+
+def test_what_nvfuser_refuses_torch_runs(stand_in: Any) -> None:
+    """A region that does not compile is run by torch, with a warning that says why, and later calls as well."""
+    stand_in.refuses = "no scheduler takes this"
+    f = thunder.jit(lambda x: x.exp() + 1, executors=["nvfuser"])
+    x = made(3, 4)
+    with pytest.warns(UserWarning, match=r"nvFusion0 is not run by nvFuser \(RuntimeError: no scheduler takes this\)"):
+        torch.testing.assert_close(f(x), x.exp() + 1)
+    torch.testing.assert_close(f(x), x.exp() + 1)
+
+
+def test_what_it_leaves_to_others(device: str) -> None:
+    """Reasons are shown; matrix products, gathers and empty tensors are torch's."""
+    x, i = made(4, 4, device=device), torch.tensor([0, 2], device=device)
+    for f, args, reason in (
+        (lambda x: x @ x, (x,), "nvFuser has no such function"),
+        (lambda x: x[:0].exp(), (x,), "has no elements"),
+        (lambda x: x.to(torch.int8) + 1, (x,), "is no type of nvFuser's"),
+        (lambda x, i: x[i].exp(), (x, i), "nvFuser has no such function"),
+        (lambda x: x[::2].exp(), (x,), "nvFuser does not do that with"),
+    ):
+        assert reason in str(thunder.examine(f, *args, executors=["nvfuser"]))
+        check(f, *args, fusions=None)
+
+
+def test_views_alone_are_no_fusion(device: str) -> None:
+    """A program that only looks at its input otherwise stays as it is, and shares memory with it."""
+    x = made(4, 6, device=device)
+    f = thunder.jit(lambda x: x.t().reshape(6, 2, 2), executors=["nvfuser"])
+    torch.testing.assert_close(f(x), x.t().reshape(6, 2, 2))
+    assert not thunder.examine.fusions(f)
+
+
+UNARY = ("exp", "sin", "tanh", "abs", "neg", "sqrt", "sigmoid", "erf", "floor", "relu", "log1p", "expm1", "sign")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "atan2")
+
+
+@settings(
+    max_examples=40, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # every example needs the same executor
+)  # fmt: skip
+@given(st.data())
+def test_compositions(device: str, data: st.DataObject) -> None:
+    """Random programs of pointwise operations, broadcasts, reductions and shapes."""
+    rows, columns = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 5))
+    dtype = data.draw(st.sampled_from((torch.float32, torch.float64)))
+    steps = data.draw(
+        st.lists(
+            st.tuples(st.sampled_from((*UNARY, *BINARY, "sum", "amax", "t", "cat")), st.integers(0, 3)),
+            min_size=1,
+            max_size=8,
+        )
+    )
+
+    def f(x: Any, y: Any) -> Any:
+        values = [x, y, x * 0.5]
+        for name, other in steps:
+            a, b = values[-1], values[other % len(values)]
+            if name in UNARY:
+                values.append(getattr(torch, name)(a))
+            elif name in BINARY:
+                values.append(getattr(torch, name)(a, b))
+            elif name in ("sum", "amax"):
+                values.append(getattr(torch, name)(a, 1, keepdim=True) + b)
+            elif name == "t":
+                values.append(a.t().contiguous().t() + 1)
+            else:
+                values.append(torch.cat((a, b), 0)[: a.shape[0]] * 2)
+        return values[-1], values[len(values) // 2]
+
+    x, y = made(rows, columns, dtype=dtype, device=device), made(rows, columns, dtype=dtype, device=device, seed=5)
+    jitted = thunder.jit(f, executors=["nvfuser"])
+    for a, b in zip(jitted(x, y), f(x, y)):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)

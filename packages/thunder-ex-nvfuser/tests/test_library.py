@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the probe says of a machine, and how a library that does not load is met."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import thunder
+from thunder.plugins.env import GpuDevice
+from thunder_ex_nvfuser import library
+from thunder_ex_nvfuser.library import Wheel
+
+GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 1 << 37)
+OLD = GpuDevice(0, "Tesla M40", (5, 2), 1 << 33)
+
+
+class Machine:
+    """What a probe may ask, answered from a table."""
+
+    def __init__(self, *modules: str, torch: str = "2.11.0+cu130", cuda: str | None = "13.0", gpus: Any = (GPU,)):
+        self.modules, self.torch, self.cuda, self.devices = modules, torch, cuda, gpus
+        self.cuda_error = None if gpus else "this torch was built without CUDA"
+
+    def has_module(self, name: str) -> bool:
+        """Whether it is there."""
+        return name in self.modules
+
+
+@pytest.mark.parametrize(
+    ("machine", "wheel", "reason"),
+    [
+        (Machine(), None, "needs nvFuser's module nvfuser_direct, .*pip install nvfuser-cu130-torch211"),
+        (Machine("nvfuser"), None, "the module nvfuser alone is an older one"),
+        (Machine("nvfuser_direct", gpus=()), None, "needs an NVIDIA GPU: this torch was built without CUDA"),
+        (Machine("nvfuser_direct", gpus=(OLD,)), None, r"7.0 or newer, and there is only Tesla M40 \(5.2\)"),
+        (Machine("nvfuser_direct"), None, None),
+        (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch211", 13, (2, 11)), None),
+        (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch210", 13, (2, 10)), None),
+        (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch29", 13, (2, 9)), "was built for torch 2.9, and 2.11.0"),
+        (Machine("nvfuser_direct"), Wheel("nvfuser_cu128_torch211", 12, (2, 11)), "for CUDA 12, and torch for 13.0"),
+    ],
+)
+def test_the_probe(machine: Any, wheel: Any, reason: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says exactly what does not fit, and what to install."""
+    monkeypatch.setattr(library, "installed_wheel", lambda: wheel)
+    found = library.why_not(machine)
+    assert (found is None) == (reason is None), found
+    assert reason is None or re.search(reason, str(found))
+    said = library.neighbour(machine)
+    assert (said is not None) == (wheel is not None and wheel.torch != (2, 11))
+
+
+def test_the_name_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says which CUDA and torch it is for."""
+    info = tmp_path / "nvfuser_cu130_torch210-0.2.36.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvfuser-cu130-torch210\nVersion: 0.2.36\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert library.installed_wheel() == Wheel("nvfuser_cu130_torch210", 13, (2, 10))
+
+
+def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loader said is the reason with which every operation is left to others."""
+    (tmp_path / "nvfuser_direct.py").write_text("raise ImportError('undefined symbol: _ZN3c1013Message')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nvfuser_direct", raising=False)
+    for cached in (library.library, library.load_error):
+        cached.cache_clear()
+    flags = sys.getdlopenflags()
+    said = library.unusable_device(thunder.core.devices.Device("cuda:0"))
+    assert said == "nvfuser_direct does not load (ImportError: undefined symbol: _ZN3c1013Message)"
+    assert sys.getdlopenflags() == flags
+    assert "not on cpu" in str(library.unusable_device(thunder.core.devices.cpu))
+    for cached in (library.library, library.load_error):
+        cached.cache_clear()

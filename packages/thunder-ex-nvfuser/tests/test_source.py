@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of definitions."""
+
+from __future__ import annotations
+
+import torch
+
+import thunder
+
+
+def test_a_program_that_can_be_read(device: str) -> None:
+    """Values have the trace's names, its lines are comments, half precision is converted at the borders."""
+    f = thunder.jit(lambda x, w: torch.exp(x * w).sum(1), executors=["nvfuser"])
+    f(torch.ones(4, 6, dtype=torch.bfloat16, device=device), torch.ones(6, dtype=torch.bfloat16, device=device))
+    (fusion,) = thunder.examine.fusions(f)
+    text = fusion.source
+    compile(text, "<source>", "exec")
+    for line in (
+        "    x = fd.define_tensor(sizes=[4, 6], strides=[6, 1], dtype=DataType.BFloat16)",
+        "    x = fd.ops.cast(x, DataType.Float)",
+        "fd.ops.broadcast_in_dim(w, [4, 6], [1])",
+        "    # t",
+        "fd.ops.exp(",
+        ", [1], False)",
+        "    fd.add_output(fd.ops.cast(",
+        'if __name__ == "__main__":',
+    ):
+        assert line in text, text
+    assert fusion.template == "nvFuser's" and fusion.executor == "nvfuser"

@@ -94,3 +94,48 @@ def test_wrong_sizes() -> None:
         thunder.jit(lambda x: torch.gru(x, torch.zeros(1, 2, 4), weights, True, 1, 0.0, False, False, False))(
             torch.ones(5, 2, 2)
         )
+
+
+class Tagger(nn.Module):
+    """Reads sentences of several lengths."""
+
+    def __init__(self, kind: type[nn.RNNBase], sort: bool):
+        super().__init__()
+        self.core = kind(3, 4, num_layers=2, batch_first=True, bidirectional=True)
+        self.sort = sort
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        rnn = nn.utils.rnn
+        packed = rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=not self.sort)
+        out, state = self.core(packed)
+        padded, found = rnn.pad_packed_sequence(out, batch_first=True, padding_value=-1.0)
+        return padded, found, state
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.parametrize("sort", [True, False])
+def test_sequences_that_are_packed_inside(kind: type[nn.RNNBase], sort: bool) -> None:
+    """One program for all lengths, with gradients."""
+    torch.manual_seed(0)
+    net = Tagger(kind, sort).double()
+    jnet = thunder.jit(net)
+    for lengths in ([5, 4, 2], [3, 3, 1], [5, 1, 1]):
+        order = torch.tensor(lengths[::-1] if sort else lengths)
+        x = torch.randn(3, 5, 3, dtype=torch.float64, requires_grad=True)
+        found, expected = jnet(x, order), net(x, order)
+        torch.testing.assert_close(found, expected)
+        grads = [torch.autograd.grad(out[0].sin().sum(), [x, *net.parameters()]) for out in (found, expected)]
+        torch.testing.assert_close(*grads)
+    assert thunder.cache_misses(jnet) == 1
+
+
+def test_a_list_of_lengths() -> None:
+    """As constants of the program."""
+    net = nn.LSTM(3, 4)
+
+    def f(x: torch.Tensor) -> Any:
+        out, _ = net(nn.utils.rnn.pack_padded_sequence(x, [4, 2]))
+        return nn.utils.rnn.pad_packed_sequence(out, total_length=4)
+
+    x = torch.randn(4, 2, 3)
+    torch.testing.assert_close(thunder.jit(f)(x), f(x))

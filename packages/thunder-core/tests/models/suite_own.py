@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from zoo.checks import check_outputs, check_refused, check_training
+from zoo.checks import check_outputs, check_training
 from zoo.entry import Entry
-from zoo.own_models import MODELS, REFUSED
+from zoo.own_models import MODELS
 
 
 @pytest.mark.parametrize("entry", MODELS, ids=str)
@@ -19,9 +19,3 @@ def test_outputs(entry: Entry) -> None:
 def test_training(entry: Entry) -> None:
     """Losses, gradients and buffers in train mode are eager's."""
     check_training(entry)
-
-
-@pytest.mark.parametrize("entry", REFUSED, ids=str)
-def test_refused(entry: Entry) -> None:
-    """What depends on values is refused, and named."""
-    check_refused(entry)

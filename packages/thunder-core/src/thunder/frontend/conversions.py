@@ -9,7 +9,7 @@ for everybody but the program that is traced, they are what they stand for.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -17,6 +17,7 @@ from thunder.core.errors import TracingError
 from thunder.core.numbers import SymbolicNumber, converted
 from thunder.core.state import state
 from thunder.frontend.handle import Handle
+from thunder.frontend.packing import known_number
 from thunder.frontend.tracer import Tracer
 from thunder.frontend.unknown import asks_for_value
 
@@ -27,8 +28,11 @@ class AsksForNumber(TracingError):
     """The program converts a tensor to a number."""
 
 
-def convert_natively(what: str, tracer: Tracer, x: Any) -> NoReturn:
+def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
     """What Python's own conversion of a tensor comes to."""
+    number = known_number(tracer, x)
+    if number is not None and what == "int()":
+        return int(number)
     raise AsksForNumber(*asks_for_value(what).args)
 
 

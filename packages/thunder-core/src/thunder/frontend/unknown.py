@@ -26,10 +26,10 @@ from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.frontend import aliasing
 from thunder.frontend.opaque_symbols import RESULTS, opaque_symbol
-from thunder.frontend.tracer import Tracer
+from thunder.frontend.tracer import Tracer, needs_grad
 from thunder.transforms.dce import has_effect
 
-__all__ = ["HANDLERS", "asks_for_value", "number_checks", "positions"]
+__all__ = ["HANDLERS", "asks_for_value", "number_checks", "positions", "run", "unknown_size"]
 
 # Functions of torch, and what they give in a traced program; NotImplemented where torch's own answer is known.
 HANDLERS: dict[Any, Callable[..., Any]] = {}
@@ -140,7 +140,8 @@ def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, messa
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------
-def _size(low: int = 0, high: Any = None) -> Any:
+def unknown_size(low: int = 0, high: Any = None) -> Any:
+    """A size that only running tells."""
     from thunder.core.symbolic import symbols_of
 
     assert state.trace is not None
@@ -157,12 +158,12 @@ def _result(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
     return register
 
 
-def _run(tracer: Tracer, func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Runs one of torch's functions whose result's sizes are read off it. No gradient flows through any of them."""
+def run(tracer: Tracer, func: Any, x: Any, *args: Any, differentiable: bool = False, **kwargs: Any) -> Any:
+    """Runs one of torch's functions whose result's sizes are read off it."""
     value = aliasing.read(tracer.handle_of(x))
 
     def make() -> Any:
-        given = ltorch.detach(value) if is_inexact_dtype(value.dtype) else value
+        given = ltorch.detach(value) if is_inexact_dtype(value.dtype) and not differentiable else value
         out = opaque_symbol(func)(given, *tracer.unwrap(args), **tracer.unwrap(kwargs))
         seen: set[str] = set()
         for p in proxies_in(out):
@@ -174,13 +175,15 @@ def _run(tracer: Tracer, func: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
         return out
 
     plain = not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
+    grad = differentiable and torch.is_grad_enabled() and needs_grad(x)
     with tracer.recording():
-        return tracer.wrap(_once(tracer, f"{func.__name__} {args} {kwargs}", value, make) if plain else make())
+        made = _once(tracer, f"{func.__name__} {args} {kwargs}", value, make) if plain else make()
+        return tracer.wrap(made, requires_grad=grad)
 
 
 @_result(torch.nonzero)
 def _nonzero_result(input: TensorProxy) -> Any:
-    return TensorProxy(like=input, shape=(_size(0, math.prod(input.shape)), input.ndim), dtype=int64)
+    return TensorProxy(like=input, shape=(unknown_size(0, math.prod(input.shape)), input.ndim), dtype=int64)
 
 
 def _refuse_out(name: str, out: Any) -> None:
@@ -200,7 +203,7 @@ def _nonzero(tracer: Tracer, input: Any, *, as_tuple: bool = False, out: Any = N
     _refuse_out("nonzero", out)
     if _is_empty(input):
         return NotImplemented
-    found = _run(tracer, torch.nonzero, input if input.dtype is torch.bool else torch.ne(input, 0))
+    found = run(tracer, torch.nonzero, input if input.dtype is torch.bool else torch.ne(input, 0))
     return torch.unbind(found, 1) if as_tuple else found
 
 
@@ -230,7 +233,10 @@ def positions(tracer: Tracer, key: Any) -> Any:
 def _getitem(tracer: Tracer, x: Any, key: Any) -> Any:
     found = positions(tracer, key)
     if found is None:
-        return NotImplemented
+        from thunder.frontend.packing import first_of
+
+        first = first_of(tracer, x, key)
+        return NotImplemented if first is None else first
     _check_masks(x, key)
     return torch.Tensor.__getitem__(x, found)
 
@@ -260,7 +266,7 @@ def _masked_select(tracer: Tracer, input: Any, mask: Any, *, out: Any = None) ->
 def _unique_result(
     input: TensorProxy, return_inverse: bool, return_counts: bool, dim: int | None, inverse: tuple[Any, ...]
 ) -> Any:
-    n = _size(1, math.prod(input.shape) if dim is None else input.shape[dim])
+    n = unknown_size(1, math.prod(input.shape) if dim is None else input.shape[dim])
     shape = (n,) if dim is None else tuple([n if i == dim % input.ndim else m for i, m in enumerate(input.shape)])
     out = [TensorProxy(like=input, shape=shape)]
     if return_inverse:
@@ -288,29 +294,29 @@ def _unique_consecutive_shapes(
 
 @_handles(torch.unique, torch.Tensor.unique)
 def _unique(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
-    return NotImplemented if _is_empty(input) else _run(tracer, torch.unique, input, *args, **kwargs)
+    return NotImplemented if _is_empty(input) else run(tracer, torch.unique, input, *args, **kwargs)
 
 
 @_handles(torch.unique_consecutive, torch.Tensor.unique_consecutive)
 def _unique_consecutive(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
-    return NotImplemented if _is_empty(input) else _run(tracer, torch.unique_consecutive, input, *args, **kwargs)
+    return NotImplemented if _is_empty(input) else run(tracer, torch.unique_consecutive, input, *args, **kwargs)
 
 
 @_result(torch.bincount)
 def _bincount_result(input: TensorProxy, weights: TensorProxy | None = None, minlength: int = 0) -> Any:
     kind = int64 if weights is None else weights.dtype if weights.dtype is float32 else float64
-    return TensorProxy(like=input, shape=(_size(minlength),), dtype=kind)
+    return TensorProxy(like=input, shape=(unknown_size(minlength),), dtype=kind)
 
 
 @_handles(torch.bincount, torch.Tensor.bincount)
 def _bincount(tracer: Tracer, input: Any, weights: Any = None, minlength: int = 0) -> Any:
     weights = None if weights is None else weights.detach()
-    return _run(tracer, torch.bincount, input, weights, minlength)
+    return run(tracer, torch.bincount, input, weights, minlength)
 
 
 @_result(torch.repeat_interleave)
 def _repeated_result(repeats: TensorProxy, *, output_size: Any = None) -> Any:
-    return TensorProxy(like=repeats, shape=(_size() if output_size is None else output_size,), dtype=int64)
+    return TensorProxy(like=repeats, shape=(unknown_size() if output_size is None else output_size,), dtype=int64)
 
 
 @_handles(torch.repeat_interleave, torch.Tensor.repeat_interleave)
@@ -321,7 +327,7 @@ def _repeat_interleave(
     if not isinstance(counts, torch.Tensor) or output_size is not None or _is_empty(counts):
         return NotImplemented
     if repeats is None:
-        return _run(tracer, torch.repeat_interleave, input)
+        return run(tracer, torch.repeat_interleave, input)
     if dim is None:
         input, dim = input.reshape(-1), 0
     counts = counts.reshape(-1)
@@ -329,4 +335,4 @@ def _repeat_interleave(
         counts = counts.expand(input.shape[dim])
     elif counts.shape[0] != input.shape[dim]:
         raise RuntimeError("repeats must have the same size as input along dim")
-    return torch.index_select(input, dim, _run(tracer, torch.repeat_interleave, counts))
+    return torch.index_select(input, dim, run(tracer, torch.repeat_interleave, counts))

@@ -6,11 +6,8 @@ from __future__ import annotations
 from zoo import attention, cnns, generative, recurrent, tables
 from zoo.entry import Entry
 
-__all__ = ["MODELS", "REFUSED"]
+__all__ = ["MODELS"]
 
 MODELS: list[Entry] = [
     *cnns.MODELS, *recurrent.MODELS, *attention.MODELS, *generative.MODELS, *tables.MODELS
 ]  # fmt: skip
-
-# Those that thunder refuses, and why.
-REFUSED: list[Entry] = [*recurrent.REFUSED]

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from zoo.entry import Entry, Inputs
 
-__all__ = ["MODELS", "REFUSED"]
+__all__ = ["MODELS"]
 
 
 class Sequence(nn.Module):
@@ -97,12 +97,12 @@ def sequences(dtype: torch.dtype, seed: int, other: bool) -> Inputs:
 
 
 def of_lengths(*lengths: int) -> Any:
-    """Sequences of these lengths."""
+    """Sequences of these lengths, and others of other lengths."""
 
     def inputs(dtype: torch.dtype, seed: int, other: bool) -> Inputs:
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(len(lengths), max(lengths), 3, generator=generator, dtype=dtype)
-        return {"x": x, "lengths": torch.tensor(lengths)}
+        return {"x": x, "lengths": torch.tensor([max(1, n - other * i) for i, n in enumerate(lengths)])}
 
     return inputs
 
@@ -115,8 +115,6 @@ def phrases(dtype: torch.dtype, seed: int, other: bool) -> Inputs:
     return {"source": source, "target": torch.randint(1, 11, (2, 4), generator=generator)}
 
 
-PACKED_NOTE = "how many rows a packed sequence has depends on the lengths"
-
 MODELS: list[Entry] = [
     Entry("RNN", "RNN", lambda: Sequence(nn.RNN, nonlinearity="relu"), sequences),
     Entry("LSTM, two layers, dropout", "RNN", lambda: Sequence(nn.LSTM, num_layers=2, dropout=0.3), sequences),
@@ -128,10 +126,6 @@ MODELS: list[Entry] = [
     ),
     Entry("cells in a loop", "RNN", Cells, sequences),
     Entry("LSTM translator with attention", "RNN", Attentive, phrases),
+    Entry("GRU, packed", "RNN", lambda: Packed(True), of_lengths(5, 3, 2), retraces=False),
+    Entry("GRU, packed and unsorted", "RNN", lambda: Packed(False), of_lengths(2, 5, 3), retraces=False),
 ]  # fmt: skip
-REFUSED: list[Entry] = [
-    Entry("GRU, packed", "RNN", lambda: Packed(True), of_lengths(5, 3, 2), retraces=None, note=PACKED_NOTE),
-    Entry(
-        "GRU, packed and unsorted", "RNN", lambda: Packed(False), of_lengths(2, 5, 3), retraces=None, note=PACKED_NOTE
-    ),
-]

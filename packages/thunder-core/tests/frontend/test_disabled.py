@@ -323,3 +323,46 @@ def test_outside_of_programs_it_is_the_function():
 
     owner = Owner()
     assert owner.method(1) == (owner, 1) and owner.static(2) == 2 and owner.of_class(3) is Owner
+
+
+def test_legacy_backward_hooks():
+    """They are given nodes of torch's graph: the module runs as Python, those around it are programs."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.Sequential(nn.Linear(3, 2), nn.Tanh()))
+    seen = []
+    net[1][0].register_backward_hook(
+        lambda m, given, out: seen.append([None if g is None else g.clone() for g in given])
+    )
+    jnet = thunder.jit(net)
+    x = torch.randn(2, 3, requires_grad=True)
+    for _ in range(2):
+        for f in (net, jnet):
+            f(x).sum().backward()
+        torch.testing.assert_close(seen[-1], seen[-2])
+    assert len(seen) == 4
+    assert "thunder.jit(Sequential): 2 calls, 1 traced" in thunder.explain(jnet)
+
+
+def test_the_graph_of_what_is_computed_is_not_there():
+    def f(x):
+        assert x.grad_fn is None and x.is_leaf
+        y = x * 2
+        assert not y.is_leaf
+        return y, y.grad_fn
+
+    with pytest.raises(TracingError, match=r"grad_fn .*thunder\.disable"):
+        thunder.jit(f)(torch.ones(2, requires_grad=True))
+
+
+def test_scripted_functions():
+    scripted = torch.jit.script(nn.Linear(3, 3))
+    stays = thunder.disable(scripted)
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(thunder.jit(lambda x: stays(x) + 1)(x), scripted(x) + 1)
+
+    @torch.jit.script
+    def doubled(x):
+        return x * 2
+
+    with pytest.raises(TracingError, match=r"(?s)torch.jit.script.*test_disabled\.py"):
+        thunder.jit(lambda x: doubled(x) + 1)(x)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import contextvars
-import functools
 import gc
 import queue
 import sys
@@ -491,7 +490,6 @@ QUEUE: queue.Queue[Any] = queue.Queue()
 LOCAL = threading.local()
 RECEIVER = _receive([])
 next(RECEIVER)
-CACHE: Any = functools.lru_cache(maxsize=None)(lambda x: x)
 
 
 @pytest.mark.parametrize(
@@ -500,9 +498,8 @@ CACHE: Any = functools.lru_cache(maxsize=None)(lambda x: x)
         (lambda x: QUEUE.put(x), r"a deque in the attribute queue of a Queue"),
         (lambda x: setattr(LOCAL, "kept", x), r"the attribute kept of a threading\.local"),
         (lambda x: RECEIVER.send(x), r"a variable of the generator _receive"),
-        (lambda x: CACHE(x), r"lru_cache|a dict"),
     ],
-    ids=["queue", "threading.local", "generator", "lru_cache"],
+    ids=["queue", "threading.local", "generator"],
 )
 def test_a_tensor_that_is_left_somewhere_names_its_holder(keep: Any, holder: str) -> None:
     """And nothing of it stays."""
@@ -517,7 +514,6 @@ def test_a_tensor_that_is_left_somewhere_names_its_holder(keep: Any, holder: str
         QUEUE.get()
     RECEIVER.send(None)
     LOCAL.__dict__.clear()
-    CACHE.cache_clear()
 
 
 KEPT: contextvars.ContextVar[Any] = contextvars.ContextVar("KEPT")

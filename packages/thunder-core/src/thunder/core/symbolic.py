@@ -89,6 +89,14 @@ class Symbols:
         self.closed = False  # the program is done: what is asked now is answered, and assumed by nobody
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether another thread asks than the one that traces: it has found a number in an object that both know.
+
+        There it computes as the plain number that it is in this call.
+        """
+        return not self.closed and threading.get_ident() != self._thread
+
+    @property
     def constraints(self) -> list[Constraint]:
         """What was assumed, in order."""
         return list(self._constraints.values())

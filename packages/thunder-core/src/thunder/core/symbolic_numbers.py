@@ -78,15 +78,15 @@ class _Arithmetic(Node):
         return hash(self.symbols.specialize(self))
 
     def __repr__(self) -> str:
-        if state.frontend is not None and self.hint is not None:
-            return repr(self.symbols.specialize(self))  # the program itself asks
+        if self.hint is not None and (state.frontend is not None or self.symbols.is_elsewhere):
+            return repr(self.symbols.specialize(self))  # the program itself asks, or another thread's
         return self.text()
 
     def __str__(self) -> str:
         return repr(self)
 
     def __format__(self, spec: str) -> str:
-        if state.frontend is None:
+        if state.frontend is None and not self.symbols.is_elsewhere:
             return self.text()
         return format(self.symbols.specialize(self), spec)
 
@@ -136,10 +136,14 @@ def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., An
         return _float_operation(kind, fn, (a, b), self.symbols)
 
     def forward(self: Any, other: Any) -> Any:
+        if self.symbols.is_elsewhere:
+            return operation(self.hint, _hint(other))
         self, other = _of_one_program(self, _plain(other))
         return apply(self, self, other) if isinstance(self, SymbolicNumber) else operation(self, other)
 
     def backward(self: Any, other: Any) -> Any:
+        if self.symbols.is_elsewhere:
+            return operation(_hint(other), self.hint)
         self, other = _of_one_program(self, _plain(other))
         return apply(self, other, self) if isinstance(self, SymbolicNumber) else operation(other, self)
 
@@ -251,6 +255,8 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
           ">=": operator.ge}[relation]  # fmt: skip
 
     def compare(self: Any, other: Any) -> Any:
+        if self.symbols.is_elsewhere:
+            return fn(self.hint, _hint(other))
         self, other = _of_one_program(self, _plain(other))
         if not isinstance(self, SymbolicNumber):
             return fn(self, other)
@@ -355,6 +361,8 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         return int(self.symbols.specialize(self))
 
     def __neg__(self) -> Any:
+        if self.symbols.is_elsewhere:
+            return -self.hint
         return self.symbols.make({m: -c for m, c in self.poly.items()})
 
     def __pos__(self) -> Any:
@@ -478,15 +486,21 @@ class SymbolicFloat(_Arithmetic, torch.SymFloat):
         return isinstance(other, SymbolicFloat) and self.text() == other.text()
 
     def __neg__(self) -> Any:
+        if self.symbols.is_elsewhere:
+            return -self.hint
         return _float_operation("neg", operator.neg, (self,), self.symbols)
 
     def __pos__(self) -> Any:
         return self
 
     def __abs__(self) -> Any:
+        if self.symbols.is_elsewhere:
+            return abs(self.hint)
         return _float_operation("abs", abs, (self,), self.symbols)
 
     def _to_integer(self, kind: str, fn: Callable[..., Any]) -> Any:
+        if self.symbols.is_elsewhere:
+            return fn(self.hint)
         return self.symbols.operation(kind, (self,), None if self.hint is None else fn(self.hint))
 
     def __floor__(self) -> Any:

@@ -17,6 +17,7 @@ from thunder.core.errors import TracingError
 from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
+from thunder.frontend.disabled import RunsInPieces
 from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
 from thunder.frontend.guards import overlap
@@ -96,7 +97,7 @@ def acquire(
 
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(place_of(tensor), tensor, name)
         if dynamic:
-            symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic)
+            symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic, recorder.plants)
             symbolic.place_of = place_of
         try:
             with contextlib.ExitStack() as contexts:
@@ -151,6 +152,9 @@ def _run(
         writes += recorder.undo()
     if tracer.in_pieces is not None:
         raise tracer.in_pieces  # the program has caught it
+    reason = recorder.seeded(tracer.generators)
+    if reason is not None:
+        raise RunsInPieces(reason)
     for lifted in tracer.inputs:
         given = lifted.handle.given_attributes
         if given:
@@ -181,12 +185,14 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         annotate(error, _line_of(error))
         raise
     except RuntimeError as error:
-        if "TorchScript interpreter" in str(error):
-            raise TracingError(
-                "the program calls a function that torch.jit.script has compiled, into which thunder cannot see: call "
-                "the Python function that it was made of"
-            ) from error
-        raise
+        if "TorchScript interpreter" not in str(error):
+            raise
+        refusal = TracingError(
+            "the program calls a function that torch.jit.script has compiled, into which thunder cannot see: call the "
+            "Python function that it was made of, or leave it to Python (thunder.disable)"
+        )
+        annotate(refusal, _line_of(error))
+        raise refusal from error
 
 
 def _line_of(error: BaseException) -> SourceLine | None:

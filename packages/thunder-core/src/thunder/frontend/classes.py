@@ -12,6 +12,7 @@ from thunder.frontend import codes, kinds
 from thunder.frontend.hooks import ABSENT
 from thunder.frontend.kinds import is_library_class
 from thunder.frontend.places import Place
+from thunder.frontend.remembered import remembering
 from thunder.frontend.snapshots import AttributesSnapshot
 from thunder.frontend.values import UNSHADOWED, Values
 
@@ -87,6 +88,10 @@ class Classes(Values):
                 place = place.to("{}.__func__")
         if place in self._guarded:
             return
+        if isinstance(raw, staticmethod) and kinds.is_remembering(raw.__func__):
+            self.value(place, raw.__func__)
+            self.plants.plant(owner, name, raw, staticmethod(remembering(self, place, raw.__func__)))
+            return
         if isinstance(raw, staticmethod):
             raw = raw.__func__
         elif isinstance(raw, classmethod):
@@ -105,7 +110,7 @@ class Classes(Values):
             if isinstance(raw, types.FunctionType) or not hasattr(type(raw), "__get__"):
                 self.value(place, raw)
             else:
-                self.value(self._know_class(owner).to("{}.__dict__").item(name), raw)
+                self.value(self._know_class(owner).to("{}.__dict__").item(name), raw, holder=(owner, name))
 
     def _class_level_names(self) -> None:
         """Attributes that code reads of classes themselves (`type(self).K`, `cls.K`, `Config.K`): no hook sees it."""

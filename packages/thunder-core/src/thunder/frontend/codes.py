@@ -19,6 +19,7 @@ __all__ = [
     "VARIABLE",
     "attribute_names",
     "global_loads",
+    "imported_modules",
     "is_library",
     "nested_codes",
     "stored_globals",
@@ -29,6 +30,7 @@ _GLOBAL = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME") if name in d
 _ATTRIBUTE = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
 _STORE = {dis.opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL")}
 _LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
+_IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
 _DEREF = dis.opmap["LOAD_DEREF"]
 _EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
 _PUSH_NULL = dis.opmap.get("PUSH_NULL", -1)
@@ -68,6 +70,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     stored: set[str] = set()
     chain: tuple[str, ...] = ()
     last: tuple[str, str] | None = None  # what was loaded just before
+    imported: set[str] = set()
     names = code.co_names
     for op, argument in _instructions(code):
         name, now = "", None
@@ -87,12 +90,16 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
                 loads[chain] = None
         else:
             chain = ()
+            if op == _IMPORT:
+                imported.add(names[argument])
+            elif op == _IMPORT_FROM:
+                attributes[names[argument]] = None
             if op in _STORE:
                 stored.add(names[argument])
         if last is not None:
             uses.setdefault(last, set()).add(name)
         last = now
-    return tuple(loads), tuple(attributes), frozenset(stored), uses
+    return tuple(loads), tuple(attributes), frozenset(stored), uses, frozenset(imported)
 
 
 ATTRIBUTE, VARIABLE = "attribute", "variable"
@@ -118,6 +125,11 @@ def uses(code: CodeType, kind: str, name: str) -> set[str]:
     """What it does with an attribute or variable of that name: the attributes it takes of it, "" for anything else."""
     found: set[str] = set(_facts(code)[3].get((kind, name), ()))
     return found | {""} if name in code.co_consts else found
+
+
+def imported_modules(code: CodeType) -> frozenset[str]:
+    """The modules that it imports itself."""
+    return _facts(code)[4]  # type: ignore[no-any-return]
 
 
 def stored_globals(code: CodeType) -> frozenset[str]:

@@ -44,7 +44,7 @@ def disable(fn: Any = None) -> Any:
     """
     if fn is None:
         return disable
-    if isinstance(fn, torch.nn.Module):
+    if isinstance(fn, torch.nn.Module) and not isinstance(fn, torch.jit.ScriptModule):
         fn.forward = types.MethodType(disable(type(fn).forward), fn)
         return fn
     if isinstance(fn, type) and issubclass(fn, torch.nn.Module):
@@ -59,15 +59,15 @@ def disable(fn: Any = None) -> Any:
 
     def stays_python(*args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
-            leave_to_python(title)
+            leave_to_python(f"the program calls {title}, which thunder.disable keeps out of traces")
         return fn(*args, **kwargs)
 
     return functools.wraps(fn)(stays_python) if hasattr(fn, "__name__") else stays_python
 
 
-def leave_to_python(title: str) -> None:
+def leave_to_python(why: str) -> None:
     """Ends the trace. A program that catches the exception does not go on to be compiled either."""
-    reason = RunsInPieces(f"the program calls {title}, which thunder.disable keeps out of traces")
+    reason = RunsInPieces(why)
     tracer = state.frontend
     if isinstance(tracer, Tracer):
         tracer.in_pieces = reason
@@ -87,7 +87,7 @@ class Pieces:
         """`fn(*args, **kwargs)`, whose modules are programs."""
         self.calls += 1
         if isinstance(fn, torch.nn.Module):
-            return type(fn).__call__(self.piece(fn), *args, **kwargs)
+            return type(fn).__call__(fn if has_legacy_hooks(fn) else self.piece(fn), *args, **kwargs)
         if isinstance(fn, types.MethodType) and isinstance(fn.__self__, torch.nn.Module):
             return fn.__func__(self.piece(fn.__self__), *args, **kwargs)
         given = [self.piece(x) if isinstance(x, torch.nn.Module) else x for x in args]
@@ -129,6 +129,16 @@ class Pieces:
     def programs(self) -> list[JitFunction]:
         """Those of the modules, in the order in which they were first called."""
         return list(self._programs.values())
+
+
+def has_legacy_hooks(fn: Any) -> bool:
+    """Whether it is a module with hooks that are given nodes of torch's graph: it runs as Python, with all below it."""
+    if not isinstance(fn, torch.nn.Module):
+        return False
+    every: Any = torch.nn.modules.module
+    return (fn._is_full_backward_hook is False and bool(fn._backward_hooks)) or (
+        every._global_is_full_backward_hook is False and bool(every._global_backward_hooks)
+    )
 
 
 def _is_single(module: torch.nn.Module) -> bool:

@@ -204,11 +204,11 @@ class Epilogue:
     def _write(self, write: Write) -> None:
         target = self._target(write.place, write.target)
         if write.kind.startswith("delete"):
-            args: tuple[Any, ...] = (target, write.key)
+            args: tuple[Any, ...] = (target, specialized(write.key))
         elif write.key is None:
             args = (target, self.expression(write.value))
         else:
-            args = (target, write.key, self.expression(write.value))
+            args = (target, specialized(write.key), self.expression(write.value))
         self.trace.record(BoundSymbol(_EFFECTS[write.kind], args, {}, None))
 
     def _target(self, place: Place, thing: Any) -> Proxy:

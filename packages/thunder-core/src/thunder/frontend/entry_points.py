@@ -157,6 +157,37 @@ def _mask_detectors() -> list[tuple[Any, str, Any]]:
     return [(module, name, without_looking(getattr(module, name))) for module, name in private.mask_detectors()]
 
 
+def _flex_attention() -> list[tuple[Any, str, Any]]:
+    """Flex attention as its mathematics, in which the user's functions of scores are seen."""
+    found = private.flex_attention()
+    if found is None:
+        return []
+    module, name, mathematics = found
+    kernel = getattr(module, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (mathematics if state.frontend is not None else kernel)(*args, **kwargs)
+
+    return [(module, name, call)]
+
+
+def _initializers() -> list[tuple[Any, str, Any]]:
+    """`trunc_normal_`, which draws again until it likes what it has drawn: torch runs it whole."""
+    from thunder.frontend.special import truncated_normal
+
+    name = "_no_grad_trunc_normal_"
+    original = getattr(torch.nn.init, name, None)
+    if original is None:
+        return []
+
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.frontend is None:
+            return original(tensor, *args, **kwargs)
+        return truncated_normal(_tracer(), original, tensor, args, kwargs)
+
+    return [(torch.nn.init, name, call)]
+
+
 @contextmanager
 def replaced_entry_points() -> Iterator[None]:
     """Within it, what torch's overrides do not reach goes to the tracer of the program that calls it.
@@ -201,7 +232,7 @@ def replaced_entry_points() -> Iterator[None]:
     owners.append((torch, "compile", _uncompiled(torch.compile)))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
-    owners += _checkpointed() + number_checks() + _mask_detectors()
+    owners += _checkpointed() + number_checks() + _mask_detectors() + _flex_attention() + _initializers()
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

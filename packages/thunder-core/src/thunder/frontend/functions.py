@@ -115,6 +115,9 @@ class Functions(Classes):
         self._ran[id(code)] = code
         self._nested.update(id(c) for c in codes.nested_codes(code))
         self._loads(code, scope)
+        reason = kinds.imported_chance(code)
+        if reason is not None:
+            self._refuse(reason)
 
     def _function_ran(self, place: Place, fn: types.FunctionType) -> None:
         code = fn.__code__
@@ -148,6 +151,9 @@ class Functions(Classes):
             step.label = step.title = name
             found = self.reached[id(cell)].snapshots[0].before if id(cell) in self.reached else before
             self.value(step, found, holder=(cell, None) if found is before else None)
+            if isinstance(found, (types.ModuleType, type)):
+                for used in codes.uses(fn.__code__, codes.VARIABLE, name):
+                    self._attributes_of(step, found, (used,))
 
     def _scope(self, scope: dict[str, Any], place: Place | None = None) -> GlobalsSnapshot:
         """The snapshot of a module's globals."""
@@ -205,6 +211,9 @@ class Functions(Classes):
                 self.value(place, value)
                 if is_state(owner, name):
                     self._state(place, value)
+            elif isinstance(value, type) and kinds.is_of_today(value.__module__, name) is not None:
+                self._refuse(kinds.is_of_today(value.__module__, name) or "")
+                return
             elif isinstance(value, type) and not is_library_class(value):
                 raw = self._lookup(value, name)
                 if raw is not ABSENT:

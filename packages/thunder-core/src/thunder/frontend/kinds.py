@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from thunder.core.symbol import Symbol
-from thunder.frontend.codes import is_library
+from thunder.frontend.codes import attribute_names, imported_modules, is_library
 from thunder.frontend.handle import Handle
 from thunder.frontend.snapshots import CONTAINERS, cell_value, dict_type
 
@@ -96,6 +96,11 @@ def _kind_of_class(cls: type) -> str:
     if cls.__module__.split(".")[0] in _DATA_LIBRARIES and hasattr(cls, "__dict__") and _is_python(cls):
         return "object"
     return "library" if _is_python(cls) else "opaque"
+
+
+def is_remembering(x: Any) -> bool:
+    """Whether it is a function under `functools.lru_cache`."""
+    return type(x) is _LRU
 
 
 def is_handle(x: Any) -> bool:
@@ -263,8 +268,34 @@ _CLOCKS = {
 }
 
 
+_CHANCE = {
+    "urandom": ("os",), "getrandom": ("os",), "uuid1": ("uuid",), "uuid4": ("uuid",), "token_bytes": ("secrets",),
+    "token_hex": ("secrets",), "randbelow": ("secrets",), "choice": ("secrets",),
+}  # fmt: skip
+_MODULES_OF_CHANCE = ("time", "random", "os", "uuid", "secrets", "numpy", "datetime")
+_OF_TODAY = ("now", "today", "utcnow")
+
+
+def imported_chance(code: types.CodeType) -> str | None:
+    """Why code that imports modules itself gives something else each time."""
+    for name in _MODULES_OF_CHANCE:
+        module = sys.modules.get(name) if name in imported_modules(code) else None
+        for used in attribute_names(code) if module is not None else ():
+            reason = is_of_today(name, used) or source_of_chance(module, used, getattr(module, used, None))
+            if reason is not None:
+                return reason
+    return None
+
+
+def is_of_today(owner: str, name: str) -> str | None:
+    """Why an attribute of a class of `datetime` gives something else each time."""
+    return f"the program reads a clock ({owner}.{name})" if owner == "datetime" and name in _OF_TODAY else None
+
+
 def source_of_chance(module: types.ModuleType, name: str, value: Any) -> str | None:
     """Why `module.name` gives something else each time; None where it does not."""
+    if module.__name__ in _CHANCE.get(name, ()):
+        return f"the program asks for something that differs each time ({module.__name__}.{name})"
     if module.__name__ == "random" and kind_of(value) in ("opaque", "method"):
         return f"the program draws from Python's random state (random.{name})"
     if module.__name__ == "numpy" and name == "random":

@@ -145,14 +145,23 @@ class Recorder(Functions):
     def undo(self) -> list[Write]:
         """Puts everything that was reached back as it was; what the program had made of it."""
         writes: list[Write] = []
-        if self.symbolic is not None:
-            self.symbolic.uproot()
+        self.plants.uproot()
         for reached in reversed(self.reached.values()):
             for snapshot in reached.snapshots:
                 writes += snapshot.undo()
         for scope in self._globals.values():
             writes += scope.undo()
         return writes
+
+    def seeded(self, used: Iterable[torch.Generator]) -> str | None:
+        """Why a program that draws from these generators cannot be traced, if so: it makes them, or seeds them."""
+        for generator, before in self._generators.values():
+            if not torch.equal(generator.get_state(), before):
+                generator.set_state(before)
+                return "the program sets the state of a torch.Generator"
+        if any(id(generator) not in self._generators for generator in used):
+            return "the program draws from a torch.Generator that it makes"
+        return None
 
     def alike(self, targets: Iterable[Place]) -> list[Place]:
         """Where objects stand that an effect is made to, and those that might be the same: they must stay different."""
@@ -172,6 +181,7 @@ class Recorder(Functions):
             self._functions,
             self.seen,
             self._strangers,
+            self._generators,
         ):
             kept.clear()  # type: ignore[attr-defined]
         self.tensors_read.clear()
@@ -179,12 +189,9 @@ class Recorder(Functions):
 
     def read(self, obj: Any, name: str) -> bool:
         """`obj.name` was read."""
-        if self.symbolic is None:
-            self._read(obj, name)
-            return False
-        before = self.symbolic.planted
+        before = len(self.plants)
         self._read(obj, name)
-        return self.symbolic.planted != before
+        return len(self.plants) != before
 
     def _read(self, obj: Any, name: str) -> None:
         reached = self.reached.get(id(obj))

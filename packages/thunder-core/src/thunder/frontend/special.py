@@ -8,6 +8,7 @@ language is traced through its Python source or becomes opaque (`dispatch.py`).
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +16,15 @@ import torch
 
 from thunder.core.errors import TracingError
 from thunder.core.numbers import undecided
+from thunder.core.proxies import TensorProxy
 from thunder.frontend import aliasing
 from thunder.frontend.conversions import convert_natively
 from thunder.frontend.handle import Handle
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.modes import attention_kernels, with_attention_kernels
+from thunder.frontend.opaque_symbols import DRAWS, RESULTS
 from thunder.frontend.reshaping import FORMS, reshape_in_place
-from thunder.frontend.tracer import Tracer
+from thunder.frontend.tracer import Tracer, asked_by_torch
 from thunder.frontend.unknown import HANDLERS, asks_for_value, positions
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
@@ -399,6 +402,27 @@ def _f_batch_norm(
     return _batch_norm(tracer, input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
+# -- initialization ---------------------------------------------------------------------------------------------------
+def truncated_normal(tracer: Tracer, original: Any, target: Any, args: Any, kwargs: Any) -> Any:
+    """`torch.nn.init.trunc_normal_`, by torch's function `original`."""
+    from thunder.frontend.opaque import call_opaque
+
+    with torch.no_grad():
+        return _write(
+            tracer, target, call_opaque(tracer, _truncated(original), (target, *args), kwargs), "trunc_normal_"
+        )
+
+
+@functools.cache
+def _truncated(original: Any) -> Any:
+    def trunc_normal(like: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(torch.empty_like(like), *args, **kwargs)
+
+    RESULTS[trunc_normal] = lambda like, *args, **kwargs: TensorProxy(like=like, requires_grad=False)
+    DRAWS[trunc_normal] = lambda *args, **kwargs: True
+    return trunc_normal
+
+
 # -- attention by the kernels that the user chooses -------------------------------------------------------------------
 @_special(torch.nn.functional.scaled_dot_product_attention)
 def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
@@ -481,6 +505,49 @@ def _get_data(tracer: Tracer, x: Any) -> Any:
     return tracer.handle_of(x).detach()
 
 
+def _get_grad_fn(tracer: Tracer, x: Any) -> Any:
+    handle = tracer.handle_of(x)
+    if _is_leaf(tracer, handle):
+        return None
+    _leave_hooks_to_python(tracer)
+    if asked_by_torch():
+        return None
+    raise TracingError(
+        "the program asks for the grad_fn of a tensor that it computes, which is a node of torch's graph that a "
+        "compiled program does not have: ask for requires_grad, or put the line into a function that stays Python "
+        "(thunder.disable)"
+    )
+
+
+def _is_leaf(tracer: Tracer, x: Any) -> bool:
+    handle = tracer.handle_of(x)
+    if not handle._needs_grad:
+        return True
+    return any(lifted.handle is handle and lifted.tensor.is_leaf for lifted in tracer.inputs)
+
+
+def _leave_hooks_to_python(tracer: Tracer) -> None:
+    """Where it is a module with a legacy hook (`register_backward_hook`) that asks: such a hook is given a node."""
+    from thunder.frontend.disabled import leave_to_python
+
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALLS_HOOKS:
+            name = type(frame.f_locals.get("self")).__name__
+            leave_to_python(f"the program calls a {name} with a legacy backward hook, which sees torch's own graph")
+        frame = frame.f_back
+
+
+def _code_that_calls_hooks() -> Any:
+    return next(
+        (c for c in torch.nn.Module._call_impl.__code__.co_consts if getattr(c, "co_name", "") == "inner"),
+        torch.nn.Module._call_impl.__code__,
+    )
+
+
+_CALLS_HOOKS = _code_that_calls_hooks()
+
+
 def _get_grad(tracer: Tracer, x: Any) -> Any:
     if isinstance(x, Handle):
         return None
@@ -490,7 +557,9 @@ def _get_grad(tracer: Tracer, x: Any) -> Any:
     )
 
 
-SPECIAL_PROPERTIES: dict[str, Callable[[Tracer, Any], Any]] = {"data": _get_data, "grad": _get_grad}
+SPECIAL_PROPERTIES: dict[str, Callable[[Tracer, Any], Any]] = {
+    "data": _get_data, "grad": _get_grad, "grad_fn": _get_grad_fn, "is_leaf": _is_leaf,
+}  # fmt: skip
 
 
 def set_property(tracer: Tracer, name: str, target: Any, value: Any) -> None:

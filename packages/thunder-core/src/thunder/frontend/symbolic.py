@@ -12,7 +12,6 @@ holds is replaced there by its symbol for as long as the program runs, so that n
 from __future__ import annotations
 
 import math
-import types
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,9 +20,8 @@ import torch
 
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.state import state
-from thunder.frontend.hooks import ABSENT
 from thunder.frontend.places import Argument, Place
-from thunder.frontend.snapshots import Snapshot, dict_type
+from thunder.frontend.planting import Plants
 
 if TYPE_CHECKING:
     from thunder.core.proxies import NumberProxy
@@ -116,26 +114,17 @@ class Number(NamedTuple):
     place: Place
 
 
-class _Planted(NamedTuple):
-    put: Callable[[Any], None]
-    get: Callable[[], Any]
-    target: Any
-    key: Any
-    before: Any
-    symbol: Any
-
-
 class Inputs:
     """The symbolic inputs of one run."""
 
-    def __init__(self, tracer: Tracer, dynamic: Dynamic):
+    def __init__(self, tracer: Tracer, dynamic: Dynamic, plants: Plants):
         self._tracer = tracer
         self.dynamic = dynamic
         self.place_of: Callable[[torch.Tensor], Place | None] = lambda tensor: None
         self.sizes: list[Size] = []
         self.numbers: list[Number] = []
         self.dims: dict[int, frozenset[int]] = {}  # by the ids of tensors
-        self._planted: list[_Planted] = []
+        self.plants = plants
         self._known: dict[Place, Any] = {}
 
     def dims_of(self, tensor: torch.Tensor) -> frozenset[int]:
@@ -168,12 +157,9 @@ class Inputs:
             self.numbers.append(Number(found.proxy, value, place))
         return found
 
-    # -- in the user's objects, while the program runs ----------------------------------------------------------------
     def plant(self, target: Any, key: Any, before: Any, symbol: Any) -> None:
         """Puts a symbol where the program finds a number."""
-        put, get = _access(target, key)
-        self._planted.append(_Planted(put, get, target, key, before, symbol))
-        put(symbol)
+        self.plants.plant(target, key, before, symbol)
 
     def stands_for(self, name: str) -> Any:
         """What takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
@@ -183,57 +169,9 @@ class Inputs:
             return TypeOf
         return CONVERSIONS.get(name) if self.dynamic.converts else None
 
-    def overlook(self, snapshots: Iterable[Snapshot]) -> None:
-        """Puts numbers for symbols that have been planted into snapshots: that is how things were."""
-        known = {id(planted.symbol): planted.before for planted in self._planted}
-        if not known:
-            return
-        for snapshot in snapshots:
-            before = snapshot.before
-            if isinstance(before, dict):
-                snapshot.before = {k: known.get(id(v), v) for k, v in before.items()}
-            elif isinstance(before, list):
-                snapshot.before = [known.get(id(v), v) for v in before]
-            elif id(before) in known:
-                snapshot.before = known[id(before)]
-
     def owns(self, number: Any) -> bool:
         """Whether a symbolic number is one of this run's."""
         return number.symbols is self._tracer.trace.info.get("symbols")
-
-    @property
-    def planted(self) -> int:
-        """How many symbols have been put into objects."""
-        return len(self._planted)
-
-    def uproot(self) -> None:
-        """Puts the numbers back, where the program has not assigned something else."""
-        for planted in reversed(self._planted):
-            if planted.get() is not planted.symbol:
-                continue
-            if planted.before is ABSENT:
-                del planted.target[planted.key]
-            else:
-                planted.put(planted.before)
-        self._planted.clear()
-
-
-def _access(target: Any, key: Any) -> tuple[Callable[[Any], None], Callable[[], Any]]:
-    if isinstance(target, types.CellType):
-        cell: Any = target
-        return lambda value: setattr(cell, "cell_contents", value), lambda: cell.cell_contents
-    if isinstance(target, dict):
-        base = dict_type(target)
-        return lambda value: base.__setitem__(target, key, value), lambda: base.get(target, key)
-    if isinstance(target, list):
-        return (
-            lambda value: list.__setitem__(target, key, value),
-            lambda: list.__getitem__(target, key) if key < list.__len__(target) else None,
-        )
-    return (
-        lambda value: object.__setattr__(target, key, value),
-        lambda: object.__getattribute__(target, key),
-    )
 
 
 class _LikeType(type):

@@ -44,7 +44,7 @@ try:
 except ImportError:
     MAYBE_VIEW = set()
 
-__all__ = ["Lifted", "Tracer", "annotate", "line_of_user", "user_line"]
+__all__ = ["Lifted", "Tracer", "annotate", "asked_by_torch", "line_of_user", "user_line"]
 
 
 def _folder(path: str | None) -> str:
@@ -79,6 +79,14 @@ def user_line() -> SourceLine | None:
             return found
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def asked_by_torch() -> bool:
+    """Whether it is Python of torch's that asks: the innermost frame that is not thunder's."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES[1]):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES[0])
 
 
 def annotate(error: BaseException, source: SourceLine | None) -> None:
@@ -125,6 +133,7 @@ class Tracer:
         self.uncacheable: str | None = None  # why this trace is good for one call only
         self.in_pieces: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
         self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
+        self.generators: list[torch.Generator] = []  # those that operations of the program are given
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
         self.parts: list[Part] = []  # those that are being traced to be transformed (`frontend/parts.py`)
         self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # their inputs: of what, and where it is batched
@@ -224,6 +233,9 @@ class Tracer:
             return kind(*[self.unwrap(i) for i in x])
         if isinstance(x, tuple):  # one of torch.return_types
             return kind([self.unwrap(i) for i in x])
+        if kind is torch.Generator:
+            self.generators.append(x)
+            return x
         if kind is torch.SymInt or kind is torch.SymFloat:
             x = x.node  # what C++ has made of a symbolic number
         if isinstance(x, SymbolicNumber) and x.symbols is not self.trace.info.get("symbols"):  # type: ignore[attr-defined]

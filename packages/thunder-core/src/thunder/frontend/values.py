@@ -16,8 +16,11 @@ import torch
 
 from thunder.core.numbers import SymbolicNumber
 from thunder.frontend import kinds
+from thunder.frontend.codes import is_library
 from thunder.frontend.hooks import ABSENT, ClassHooks, CodeWatch, Youth
 from thunder.frontend.places import Place
+from thunder.frontend.planting import Plants
+from thunder.frontend.remembered import remembering
 from thunder.frontend.snapshots import (
     TABLES,
     AttributesSnapshot,
@@ -74,6 +77,7 @@ class Values:
         self.tensors: dict[int, list[Place]] = {}
         self.tensors_read: list[tuple[Place, torch.Tensor]] = []
         self.unguardable: list[str] = []
+        self.plants = Plants()
         self.symbolic: Inputs | None = None  # where numbers of inputs are symbolic
         self.reached: dict[int, Reached] = {}
         self.has_modules = False
@@ -98,6 +102,7 @@ class Values:
         self._lookups: dict[tuple[type, str], Any] = {}
         self._globals: dict[int, GlobalsSnapshot] = {}
         self._cells: set[int] = set()
+        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}  # and their states before the run
 
     def _refuse(self, reason: str) -> None:
         if reason not in self.unguardable:
@@ -131,6 +136,8 @@ class Values:
                 self._check("value", place, value)
         elif kind == "identity":
             self._check("is", place, value)
+            if type(value) is torch.Generator:
+                self._generators.setdefault(id(value), (value, value.get_state()))
         elif kind == "tensor":
             self._tensor(place, value)
         elif id(value) in self.reached:
@@ -139,6 +146,8 @@ class Values:
                 self._check("same", place, known)
         else:
             getattr(self, f"_{kind}")(place, value, root)
+            if kind == "wrapper" and holder is not None:
+                self.plants.plant(*holder, value, remembering(self, place, value))
 
     def number(self, place: Place, value: Any) -> Any:
         """The symbol of a number that is an input. Its type is guarded."""
@@ -148,8 +157,7 @@ class Values:
         return self.symbolic.number(place, value)
 
     def _reach(self, place: Place, thing: Any, snapshots: list[Snapshot]) -> Reached:
-        if self.symbolic is not None:
-            self.symbolic.overlook(snapshots)
+        self.plants.overlook(snapshots)
         found = self.reached[id(thing)] = Reached(place, thing, snapshots)
         return found
 
@@ -211,6 +219,11 @@ class Values:
             self._weakly(place, value)
         except TypeError:
             self._opaque(place, value, root)
+            return
+        own = variables(value) or {}
+        for name, item in own.items():
+            if isinstance(item, types.FunctionType) and not is_library(item.__code__.co_filename):
+                self.value(place.variable(name), item)
 
     def _jitted(self, place: Place, value: Any, root: bool) -> None:
         """A jitted callable that the program calls: what it wraps is a part of the program."""

@@ -7,6 +7,7 @@ Everything else goes by torch's documented interface, or by this file.
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -194,6 +195,15 @@ def function_transforms() -> list[tuple[Any, str, str]]:
         (eager_transforms, "_jvp_with_argnums", "run_jvp"),
     ]
     return [place for place in places if hasattr(place[0], place[1])]
+
+
+def flex_attention() -> tuple[Any, str, Any] | None:
+    """Where torch calls the kernel of flex attention, and the function that is its mathematics, in torch's Python."""
+    module: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    mathematics: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
+    if not hasattr(module, "flex_attention_hop") or not hasattr(mathematics, "math_attention"):
+        return None  # nobody has imported it
+    return module, "flex_attention_hop", mathematics.math_attention
 
 
 def mask_detectors() -> list[tuple[Any, str]]:

@@ -43,7 +43,7 @@ class Rotary(nn.Module):
         self.base = 3.0
         self.helper = functools.cache(lambda n: torch.full((n,), 2.0))
 
-    @functools.lru_cache
+    @functools.lru_cache  # noqa: B019  (programs do)
     def positions(self, n: int) -> torch.Tensor:
         return torch.arange(n) * self.base
 

@@ -35,7 +35,8 @@ def test_numbers_that_are_inputs_are_numbers_elsewhere() -> None:
         found = [
             type(s.rate * 2), type(s.step + 1), type(-s.step), type(1 - s.rate), type(s.table["k"] // 2),
             type(SCALE**2), type(abs(s.rate)), type(s.step / 2), type(s.rate < 1), type(f"{s.step}"),
-            len(range(s.step)) == s.step, float(torch.ones((), dtype=torch.float64) * s.rate) == s.rate, torch.zeros(s.step).shape[0],
+            len(range(s.step)) == s.step, float(torch.ones((), dtype=torch.float64) * s.rate) == s.rate,
+            torch.zeros(s.step).shape[0],
         ]  # fmt: skip
         builtins.found_elsewhere = found  # type: ignore[attr-defined]
 

@@ -280,7 +280,9 @@ def imported_chance(code: types.CodeType) -> str | None:
     """Why code that imports modules itself gives something else each time."""
     for name in _MODULES_OF_CHANCE:
         module = sys.modules.get(name) if name in imported_modules(code) else None
-        for used in attribute_names(code) if module is not None else ():
+        if module is None:
+            continue
+        for used in attribute_names(code):
             reason = is_of_today(name, used) or source_of_chance(module, used, getattr(module, used, None))
             if reason is not None:
                 return reason

@@ -2,8 +2,8 @@
 """nvFuser's library: which wheel is here, whether it fits this torch, and how it is loaded.
 
 Wheels are built for one CUDA and one torch, which their names say. A wheel for a neighbouring torch is loaded where
-that was seen to be safe: with symbols bound when they are first called, as one that only a log line of several GPUs uses
-is missing. Nothing here imports torch or nvFuser before it is asked to: the probe imports this module.
+that was seen to be safe: with symbols bound when they are first called, as one that only a log line of several GPUs
+uses is missing. Nothing here imports torch or nvFuser before it is asked to: the probe imports this module.
 """
 
 from __future__ import annotations

@@ -234,6 +234,18 @@ def test_layers_with_one_mask(executor: Any, cudnn: Any) -> None:
     assert forward_of(jitted).count("cudnn_attention_forward(") == 3
 
 
+@pytest.mark.parametrize("f", [plain, lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m > 0)])
+def test_symbolic_lengths(f: Any, executor: Any, cudnn: Any) -> None:
+    """One program for all lengths; a plan for each is the kernels' affair."""
+    cudnn.refuses = True
+    jitted = thunder.jit(f, executors=[executor], cache="symbolic values")
+    for n in (8, 10, 13):
+        q, k, v = (torch.randn(2, 4, n, D, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        m = torch.randn(n, n)
+        torch.testing.assert_close(jitted(q, k, v, m), f(q, k, v, m), atol=3e-2, rtol=2e-2)
+    assert thunder.cache_misses(jitted) == 1
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_gradients_of_biases_that_nobody_wants(wanted: bool, executor: Any, cudnn: Any) -> None:
     """Are not computed."""

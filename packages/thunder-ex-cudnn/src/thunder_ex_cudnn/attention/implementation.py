@@ -13,7 +13,7 @@ from thunder.core.transforms import get_grad, put_grad, put_grads
 from thunder_ex_cudnn.attention import operators
 from thunder_ex_cudnn.machine import unusable_device
 
-__all__ = ["DTYPES", "bias_of", "register", "takes", "why_not_kinds"]
+__all__ = ["DTYPES", "added_by", "register", "takes", "why_not_kinds"]
 
 DTYPES = ("float16", "bfloat16")
 _TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
@@ -87,16 +87,22 @@ def takes(
     return True
 
 
+def added_by(mask: Any, dtype: Any) -> Any:
+    """What a mask adds to the scores."""
+    import thunder.torch as ltorch
+
+    return ltorch.to(ltorch.where(mask, 0.0, -math.inf), dtype) if mask.dtype is dtypes.bool8 else mask
+
+
 def bias_of(mask: Any, query: Any, key: Any) -> Any:
     """What a mask adds to the scores, with four dimensions and with all rows and columns."""
     import thunder.torch as ltorch
 
     if mask is None:
         return None
-    if mask.dtype is dtypes.bool8:
-        mask = ltorch.to(ltorch.where(mask, 0.0, -math.inf), query.dtype)
+    mask = added_by(mask, query.dtype)
     shape = (*([1] * (4 - mask.ndim)), *mask.shape)
-    if shape != tuple(mask.shape):
+    if mask.ndim < 4:
         mask = ltorch.reshape(mask, shape)
     full = (*shape[:2], query.shape[2], key.shape[2])
     return mask if shape == full else ltorch.expand(mask, full)

@@ -25,7 +25,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder_ex_cudnn.attention.implementation import bias_of, takes
+from thunder_ex_cudnn.attention.implementation import added_by, takes
 from thunder_ex_cudnn.attention.products import as_scores, as_weighted, is_product, ordered
 from thunder_ex_cudnn.attention.triangles import filled, side_of
 
@@ -244,10 +244,10 @@ class _Finder:
         """An attention that the executor takes; None where it does not."""
         import thunder.torch as ltorch
 
-        kind = (query.dtype, query.shape[2], key.shape[2], *((m.tensor.name, m.fill, m.negated) for m in masks))
+        kind = (query.dtype, *((m.tensor.name, m.fill, m.negated) for m in masks))
         mask = self.biases.get(kind)
         if mask is None and masks:
-            mask = bias_of(_joined(masks), query, key)
+            mask = added_by(_joined(masks), query.dtype)
         corner = side == "bottom-right" and query.shape[2] != key.shape[2]
         how: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
         if (corner and p) or takes(query, key, value, mask, p, side is not None, **how) is not True:

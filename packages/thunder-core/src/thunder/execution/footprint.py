@@ -168,6 +168,7 @@ class Run:
             try:
                 if not _runs_on_fakes(bsym):
                     raise NotImplementedError
+                assert bsym.sym.fn is not None
                 result = bsym.sym.fn(*args, **kwargs)
                 self._bind(bsym.output, result)
             except Exception:  # no kernel that runs without elements: it makes its results

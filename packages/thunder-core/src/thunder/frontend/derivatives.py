@@ -31,9 +31,8 @@ from thunder.transforms.checkpoint import anew
 from thunder.transforms.forward import Forward, pulled_back
 
 __all__ = [
-    "aux_leaves",
-    "check_cotangents", "check_differentiable", "grad_and_value", "jacfwd", "jacrev", "jvp", "located", "tensors_of",
-    "vjp", "with_aux",
+    "aux_leaves", "check_cotangents", "check_differentiable", "grad_and_value", "jacfwd", "jacrev", "jvp", "located",
+    "one_of", "tensors_of", "vjp", "with_aux",
 ]  # fmt: skip
 
 
@@ -171,7 +170,7 @@ def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: An
     first, *rest = values = part.read([value, *aux])
     pullback = Pullback(part, values)
     with part.transforming():
-        grads = pullback.gradients([(first, _one(first))])
+        grads = pullback.gradients([(first, one_of(first))])
     leaves = iter(part.give(grads))
     trees = tuple([pytree.tree_map(lambda x: next(leaves), inputs[i]) for i in chosen])
     found = trees if isinstance(argnums, tuple) else trees[0]
@@ -179,7 +178,8 @@ def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: An
     return (found, (value, pytree.tree_unflatten(part.give(rest), aux_spec))) if has_aux else (found, value)
 
 
-def _one(p: TensorProxy) -> Any:
+def one_of(p: TensorProxy) -> Any:
+    """The gradient of a number by itself."""
     with set_langctx("torch"):
         return ltorch.full((), 1.0, dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device))
 
@@ -387,7 +387,7 @@ def _rows(pullback: Pullback, out: TensorProxy, chunk_size: int | None) -> list[
     part = pullback.part
     trace = part.tracer.trace
     if not out.shape:
-        return pullback.gradients([(out, _one(out))])
+        return pullback.gradients([(out, one_of(out))])
     total = math.prod(out.shape)
     with trace.scope() as backward:
         arriving = TensorProxy(like=out)

@@ -101,12 +101,19 @@ def _register_hook(tracer: Tracer, x: Any, hook: Callable[[Any], Any]) -> Any:
     return register_tensor_hook(tracer, x, hook)
 
 
-@_special(torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad,
-          torch.Tensor.retain_grad)  # fmt: skip
+@_special(torch.autograd.grad)
+def _autograd_grad(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    from thunder.frontend.inner_gradients import gradients
+
+    return gradients(tracer, *args, **kwargs)
+
+
+@_special(torch.Tensor.backward, torch.autograd.backward, torch.Tensor.retain_grad)
 def _autograd(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     raise TracingError(
-        "backward(), torch.autograd.grad and hooks on tensors inside a traced function are not traced: return the loss "
-        "and differentiate outside (loss.backward() works on the result of a jitted function), or use thunder's grad"
+        "backward() and retain_grad() inside a traced function are not traced: return the loss and differentiate "
+        "outside (loss.backward() works on the result of a jitted function), or use torch.autograd.grad or thunder's "
+        "grad"
     )
 
 

@@ -183,6 +183,10 @@ class Tracer:
                 self._indexed[i] = scope, len(scope)
         return self._producers.get(value.name)
 
+    def forget_producers(self) -> None:
+        """Says that operations that were recorded have been replaced."""
+        self._indexed, self._producers = [], {}
+
     def sizes_are_symbolic(self, x: Any) -> bool:
         """Whether some size of a tensor that user code asks about is not known."""
         if type(x) is Handle:

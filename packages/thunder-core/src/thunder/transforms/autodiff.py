@@ -364,12 +364,14 @@ class JointTrace:
         `cotangents` are the gradients of outputs, by their names.
         """
         grads: dict[str, Any] = dict(cotangents)
+        names = [self.env.get(p.name, p).name for p in wrt]
+        found: dict[str, Any] = dict.fromkeys(names)  # of values that the program makes: complete when they are used
         with set_langctx("torch"):
             for block in reversed(self.blocks):
-                self._replay(block, grads)
-        return [grads.get(self.env.get(p.name, p).name) for p in wrt]
+                self._replay(block, grads, found)
+        return [grads.get(name, found[name]) for name in names]
 
-    def _replay(self, block: _Block, grads: dict[str, Any]) -> None:
+    def _replay(self, block: _Block, grads: dict[str, Any], wanted: dict[str, Any]) -> None:
         env, fresh, source = dict(block.names), block.fresh, block.source
         asked = [renamed(a, env, fresh).name for a in block.asked]
         if asked and grads.keys().isdisjoint(asked):
@@ -390,7 +392,9 @@ class JointTrace:
                 trace.record(op.substitute(env, fresh, source) if env else op)
         # An operation's result may be its input (in rules that pass it on): its gradient is used up before any new one.
         for name in asked:
-            grads.pop(name, None)
+            used = grads.pop(name, None)
+            if name in wanted:
+                wanted[name] = used
         for name, grad in put:
             before = grads.get(name)
             grads[name] = grad if before is None else self._sum(before, grad, trace)

@@ -16,7 +16,10 @@ import triton
 
 from thunder_ex_triton.machine import interpreting
 
-__all__ = ["Kernel", "blocks", "current_device", "current_stream", "is_watched", "kernel", "new_tensor", "power_of_two"]
+__all__ = [
+    "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks", "is_watched", "kernel", "new_tensor",
+    "power_of_two",
+]  # fmt: skip
 
 _MOST = 512  # how many kinds of launches a kernel remembers
 
@@ -108,9 +111,8 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def current_stream(device: int) -> int:
-    """The stream in which work of this device is put, as Triton's launchers want it."""
-    stream: int = triton.runtime.driver.active.get_current_stream(device)
+def _public_stream(device: int) -> int:
+    stream: int = torch.cuda.current_stream(device).cuda_stream
     return stream
 
 
@@ -132,6 +134,14 @@ try:
 except ImportError:
     _allocation = _public_allocation
 
+try:
+    from torch._C import _cuda_getCurrentRawStream as _stream
+except ImportError:
+    _stream = _public_stream
+
+#: The stream in which work of this device is put, as Triton's launchers want it.
+current_stream: Callable[[int], int] = _stream
+
 #: The index of the device that launches go to. (Only for use where a tensor of a GPU exists already.)
 current_device: Callable[[], int] = _no_device if interpreting() else _device
 
@@ -139,7 +149,25 @@ current_device: Callable[[], int] = _no_device if interpreting() else _device
 new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = _allocation
 
 
+#: Where Triton keeps what profilers want to be called around launches.
+hooks: Any = triton.knobs.runtime
+
+
 def is_watched() -> bool:
     """Whether a profiler wants to hear of launches, which Triton then has to make."""
-    runtime = triton.knobs.runtime
-    return any(getattr(hook, "calls", hook) for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook))
+    return any(getattr(hook, "calls", hook) for hook in (hooks.launch_enter_hook, hooks.launch_exit_hook))
+
+
+def direct(compiled: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What launches a compiled kernel, and its arguments between the stream and those of the kernel.
+
+    It is called with three sizes of the grid, the stream, these, and the kernel's arguments, tensors as addresses. For
+    the Triton whose launcher is known that is the launcher's own C function.
+    """
+    run = compiled.run
+    launch = getattr(run, "launch", None)
+    needs_memory = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
+    if triton.__version__.startswith("3.6.") and inspect.isbuiltin(launch) and not needs_memory:
+        ways = (run.launch_cooperative_grid, run.launch_pdl)
+        return launch, (compiled.function, *ways, None, None, compiled.packed_metadata, None, None, None)
+    return run, (compiled.function, compiled.packed_metadata, None, None, None)

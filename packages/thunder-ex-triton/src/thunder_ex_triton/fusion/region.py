@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -29,15 +29,9 @@ from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.readable import program
 from thunder_ex_triton.fusion.source import KernelSource, contiguous, kernels_of, module_text
 from thunder_ex_triton.fusion.space import Space, space_of
-from thunder_ex_triton.launch import (
-    Kernel,
-    blocks,
-    current_device,
-    current_stream,
-    is_watched,
-    new_tensor,
-    power_of_two,
-)
+from thunder_ex_triton.fusion.tiles import tiling
+from thunder_ex_triton.fusion.warm import Made, Step, warm_call
+from thunder_ex_triton.launch import Kernel
 from thunder_ex_triton.machine import interpreting
 
 __all__ = ["FusedRegion"]
@@ -72,12 +66,20 @@ class FusedRegion:
         self._sources([contiguous(p.shape) for p in self.inputs])
         self._programs: dict[Any, _Program] = {}
         self._begun: dict[Any, Future[_Program]] = {}
+        self._run: Callable[..., Any] = self._general
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
+        return self._run(*inputs)
+
+    def _general(self, *inputs: torch.Tensor) -> Any:
+        """A call with inputs of any strides."""
         key = tuple([x.stride() for x in inputs])
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = self._compile(key)
+        elif program.compiled and self._run == self._general:
+            usual = [None if s == contiguous(p.shape) else s for p, s in zip(self.inputs, key)]
+            self._run = program.warm(usual, self._general)
         return program(*inputs)
 
     def __repr__(self) -> str:
@@ -164,7 +166,10 @@ class _Program:
         partial: int,
         strides: Sequence[tuple[int, ...]],
     ):
+        self.name = region.name
         self.outputs = [(tuple(p.shape), s, to_torch_dtype(p.dtype)) for p, s in zip(region.outputs, strides)]
+        self.inputs = len(region.inputs)
+        self.scratch: list[Made] = []
         self.device = device
         order = [p.name for p in (*region.inputs, *region.outputs)]
         by_name: dict[str, Any] = {p.name: p for op in region.operations for p in op.flat_outs}
@@ -172,58 +177,56 @@ class _Program:
         for name in scratch:
             wide = torch.float64 if by_name[name.removesuffix("_part")].dtype.bytes == 8 else torch.float32
             shape = (partial, region.space.columns)
-            self.outputs.append((shape, contiguous(shape), wide))
-        self.given_back = len(region.outputs)
+            self.scratch.append((shape, contiguous(shape), wide))
         place = {n: i for i, n in enumerate([*order, *scratch])}
-        self.compiled: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
+        self.compiled: list[Any] = []  # by Triton, for addresses that are multiples of 16
+        self.run: Callable[..., Any] = self._first
         self.steps = [
             (k.kernel, k.grid, tuple(place[n] for n in (*k.source.reads, *k.source.writes)), k.numbers, k.warps)
             for k in launches
         ]
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        if self.device.index == current_device():
-            made = self._run(inputs)
-        elif self.device.type == "cuda":
-            with torch.cuda.device(self.device):
-                made = self._run(inputs)
-        else:
-            made = [torch.empty_strided(*x[:2], dtype=x[2]) for x in self.outputs]
-            tensors = [*inputs, *made]
-            for kernel, grid, places, numbers, warps in self.steps:
-                kernel(grid, tuple([tensors[i] for i in places]), numbers, warps)
-        return tuple(made[: self.given_back])
+        return self.run(*inputs)
 
-    def _run(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """On the current device."""
-        made = [new_tensor(shape, strides, dtype) for shape, strides, dtype in self.outputs]
-        self._launch([*inputs, *made])
+    def warm(
+        self, layouts: Sequence[tuple[int, ...] | None] | None, otherwise: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The function for warm calls; it looks at the strides of its inputs if it is told `layouts` (`warm_call`)."""
+        steps = [Step(c, grid, places, n) for c, (_, grid, places, n, _) in zip(self.compiled, self.steps)]
+        made = self.outputs, self.scratch
+        return warm_call(self.name, self.inputs, layouts, *made, steps, self.device.index, otherwise)
+
+    def _first(self, *inputs: torch.Tensor) -> Any:
+        """Launches as Triton does, until all is compiled for the addresses that tensors usually have."""
+        made = self._launch(*inputs)
+        if self.compiled:
+            self.run = self.warm(None, self._launch)
         return made
+
+    def _launch(self, *inputs: torch.Tensor) -> Any:
+        """Launches the kernels one after the other, as Triton does."""
+        if self.device.type != "cuda":
+            return self._launch_there(inputs)
+        with torch.cuda.device(self.device):
+            return self._launch_there(inputs)
+
+    def _launch_there(self, inputs: Sequence[torch.Tensor]) -> Any:
+        made = [torch.empty_strided(*x[:2], dtype=x[2], device=self.device) for x in (*self.outputs, *self.scratch)]
+        tensors = [*inputs, *made]
+        compiled = []
+        for kernel, grid, places, numbers, warps in self.steps:
+            compiled.append(kernel.compiled(grid, tuple([tensors[i] for i in places]), numbers, warps))
+        if not interpreting() and not any(x.data_ptr() & 15 for x in tensors):
+            self.compiled = compiled
+        return tuple(made[: len(self.outputs)])
 
     def compile_ahead(self, inputs: Sequence[torch.dtype]) -> None:
         """Compiles the kernels for aligned addresses without launching them."""
-        dtypes = [*inputs, *(dtype for _, _, dtype in self.outputs)]
+        dtypes = [*inputs, *(dtype for _, _, dtype in (*self.outputs, *self.scratch))]
         with torch.cuda.device(self.device):
             for kernel, grid, places, numbers, warps in self.steps:
                 kernel.compile_ahead(grid, tuple([dtypes[i] for i in places]), numbers, warps)
-
-    def _launch(self, tensors: list[torch.Tensor]) -> None:
-        """Launches the kernels one after the other: sizes and strides are fixed, addresses may be aligned or not."""
-        addresses = [x.data_ptr() for x in tensors]
-        aligned = tuple([a & 15 for a in addresses])
-        known = self.compiled.get(aligned)
-        if known is None or is_watched():
-            self.compiled[aligned] = [
-                (kernel.compiled(grid, tuple([tensors[i] for i in places]), numbers, warps), grid, places, numbers)
-                for kernel, grid, places, numbers, warps in self.steps
-            ]
-            return
-        stream = current_stream(self.device.index)
-        for found, grid, places, numbers in known:
-            found.run(
-                *grid, 1, stream, found.function, found.packed_metadata, None, None, None,
-                *[addresses[i] for i in places], *numbers,
-            )  # fmt: skip
 
 
 def _launches(
@@ -232,43 +235,11 @@ def _launches(
     """How each kernel is launched, and how many programs leave sums of columns behind."""
     out, partial = [], 0
     for source in sources:
-        kernel = Kernel(getattr(module, source.name))
-        if source.template == "elements":
-            block = min(1024, power_of_two(space.rows))
-            out.append(_Launch(kernel, source, (blocks(space.rows, block), 1), (block,), 4))
-        elif source.template == "rows":
-            wide = power_of_two(space.columns)
-            rows = max(1, min(2048 // wide, power_of_two(space.rows)))
-            out.append(_Launch(kernel, source, (blocks(space.rows, rows), 1), (rows, wide), _warps(rows * wide)))
-        elif source.template == "columns":
-            sums = len(source.writes) - len({*source.writes} & given)
-            rows, wide, programs, warps = _column_tiles(space, sums, multiprocessors)
-            partial = programs[0]
-            out.append(_Launch(kernel, source, programs, (rows, wide), warps))
-        else:
-            rows, wide = min(power_of_two(partial), 64), min(power_of_two(space.columns), 32)
-            out.append(_Launch(kernel, source, (blocks(space.columns, wide), 1), (partial, rows, wide), 4))
+        sums = len(source.writes) - len({*source.writes} & given)
+        programs, numbers, warps = tiling(source, space, multiprocessors, partial)
+        out.append(_Launch(Kernel(getattr(module, source.name)), source, programs, numbers, warps))
+        partial = programs[0] if sums else partial
     return out, partial
-
-
-def _column_tiles(space: Space, sums: int, multiprocessors: int) -> tuple[int, int, tuple[int, int], int]:
-    """Rows and columns of a tile, how many programs share the rows and the columns, warps: measured on an H200."""
-    if space.by_row:
-        wide = power_of_two(space.columns)
-        rows = 2048 // wide if wide < 1024 else 2 if sums > 1 or wide >= 8192 else 1
-        rows = min(rows, max(1, 16384 // wide))
-        each = 4 if wide <= 2048 else 2 if wide <= 4096 else 1
-        warps = _warps(rows * wide // 2) if sums > 1 or wide < 4096 else 8 if wide == 4096 else 16
-        return rows, wide, (min(blocks(space.rows, rows), multiprocessors * each), 1), warps
-    wide = min(power_of_two(space.columns), 128)
-    rows = max(1, min(2048 // wide, power_of_two(space.rows)))
-    across = blocks(space.columns, wide)
-    return rows, wide, (min(blocks(space.rows, rows), max(1, multiprocessors * 32 // across)), across), 4
-
-
-def _warps(elements: int) -> int:
-    """How many warps hold a tile: measured on an H200."""
-    return 4 if elements <= 4096 else 8 if elements <= 8192 else 16
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, ta
 from thunder_ex_triton.fusion.index import Group, Index, address
 from thunder_ex_triton.fusion.philox import philox_words, uniform, uniform_tile
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.fusion.tiles import turns_pay
 from thunder_ex_triton.machine import interpreting
 
 __all__ = ["UNIFORM", "KernelSource", "contiguous", "kernels_of", "module_text"]
@@ -68,6 +69,9 @@ def _min(tile, axis: tl.constexpr):
 }
 
 
+_REDUCING = ("tl.sum(", "_max(", "_min(")
+
+
 class KernelSource(NamedTuple):
     """A kernel as text, with the names of the tensors that it reads and writes, in the order of its parameters."""
 
@@ -75,8 +79,11 @@ class KernelSource(NamedTuple):
     text: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    template: str  # "elements", "rows", "columns" or "finish"
+    template: str  # "elements", "rows", "turns", "columns" or "finish"
     titles: dict[str, str]  # what the trace calls values of the text
+    read: int = 0  # the bytes that it reads for an element of its space
+    tensors: int = 0  # how many tensors of the size of its space it reads, and tensors it writes
+    operations: int = 0  # how many lines compute something
 
 
 def module_text(kernels: Sequence[str]) -> str:
@@ -117,6 +124,7 @@ class _Writer:
         self.before: list[str] = []  # what does not depend on the row
         self.lines: list[str] = []
         self.reads: list[str] = []
+        self.tiles: dict[str, int] = {}  # of the tensors that it reads for each element, the bytes of one
         self.known: dict[Any, str] = {}
         self.depends: dict[str, frozenset[str]] = {}
         self.rounded: dict[str, str] = {}  # what rounded values were before
@@ -153,6 +161,8 @@ class _Writer:
                 return self.named(f"logistic({self.value(exponent, index, guard)})")
             operands = [self.value(a, index, guard) for a in operands_of(op)]
             text = write(op, *operands)
+            if sym is prims.div and self._is_sum_of_exponentials(op.args[1]):  # a division for each row is enough
+                text = f"({operands[0]} * {self.named(f'1.0 / {operands[1]}')})"
             if text is None:
                 raise Unfit(f"does not write {sym.name} of {x.dtype}")
             name = self.named(text)
@@ -167,13 +177,28 @@ class _Writer:
         if interpreting() or op.sym is not prims.div or compute_type(x.dtype) != "tl.float32":
             return None
         for sym, one in ((prims.div, 0), (prims.add, 0), (prims.exp, None), (prims.neg, None)):
-            made, _ = self.made_by.get(getattr(x, "name", ""), (None, 0))
+            made = self._made(x)
             if made is None or made.sym is not sym:
                 return None
             if one is not None and (isinstance(made.args[one], Proxy) or made.args[one] != 1):
                 return None
             x = made.args[-1]
         return x
+
+    def _made(self, x: Any) -> BoundSymbol | None:
+        """The operation that makes a value here."""
+        return self.made_by[x.name][0] if getattr(x, "name", None) in self.made_by else None
+
+    def _is_sum_of_exponentials(self, x: Any) -> bool:
+        """Whether a value is that of a row, and one of whose reciprocal can be taken."""
+        for sym in (prims.sum, prims.exp):
+            made = self._made(x)
+            while made is not None and made.sym is prims.broadcast_in_dim:
+                made = self._made(made.args[0])
+            if made is None or made.sym is not sym:
+                return False
+            x = made.args[0]
+        return not interpreting()
 
     def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
         """The value of an operation that only moves elements, or makes constants."""
@@ -238,6 +263,8 @@ class _Writer:
         """An element of an input."""
         if x.name not in self.reads:
             self.reads.append(x.name)
+        if math.prod(x.shape) == self.space.size:
+            self.tiles[x.name] = x.dtype.bytes
         offset = address(index, self.strides[x.name])
         masks = [f"{v}m" for v in ("x", "r") if _mentions(offset, v)]
         mask = " & ".join([*masks, *([guard] if guard else [])])
@@ -357,11 +384,7 @@ def kernels_of(
     writer = _Writer(operations, strides, space)
     stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
     if not space.by_column:
-        head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
-        head += _columns(space, whole=True)
-        body = [*head, *writer.before, *writer.lines, *stores]
-        writes = [p.name for p in outputs]
-        return [_kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)]
+        return [_rows(writer, [p.name for p in outputs], stores, integer)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
@@ -372,23 +395,36 @@ def kernels_of(
         tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
         accumulate.append(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]")
     start = [f"{part} = tl.zeros((1, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
-    loop = [
-        f"x = (row{integer} + tl.arange(0, XB))[:, None]",
-        f"xm = x < {space.rows}",
-        *writer.lines,
-        *stores,
-        *accumulate,
-    ]
     body = [
         "first = tl.program_id(0)", *_columns(space, whole=space.by_row), *start, *writer.before,
-        f"for row in range(first * XB, {space.rows}, tl.num_programs(0) * XB):",
-        *(f"    {line}" for line in loop),
+        *_in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
         *(f"tl.store({_pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
-    parameters = "XB: tl.constexpr, RB: tl.constexpr"
+    parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
     main = _kernel("columns", writer, writer.reads, writes, parameters, body)
     return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
+
+
+def _rows(writer: _Writer, writes: Sequence[str], stores: Sequence[str], integer: str) -> KernelSource:
+    """A program for each row, or few programs that take rows in turn."""
+    space = writer.space
+    reductions = sum(text.startswith(_REDUCING) for _, _, text in (line.partition(" = ") for line in writer.lines))
+    if turns_pay(space.columns, reductions, len(writer.tiles)):
+        turns = _in_turn(space, integer, [*writer.lines, *stores])
+        body = ["first = tl.program_id(0)", *_columns(space, whole=True), *writer.before, *turns]
+        parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
+        return _kernel("turns", writer, writer.reads, writes, parameters, body)
+    head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
+    body = [*head, *_columns(space, whole=True), *writer.before, *writer.lines, *stores]
+    return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
+
+
+def _in_turn(space: Space, integer: str, lines: Sequence[str]) -> list[str]:
+    """A loop over the rows of a program, the next of which are on their way."""
+    head = [f"x = (row{integer} + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
+    loop = f"for row in tl.range(first * XB, {space.rows}, tl.num_programs(0) * XB, num_stages=stages):"
+    return [loop, *(f"    {line}" for line in (*head, *lines))]
 
 
 def _elements(
@@ -491,4 +527,7 @@ def _kernel(
     pointers = ", ".join(f"p{i}" for i in range(len(reads) + len(writes)))
     name = f"fused_{template}"
     text = "\n".join(["@triton.jit", f"def {name}({pointers}, {parameters}):", *(f"    {x}" for x in lines), ""])
-    return KernelSource(name, text, tuple(reads), tuple(writes), template, writer.titles)
+    return KernelSource(
+        name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
+        tensors=len(writer.tiles) + len(writes), operations=len(body),
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warm calls of a region: a Python function written for it, that does what its launches need and nothing else.
+
+Programs of many small operations wait for the host, and in Python every look-up counts: so sizes, grids and what Triton
+compiled stand in the text, or are its globals. What the function was not written for (other strides, addresses that are
+no multiples of 16, a profiler that wants to hear of launches, another current device) it leaves to the general way.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+
+from thunder_ex_triton.launch import current_device, current_stream, direct, hooks, new_tensor
+
+__all__ = ["Step", "warm_call"]
+
+_ALIGNED = 128  # where each array in scratch memory begins, in bytes
+
+Made = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # shape, strides and dtype of a tensor to allocate
+
+
+class Step(NamedTuple):
+    """A launch: what Triton compiled, programs, its tensors among inputs, outputs and scratch, its other arguments."""
+
+    compiled: Any
+    grid: tuple[int, int]
+    places: tuple[int, ...]
+    numbers: tuple[Any, ...]
+
+
+def warm_call(
+    name: str,
+    count: int,
+    layouts: Sequence[tuple[int, ...] | None] | None,
+    outputs: Sequence[Made],
+    scratch: Sequence[Made],
+    steps: Sequence[Step],
+    device: int,
+    otherwise: Callable[..., Any],
+) -> Callable[..., Any]:
+    """The function of a region's inputs, so many, that launches `steps` and gives its outputs.
+
+    `layouts` are the strides that inputs are to have, None where they are to be contiguous; without it they are known
+    to be right. `otherwise` is called where anything is not as it should be.
+    """
+    inputs = [f"i{n}" for n in range(count)]
+    results = [f"o{n}" for n in range(len(outputs))]
+    names: dict[str, Any] = {"new": new_tensor, "device": current_device, "stream_of": current_stream}
+    names.update(otherwise=otherwise, hooks=hooks, enter=hooks.launch_enter_hook, leave=hooks.launch_exit_hook)
+    conditions = [f"device() == {device}"]
+    for x, layout in zip(inputs, layouts or ()):
+        conditions.append(f"{x}.is_contiguous()" if layout is None else f"{x}.stride() == {layout}")
+    lines = [f"{x} = {_allocation(made, names)}" for x, made in zip(results, outputs)]
+    at, kept = _scratch(scratch, names)
+    lines += kept
+    addresses = [f"{x}.data_ptr()" for x in (*inputs, *results)]
+    lines += [f"a{n} = {address}" for n, address in enumerate(addresses)]
+    known = [*(f"a{n}" for n in range(len(addresses))), *at]
+    used = [f"a{n}" for n in range(len(inputs))]
+    unaligned = f"({' | '.join(used)}) & 15 or " if used else ""
+    launches = [_launch(i, step, known, names) for i, step in enumerate(steps)]
+    body = [
+        f"if {' and '.join(conditions)}:",
+        *(f"    {line}" for line in lines),
+        f"    if not ({unaligned}{_WATCHED}):",
+        f"        stream = stream_of({device})",
+        *(f"        {line}" for line in launches),
+        f"        return ({''.join(f'{x}, ' for x in results)})",
+        f"return otherwise({', '.join(inputs)})",
+    ]
+    text = "\n".join([f"def {name}({', '.join(inputs)}):", *(f"    {line}" for line in body), ""])
+    exec(_code(text), names)
+    function: Callable[..., Any] = names[name]
+    return function
+
+
+_WATCHED = "hooks.launch_enter_hook is not enter or hooks.launch_exit_hook is not leave or " + " or ".join(
+    f"getattr({hook}, 'calls', {hook})" if not hasattr(getattr(hooks, attribute), "calls") else f"{hook}.calls"
+    for hook, attribute in (("enter", "launch_enter_hook"), ("leave", "launch_exit_hook"))
+)
+
+
+def _allocation(made: Made, names: dict[str, Any]) -> str:
+    shape, strides, dtype = made
+    kind = str(dtype).replace(".", "_")
+    names[kind] = dtype
+    return f"new({shape}, {strides}, {kind})"
+
+
+def _scratch(scratch: Sequence[Made], names: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Where each array of scratch memory is, and the lines that allocate it: all of it at once."""
+    if not scratch:
+        return [], []
+    at, size = [], 0
+    for shape, _, dtype in scratch:
+        at.append(f"s + {size}")
+        size += -(-math.prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
+    return at, [f"held = {_allocation(((size,), (1,), torch.uint8), names)}", "s = held.data_ptr()"]
+
+
+def _launch(i: int, step: Step, known: Sequence[str], names: dict[str, Any]) -> str:
+    """The line that makes a launch."""
+    names[f"launch{i}"], fixed = direct(step.compiled)
+    arguments = [str(n) for n in (*step.grid, 1)] + ["stream"]
+    for j, x in enumerate(fixed):
+        if x is None or x is False:
+            arguments.append(repr(x))
+        else:
+            names[f"x{i}_{j}"] = x
+            arguments.append(f"x{i}_{j}")
+    arguments += [known[place] for place in step.places] + [repr(n) for n in step.numbers]
+    return f"launch{i}({', '.join(arguments)})"
+
+
+@functools.lru_cache(maxsize=4096)
+def _code(text: str) -> CodeType:
+    return compile(text, "<warm call>", "exec")

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of warm calls, with stand-ins for what only a GPU has; and how work is cut into tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import triton
+
+from thunder_ex_triton.fusion import warm
+from thunder_ex_triton.fusion.source import KernelSource
+from thunder_ex_triton.fusion.space import Space
+from thunder_ex_triton.fusion.tiles import tiling
+
+PART = ((3, 4), (4, 1), torch.float32)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What would be launched."""
+    found: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        warm, "new_tensor", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
+    )
+    monkeypatch.setattr(warm, "current_device", lambda: 0)
+    monkeypatch.setattr(warm, "current_stream", lambda device: 77)
+    monkeypatch.setattr(warm, "direct", lambda compiled: (lambda *args: found.append(args), (compiled, None)))
+    return found
+
+
+def function(layouts: Any) -> Callable[..., Any]:
+    """A warm call of two inputs, an output and two scratch arrays, in two launches."""
+    steps = [warm.Step("main", (5, 2), (0, 1, 2, 3, 4), (64,)), warm.Step("finish", (1, 1), (3, 4, 2), (8, 16))]
+    output = ((4, 4), (4, 1), torch.float32)
+    return warm.warm_call("Triton0", 2, layouts, [output], [PART, PART], steps, 0, lambda *inputs: "otherwise")
+
+
+def test_launches(launched: list[tuple[Any, ...]]) -> None:
+    """Each launch has its grid, the stream, what the launcher wants, addresses and numbers."""
+    a, b = torch.zeros(4, 4), torch.zeros(4, 4).t()
+    (made,) = function([None, (1, 4)])(a, b)
+    main, finish = launched
+    assert main[:6] == (5, 2, 1, 77, "main", None) and finish[:6] == (1, 1, 1, 77, "finish", None)
+    assert main[6:9] == (a.data_ptr(), b.data_ptr(), made.data_ptr()) and main[11:] == (64,)
+    assert finish[6:] == (*main[9:11], made.data_ptr(), 8, 16)
+    first, second = main[9:11]
+    assert second - first >= 48 and not (second - first) % 128, "scratch arrays lie apart, and aligned"
+
+
+def unusual(case: str) -> Iterator[Any]:
+    """Inputs for which the function was not written."""
+    a, b = torch.zeros(4, 4), torch.zeros(4, 4).t()
+    yield from {
+        "the first is not contiguous": (b, b), "the second has other strides": (a, a),
+        "an address is no multiple of 16": (torch.zeros(17)[1:].view(4, 4), b),
+    }[case]  # fmt: skip
+
+
+CASES = ["the first is not contiguous", "the second has other strides", "an address is no multiple of 16"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_it_was_not_written_for(launched: list[tuple[Any, ...]], case: str) -> None:
+    """Is left to the general way, and nothing is launched."""
+    assert function([None, (1, 4)])(*unusual(case)) == "otherwise"
+    assert not launched
+
+
+def test_profilers_see_launches(launched: list[tuple[Any, ...]]) -> None:
+    """With a hook in Triton every launch is Triton's own."""
+    a = torch.zeros(4, 4)
+    call = function(None)
+    hook = triton.knobs.runtime.launch_enter_hook
+    hook.add(print)
+    try:
+        assert call(a, a) == "otherwise"
+    finally:
+        hook.remove(print)
+    assert len(call(a, a)) == 1
+
+
+@pytest.mark.parametrize("columns", [1, 7, 96, 768, 2304, 4096, 8192, 14336, 20000, 32768])
+@pytest.mark.parametrize("template", ["elements", "rows", "turns", "columns", "finish"])
+def test_tiles(template: str, columns: int) -> None:
+    """Whatever the size, tiles are powers of two that cover what there is and fit into a multiprocessor."""
+    source = KernelSource("k", "", (), (), template, {}, read=8, tensors=3, operations=40)
+    for rows, by_row in ((1, True), (300, True), (100000, True), (5000, False)):
+        space = Space(rows * columns, 1) if template == "elements" else Space(rows, columns, by_row, not by_row)
+        programs, numbers, warps = tiling(source, space, 132, 200)
+        assert min(programs) >= 1 and warps in (4, 8, 16, 32)
+        tall, wide = (
+            (numbers[0], 1) if template == "elements" else numbers[-2:] if template == "finish" else numbers[:2]
+        )
+        assert not tall & (tall - 1) and not wide & (wide - 1)
+        if template == "elements" or template == "rows":
+            assert programs[0] * tall >= space.rows
+        if template in ("turns", "columns"):
+            assert (numbers[2] - 1) * tall * wide * source.read <= 200 * 1024
+        if template != "finish" and space.by_row and template != "elements":
+            assert wide >= columns
+        if template == "columns" and not by_row:
+            assert programs[1] * wide >= columns

@@ -29,7 +29,6 @@ class Call(NamedTuple):
     causal: str | None
     scale: float
     dropout_p: float
-    lengths: bool
     grad: tuple[Ints, Ints] | None = None
     out: tuple[Ints, Ints] | None = None
     bias_dtype: torch.dtype | None = None
@@ -79,16 +78,11 @@ class _Description:
 
 
 def _options(call: Call, d: _Description) -> dict[str, Any]:
-    """What is said of masks, lengths and dropout, alike in both directions; its tensors come in this order."""
+    """What is said of masks and dropout, alike in both directions; its tensors come in this order."""
     cudnn = library()
     how: dict[str, Any] = {"attn_scale": call.scale}
     if call.bias is not None:
         how["bias"] = d.input("bias", call.bias, call.bias_dtype or call.dtype)
-    if call.lengths:
-        batch = ((call.query[0][0], 1, 1, 1), (1, 1, 1, 1))
-        how["use_padding_mask"] = True
-        how["seq_len_q"] = d.input("lengths_q", batch, torch.int32)
-        how["seq_len_kv"] = d.input("lengths_kv", batch, torch.int32)
     if call.dropout_p:
         how["dropout"] = (call.dropout_p, d.number("seed"), d.number("offset"))
     if call.causal is not None:
@@ -116,7 +110,9 @@ def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
     out, stats = d.graph.sdpa(q, k, v, generate_stats=sums, **_options(call, d))
     d.output(out, *_out_layout(call), call.dtype)
     if sums:
-        d.output(stats, *_sums_layout(call), torch.float32)
+        shape, strides = _sums_layout(call)
+        d.output(stats, shape, strides, torch.float32)
+        d.outputs[-1] = (shape[:3], strides[:3], torch.float32)  # as callers have them
     return context.finish(d.graph, d.tensors, d.outputs)
 
 

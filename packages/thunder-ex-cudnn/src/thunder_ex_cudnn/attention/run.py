@@ -33,10 +33,6 @@ def _layout(x: Optional) -> Any:
     return None if x is None else (tuple(x.shape), x.stride())
 
 
-def _misaligned(tensors: Sequence[Tensor]) -> bool:
-    return any(x.data_ptr() & 15 for x in tensors)
-
-
 def _readable(tensors: Sequence[Tensor], bias: Optional) -> _Copied | None:
     which = [not fits(tuple(x.shape), x.stride(), x.element_size()) for x in tensors]
     which.append(bias is not None and bias.stride(3) != 1 and bias.shape[3] > 1)
@@ -53,7 +49,7 @@ def _copies(tensors: Sequence[Tensor], bias: Optional, found: Any) -> list[Any]:
     ]
 
 
-def _planned(here: Context, key: Any, tensors: Sequence[Tensor], bias: Optional, build: Any) -> Any:
+def _planned(here: Context, key: Any, call: Call, tensors: Sequence[Tensor], bias: Optional, sums: bool) -> Any:
     """What is kept under a key that was not known: a plan, what has to be copied, or None where cuDNN has no plan."""
 
     def make(here: Context) -> Any:
@@ -61,7 +57,7 @@ def _planned(here: Context, key: Any, tensors: Sequence[Tensor], bias: Optional,
         if copied is not None:
             return copied
         try:
-            return build(here)
+            return backward_plan(here, call) if call.grad is not None else forward_plan(here, call, sums=sums)
         except Unsupported as error:
             shapes = ", ".join(str(tuple(x.shape)) for x in tensors[:3])
             fallback.log.warning("attention of %s is left to torch: %s", shapes, error)
@@ -91,21 +87,18 @@ def _forward(
         causal, scale, dropout_p,
     )  # fmt: skip
     plan: Any = here.plans.get(kind, here)
-    tensors = (query, key, value)
     if plan is here:
-
-        def build(here: Context) -> Any:
-            layouts = (_layout(query), _layout(key), _layout(value), _layout(bias))
-            added = None if bias is None else bias.dtype
-            how = Call(query.dtype, *layouts, causal, scale, dropout_p, False, bias_dtype=added)
-            return forward_plan(here, how, sums=sums)
-
-        plan = _planned(here, kind, tensors, bias, build)
+        layouts = (_layout(query), _layout(key), _layout(value), _layout(bias))
+        added = None if bias is None else bias.dtype
+        call = Call(query.dtype, *layouts, causal, scale, dropout_p, bias_dtype=added)
+        plan = _planned(here, kind, call, (query, key, value), bias, sums)
     if plan is None:
         return None
-    seen = query.data_ptr() | key.data_ptr() | value.data_ptr() | (0 if bias is None else bias.data_ptr())
+    seen = query.data_ptr() | key.data_ptr() | value.data_ptr()
+    if bias is not None:
+        seen |= bias.data_ptr()
     if type(plan) is _Copied or seen & 15:
-        query, key, value, bias = _copies(tensors, bias, plan)
+        query, key, value, bias = _copies((query, key, value), bias, plan)
         return _forward(query, key, value, bias, causal, scale, dropout_p, seed, sums)
     made = _results(plan)
     options = () if bias is None else (bias,)
@@ -128,7 +121,7 @@ def attention_forward(
     made = _forward(query, key, value, bias, causal, scale, 0.0, None, True)
     if made is None:
         return fallback.forward(query, key, value, bias, causal, scale)
-    return made[0], made[1].squeeze(3)
+    return made[0], made[1]
 
 
 def dropout_forward(
@@ -142,7 +135,7 @@ def dropout_forward(
     made = _forward(query, key, value, bias, causal, scale, dropout_p, seed, True)
     if made is None:
         raise Unsupported(f"attention with dropout of a query of shape {tuple(query.shape)}")
-    return made[0], made[1].squeeze(3), seed
+    return made[0], made[1], seed
 
 
 # -- backward ----------------------------------------------------------------------------------------------------------
@@ -164,17 +157,16 @@ def _backward(
     plan: Any = here.plans.get(kind, here)
     tensors = (query, key, value, out, grad)
     if plan is here:
-
-        def build(here: Context) -> Any:
-            layouts = (_layout(query), _layout(key), _layout(value), _layout(bias))
-            further = (_layout(grad), _layout(out), None if bias is None else bias.dtype)
-            how = Call(query.dtype, *layouts, causal, scale, dropout_p, False, *further, bias_grad, deterministic)
-            return backward_plan(here, how)
-
-        plan = _planned(here, kind, tensors, bias, build)
+        layouts = (_layout(query), _layout(key), _layout(value), _layout(bias))
+        further = (_layout(grad), _layout(out), None if bias is None else bias.dtype)
+        call = Call(query.dtype, *layouts, causal, scale, dropout_p, *further, bias_grad, deterministic)
+        plan = _planned(here, kind, call, tensors, bias, False)
     if plan is None:
         return None
-    if type(plan) is _Copied or _misaligned(tensors) or (bias is not None and bias.data_ptr() & 15):
+    seen = query.data_ptr() | key.data_ptr() | value.data_ptr() | out.data_ptr() | grad.data_ptr()
+    if bias is not None:
+        seen |= bias.data_ptr()
+    if type(plan) is _Copied or seen & 15:
         query, key, value, out, grad, bias = _copies(tensors, bias, plan)
         return _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
     made = _results(plan)

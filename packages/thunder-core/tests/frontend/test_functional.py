@@ -675,3 +675,31 @@ def test_torch_func_around_jitted_functions() -> None:
     strict = thunder.jit(h, sharp_edges="error")
     with pytest.raises(RuntimeError, match=r"torch\.func is running.* Take thunder's transform of that name"):
         torch.func.grad(strict)(x[0])
+
+
+def test_forward_mode_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dual numbers go through a jitted function whose parameters require grad, which torch's Function would refuse."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).double()
+    f, x, t = thunder.jit(module), torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    same(f(x), module(x))
+    for run in (f, module, f):
+        with torch.autograd.forward_ad.dual_level():
+            out = torch.autograd.forward_ad.unpack_dual(run(torch.autograd.forward_ad.make_dual(x, t)))
+            found = (out.primal, out.tangent, *torch.autograd.grad(out.tangent.sum(), [*module.parameters()][:1]))
+        if run is f:
+            first = found
+    same(found, first)
+    monkeypatch.setattr("thunder.frontend.stages.SMALLEST", 1)
+    staged = thunder.jit(lambda x: module(x))
+    jacobian = torch.autograd.functional.jacobian
+    torch.autograd.grad(staged(x).sum(), [*module.parameters()])
+    for run in (f, staged, staged):
+        same(jacobian(run, x, vectorize=True, strategy="forward-mode"), jacobian(module, x))
+    g = thunder.jit(lambda x, p: ((x @ p).sin(), {"x": x, "y": [x[0], (x * 2).long()]}))
+    p = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, t)
+        y, rest = g(dual, p)
+        same(torch.autograd.forward_ad.unpack_dual(y).tangent, (t @ p) * (x @ p).cos())
+        assert rest["x"] is dual
+        same(torch.autograd.forward_ad.unpack_dual(rest["y"][0]).tangent, t[0])

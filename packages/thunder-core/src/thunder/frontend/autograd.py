@@ -24,7 +24,10 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.sizes import bytes_of
 from thunder.core.symbol import OpTags, proxies_in
 from thunder.core.trace import Trace
+from thunder.execution.claim import transform_for_execution
+from thunder.execution.memory import delete_last_used
 from thunder.executors.torchex.base import no_autocast
+from thunder.extend import get_always_executors
 from thunder.frontend.lock import collection_paused
 from thunder.frontend.stages import Begin, Stages, as_node, none_of, stages_of
 from thunder.torch.private import (
@@ -32,6 +35,7 @@ from thunder.torch.private import (
     clear_saved_tensors,
     executes,
 )
+from thunder.transforms.dce import dce
 from thunder.transforms.split import Split
 
 __all__ = ["Differentiable"]
@@ -63,6 +67,7 @@ class Differentiable:
         self._backward_traces: dict[Key, list[Trace]] = {}
         self._recorded: dict[Key, Differentiable | ThunderError] = {}
         self.ran: Key | Differentiable | None = None  # the backward program that ran last
+        self._native: Callable[..., Any] | None = None
         self._lay_out(*self.traces[-1].output)
         # Asking which gradients are wanted takes time itself.
         self.prunes = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= WORTH_ASKING
@@ -89,6 +94,7 @@ class Differentiable:
         own = _views_of_their_own(self.traces[-1], {p.name for p in split.outputs[: split.returned]})
         self.plain = self.plain and not own
         self.flatten = _flattener(output, position, hidden, self.single, own)
+        self._flatten_native = _flattener(output, position, hidden, self.single, set())
         # Saved are tensors and, where sizes are symbolic, numbers.
         self.tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
         self.numbers = [i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)]
@@ -106,6 +112,14 @@ class Differentiable:
 
     def __call__(self, *inputs: Any) -> Any:
         return self.run(*inputs)
+
+    def natively(self, *inputs: Any) -> Any:
+        """What the node gives, by torch's own operations: for transforms of torch's that look into them."""
+        if self._native is None:
+            claimed = transform_for_execution(dce(self.split.source), get_always_executors())[-1]
+            self._native = delete_last_used(claimed).python_callable(decorators=False)
+        output = self._native(*inputs)
+        return output if self.plain else self._flatten_native(output, _Nothing())
 
     # -- backward -----------------------------------------------------------------------------------------------------
     @property
@@ -187,6 +201,13 @@ class Differentiable:
         wrt = [p for p in trace.args if isinstance(p, TensorProxy) and p.name not in constant]
         split = Split(trace, self.split.executors, wrt, remat=self.remat)
         return Differentiable(split, self.compile, remat=self.remat, guarded=False)
+
+
+class _Nothing:
+    """Stands for what is saved where nothing is."""
+
+    def __getitem__(self, i: int) -> None:
+        return None
 
 
 def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]) -> str:
@@ -295,7 +316,7 @@ def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[...
     """What runs the forward program as a node of torch's graph, or as several."""
     forward, begin, gradient_of = _forward(d, program), _begin(d), d.gradient_of
     if d.stages is not None:
-        return d.stages.nodes(forward, begin)
+        return d.stages.nodes(forward, begin, d.natively)
 
     def backward(ctx: Any, *grads: Any) -> Any:
         found = begin(ctx, grads)
@@ -303,7 +324,7 @@ def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[...
 
     one = len(d.arriving) == 1 and d.guarded and not d.prunes and not d.numbers
     simple = one and gradient_of == list(range(len(gradient_of)))
-    return as_node("ThunderFunction", forward, _simple_backward(d, backward) if simple else backward)
+    return as_node("ThunderFunction", forward, _simple_backward(d, backward) if simple else backward, d.natively)
 
 
 def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:

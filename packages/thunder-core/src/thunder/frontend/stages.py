@@ -22,7 +22,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.sizes import bytes_of
 from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
-from thunder.torch.private import direct_apply, direct_backward
+from thunder.torch.private import differentiated_otherwise, direct_apply, direct_backward
 
 __all__ = ["Begin", "Stages", "as_node", "none_of", "stages_of"]
 
@@ -53,12 +53,17 @@ def stages_of(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int]]:
     return [sorted(stage) for stage in stages]
 
 
-def as_node(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """What applies a function of torch's autograd that has this forward and backward."""
+def as_node(
+    name: str, forward: Callable[..., Any], backward: Callable[..., Any], otherwise: Callable[..., Any]
+) -> Callable[..., Any]:
+    """What applies a function of torch's autograd that has this forward and backward.
+
+    Where torch asks for more than a backward, it is `otherwise`.
+    """
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type(name, (torch.autograd.Function,), members)
     direct_backward(function, backward)
-    return direct_apply(function)
+    return direct_apply(function, otherwise)
 
 
 def none_of(inputs: Sequence[Any], found: Any) -> Any:
@@ -107,7 +112,7 @@ class Stages:
         found = {i: x for stage in self.stages for i, x in zip(stage, _resume(steps))}
         return [found[i] for i in sorted(found)]
 
-    def nodes(self, forward: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+    def nodes(self, forward: Callable[..., Any], begin: Begin, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         """What runs a program, whose function is `forward(ctx, *inputs)`, as a chain of nodes."""
         own, *further = self._inputs
         relays = [(self._relay(i == len(further)), positions) for i, positions in enumerate(further, start=1)][::-1]
@@ -123,9 +128,11 @@ class Stages:
             link.steps = found  # type: ignore[attr-defined]
             return (None, link, *_taken(found))
 
-        first = as_node("ThunderFunction", run, backward)
+        first = as_node("ThunderFunction", run, backward, otherwise)
 
         def apply(*inputs: Any) -> Any:
+            if differentiated_otherwise():
+                return otherwise(*inputs)
             link: tuple[Any, ...] = ()
             for relay, positions in relays:
                 link = (relay(*link, *[inputs[i] for i in positions]),)
@@ -146,7 +153,7 @@ class Stages:
         def backward(ctx: Any, link: Any) -> Any:
             return _taken(link.steps) if last else (link, *_taken(link.steps))
 
-        return as_node("ThunderStage", forward, backward)
+        return as_node("ThunderStage", forward, backward, forward)
 
 
 def _taken(steps: Iterator[list[Any]]) -> tuple[Any, ...]:

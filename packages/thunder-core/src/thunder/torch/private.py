@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.utils._device
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "attention_order",
     "clear_saved_tensors",
     "current_device",
+    "differentiated_otherwise",
     "direct_apply",
     "direct_backward",
     "executes",
@@ -112,17 +114,22 @@ function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack
 functorch_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", _never)
 
 
-def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`function.apply`, for a function that torch.func's transforms refuse, without the Python that is there for them.
+def differentiated_otherwise() -> bool:
+    """Whether one of torch.func's transforms runs, or torch's forward mode, which look into operations."""
+    return functorch_active() or forward_ad._current_level >= 0
 
-    That Python costs more than all the rest. Within such a transform it is asked as ever.
+
+def direct_apply(function: type[torch.autograd.Function], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """`function.apply`, without the Python that is there for torch.func's transforms: it costs more than all the rest.
+
+    Within these transforms, and in torch's forward mode, it is `otherwise`.
     """
     direct = getattr(super(torch.autograd.Function, function), "apply", None)
     if not isinstance(direct, types.BuiltinFunctionType):
-        return function.apply  # type: ignore[no-any-return]
+        direct = function.apply
 
     def apply(*inputs: Any) -> Any:
-        return function.apply(*inputs) if functorch_active() else direct(*inputs)
+        return otherwise(*inputs) if functorch_active() or forward_ad._current_level >= 0 else direct(*inputs)
 
     return apply
 

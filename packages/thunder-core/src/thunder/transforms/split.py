@@ -45,6 +45,7 @@ class Split:
     """
 
     def __init__(self, trace: Trace, executors: Sequence[Executor], wrt: Sequence[TensorProxy], *, remat: str = "auto"):
+        self.source = trace
         self.wrt = list(wrt)
         self.executors = executors
         self._every: JointTrace | None = None

@@ -85,11 +85,12 @@ def _product(x: Any, dims: Any, keep: bool) -> Any:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "cast": lambda x, to: x.to(DTYPES[to]), "set": torch.clone, "broadcast_in_dim": _broadcast, "pad": _pad,
+    "cast": lambda x, to: torch.as_tensor(x).to(DTYPES[to]), "set": torch.clone, "pad": _pad,
+    "broadcast_in_dim": _broadcast,
     "reshape": lambda x, shape: x.reshape(shape), "permute": lambda x, dims: x.permute(dims), "slice": _slice,
     "squeeze": lambda x, dims: x.squeeze(dims), "stride_order": _stride_order, "cat": torch.cat,
     "full": lambda shape, value, to: torch.full(shape, value.item(), dtype=DTYPES[to]),
-    "iota": lambda n, start, step, to: torch.arange(start, start + n * step, step, dtype=DTYPES[to])[:n],
+    "iota": lambda n, start, step, to: torch.arange(int(n), dtype=DTYPES[to]) * step + start,
     "sum": _over(torch.sum), "max": _over(torch.amax), "min": _over(torch.amin), "prod": _product,
     "var": lambda x, dims, c, keep: torch.var(x, dims, correction=c),
     "var_mean": lambda x, dims, c, keep: torch.var_mean(x, dims, correction=c),
@@ -135,8 +136,13 @@ class FusionDefinition:
         self.inputs.append(node)
         return node
 
-    def define_scalar(self, value: Any, dtype: str) -> Node:
-        return Node(lambda values: torch.tensor(value, dtype=DTYPES[dtype]))
+    def define_scalar(self, *given: Any) -> Node:
+        value, dtype = given if len(given) == 2 else (None, *given)
+        if value is not None:
+            return Node(lambda values: torch.tensor(value, dtype=DTYPES[dtype]))
+        node = Node(lambda values: values[id(node)])
+        self.inputs.append(node)
+        return node
 
     def add_output(self, node: Node) -> None:
         self.outputs.append(node)

@@ -152,6 +152,30 @@ def test_views_alone_are_no_fusion(device: str) -> None:
     assert not thunder.examine.fusions(f)
 
 
+def test_symbolic_sizes(device: str) -> None:
+    """One trace, and one definition for each kind of layout, serve every length."""
+
+    def f(x: Any, w: Any) -> Any:
+        b, t, c = x.shape
+        y = F.rms_norm(x, (c,), w).reshape(b * t, c) * 2 + t
+        y = y.view(b, t, 2, c // 2).transpose(1, 2)
+        return (y + 1).sum(-1), torch.cat((y, -y), 1)[:, :, 1:] * (1.0 / t), torch.where(y > 0, y, t)
+
+    jitted = thunder.jit(f, executors=["nvfuser"], cache="symbolic values")
+    w = made(8, device=device)
+    defined = set()
+    for t in (3, 5, 7, 4, 9, 1, 2):
+        x = made(2, t, 8, device=device, seed=t)
+        for a, b in zip(jitted(x, w), f(x, w)):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
+        (fusion,) = [found for found in thunder.examine.fusions(jitted) if "where" in str(found.operations)]
+        defined.add(len(fusion.fn._programs))
+    assert max(defined) <= 2  # a length of 1 is a broadcast, another kind
+    assert thunder.cache_misses(jitted) <= 2
+    compile(fusion.source, "<source>", "exec")
+
+
 UNARY = ("exp", "sin", "tanh", "abs", "neg", "sqrt", "sigmoid", "erf", "floor", "relu", "log1p", "expm1", "sign")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "atan2")
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from thunder.core.proxies import TensorProxy
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.execution.regions import Region, flattened, fused, partition
@@ -41,7 +42,7 @@ class NvFusion(FusionExecutor):
             nonlocal count
             before, inner, after = without_views(region)
             operations = flattened(inner.operations, lambda op: _unfit(op) is None)
-            if not any(op.sym.id not in VIEWS for op in operations) or not inner.inputs or not self.get_fuel():
+            if not any(op.sym.id not in VIEWS for op in operations) or not _follow(inner) or not self.get_fuel():
                 return None
             fn = FusedRegion(f"nvFusion{count}", inner, operations)
             count += 1
@@ -51,6 +52,16 @@ class NvFusion(FusionExecutor):
             return [*before, whole, *after]
 
         return fused(trace, partition(trace, key, max_size=MOST_OPERATIONS), run, "Fusion by nvFuser")
+
+
+def _follow(region: Region) -> bool:
+    """Whether there is a tensor that comes in, and all sizes follow from what comes in."""
+    leaves = {p.name for p in region.inputs if isinstance(p, NumberProxy)}
+    tensors = [p for p in region.inputs if isinstance(p, TensorProxy)]
+    sizes = [d for p in tensors for d in p.shape if isinstance(d, SymbolicNumber)]
+    leaves |= {d.leaves[0].name for d in sizes if len(d.leaves) == 1 and d.same(d.leaves[0].symbol)}
+    made = [d for op in region.operations for p in op.tensors() for d in p.shape if isinstance(d, SymbolicNumber)]
+    return bool(tensors) and all(p.name in leaves for d in made for p in d.leaves)
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
@@ -63,24 +74,31 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         return "nvFuser has no such function"
     values: list[Any] = [*bsym.flat_args, *bsym.flat_outs]
     for p in values:
-        if not isinstance(p, TensorProxy):
-            return "works on what is no tensor"
-        reason = _unfit_tensor(p)
+        reason = _unfit_value(p)
         if reason is not None:
             return reason
-    if len({p.device for p in values}) > 1:
+    tensors = [p for p in values if isinstance(p, TensorProxy)]
+    if len({p.device for p in tensors}) > 1:
         return "works on several devices"
-    if any(isinstance(a, complex) for a in bsym.args):
+    if any(type(a) is complex for a in bsym.args):
         return "computes with complex numbers"
-    return None if entry(bsym, lambda p: p.name) is not None else f"nvFuser does not do that with {values[0].dtype}"
+    return None if entry(bsym, str) is not None else f"nvFuser does not do that with {tensors[0].dtype}"
+
+
+def _unfit_value(p: Any) -> str | None:
+    if isinstance(p, NumberProxy):
+        known = p.symbol is not None and p.symbol.hint is not None
+        return None if known else "has a number that only running tells"
+    return _unfit_tensor(p) if isinstance(p, TensorProxy) else "works on what is no tensor"
 
 
 def _unfit_tensor(p: TensorProxy) -> str | None:
     if p.ndim > MOST_DIMENSIONS:
         return f"has more than {MOST_DIMENSIONS} dimensions"
-    if any(type(d) is not int for d in p.shape):
-        return "works on a size that is only known at the call"
-    if 0 in p.shape:
+    sizes: tuple[Any, ...] = p.shape
+    if any(type(d) is not int and d.hint is None for d in sizes):
+        return "has a size that only running tells"
+    if any(type(d) is int and d == 0 for d in sizes):
         return "has no elements"
     if stored(p.dtype) is None:
         return f"{p.dtype} is no type of nvFuser's"

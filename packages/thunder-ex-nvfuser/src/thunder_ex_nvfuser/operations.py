@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from thunder.core import dtypes, prims
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import NumberProxy, TensorProxy
 
-__all__ = ["OPERATIONS", "VIEWS", "cast", "held", "number", "stored"]
+__all__ = ["OPERATIONS", "VIEWS", "cast", "held", "is_told_at_the_call", "number", "stored"]
 
 Write = Callable[[Any], str]
 Entry = Callable[[Any, Write], "str | None"]
@@ -42,6 +43,11 @@ def cast(text: str, to: str) -> str:
     return f"fd.ops.cast({text}, DataType.{to})"
 
 
+def is_told_at_the_call(x: Any) -> bool:
+    """Whether it is a number that is not known while definitions are written."""
+    return isinstance(x, (SymbolicNumber, NumberProxy))
+
+
 def number(value: Any, dtype: Any) -> str:
     """A number, as values of that dtype are computed with it."""
     if dtypes.is_float_dtype(dtype):
@@ -60,7 +66,8 @@ def _first(bsym: Any) -> Any:
 
 
 def _operand(bsym: Any, a: Any, write: Write) -> str:
-    return write(a) if isinstance(a, Proxy) else number(a, _first(bsym).dtype)
+    known = not isinstance(a, TensorProxy) and not is_told_at_the_call(a)
+    return number(a, _first(bsym).dtype) if known else write(a)
 
 
 def _call(name: str, *, floats: bool = False, bools: bool = True, halves: bool = True) -> Entry:
@@ -86,7 +93,7 @@ def _power(bsym: Any, write: Write) -> str | None:
     a, exponent = bsym.args
     if not _is_float(_first(bsym)):
         return None
-    if isinstance(exponent, (int, float)) and isinstance(a, Proxy):
+    if type(exponent) in (int, float) and isinstance(a, TensorProxy):
         if exponent in (2, 3):
             square = f"fd.ops.mul({write(a)}, {write(a)})"
             return square if exponent == 2 else f"fd.ops.mul({square}, {write(a)})"
@@ -100,11 +107,15 @@ def _where(bsym: Any, write: Write) -> str | None:
     if not isinstance(condition, TensorProxy):
         return None
     kind = bsym.output.dtype
-    typed = [
-        write(v) if isinstance(v, Proxy) else f"fd.define_scalar({number(v, kind)}, DataType.{held(kind)})"
-        for v in values
-    ]
+    typed = [write(v) if isinstance(v, TensorProxy) else _scalar(v, kind, write) for v in values]
     return f"fd.ops.where({write(condition)}, {', '.join(typed)})"
+
+
+def _scalar(value: Any, kind: Any, write: Write) -> str:
+    """A number of a dtype."""
+    if is_told_at_the_call(value):
+        return cast(write(value), held(kind))
+    return f"fd.define_scalar({number(value, kind)}, DataType.{held(kind)})"
 
 
 def _convert(bsym: Any, write: Write) -> str | None:
@@ -117,41 +128,43 @@ def _convert(bsym: Any, write: Write) -> str | None:
     return cast(cast(text, _TYPES[target]), held(target)) if target in _HALF else text
 
 
-def _sizes(shape: Any) -> str:
-    return str([int(n) for n in shape])
+def _sizes(shape: Any, write: Write) -> str:
+    return f"[{', '.join(write(n) if is_told_at_the_call(n) else str(int(n)) for n in shape)}]"
 
 
 def _slice(bsym: Any, write: Write) -> str | None:
     a, starts, ends, *rest = bsym.args
     strides = rest[0] if rest else bsym.kwargs.get("strides")
-    if strides is not None and any(s != 1 for s in strides):
+    if strides is not None and any(type(s) is not int or s != 1 for s in strides):
         return None
-    return f"fd.ops.slice({write(a)}, {_sizes(starts)}, {_sizes(ends)}, {_sizes([1] * a.ndim)})"
+    return f"fd.ops.slice({write(a)}, {_sizes(starts, write)}, {_sizes(ends, write)}, {[1] * a.ndim})"
 
 
 def _pad(bsym: Any, write: Write) -> str | None:
     a, value, config = bsym.args
-    if isinstance(value, Proxy) or any(low < 0 or high < 0 or between for low, high, between in config):
+    if is_told_at_the_call(value) or any(type(n) is not int or n < 0 for widths in config for n in widths):
+        return None
+    if any(between for _, _, between in config):
         return None
     widths = [n for low, high, _ in reversed(config) for n in (low, high)]
-    return f"fd.ops.pad({write(a)}, {widths}, fd.define_scalar({number(value, a.dtype)}, DataType.{held(a.dtype)}))"
+    return f"fd.ops.pad({write(a)}, {widths}, {_scalar(value, a.dtype, write)})"
 
 
 def _full(bsym: Any, write: Write) -> str | None:
     shape, value = bsym.args
-    if isinstance(value, (Proxy, complex)):
+    if type(value) is complex:
         return None
     kind = bsym.output.dtype
-    scalar = f"fd.define_scalar({number(value, kind)}, DataType.{held(kind)})"
-    rounded = f"fd.ops.full({_sizes(shape)}, {scalar}, DataType.{held(kind)})"
+    rounded = f"fd.ops.full({_sizes(shape, write)}, {_scalar(value, kind, write)}, DataType.{held(kind)})"
     return cast(cast(rounded, _TYPES[kind]), "Float") if kind in _HALF else rounded
 
 
 def _iota(bsym: Any, write: Write) -> str | None:
     kind, given = bsym.output.dtype, bsym.kwargs
-    if kind not in (dtypes.int64, dtypes.int32) or any(isinstance(given[k], Proxy) for k in ("start", "step")):
+    if kind not in (dtypes.int64, dtypes.int32):
         return None
-    return f"fd.ops.iota({int(bsym.args[0])}, {given['start']}, {given['step']}, DataType.{_TYPES[kind]})"
+    length, start, step = (_scalar(n, dtypes.int64, write) for n in (bsym.args[0], given["start"], given["step"]))
+    return f"fd.ops.iota({length}, {start}, {step}, DataType.{_TYPES[kind]})"
 
 
 def _reduction(name: str, *, integers: bool = True) -> Entry:
@@ -159,7 +172,7 @@ def _reduction(name: str, *, integers: bool = True) -> Entry:
         a, dims = bsym.args
         if not dims or not (_is_float(a) or (integers and a.dtype in (dtypes.int64, dtypes.int32))):
             return None
-        text = f"fd.ops.{name}({write(a)}, {_sizes(dims)}, False)"
+        text = f"fd.ops.{name}({write(a)}, {list(dims)}, False)"
         return cast(text, "Int32") if a.dtype is dtypes.int32 else text
 
     return entry
@@ -168,10 +181,12 @@ def _reduction(name: str, *, integers: bool = True) -> Entry:
 def _variance(name: str) -> Entry:
     def entry(bsym: Any, write: Write) -> str | None:
         (a, dims), correction = bsym.args, bsym.kwargs["correction"]
-        count = math.prod(a.shape[d] for d in dims)
-        if not dims or not _is_float(a) or int(correction) != correction or count <= correction:
+        sizes = [a.shape[d] for d in dims]
+        if not dims or not _is_float(a) or any(type(n) not in (int, float) for n in (correction, *sizes)):
             return None
-        return f"fd.ops.{name}({write(a)}, {_sizes(dims)}, {int(correction)}, False)"
+        if int(correction) != correction or math.prod(sizes) <= correction:
+            return None
+        return f"fd.ops.{name}({write(a)}, {list(dims)}, {int(correction)}, False)"
 
     return entry
 
@@ -181,21 +196,19 @@ def _named(*names: str, **how: Any) -> dict[Any, Entry]:
     return {getattr(prims, name).id: _call(name, **how) for name in names}
 
 
+def _view(name: str) -> Entry:
+    return lambda bsym, write: (
+        f"fd.ops.{name}({', '.join([write(bsym.args[0]), *(_sizes(given, write) for given in bsym.args[1:])])})"
+    )
+
+
 # Views and copies: where nothing else is done there is nothing to fuse.
 VIEWS: dict[Any, Entry] = {
-    prims.broadcast_in_dim.id: lambda bsym, write: (
-        f"fd.ops.broadcast_in_dim({write(bsym.args[0])}, {_sizes(bsym.args[1])}, {_sizes(bsym.args[2])})"
-    ),
-    prims.reshape.id: lambda bsym, write: f"fd.ops.reshape({write(bsym.args[0])}, {_sizes(bsym.args[1])})",
-    prims.view.id: lambda bsym, write: f"fd.ops.reshape({write(bsym.args[0])}, {_sizes(bsym.args[1])})",
-    prims.transpose.id: lambda bsym, write: f"fd.ops.permute({write(bsym.args[0])}, {_sizes(bsym.args[1])})",
-    prims.squeeze.id: lambda bsym, write: f"fd.ops.squeeze({write(bsym.args[0])}, {_sizes(bsym.args[1])})",
-    prims.slice.id: _slice,
-    prims.full.id: _full,
-    prims.iota.id: _iota,
-    prims.detach.id: lambda bsym, write: f"fd.ops.set({write(bsym.args[0])})",
-    prims.clone.id: lambda bsym, write: f"fd.ops.set({write(bsym.args[0])})",
-}
+    prims.broadcast_in_dim.id: _view("broadcast_in_dim"), prims.reshape.id: _view("reshape"),
+    prims.view.id: _view("reshape"), prims.transpose.id: _view("permute"), prims.squeeze.id: _view("squeeze"),
+    prims.slice.id: _slice, prims.full.id: _full, prims.iota.id: _iota, prims.detach.id: _view("set"),
+    prims.clone.id: _view("set"),
+}  # fmt: skip
 
 OPERATIONS: dict[Any, Entry] = {
     **_named(

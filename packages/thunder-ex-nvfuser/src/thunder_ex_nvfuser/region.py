@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region as a function of its inputs, which nvFuser compiles at the first call with inputs of each layout."""
+"""A region as a function of its inputs, which nvFuser compiles at the first call with inputs of each layout.
+
+Where the trace has symbolic sizes one definition serves all of them: nvFuser's extents are symbolic, and the sizes that
+the program computes are numbers that the call gives.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +17,37 @@ import torch
 
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
-from thunder.core.proxies import TensorProxy
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.execution.regions import Region
 from thunder.executors.torch_compile import program_of
 from thunder.torch.private import FakeTensorMode
 from thunder_ex_nvfuser.library import library
-from thunder_ex_nvfuser.source import definition, program
+from thunder_ex_nvfuser.source import Tensor, by_place, definition, order_of, program
 
 __all__ = ["FusedRegion", "contiguous"]
 
 # Definitions that are alike share what nvFuser compiled. It is kept by text, and dropped when it was not used for long.
 MOST_DEFINITIONS = 1024
-_layouts: dict[str, list[tuple[int, ...]]] = {}  # of the results, by the definition that lays them out in the usual way
+# How many combinations of sizes a region remembers.
+MOST_CALLS = 1024
 _defining = threading.Lock()  # nvFuser has one definition at a time that is being written
+_layouts: dict[str, list[tuple[int, ...]]] = {}  # of the results, by the definition that lays them out in the usual way
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of a contiguous tensor."""
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(int(n), 1)
-    return tuple(reversed(strides))
+    return _dense(shape, range(len(shape))[::-1])
+
+
+def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor whose elements lie side by side in that order."""
+    strides, step = [0] * len(shape), 1
+    for d in sorted(range(len(shape)), key=order.__getitem__):
+        strides[d] = step
+        step *= max(int(shape[d]), 1)
+    return tuple(strides)
 
 
 class FusedRegion:
@@ -47,16 +59,21 @@ class FusedRegion:
         self.name = self.__name__ = name
         self.region = region
         self.operations = list(operations)
-        self.inputs: list[TensorProxy] = list(region.inputs)  # type: ignore[arg-type]
+        self.tensors = [p for p in region.inputs if isinstance(p, TensorProxy)]
         self.outputs: list[TensorProxy] = list(region.outputs)  # type: ignore[arg-type]
-        self._programs: dict[Any, Callable[..., Any]] = {}
+        self.symbolic = len(self.tensors) < len(region.inputs) or any(
+            type(n) is not int for op in self.operations for p in op.tensors() for n in p.shape
+        )
+        self._calls: dict[Any, Callable[..., Any]] = {}
+        self._programs: dict[Any, _Program | None] = {}
 
-    def __call__(self, *inputs: torch.Tensor) -> Any:
-        key = tuple([x.stride() for x in inputs])
-        run = self._programs.get(key)
-        if run is None:
-            return self._first_call(key, inputs)
-        return run(inputs)
+    def __call__(self, *inputs: Any) -> Any:
+        if self.symbolic:
+            key = tuple([(x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs])
+        else:
+            key = tuple([x.stride() for x in inputs])
+        run = self._calls.get(key)
+        return self._first_call(key, inputs) if run is None else run(*inputs)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -64,30 +81,33 @@ class FusedRegion:
     @property
     def source(self) -> str:
         """What nvFuser is told of it, as a program that can be read and run."""
-        strides = [contiguous(p.shape) for p in self.inputs]
-        return program(
-            self.name, self.operations, list(zip(self.inputs, strides)), list(zip(self.outputs, self._layout(strides)))
-        )
 
-    def _layout(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """How its outputs lie in memory: as torch lays them out, which is asked with tensors that hold nothing."""
-        place = _by_place()
-        outputs = [(p, contiguous(p.shape)) for p in self.outputs]
-        text = definition(self.operations, list(zip(self.inputs, strides)), outputs, named=place)
-        if text not in _layouts:
-            with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-                inputs = [_like(p, s) for p, s in zip(self.inputs, strides)]
-                found = program_of(self.name, self.region).python_callable()(*inputs)
-            _layouts[text] = [tuple(x.stride()) for x in found]
-        return _layouts[text]
+        def hint(x: Any) -> Any:
+            return x.hint if isinstance(x, SymbolicNumber) else x
 
-    def _first_call(self, key: tuple[tuple[int, ...], ...], inputs: Sequence[torch.Tensor]) -> Any:
-        """Compiles it for this layout. What nvFuser cannot do after all torch does."""
-        outputs = list(zip(self.outputs, self._layout(key)))
-        text = definition(self.operations, list(zip(self.inputs, key)), outputs, named=_by_place())
+        inputs = [Tensor(p, shape := tuple(map(hint, p.shape)), contiguous(shape)) for p in self.tensors]
+        numbers = [p.symbol.hint for p in self.region.inputs if isinstance(p, NumberProxy)]
+        return program(self.name, self.operations, inputs, self._laid_out(inputs, numbers, hint))
+
+    def _first_call(self, key: Any, inputs: Sequence[Any]) -> Any:
+        """What runs calls with such inputs. What nvFuser cannot do after all torch does."""
+        if len(self._calls) >= MOST_CALLS:
+            self._calls.clear()
+        value = self._values(inputs)
+        tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+        given = [Tensor(p, tuple(x.shape), x.stride()) for p, x in zip(self.tensors, tensors)]
+        numbers = [x for x in inputs if not isinstance(x, torch.Tensor)]
+        kind = tuple(_kind(t) for t in given)
+        program = self._programs.get(kind)
+        if kind in self._programs or any(0 in t.shape for t in given):
+            run = self._by_torch if program is None else self._run_of(program, value)
+            self._calls[key] = run
+            return run(*inputs)
+        program = None
         try:
-            run: Any = _Program(text, to_torch_device(self.outputs[0].device), outputs)
-            result = run.first(inputs)
+            outputs = self._laid_out(given, numbers, value)
+            program = _Program(self, given, outputs)
+            result = program.first(tensors, value)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -97,23 +117,69 @@ class FusedRegion:
                 "torch runs it",
                 stacklevel=3,
             )
-            by_torch = program_of(self.name, self.region).python_callable()
-            run = lambda inputs: by_torch(*inputs)  # noqa: E731
-            result = run(inputs)
-        self._programs[key] = run
+            program, result = None, self._by_torch(*inputs)
+        self._programs[kind] = program
+        self._calls[key] = self._by_torch if program is None else self._run_of(program, value)
         return result
 
+    def _run_of(self, program: _Program, value: Callable[[Any], Any]) -> Callable[..., Any]:
+        """A function of the inputs of such calls."""
+        numbers = [value(x) for x in program.numbers]
+        if not self.symbolic:
+            return program.run
+        shapes = [tuple(map(value, p.shape)) for p in self.outputs]
+        return lambda *inputs: program.run(
+            *[x for x in inputs if isinstance(x, torch.Tensor)], numbers=numbers, shapes=shapes
+        )
 
-def _like(p: TensorProxy, strides: Sequence[int]) -> torch.Tensor:
-    return torch.empty_strided(
-        tuple(p.shape), tuple(strides), dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device)
-    )
+    @functools.cached_property
+    def _by_torch(self) -> Callable[..., Any]:
+        """Its operations as torch runs them."""
+        return program_of(self.name, self.region).python_callable()
+
+    def _values(self, inputs: Sequence[Any]) -> Callable[[Any], Any]:
+        """A function that says what a number of the trace is in a call."""
+        leaves: dict[str, Any] = {}
+        for p, x in zip(self.region.inputs, inputs):
+            if isinstance(p, NumberProxy):
+                leaves[p.name] = x
+                continue
+            for d, size in zip(p.shape, x.shape):  # type: ignore[attr-defined]
+                if isinstance(d, SymbolicNumber) and len(d.leaves) == 1 and d.same(d.leaves[0].symbol):
+                    leaves[d.leaves[0].name] = size
+
+        def value(x: Any) -> Any:
+            if isinstance(x, NumberProxy):
+                return leaves[x.name]
+            return x.substitute(lambda p: leaves[p.name]) if isinstance(x, SymbolicNumber) else x
+
+        return value
+
+    def _laid_out(self, inputs: Sequence[Tensor], numbers: Sequence[Any], value: Callable[[Any], Any]) -> list[Tensor]:
+        """The outputs as torch lays them out, which is asked with tensors that hold nothing."""
+        usual = [Tensor(p, shape := tuple(map(value, p.shape)), contiguous(shape)) for p in self.outputs]
+        text = definition(self.operations, inputs, usual, named=by_place()).text
+        if text not in _layouts:
+            with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+                tensors, rest = iter([_empty(t) for t in inputs]), iter(numbers)
+                args = [next(tensors if isinstance(p, TensorProxy) else rest) for p in self.region.inputs]
+                _layouts[text] = [tuple(x.stride()) for x in self._by_torch(*args)]
+        return [t._replace(strides=strides) for t, strides in zip(usual, _layouts[text])]
 
 
-def _by_place() -> Callable[[str], str]:
-    """Names values by the order in which they are first written."""
-    names: dict[str, str] = {}
-    return lambda name: names.setdefault(name, f"v{len(names)}")
+def _empty(t: Tensor) -> torch.Tensor:
+    device = to_torch_device(t.proxy.device)
+    return torch.empty_strided(t.shape, t.strides, dtype=to_torch_dtype(t.proxy.dtype), device=device)
+
+
+def _kind(t: Tensor) -> Any:
+    """What definitions are fixed to: the order of the dimensions, which are 1, and which follow on each other."""
+    order = order_of(t.shape, t.strides)
+    packed, step = [], 1
+    for d in sorted(range(len(order)), key=order.__getitem__):
+        packed.append(t.shape[d] == 1 or t.strides[d] == step or (t.strides[d] == 0 and "expanded"))
+        step = t.strides[d] * t.shape[d]
+    return order, tuple(n == 1 for n in t.shape), tuple(packed)
 
 
 @functools.lru_cache(maxsize=MOST_DEFINITIONS)
@@ -133,38 +199,44 @@ def _compiled(text: str) -> Any:
 
 
 class _Program:
-    """A region for inputs of one layout."""
+    """A region for inputs of one kind of layout."""
 
-    def __init__(self, text: str, device: torch.device, outputs: Sequence[tuple[TensorProxy, tuple[int, ...]]]):
+    def __init__(self, region: FusedRegion, inputs: Sequence[Tensor], outputs: Sequence[Tensor]):
+        text, self.numbers = definition(region.operations, inputs, outputs, named=by_place())
         self.execute = _compiled(text).execute
-        self.device = device
-        self.wanted = [(tuple(map(int, p.shape)), strides, to_torch_dtype(p.dtype)) for p, strides in outputs]
+        self.device = to_torch_device(region.outputs[0].device)
+        self.wanted = outputs
         self.laid_anew: list[int] = []
 
-    def first(self, inputs: Sequence[torch.Tensor]) -> Any:
+    def first(self, inputs: Sequence[torch.Tensor], value: Callable[[Any], Any]) -> Any:
         """The first run, which shows what nvFuser's results are."""
-        found = self.execute(list(inputs), device=self.device.index)
+        found = self.execute([*inputs, *map(value, self.numbers)], device=self.device.index)
         taken = {x.untyped_storage().data_ptr() for x in inputs}
-        for i, (x, (shape, strides, dtype)) in enumerate(zip(found, self.wanted)):
-            if tuple(x.shape) != shape or x.dtype is not dtype:
-                raise TypeError(f"result {i} is {x.dtype} of {tuple(x.shape)}, not {dtype} of {shape}")
+        for i, (x, (p, shape, strides)) in enumerate(zip(found, self.wanted)):
+            if tuple(x.shape) != shape or x.dtype is not to_torch_dtype(p.dtype):
+                raise TypeError(f"result {i} is {x.dtype} of {tuple(x.shape)}, not {p.dtype} of {shape}")
             where = x.untyped_storage().data_ptr()
             if where in taken or not _lies(x, strides):
                 self.laid_anew.append(i)
             taken.add(where)
-        return tuple(self._anew(found) if self.laid_anew else found)
+        return self._anew(found, None) if self.laid_anew else tuple(found)
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> Any:
-        found = self.execute(inputs, device=self.device.index)
-        return tuple(self._anew(found) if self.laid_anew else found)
+    def run(self, *inputs: torch.Tensor, numbers: Sequence[Any] = (), shapes: Any = None) -> Any:
+        """The results; `numbers` and the results' `shapes` are those of the call, where sizes are symbolic."""
+        found = self.execute([*inputs, *numbers] if numbers else inputs, device=self.device.index)
+        return self._anew(found, shapes) if self.laid_anew else tuple(found)
 
-    def _anew(self, found: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _anew(self, found: Sequence[torch.Tensor], shapes: Any) -> Any:
         """The results, those that share memory or lie otherwise than eager's in memory of their own."""
-        found = list(found)
+        out = list(found)
         for i in self.laid_anew:
-            shape, strides, dtype = self.wanted[i]
-            found[i] = torch.empty_strided(shape, strides, dtype=dtype, device=self.device).copy_(found[i])
-        return found
+            p, shape, strides = self.wanted[i]
+            if shapes is not None:
+                strides = _dense(shapes[i], order_of(shape, strides))
+                shape = shapes[i]
+            laid = torch.empty_strided(shape, strides, dtype=to_torch_dtype(p.dtype), device=self.device)
+            out[i] = laid.copy_(out[i])
+        return tuple(out)
 
 
 def _lies(x: torch.Tensor, strides: Sequence[int]) -> bool:

@@ -2,63 +2,113 @@
 """The text of a definition: a region as a function that describes it to nvFuser.
 
 The text with values named by their place is what definitions are cached by, so that layers that are alike share one;
-the text with the trace's names, and its lines as comments, is what people read.
+the text with the trace's names, and its lines as comments, is what people read. Numbers that only a call tells are
+inputs after the tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from thunder.core.proxies import TensorProxy
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_nvfuser.operations import OPERATIONS, cast, held, stored
 
-__all__ = ["definition", "program"]
-
-Layout = Sequence[int]
+__all__ = ["Definition", "Tensor", "by_place", "definition", "order_of", "program"]
 
 
-def _order(shape: Sequence[int], strides: Layout) -> list[int] | None:
-    """The dimensions' rank by stride, the smallest 0, as nvFuser writes it; None for contiguous tensors."""
+class Tensor(NamedTuple):
+    """A tensor that goes in or comes out, with its sizes and strides in a call."""
+
+    proxy: TensorProxy
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Definition(NamedTuple):
+    """The function `define(fd)`, and the numbers that a call gives after the tensors."""
+
+    text: str
+    numbers: tuple[Any, ...]
+
+
+def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The rank of each dimension by its stride, the smallest 0, as nvFuser writes it."""
     by_stride = sorted(range(len(shape)), key=lambda d: (strides[d], shape[d] == 1, -d))
     order = [0] * len(shape)
     for rank, d in enumerate(by_stride):
         order[d] = rank
-    return None if order == list(range(len(shape)))[::-1] else order
+    return tuple(order)
+
+
+def by_place() -> Callable[[str], str]:
+    """Names values by the order in which they are first written."""
+    names: dict[str, str] = {}
+    return lambda name: names.setdefault(name, f"v{len(names)}")
+
+
+class _Numbers:
+    """The numbers that only a call tells, each once."""
+
+    def __init__(self, name_of: Callable[[str], str]):
+        self.name_of = name_of
+        self.known: dict[str, Any] = {}
+
+    def write(self, x: Any) -> str:
+        """A tensor by its name, a number by that of its input."""
+        if isinstance(x, TensorProxy):
+            return self.name_of(x.name)
+        text = x.name if isinstance(x, NumberProxy) else str(x)
+        self.known.setdefault(text, x)
+        return self.name_of(f"number_{list(self.known).index(text)}")
+
+    def lines(self) -> list[str]:
+        """Their definitions."""
+        return [
+            f"    {self.write(x)} = fd.define_scalar(DataType.{'Double' if _is_float(x) else 'Int'})  # {text}"
+            for text, x in self.known.items()
+        ]
+
+
+def _is_float(x: Any) -> bool:
+    return type(x.symbol.hint if isinstance(x, NumberProxy) else x.hint) is float
 
 
 def definition(
     operations: Sequence[BoundSymbol],
-    inputs: Sequence[tuple[TensorProxy, Layout]],
-    outputs: Sequence[tuple[TensorProxy, Layout]],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
     *,
     named: Callable[[str], str] | None = None,
-) -> str:
-    """The function `define(fd)`; with `named` values have other names, and there are no comments."""
-    name_of = named or (lambda name: name)
-    lines = ["def define(fd):"]
-
-    def write(p: Any) -> str:
-        return name_of(p.name)
-
-    for p, strides in inputs:
-        how = f"sizes={list(map(int, p.shape))}, strides={list(strides)}, dtype=DataType.{stored(p.dtype)}"
-        lines.append(f"    {write(p)} = fd.define_tensor({how})")
-        if held(p.dtype) != stored(p.dtype):
-            lines.append(f"    {write(p)} = {cast(write(p), held(p.dtype))}")
+) -> Definition:
+    """The function that describes a region; with `named` values have other names, and there are no comments."""
+    numbers = _Numbers(named or (lambda name: name))
+    write = numbers.write
+    head = []
+    for p, shape, strides in inputs:
+        how = f"sizes={list(shape)}, strides={list(strides)}, dtype=DataType.{stored(p.dtype)}"
+        head.append(f"    {write(p)} = fd.define_tensor({how})")
+    lines = [
+        f"    {write(p)} = {cast(write(p), held(p.dtype))}" for p, _, _ in inputs if held(p.dtype) != stored(p.dtype)
+    ]
     for op in operations:
         if named is None:
             lines.append(f"    # {str(op).splitlines()[0].strip()}")
         targets = ", ".join(write(p) for p in op.flat_outs)
         lines.append(f"    {targets} = {OPERATIONS[op.sym.id](op, write)}")
-    for p, strides in outputs:
+    for p, shape, strides in outputs:
         text = write(p) if held(p.dtype) == stored(p.dtype) else cast(write(p), str(stored(p.dtype)))
-        order = _order(p.shape, strides)
-        if order is not None:
-            text = f"fd.ops.stride_order({text}, {order})"
+        order = order_of(shape, strides)
+        if order != tuple(range(len(order)))[::-1]:
+            text = f"fd.ops.stride_order({text}, {list(order)})"
         lines.append(f"    fd.add_output({text})")
-    return "\n".join(lines) + "\n"
+    scalars = numbers.lines()
+    if named is not None:
+        scalars = [line.partition("  #")[0] for line in scalars]
+    return Definition("\n".join(["def define(fd):", *head, *scalars, *lines]) + "\n", tuple(numbers.known.values()))
 
 
 _PROGRAM = '''\
@@ -81,23 +131,13 @@ if __name__ == "__main__":
 '''
 
 
-def program(
-    name: str,
-    operations: Sequence[BoundSymbol],
-    inputs: Sequence[tuple[TensorProxy, Layout]],
-    outputs: Sequence[tuple[TensorProxy, Layout]],
-) -> str:
+def program(name: str, operations: Sequence[BoundSymbol], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
     """The definition as a program that can be read and run."""
-    tensors = "\n".join(
-        f'        torch.ones({tuple(map(int, p.shape))}, dtype=torch.{_torch_name(p)}, device="cuda")'
-        f".as_strided({tuple(map(int, p.shape))}, {tuple(strides)}),  # {p.name}"
-        for p, strides in inputs
-    )
-    text = definition(operations, inputs, outputs)
-    return _PROGRAM.format(name=name, count=len(operations), definition=text, inputs=tensors)
-
-
-def _torch_name(p: TensorProxy) -> str:
-    from thunder.core.dtypes import to_torch_dtype
-
-    return str(to_torch_dtype(p.dtype)).removeprefix("torch.")
+    text, numbers = definition(operations, inputs, outputs)
+    given = [
+        f"torch.empty_strided({shape}, {strides}, dtype={to_torch_dtype(p.dtype)}, device='cuda').fill_(1),  # {p.name}"
+        for p, shape, strides in inputs
+    ]
+    given += [f"{x.hint if isinstance(x, SymbolicNumber) else x.symbol.hint},  # {x}" for x in numbers]
+    lines = "\n".join(f"        {line}" for line in given)
+    return _PROGRAM.format(name=name, count=len(operations), definition=text, inputs=lines)

@@ -51,9 +51,6 @@ class Candidate:
         self.batch = torch.randint(0, VOCABULARY, (1, given.length + 1), device="cuda")
         self.own_graphs = name == PEER
         self.run, self.loss = wrapped(name, self.model), wrapped(name, self.loss_of)
-        for _ in range(4):
-            self.forward()
-            self.step()
 
     def loss_of(self, batch: torch.Tensor) -> torch.Tensor:
         """What is minimized."""
@@ -73,6 +70,13 @@ class Candidate:
         self.loss(self.batch).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+def warm(run: Callable[[], None]) -> Callable[[], None]:
+    """Compiled and captured."""
+    for _ in range(5):
+        run()
+    return run
 
 
 def seconds(run: Callable[[], None]) -> float:
@@ -98,7 +102,7 @@ def main() -> None:
     what = f"{given.layers}-layer Llama, {given.length} tokens, width {given.width}, bfloat16"
     for row, method in (("forward", "forward"), ("training step", "step")):
         if given.rows in row:
-            runs = {name: getattr(c, method) for name, c in candidates.items()}
+            runs = {name: warm(getattr(c, method)) for name, c in candidates.items()}
             times = alternate({name: (lambda run=run: seconds(run)) for name, run in runs.items()}, given.repetitions)
             cells = {name: milliseconds(best(found)) for name, found in times.items()}
             report.add(Row(f"{row}: {what}", cells, (ratio(PEER, BAR, times[OURS], times[PEER]),), dict(times)))

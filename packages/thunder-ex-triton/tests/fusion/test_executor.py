@@ -100,6 +100,21 @@ def test_half_precision(name: str) -> None:
     check(f, *args, tolerance=6e-2, backward=None)
 
 
+LONG: dict[str, Callable[..., Any]] = {
+    "softmax": lambda x, w: F.softmax(x * w, -1), "log_softmax": lambda x, w: F.log_softmax(x + w, -1),
+    "layer_norm": lambda x, w: F.layer_norm(x, w.shape, None, w), "sum": lambda x, w: (x * w).sum(-1) * 2,
+    "largest": lambda x, w: (x - x.amax(-1, keepdim=True)).exp() * w,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_rows(name: str) -> None:
+    """Are gone over in pieces."""
+    x, w = make(2, 33_001).detach(), make(33_001).detach()
+    jitted = check(LONG[name], x, w, tolerance=1e-4)
+    assert "long" in thunder.examine.fusions(jitted)[0].template
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": lambda x: x.mT.contiguous().mT, "expanded": lambda x: x[:1].expand(6, -1),
     "every second": lambda x: x.repeat_interleave(2, 1)[:, ::2], "a part": lambda x: F.pad(x, (3, 2))[:, 3:-2],

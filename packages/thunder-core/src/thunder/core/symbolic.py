@@ -246,17 +246,21 @@ class Symbols:
             self._narrow(self.atoms[atom], low, high)
             self._known[atom] = rest
             return
-        product = max(poly)
-        if abs(poly[product]) == 1:
+        # What stands for a product is less than it in the order of monomials.
+        product = max((m for m in poly if len(m) > 1), key=lambda m: (len(m), m), default=())
+        if abs(poly.get(product, 0)) == 1 and product:
             self._products[product] = {m: -poly[product] * c for m, c in poly.items() if m != product}
 
     def _reduced(self, poly: Poly) -> Poly:
         """A polynomial without what is known to be equal to something else."""
         poly = numbers.replace(poly, self._known)
-        for product, rest in self._products.items():
-            if product in poly:
-                factor = poly[product]
-                poly = numbers.add({m: c for m, c in poly.items() if m != product}, rest, factor)
+        for _ in range(16):  # one may make room for the next
+            found = next((p for p in self._products if p in poly), None)
+            if found is None:
+                break
+            factor = poly[found]
+            poly = numbers.add({m: c for m, c in poly.items() if m != found}, self._products[found], factor)
+            poly = numbers.replace(poly, self._known)
         return poly
 
     def _assume_at_most_zero(self, poly: Poly) -> None:

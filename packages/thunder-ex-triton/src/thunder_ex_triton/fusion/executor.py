@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -17,8 +18,10 @@ from thunder.extend import FusionExecutor
 from thunder.transforms.region import without_views
 from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
+from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
 from thunder_ex_triton.fusion.source import UNIFORM
 from thunder_ex_triton.fusion.space import Unfit, is_reduction, reduces, space_of
+from thunder_ex_triton.fusion.symbolic import SymbolicRegion
 from thunder_ex_triton.machine import unusable_device
 
 __all__ = ["TritonFusion"]
@@ -44,6 +47,7 @@ class TritonFusion(FusionExecutor):
 
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0
+        sizes = Sizes(trace.info.get("symbols"))
 
         def key(bsym: BoundSymbol) -> Hashable:
             if not bsym.out_names or self.fuse_rejection(bsym) is not None:
@@ -56,10 +60,14 @@ class TritonFusion(FusionExecutor):
                 return None
             before, inner, after = without_views(region)
             operations = [op for part in inner.operations for op in _primitives(part)]
+            name = f"Triton{count}"
             try:
-                fn = FusedRegion(f"Triton{count}", operations, inner.inputs, inner.outputs)
+                if any(map(is_symbolic, operations)):
+                    fn: FusedRegion = SymbolicRegion(name, operations, inner.inputs, inner.outputs, sizes)
+                else:
+                    fn = FusedRegion(name, operations, inner.inputs, inner.outputs)
             except Unfit:
-                return None
+                return in_halves(region)
             count += 1
             fn.prepare()
             whole = self.register_temporary_operation(
@@ -67,8 +75,17 @@ class TritonFusion(FusionExecutor):
             )
             return [*before, whole, *after]
 
+        def in_halves(region: Region) -> Sequence[BoundSymbol] | None:
+            """What is no kernel as a whole may be two."""
+            if len(region) == 1:
+                return None
+            middle = len(region) // 2
+            parts = region.operations[:middle], region.operations[middle:]
+            return [op for part in parts for op in run(Region(part, region.key, read)) or part]
+
         own = _with_own_expansions(trace, lambda bsym: key(bsym) is not None)
-        parts = partition(own, key, may_join=_joining(own), horizontal=True, max_size=400)
+        read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
+        parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
         return fused(own, parts, run, "Fusion by triton")
 
 
@@ -78,35 +95,51 @@ def _unfit(bsym: BoundSymbol) -> str | None:
     results: list[Any] = bsym.flat_outs
     values: list[Any] = [*bsym.flat_args, *results]
     for p in values:
-        if isinstance(p, NumberProxy) or not isinstance(p, TensorProxy):
-            return "works on what is no tensor"
-        if storage_type(p.dtype) is None:
-            return f"{p.dtype} is no type of Triton's"
-        if any(type(d) is not int for d in p.shape):
-            return "works on a size that is only known at the call"
-        reason = unusable_device(p.device)
+        reason = _unfit_value(p)
         if reason is not None:
             return reason
-    if any(math.prod(p.shape) == 0 for p in results):
+    if not all(isinstance(p, TensorProxy) for p in results):
+        return "makes what is no tensor"
+    if any(type(d) is int and d == 0 for p in results for d in p.shape):
         return "makes no elements"
-    if len({p.device for p in values}) > 1:
+    if len({p.device for p in values if isinstance(p, TensorProxy)}) > 1:
         return "works on several devices"
+    if is_symbolic(bsym):
+        bsym = Sizes().operation(bsym)
     if sym.id == UNIFORM:
         return None
     if not sym.is_prim or sym.executor is not None:
         return "is no primitive"
     if sym.id in POINTWISE:
-        if any(isinstance(a, complex) for a in bsym.args) or not bsym.flat_args:
+        if any(type(a) is complex for a in bsym.args) or not bsym.flat_args:
             return "computes with complex numbers"
+        doubles = any(p.dtype is dtypes.float64 for p in (*bsym.tensors(), *results))
+        if doubles and any(isinstance(a, Size) and type(a.hint) is float for a in bsym.args):
+            return "takes a number that kernels would be given in single precision"
         names = [a.name if isinstance(a, Proxy) else "1" for a in operands_of(bsym)]
         return None if POINTWISE[sym.id](bsym, *names) is not None else f"has no form for {bsym.output.dtype}"
     if is_reduction(bsym):
         return _unfit_reduction(bsym)
-    if sym is prims.pad and (any(between for _, _, between in bsym.args[2]) or isinstance(bsym.args[1], Proxy)):
+    if sym is prims.pad and (any(between != 0 for _, _, between in bsym.args[2]) or isinstance(bsym.args[1], Proxy)):
         return "puts something between elements"
     if sym in _CONSTANTS or sym in _SHAPES:
         return None
     return "has no form in Triton's language"
+
+
+def _unfit_value(p: Any) -> str | None:
+    """Why kernels do not read or make a value."""
+    if isinstance(p, NumberProxy):
+        known = p.symbol is not None and p.symbol.hint is not None
+        return None if known else "has a number that only running tells"
+    if not isinstance(p, TensorProxy):
+        return "works on what is no tensor"
+    if storage_type(p.dtype) is None:
+        return f"{p.dtype} is no type of Triton's"
+    sizes: tuple[Any, ...] = p.shape
+    if any(type(d) is not int and d.hint is None for d in sizes):
+        return "works on a size that only running tells"
+    return unusable_device(p.device)
 
 
 def _unfit_reduction(bsym: BoundSymbol) -> str | None:
@@ -170,7 +203,7 @@ def _expands(bsym: BoundSymbol) -> bool:
     return isinstance(a, TensorProxy) and bytes_of(bsym.output) > bytes_of(a)
 
 
-def _joining(trace: Trace) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]:
+def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]:
     """Whether two lists of operations have one space, and make nothing for others that does not fit into it."""
     readers: dict[str, set[int]] = {}
     for op in trace.bound_symbols:
@@ -182,7 +215,7 @@ def _joining(trace: Trace) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSym
     def primitives(op: BoundSymbol) -> list[BoundSymbol]:
         found = parts.get(id(op))
         if not found:
-            found = parts[id(op)] = _primitives(op)
+            found = parts[id(op)] = [sizes.operation(part) for part in _primitives(op)]
         return found
 
     def may_join(first: Sequence[BoundSymbol], second: Sequence[BoundSymbol]) -> bool:
@@ -193,7 +226,7 @@ def _joining(trace: Trace) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSym
             return False
         fitting = {space.size, space.rows, space.columns} if space.reduces else {space.size}
         inside = {id(op) for op in both}
-        made: dict[str, Any] = {p.name: p for op in both for p in op.flat_outs}
+        made: dict[str, Any] = {p.name: sizes.tensor(p) for op in both for p in op.flat_outs}
         base = {n: op.arg_names[0] for op in both if OpTags.VIEW_OP in op.sym.tags for n in op.out_names}
         for name in made:
             if readers.get(name, inside) <= inside:

@@ -14,6 +14,7 @@ from typing import Any
 
 from thunder.core import dtypes, prims
 from thunder.core.proxies import Proxy
+from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.machine import interpreting
 
 __all__ = ["POINTWISE", "REDUCTIONS", "compute_type", "literal", "operands_of", "storage_type"]
@@ -46,7 +47,7 @@ def literal(value: Any) -> str:
 
 def operands_of(bsym: Any) -> list[Any]:
     """The tensors and numbers that a pointwise operation computes with."""
-    return [a for a in bsym.args if isinstance(a, (Proxy, int, float, complex))]
+    return [a for a in bsym.args if isinstance(a, (Proxy, Size, int, float, complex))]
 
 
 def _is_float(dtype: Any) -> bool:
@@ -148,7 +149,7 @@ def _addition(bsym: Any, a: str, b: str) -> str:
 
 def _power(bsym: Any, a: str, b: str) -> str | None:
     exponent = bsym.args[1]
-    if isinstance(exponent, (int, float)) and _is_float(bsym.output.dtype):
+    if type(exponent) in (int, float) and _is_float(bsym.output.dtype):
         if exponent in (2, 3):
             return f"({' * '.join([a] * int(exponent))})"
         if exponent == 1:
@@ -195,8 +196,9 @@ POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.convert_element_type.id: _convert, prims.clone.id: lambda bsym, a: a, prims.detach.id: lambda bsym, a: a,
 }  # fmt: skip
 
-# By the name of the primitive: how a tile is reduced along an axis, and what stands where there is no element.
-REDUCTIONS: dict[Any, tuple[str, str]] = {
-    prims.sum.id: ("tl.sum({}, {})", "0"), prims.amax.id: ("_max({}, {})", "-inf"),
-    prims.amin.id: ("_min({}, {})", "inf"),
+# By the name of the primitive: how a tile is reduced along an axis, how two are made one, what stands where there is no
+# element.
+REDUCTIONS: dict[Any, tuple[str, str, str]] = {
+    prims.sum.id: ("tl.sum({}, {})", "{} + {}", "0"), prims.amax.id: ("_max({}, {})", "_larger({}, {})", "-inf"),
+    prims.amin.id: ("_min({}, {})", "_smaller({}, {})", "inf"),
 }  # fmt: skip

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from thunder_ex_triton.fusion.space import Unfit
+
 __all__ = ["Group", "Index", "address", "plus", "times"]
 
 
@@ -60,11 +62,10 @@ class Index:
         """A group for each dimension."""
         out = []
         for expression, dims in self.groups:
-            rest = math.prod(dims)
             for i, d in enumerate(dims):
-                rest //= d
+                rest = math.prod(dims[i + 1 :])
                 e = "0" if d == 1 else expression
-                if e != "0" and rest > 1:
+                if e != "0" and rest != 1:
                     e = f"({e} // {rest})"
                 if e != "0" and any(x != 1 for x in dims[:i]):
                     e = f"({e} % {d})"
@@ -75,19 +76,10 @@ class Index:
         """The index of a tensor of that shape, seen from one of this."""
         wanted = [d for d in shape if d != 1]
         groups = [Group(g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1]
-        out: list[Group] = []
-        w = g = 0
-        while w < len(wanted) or g < len(groups):
-            first_w, first_g = w, g
-            have, need = groups[g].size, wanted[w]
-            g, w = g + 1, w + 1
-            while have != need:
-                if have < need:
-                    have, g = have * groups[g].size, g + 1
-                else:
-                    need, w = need * wanted[w], w + 1
-            out.append(Group(_joined(groups[first_g:g]), tuple(wanted[first_w:w])))
-        return _with_ones(out, shape)
+        try:
+            return _with_ones(_regrouped(groups, wanted), shape)
+        except IndexError:  # sizes that are the same in the call that was traced, and perhaps not in others
+            raise Unfit("is reshaped to sizes that may be others") from None
 
     def transposed(self, permutation: Sequence[int]) -> Index:
         """The index of `a`, where this is one of `a.permute(permutation)`."""
@@ -124,12 +116,28 @@ class Index:
         return Index([Group(change(i, g.expression), (shape[i],)) for i, g in enumerate(self.dims())])
 
 
+def _regrouped(groups: Sequence[Group], wanted: Sequence[int]) -> list[Group]:
+    """Groups that count through the wanted dimensions, as few of them together as can be."""
+    out: list[Group] = []
+    w = g = 0
+    while w < len(wanted) or g < len(groups):
+        first_w, first_g = w, g
+        have, need = groups[g].size, wanted[w]
+        g, w = g + 1, w + 1
+        while have != need:
+            if have < need:
+                have, g = have * groups[g].size, g + 1
+            else:
+                need, w = need * wanted[w], w + 1
+        out.append(Group(_joined(groups[first_g:g]), tuple(wanted[first_w:w])))
+    return out
+
+
 def _joined(groups: Sequence[Group]) -> str:
     """One expression that counts through several groups."""
-    out, rest = "0", math.prod(g.size for g in groups)
-    for g in groups:
-        rest //= g.size
-        out = plus(out, times(g.expression, rest))
+    out = "0"
+    for i, g in enumerate(groups):
+        out = plus(out, times(g.expression, math.prod(following.size for following in groups[i + 1 :])))
     return out
 
 

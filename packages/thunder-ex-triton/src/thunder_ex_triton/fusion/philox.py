@@ -2,8 +2,9 @@
 """Random numbers inside kernels: Philox, a function of a seed and of an element's place.
 
 The number of an element does not hang on the kernel that makes it: forward and backward programs, with other tiles,
-draw the same. Four neighbouring elements share one evaluation, which gives four numbers. Kernels have these functions
-in their own text (`source.module_text`).
+draw the same. Four neighbouring elements share one evaluation, which gives four numbers: they are in one thread, whose
+compiler finds that it needs it once (measured on an H200: four times the speed of one number an evaluation). Kernels
+have these functions in their own text (`source.module_text`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["uniform", "uniform_tile"]
+__all__ = ["philox_words", "uniform"]
 
 
 @triton.jit
@@ -29,11 +30,3 @@ def uniform(state, place):
     which = place % 4
     word = tl.where(which < 2, tl.where(which == 0, a, b), tl.where(which == 2, c, d))
     return tl.uint_to_uniform_float(word)
-
-
-@triton.jit
-def uniform_tile(state, four, XB: tl.constexpr, RB: tl.constexpr):
-    """The numbers of a tile of which each row is made of fours; `four` has a quarter of its columns."""
-    a, b, c, d = philox_words(state, four)
-    words = tl.join(tl.join(a, c), tl.join(b, d)).reshape(XB, RB)
-    return tl.uint_to_uniform_float(words)

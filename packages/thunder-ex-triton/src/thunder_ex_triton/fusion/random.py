@@ -30,6 +30,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
 from thunder.core.trace import Trace, construct
 from thunder.transforms.checkpoint import Region, region
 from thunder_ex_triton.fusion.philox import uniform
+from thunder_ex_triton.fusion.sizes import hint_of
 from thunder_ex_triton.fusion.source import UNIFORM
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.machine import unusable_device
@@ -214,12 +215,12 @@ class _Rewriter:
         if known is None or op.kwargs.get("generator") is not None:
             return False
         p: Any = op.flat_outs[0]
-        whole = all(type(d) is int for d in p.shape)
+        sizes = [hint_of(d) for d in p.shape]
         return (
             (known[2] is None or p.dtype in known[2])
             and unusable_device(p.device) is None
-            and whole
-            and 0 < math.prod(p.shape) < 1 << 33
+            and None not in sizes
+            and 0 < math.prod(sizes) < 1 << 33
         )
 
     def is_fused_later(self, op: BoundSymbol, readers: dict[str, list[BoundSymbol]]) -> bool:

@@ -28,16 +28,16 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.readable import program
 from thunder_ex_triton.fusion.source import KernelSource, contiguous, kernels_of, module_text
-from thunder_ex_triton.fusion.space import Space, space_of
+from thunder_ex_triton.fusion.space import Space, is_long, space_of
 from thunder_ex_triton.fusion.tiles import tiling
 from thunder_ex_triton.fusion.warm import Made, Step, warm_call
 from thunder_ex_triton.launch import Kernel
 from thunder_ex_triton.machine import interpreting
 
-__all__ = ["FusedRegion"]
+__all__ = ["FusedRegion", "Launch", "Program", "launches_of", "load", "processors"]
 
 
-class _Launch(NamedTuple):
+class Launch(NamedTuple):
     """A kernel and how it is launched."""
 
     kernel: Kernel
@@ -64,8 +64,8 @@ class FusedRegion:
         self.space = space_of(self.operations)
         # Says at once whether it can be done.
         self._sources([contiguous(p.shape) for p in self.inputs])
-        self._programs: dict[Any, _Program] = {}
-        self._begun: dict[Any, Future[_Program]] = {}
+        self._programs: dict[Any, Program] = {}
+        self._begun: dict[Any, Future[Program]] = {}
         self._run: Callable[..., Any] = self._general
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
@@ -108,12 +108,17 @@ class FusedRegion:
             out.append(contiguous(p.shape) if like is None else tuple(like))
         return out
 
-    def _sources(self, strides: Sequence[Sequence[int]]) -> list[KernelSource]:
+    def _sources(
+        self, strides: Sequence[Sequence[int]], wide: bool | None = None, long: bool | None = None
+    ) -> list[KernelSource]:
+        """The text of its kernels; `wide` where offsets need 64 bits, `long` where a row does not fit into a tile."""
         known = {p.name: s for p, s in zip(self.inputs, strides)}
         known.update({p.name: s for p, s in zip(self.outputs, self.output_strides(strides))})
-        farthest = [sum((d - 1) * s for d, s in zip(p.shape, known[p.name])) for p in (*self.inputs, *self.outputs)]
-        wide = max(farthest, default=0) >= 1 << 31
-        return kernels_of(self.operations, known, self.outputs, self.space, wide)
+        if wide is None:
+            tensors = (*self.inputs, *self.outputs)
+            wide = any(sum((d - 1) * s for d, s in zip(p.shape, known[p.name])) >= 1 << 31 for p in tensors)
+        long = is_long(self.space) if long is None else long
+        return kernels_of(self.operations, known, self.outputs, self.space, wide, long)
 
     def prepare(self) -> None:
         """Begins to compile it for contiguous inputs, in another thread."""
@@ -121,25 +126,24 @@ class FusedRegion:
         if not interpreting():
             self._begun[strides] = _compilers().submit(self._compiled_for, strides, ahead=True)
 
-    def _compile(self, strides: tuple[tuple[int, ...], ...]) -> _Program:
+    def _compile(self, strides: tuple[tuple[int, ...], ...]) -> Program:
         begun = self._begun.pop(strides, None)
         for other in self._begun.values():
             other.cancel()  # its inputs lie otherwise than was guessed
         self._begun.clear()
         return self._compiled_for(strides) if begun is None else begun.result()
 
-    def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[_Launch], int]:
+    def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[Launch], int]:
         """Its kernels and how they are launched, and how many programs leave sums of columns behind."""
         sources = self._sources(strides)
-        device = to_torch_device(self.outputs[0].device)
-        multiprocessors = 1 if interpreting() else torch.cuda.get_device_properties(device).multi_processor_count
         given = {p.name for p in self.outputs}
-        return _launches(_module(module_text([k.text for k in sources])), sources, self.space, given, multiprocessors)
+        module = load(module_text([k.text for k in sources]))
+        return launches_of(module, sources, self.space, given, processors(self.outputs[0].device))
 
-    def _compiled_for(self, strides: Sequence[Sequence[int]], *, ahead: bool = False) -> _Program:
+    def _compiled_for(self, strides: Sequence[Sequence[int]], *, ahead: bool = False) -> Program:
         launches, partial = self._launches(strides)
         device = to_torch_device(self.outputs[0].device)
-        compiled = _Program(self, device, launches, partial, self.output_strides(strides))
+        compiled = Program(self, device, launches, partial, self.output_strides(strides))
         if ahead:
             compiled.compile_ahead([to_torch_dtype(p.dtype) for p in self.inputs])
         return compiled
@@ -155,14 +159,14 @@ def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-class _Program:
+class Program:
     """The kernels of a region for one kind of inputs."""
 
     def __init__(
         self,
         region: FusedRegion,
         device: torch.device,
-        launches: list[_Launch],
+        launches: list[Launch],
         partial: int,
         strides: Sequence[tuple[int, ...]],
     ):
@@ -229,15 +233,23 @@ class _Program:
                 kernel.compile_ahead(grid, tuple([dtypes[i] for i in places]), numbers, warps)
 
 
-def _launches(
+def processors(device: Any) -> int:
+    """How many multiprocessors a device has."""
+    if interpreting():
+        return 1
+    count: int = torch.cuda.get_device_properties(to_torch_device(device)).multi_processor_count
+    return count
+
+
+def launches_of(
     module: ModuleType, sources: Sequence[KernelSource], space: Space, given: set[str], multiprocessors: int
-) -> tuple[list[_Launch], int]:
+) -> tuple[list[Launch], int]:
     """How each kernel is launched, and how many programs leave sums of columns behind."""
     out, partial = [], 0
     for source in sources:
         sums = len(source.writes) - len({*source.writes} & given)
         programs, numbers, warps = tiling(source, space, multiprocessors, partial)
-        out.append(_Launch(Kernel(getattr(module, source.name)), source, programs, numbers, warps))
+        out.append(Launch(Kernel(getattr(module, source.name)), source, programs, numbers, warps))
         partial = programs[0] if sums else partial
     return out, partial
 
@@ -249,7 +261,7 @@ def _compilers() -> ThreadPoolExecutor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _module(text: str) -> ModuleType:
+def load(text: str) -> ModuleType:
     """The module of that text, from a file that is named by what is in it."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     folder = Path(triton.knobs.cache.dir) / "thunder"

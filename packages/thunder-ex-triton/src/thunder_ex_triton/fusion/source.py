@@ -11,11 +11,11 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from thunder.core import dtypes, prims
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.expressions import (
     POINTWISE,
@@ -27,7 +27,8 @@ from thunder_ex_triton.fusion.expressions import (
 )
 from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, tanh
 from thunder_ex_triton.fusion.index import Group, Index, address
-from thunder_ex_triton.fusion.philox import philox_words, uniform, uniform_tile
+from thunder_ex_triton.fusion.philox import philox_words, uniform
+from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
 from thunder_ex_triton.fusion.tiles import turns_pay
 from thunder_ex_triton.machine import interpreting
@@ -44,7 +45,7 @@ from triton.language.extra import libdevice
 
 # Functions that kernels call, each after those that it calls.
 _HELPERS = {
-    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform, uniform_tile)},
+    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
     "_larger": """
 @triton.jit
@@ -79,11 +80,12 @@ class KernelSource(NamedTuple):
     text: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    template: str  # "elements", "rows", "turns", "columns" or "finish"
+    template: str  # "elements", "rows", "turns", "long", "columns" or "finish"
     titles: dict[str, str]  # what the trace calls values of the text
     read: int = 0  # the bytes that it reads for an element of its space
     tensors: int = 0  # how many tensors of the size of its space it reads, and tensors it writes
     operations: int = 0  # how many lines compute something
+    sizes: tuple[int, ...] = ()  # the unknown sizes that are parameters after the tensors, by their index
 
 
 def module_text(kernels: Sequence[str]) -> str:
@@ -116,12 +118,15 @@ class _Writer:
         strides: Mapping[str, Sequence[int]],
         space: Space,
         axis: str = "x",
+        long: bool = False,
     ):
+        self.long = long  # whether a row is gone over in pieces
         self.axis = axis  # what counts through the elements of a kernel that has but one
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
         self.strides = strides
         self.space = space
         self.before: list[str] = []  # what does not depend on the row
+        self.rows: list[str] = []  # of long rows, what comes before the last loop over their elements
         self.lines: list[str] = []
         self.reads: list[str] = []
         self.tiles: dict[str, int] = {}  # of the tensors that it reads for each element, the bytes of one
@@ -134,9 +139,11 @@ class _Writer:
     # -- values -------------------------------------------------------------------------------------------------------
     def value(self, x: Any, index: Index, guard: str = "") -> str:
         """The name, or the text, of a value at an index; `guard` says where it is defined."""
-        if isinstance(x, NumberProxy) or not isinstance(x, TensorProxy):
+        if isinstance(x, Size):
+            return str(x)
+        if not isinstance(x, TensorProxy):
             if isinstance(x, Proxy):
-                raise Unfit("has a number that is only known at the call")
+                raise Unfit("has a number that only running tells")
             return literal(x)
         key = (x.name, index.key, guard)
         found = self.known.get(key)
@@ -215,6 +222,8 @@ class _Writer:
             return self.value(args[0], moved, guard)
         if sym is prims.full:
             kind = compute_type(x.dtype)
+            if isinstance(args[1], Size):
+                return self.named(f"tl.full((), {args[1]}, {kind})")
             filled = bool(args[1]) if kind == "tl.int1" else args[1] if "float" in kind else int(args[1])
             return self.named(f"tl.full((), {literal(filled)}, {kind})")
         if sym is prims.cat:
@@ -248,9 +257,9 @@ class _Writer:
         for d, (low, high, between), size in zip(index.dims(), config, a.shape):
             if between:
                 raise Unfit("puts something between elements")
-            if low > 0:
+            if isinstance(low, Size) or low > 0:
                 conditions.append(f"({d.expression} >= {low})")
-            if high > 0:
+            if isinstance(high, Size) or high > 0:
                 conditions.append(f"({d.expression} < {low + size})")
         inner = index.mapped(lambda i, e: _moved(e, -config[i][0], 1), a.shape)
         if not conditions:
@@ -291,34 +300,72 @@ class _Writer:
     def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
         """What is reduced over a row."""
         own = reduces(op)
+        if self.axis == "r":
+            raise Unfit("reads what is reduced over rows after what is reduced over columns")
         if own is None or guard or not own.by_row or (own.rows, own.columns) != (self.space.rows, self.space.columns):
             raise Unfit("reads what is reduced over columns")
         a, kept = op.args[0], op.args[0].ndim - len(op.args[1])
         if index.key != Index([Group("x", tuple(a.shape[:kept]))]).key:
             raise Unfit("reads what is reduced at another place")
         inner = Index([Group("x", tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
-        tile = self.value(a, inner)
+
+        def tile() -> str:
+            return self.value(a, inner)
+
         if op.sym is prims.var_mean:
             return self._variance(op, position, index, tile)
-        text, neutral = REDUCTIONS[op.sym.id]
-        return self._reduced(text, tile, neutral, a.dtype)
+        return self._reduced(op.sym.id, tile, a.dtype)
 
-    def _reduced(self, text: str, tile: str, neutral: str, dtype: Any) -> str:
+    def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any) -> str:
+        """What the elements of a row are together."""
+        text, combined, neutral = REDUCTIONS[kind]
         if neutral in ("inf", "-inf"):
             if compute_type(dtype) not in ("tl.float32", "tl.float64"):
                 raise Unfit("the largest of integers")
             neutral = f'float("{neutral}")'
-        full = f"tl.broadcast_to({tile}, (XB, RB))"
-        masked = f"tl.where(rm, {full}, {neutral})" if self.space.columns & (self.space.columns - 1) else full
-        return self.named(f"{text.format(masked, 1)}[:, None]", row=True)
+        columns = self.space.columns
+        if self.long:
+            whole = self._gone_over(tile, combined, neutral, compute_type(dtype))
+        else:
+            whole = f"tl.broadcast_to({tile()}, (XB, RB))"
+            if isinstance(columns, Size) or columns & (columns - 1):
+                whole = f"tl.where(rm, {whole}, {neutral})"
+        return self.named(f"{text.format(whole, 1)}[:, None]", row=True)
 
-    def _variance(self, op: BoundSymbol, position: int, index: Index, tile: str) -> str:
+    def _gone_over(self, tile: Callable[[], str], combined: str, neutral: str, kind: str) -> str:
+        """A tile that has what the pieces of a long row are together: written as a loop over them."""
+        before = self.lines, self.known
+        self.lines, self.known = [], self._of_rows()
+        whole = f"tl.where(rm, tl.broadcast_to({tile()}, (XB, RB)), {neutral})"
+        name = f"c{self.count}"
+        self.count += 1
+        body = [*self.lines, f"{name} = {combined.format(name, whole)}"]
+        found = self._of_rows()
+        self.lines, self.known = before
+        self.known.update(found)
+        self.rows += [f"{name} = tl.full((XB, RB), {neutral}, {kind})", *in_pieces(body, self.space)]
+        return name
+
+    def _of_rows(self) -> dict[Any, str]:
+        """The known values that are the same for all elements of a row."""
+        return {key: value for key, value in self.known.items() if "r" not in self.depends.get(value, ())}
+
+    def _variance(self, op: BoundSymbol, position: int, index: Index, tile: Callable[[], str]) -> str:
         columns, dtype = self.space.columns, op.args[0].dtype
-        mean = self.named(f"{self._reduced('tl.sum({}, {})', tile, '0', dtype)} / {columns}", row=True)
-        square = self.named(f"({tile} - {mean}) * ({tile} - {mean})")
-        total = self._reduced("tl.sum({}, {})", square, "0", dtype)
-        divisor = max(columns - op.kwargs["correction"], 0)
-        variance = self.named(f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")', row=True)
+        mean = self.named(f"{self._reduced(prims.sum.id, tile, dtype)} / {columns}", row=True)
+
+        def square() -> str:
+            element = tile()
+            return self.named(f"({element} - {mean}) * ({element} - {mean})")
+
+        total = self._reduced(prims.sum.id, square, dtype)
+        correction = op.kwargs["correction"]
+        if isinstance(columns, Size):
+            text = f"{total} / tl.maximum({columns} - {correction}, 0)" if correction else f"{total} / {columns}"
+        else:
+            divisor = max(columns - correction, 0)
+            text = f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")'
+        variance = self.named(text, row=True)
         for p, name in zip(op.flat_outs, (variance, mean)):
             self.known[p.name, index.key, ""] = name
         return (variance, mean)[position]
@@ -334,7 +381,11 @@ class _Writer:
         name = f"v{self.count}"
         self.count += 1
         self.depends[name] = frozenset(depends)
-        (self.lines if "x" in depends else self.before).append(f"{name} = {text}")
+        if self.long:
+            lines = self.lines if "r" in depends else self.rows if "x" in depends else self.before
+        else:
+            lines = self.lines if "x" in depends else self.before
+        lines.append(f"{name} = {text}")
         return name
 
     def stored(self, p: TensorProxy, index: Index, value: str) -> str:
@@ -342,7 +393,13 @@ class _Writer:
         offset = address(index, self.strides[p.name])
         if offset == "0":
             offset = self.axis  # a single element: written by the first of a block
-        names = [v for v in ("x", "r") if _mentions(offset, v)]
+        names = []
+        for v in ("x", "r"):
+            if _mentions(offset, v):
+                names.append(v)
+            elif v in self.depends.get(value, ()):  # a single row in a tile of several
+                offset = f"({offset} + {v} * 0)"
+                names.append(v)
         mask = " & ".join(f"{v}m" for v in names)
         shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.reduces else "(XB,)"
         if p.dtype is dtypes.bfloat16:  # it is rounded when it is stored
@@ -375,11 +432,17 @@ def kernels_of(
     outputs: Sequence[TensorProxy],
     space: Space,
     wide: bool,
+    long: bool = False,
 ) -> list[KernelSource]:
-    """The kernels that make `outputs`; `strides` are those of inputs and outputs. `Unfit` where there are none."""
+    """The kernels that make `outputs`; `strides` are those of inputs and outputs. `Unfit` where there are none.
+
+    `wide` where offsets need 64 bits, `long` where a row is gone over in pieces.
+    """
     integer = ".to(tl.int64)" if wide else ""
     if not space.reduces:
         return [_elements(operations, strides, outputs, space, integer)]
+    if long:
+        return [_long(operations, strides, outputs, space, integer)]
     late = _after_columns(operations)
     writer = _Writer(operations, strides, space)
     stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
@@ -410,7 +473,7 @@ def _rows(writer: _Writer, writes: Sequence[str], stores: Sequence[str], integer
     """A program for each row, or few programs that take rows in turn."""
     space = writer.space
     reductions = sum(text.startswith(_REDUCING) for _, _, text in (line.partition(" = ") for line in writer.lines))
-    if turns_pay(space.columns, reductions, len(writer.tiles)):
+    if not isinstance(space.columns, Size) and turns_pay(space.columns, reductions, len(writer.tiles)):
         turns = _in_turn(space, integer, [*writer.lines, *stores])
         body = ["first = tl.program_id(0)", *_columns(space, whole=True), *writer.before, *turns]
         parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
@@ -446,6 +509,29 @@ def _elements(
     writes = [p.name for p in outputs]
     body = [*head, *writer.before, *writer.lines, *stores]
     return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", body)
+
+
+def _long(
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, integer: str,
+) -> KernelSource:  # fmt: skip
+    """Rows that are gone over in pieces: once for each reduction, and once more for what is made of these."""
+    if space.by_column:
+        raise Unfit("reduces long rows, and columns")
+    writer = _Writer(operations, strides, space, long=True)
+    whole = [_store(writer, p, space) for p in outputs if math.prod(p.shape) == space.size]
+    single = [_store(writer, p, space) for p in outputs if math.prod(p.shape) != space.size]
+    head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
+    head.append("zero = tl.arange(0, 1)[:, None]")
+    last = in_pieces([*writer.lines, *whole], space) if whole else []
+    body = [*head, *writer.before, *writer.rows, *single, *last]
+    return _kernel("long", writer, writer.reads, [p.name for p in outputs], "XB: tl.constexpr, RB: tl.constexpr", body)
+
+
+def in_pieces(body: Sequence[str], space: Space) -> list[str]:
+    """A loop over the pieces of rows."""
+    head = ["r = (start + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
+    return [f"for start in range(0, {space.columns}, RB):", *(f"    {line}" for line in (*head, *body))]
 
 
 def _columns(space: Space, *, whole: bool) -> list[str]:
@@ -524,10 +610,13 @@ def _kernel(
     parts = [n for n in (*reads, *writes) if n.endswith("_part")]
     names.update({n: f"sum{i}" for i, n in enumerate(parts)})
     lines = [re.sub(r"\b\w+_(?:ptr|part)\b", lambda m: names.get(m[0], m[0]), line) for line in body]
-    pointers = ", ".join(f"p{i}" for i in range(len(reads) + len(writes)))
+    sizes = tuple(dict.fromkeys(int(n) for line in lines for n in re.findall(r"\bsize_(\d+)\b", line)))
+    numbers = {str(index): f"n{i}" for i, index in enumerate(sizes)}
+    lines = [re.sub(r"\bsize_(\d+)\b", lambda m: numbers[m[1]], line) for line in lines]
+    given = ", ".join([*(f"p{i}" for i in range(len(reads) + len(writes))), *numbers.values()])
     name = f"fused_{template}"
-    text = "\n".join(["@triton.jit", f"def {name}({pointers}, {parameters}):", *(f"    {x}" for x in lines), ""])
+    text = "\n".join(["@triton.jit", f"def {name}({given}, {parameters}):", *(f"    {x}" for x in lines), ""])
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
-        tensors=len(writer.tiles) + len(writes), operations=len(body),
+        tensors=len(writer.tiles) + len(writes), operations=len(body), sizes=sizes,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.expressions import REDUCTIONS
 
-__all__ = ["MAX_COLUMNS", "Space", "Unfit", "is_reduction", "reduces", "space_of"]
+__all__ = ["MAX_COLUMNS", "Space", "Unfit", "is_long", "is_reduction", "reduces", "space_of"]
 
 MAX_COLUMNS = 1 << 15  # what the registers of one program hold
 
@@ -44,6 +44,11 @@ class Space(NamedTuple):
         return self.by_row or self.by_column
 
 
+def is_long(space: Space) -> bool:
+    """Whether a row is more than the registers of one program hold: it is gone over in pieces, more than once."""
+    return space.by_row and space.columns > MAX_COLUMNS
+
+
 def is_reduction(bsym: BoundSymbol) -> bool:
     """Whether an operation is a reduction that kernels know."""
     return bsym.sym.id in REDUCTIONS or bsym.sym is prims.var_mean
@@ -53,15 +58,12 @@ def reduces(bsym: BoundSymbol) -> Space | None:
     """The space of a reduction; None where it reduces neither trailing nor leading dimensions."""
     a, dims = bsym.args[0], sorted(bsym.args[1])
     count, last = len(dims), list(range(a.ndim))
-    size = math.prod(a.shape)
-    if not count or size == 0:
+    if not count or 0 in a.shape:
         return None
     if dims == last[-count:]:
-        columns = math.prod(a.shape[d] for d in dims)
-        return Space(size // columns, columns, by_row=True)
+        return Space(math.prod(a.shape[:-count]), math.prod(a.shape[-count:]), by_row=True)
     if dims == last[:count]:
-        rows = math.prod(a.shape[d] for d in dims)
-        return Space(rows, size // rows, by_column=True)
+        return Space(math.prod(a.shape[:count]), math.prod(a.shape[count:]), by_column=True)
     return None
 
 
@@ -84,7 +86,7 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
         found = Space(own.rows, own.columns, by_row or own.by_row, by_column or own.by_column)
     if found is None:
         return Space(largest, 1)
-    if found.by_row and found.columns > MAX_COLUMNS:
+    if is_long(found) and found.by_column:
         raise Unfit(f"rows of {found.columns} elements do not fit into registers")
     if largest > found.size:
         raise Unfit("works on more elements than it reduces")

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes that are not known while kernels are written.
+
+Where a trace has symbolic numbers, so have its regions: a `Size` stands for one in their shapes. It is written into a
+kernel's text as a parameter, so that one kernel serves all lengths; arithmetic on sizes gives further ones, which the
+host computes at a call. Two sizes are equal only if they are in every call: nothing is assumed, and a region that would
+have to assume something is left to others. For choices that are right either way sizes are ordered by what they are in
+the call that was traced.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from thunder.core.numbers import SymbolicNumber
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+
+__all__ = ["Size", "Sizes", "hint_of", "is_symbolic"]
+
+
+class Size:
+    """A number of a trace that only a call tells."""
+
+    __slots__ = ("hint", "index", "made_of", "number", "table")
+
+    def __init__(self, table: Sizes, index: int, number: Any, made_of: tuple[Any, ...] | None):
+        self.table = table
+        self.index = index
+        self.number = number  # as the trace has it
+        self.hint = number.hint
+        self.made_of = made_of  # the operator and its operands
+
+    def __str__(self) -> str:
+        return f"size_{self.index}"
+
+    __repr__ = __str__
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return hash(("size", self.index))
+
+
+def _arithmetic(name: str) -> None:
+    fn: Callable[[Any, Any], Any] = getattr(operator, name)
+
+    def number(x: Any) -> Any:
+        return x.number if isinstance(x, Size) else x
+
+    def forward(self: Size, other: Any) -> Any:
+        return self.table.of(fn(self.number, number(other)), (fn, self, other))
+
+    def backward(self: Size, other: Any) -> Any:
+        return self.table.of(fn(other, self.number), (fn, other, self))
+
+    setattr(Size, f"__{name}__", forward)
+    setattr(Size, f"__r{name}__", backward)
+
+
+def _comparison(name: str) -> None:
+    fn: Callable[[Any, Any], bool] = getattr(operator, name)
+    setattr(Size, f"__{name}__", lambda self, other: fn(self.hint, hint_of(other)))
+
+
+for _name in ("add", "sub", "mul"):
+    _arithmetic(_name)
+for _name in ("lt", "le", "gt", "ge"):
+    _comparison(_name)
+Size.__neg__ = lambda self: 0 - self  # type: ignore[attr-defined]
+
+
+def hint_of(x: Any) -> Any:
+    """What a number is in the call that was traced."""
+    return x.hint if isinstance(x, (Size, SymbolicNumber)) else x
+
+
+def is_symbolic(op: BoundSymbol) -> bool:
+    """Whether an operation has a number that only a call tells, itself or in a shape."""
+    if any(isinstance(p, NumberProxy) for p in op.flat_args):
+        return True
+    return any(type(d) is not int for p in op.tensors() for d in p.shape)
+
+
+class Sizes:
+    """The unknown sizes of the regions of one trace: each is there once."""
+
+    def __init__(self, symbols: Any = None) -> None:
+        self.known: list[Size] = []
+        self._symbols = symbols  # those of the trace
+        self._free: dict[Any, Size] = {}
+        self._lock = threading.RLock()  # kernels are written by several threads
+
+    def of(self, x: Any, made_of: tuple[Any, ...] | None = None) -> Any:
+        """A number of the trace as one that kernels are written with."""
+        if isinstance(x, NumberProxy):
+            x = x.symbol
+        if not isinstance(x, SymbolicNumber):
+            return x
+        if type(x.hint) is int and x.same(x.hint):
+            return x.hint
+        with self._lock:
+            for size in self.known:
+                if type(size.number) is type(x) and size.number.same(x):
+                    return size
+            size = Size(self, len(self.known), x, made_of)
+            self.known.append(size)
+        return size
+
+    def free(self, key: Any, hint: int) -> Size:
+        """A number of its own, for a stride that follows from no size: one for each key."""
+        with self._lock:
+            if key not in self._free:
+                self._free[key] = self.of(self._symbols.size(hint, f"stride{len(self._free)}"))
+            return self._free[key]
+
+    def is_free(self, x: Any) -> bool:
+        """Whether it is such a number."""
+        return isinstance(x, Size) and any(x is size for size in self._free.values())
+
+    def tensor(self, p: Any) -> Any:
+        """A tensor with such sizes; anything else as it is."""
+        if not isinstance(p, TensorProxy) or all(type(d) is int for d in p.shape):
+            return p
+        return TensorProxy(p.name, like=p, shape=tuple([self.of(d) for d in p.shape]))
+
+    def operation(self, op: BoundSymbol) -> BoundSymbol:
+        """An operation in these terms."""
+        if not is_symbolic(op):
+            return op
+        args, kwargs, output = (self._converted(x) for x in (op.args, op.kwargs, op.output))
+        return op.replace(args=args, kwargs=kwargs, output=output)
+
+    def _converted(self, x: Any) -> Any:
+        if isinstance(x, TensorProxy):
+            return self.tensor(x)
+        if isinstance(x, (NumberProxy, SymbolicNumber)):
+            return self.of(x)
+        if type(x) in (tuple, list):
+            return type(x)([self._converted(y) for y in x])
+        return {k: self._converted(v) for k, v in x.items()} if type(x) is dict else x
+
+    def values(
+        self, inputs: Sequence[Any], found: Sequence[Any], more: Mapping[int, int] | None = None
+    ) -> Callable[[Any], Any]:
+        """A function that says what a number is in a call: `inputs` of a region, tensors and numbers, are `found`.
+
+        For a number that does not follow from them it raises LookupError. `more` are sizes that are known besides.
+        """
+        leaves: dict[str, Any] = {}
+        known: dict[int, Any] = dict(more or {})
+        for p, x in zip(inputs, found):
+            if isinstance(p, NumberProxy):
+                leaves[p.name] = x
+                continue
+            for d, size in zip(p.shape, x):
+                if isinstance(d, SymbolicNumber):
+                    own = self.of(d)
+                    if isinstance(own, Size):
+                        known[own.index] = size
+                    if len(d.leaves) == 1 and d.same(d.leaves[0].symbol):
+                        leaves[d.leaves[0].name] = size
+
+        def value(x: Any) -> Any:
+            if not isinstance(x, Size):
+                return x
+            if x.index not in known:
+                if x.made_of is not None:
+                    fn, *operands = x.made_of
+                    known[x.index] = fn(*[value(y) for y in operands])
+                else:
+                    known[x.index] = x.number.substitute(lambda p: leaves[p.name])
+            return known[x.index]
+
+        return value

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions of unknown sizes: one kernel for any size of the same rank, dtype and layout.
+
+Kernels take the sizes as parameters. For each combination of sizes that a call has, the grid and the parameters are
+computed once; the text is written, and compiled, once for each layout. (Triton compiles further forms of it by itself:
+for numbers that are multiples of 16, and for rows that need a wider tile.)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from thunder.core import prims
+from thunder.core.devices import to_torch_device
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.sizes import known_shape
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import Trace
+from thunder.execution.claim import claim
+from thunder.executors.torchex import ex as torch_executor
+from thunder_ex_triton.fusion.readable import program
+from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, load, processors
+from thunder_ex_triton.fusion.sizes import Sizes
+from thunder_ex_triton.fusion.source import KernelSource, contiguous, module_text
+from thunder_ex_triton.fusion.space import Space, Unfit, is_long
+
+__all__ = ["SymbolicRegion"]
+
+_MOST = 1024  # how many combinations of sizes are remembered
+
+
+class SymbolicRegion(FusedRegion):
+    """Operations on tensors of unknown sizes as kernels. Its inputs may be numbers too."""
+
+    def __init__(
+        self,
+        name: str,
+        operations: Sequence[BoundSymbol],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        sizes: Sizes,
+    ):
+        self.sizes = sizes
+        self.given = list(inputs)
+        self._texts: dict[Any, tuple[list[KernelSource], ModuleType]] = {}
+        tensors = [sizes.tensor(p) for p in inputs if isinstance(p, TensorProxy)]
+        super().__init__(name, [sizes.operation(op) for op in operations], tensors, [sizes.tensor(p) for p in outputs])
+        self.original, self.results = list(operations), tuple(outputs)
+        try:
+            self._launched(self._as_traced())
+        except LookupError:
+            raise Unfit("has a size that does not follow from its inputs") from None
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = tuple([(x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs])
+        found = self._programs.get(key)
+        if found is None:
+            if len(self._programs) >= _MOST:
+                self._programs.clear()
+            try:
+                found = self._programs[key] = self._made(key)
+            except Unfit:  # what kernels cannot do with these sizes
+                return self._by_torch()(*inputs)
+        return found(*[x for x in inputs if isinstance(x, torch.Tensor)])
+
+    @functools.cache  # noqa: B019  (one for each region, which lives as long)
+    def _by_torch(self) -> Any:
+        """Its operations as torch runs them."""
+        trace = Trace(self.name, args=self.given)
+        trace.names.update(n for op in self.original for n in (*op.arg_names, *op.out_names))
+        trace.bound_symbols += self.original
+        trace.bound_symbols.append(BoundSymbol(prims.python_return, (self.results,), {}, None))
+        trace.output = self.results
+        return claim(trace, [torch_executor], name="Region").python_callable()
+
+    def prepare(self) -> None:
+        """Its kernels are compiled at the first call."""
+
+    @property
+    def source(self) -> str:
+        """Its kernels as a program for the sizes of the call that was traced."""
+        launches, partial, value, strides = self._launched(self._as_traced())
+        inputs = [self._concrete(p, value) for p in self.inputs]
+        outputs = [(self._concrete(p, value), s) for p, s in zip(self.outputs, strides)]
+        rows, columns = value(self.space.rows), value(self.space.columns)
+        numbers = sorted({n for k in launches for n in k.source.sizes})
+        size = f"{rows} x {columns}, for any sizes" + "".join(
+            f"\n#   {self.sizes.known[n]}: {self.sizes.known[n].number}" for n in numbers
+        )
+        return program(self.name, size, self.original, inputs, outputs, launches, (partial, columns))
+
+    def _as_traced(self) -> list[Any]:
+        """A key of the call that was traced, with contiguous inputs."""
+        key: list[Any] = []
+        for p in self.given:
+            if isinstance(p, NumberProxy):
+                key.append(p.symbol.hint)
+            else:
+                shape = known_shape(p)
+                key.append((shape, contiguous(shape)))
+        return key
+
+    def _concrete(self, p: TensorProxy, value: Any) -> TensorProxy:
+        return TensorProxy(p.name, like=p, shape=tuple(map(value, p.shape)))
+
+    def _made(self, key: Sequence[Any]) -> Program:
+        """The program for inputs of these sizes and strides."""
+        launches, partial, value, strides = self._launched(key)
+        there: Any = SimpleNamespace(
+            name=self.name,
+            inputs=[self._concrete(p, value) for p in self.inputs],
+            outputs=[self._concrete(p, value) for p in self.outputs],
+            operations=self.operations,
+            space=Space(value(self.space.rows), value(self.space.columns)),
+        )
+        return Program(there, to_torch_device(self.outputs[0].device), launches, partial, strides)
+
+    def _launched(self, key: Sequence[Any]) -> tuple[list[Launch], int, Any, list[tuple[int, ...]]]:
+        """For inputs of these sizes and strides: the launches, the programs that leave sums of columns behind, what
+        each size is, and the strides of the outputs."""
+        tensors = [(i, x) for i, x in enumerate(key) if isinstance(x, tuple)]
+        layouts, free = [], {}
+        for p, (i, (shape, strides)) in zip(self.inputs, tensors):
+            layout, unknown = self._layout(i, p.shape, shape, strides)
+            layouts.append(layout)
+            free.update(unknown)
+        found = [x[0] if isinstance(x, tuple) else x for x in key]
+        value = self.sizes.values(self.given, found, free)
+        placed = [tuple(map(value, s)) for s in self.output_strides(layouts)]
+        everything = [x for _, x in tensors] + [(tuple(map(value, p.shape)), s) for p, s in zip(self.outputs, placed)]
+        wide = any(sum((d - 1) * s for d, s in zip(shape, strides)) >= 1 << 31 for shape, strides in everything)
+        space = self.space._replace(rows=value(self.space.rows), columns=value(self.space.columns))
+        text = (*layouts, wide, is_long(space))
+        if text not in self._texts:
+            sources = self._sources(layouts, wide, is_long(space))
+            self._texts[text] = sources, load(module_text([k.text for k in sources]))
+        sources, module = self._texts[text]
+        given = {p.name for p in self.outputs}
+        launches, partial = launches_of(module, sources, space, given, processors(self.outputs[0].device))
+        launches = [
+            k._replace(numbers=(*(value(self.sizes.known[n]) for n in k.source.sizes), *k.numbers)) for k in launches
+        ]
+        return launches, partial, value, placed
+
+    def _layout(
+        self, position: int, shape: Sequence[Any], sizes: Sequence[int], strides: Sequence[int]
+    ) -> tuple[tuple[Any, ...], dict[int, int]]:
+        """Strides in terms of sizes where they follow from them, and what those are that do not."""
+        if tuple(strides) == contiguous(sizes):
+            return contiguous(shape), {}
+        out: list[Any] = [0] * len(shape)
+        expected: Any = 1
+        now = 1
+        for i in sorted((i for i, d in enumerate(sizes) if d != 1), key=lambda i: (strides[i], -i)):
+            if strides[i] in (0, 1):
+                out[i] = strides[i]
+            elif strides[i] == now:
+                out[i] = expected
+            else:
+                out[i] = self.sizes.free((self.name, position, i), strides[i])
+            expected, now = out[i] * shape[i], strides[i] * sizes[i]
+        unknown = {s.index: strides[i] for i, s in enumerate(out) if self.sizes.is_free(s)}
+        return tuple(out), unknown

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions of unknown sizes: one kernel for many lengths, whatever the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import thunder
+from thunder_ex_triton.fusion import region
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def make(*shape: int) -> torch.Tensor:
+    """A random tensor that requires grad."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(DEVICE).requires_grad_()
+
+
+def many(x: Any, r: Any, w: Any) -> Any:
+    """What sizes may be needed for."""
+    h = x + r
+    y = F.layer_norm(h, w.shape, w)
+    mean = h.transpose(0, 1).mean(-1)
+    turned = torch.cat((h[1:], h[:1]), 0) * 3
+    return y.reshape(-1).tanh() * 2, mean, turned, F.pad(h, (0, 0, 2, 1)) * 2, h.sum(0), h * x.shape[0]
+
+
+def test_one_kernel_for_many_lengths() -> None:
+    """No trace and no text more for further lengths, forward and backward."""
+    jitted = thunder.jit(many, executors=["triton"], cache="symbolic values")
+    texts = set()
+    for n in (6, 7, 16, 33, 3):
+        args = make(n, 32), make(n, 32), make(32)
+        expected, found = many(*args), jitted(*args)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(sum((t * t).sum() for t in out), args) for out in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+        texts.add(region.load.cache_info().misses)
+    assert thunder.cache_misses(jitted) == 1
+    assert len(texts) == 1
+    assert all(f.executor == "triton" for f in thunder.examine.fusions(jitted))
+    assert "for any sizes" in thunder.examine.fusions(jitted)[0].source
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
+    "softmax of rows": (lambda x: F.softmax(x * 2, -1), lambda n: (make(4, n),)),
+    "variance of rows": (lambda x: x.var(-1) * 2, lambda n: (make(4, n),)),
+    "largest": (lambda x: (x - x.amax(-1, keepdim=True)).exp(), lambda n: (make(n, n + 3),)),
+    "transposed": (lambda x, y: y + x.mT * 2, lambda n: (make(n, 5), make(5, n))),
+    "parts of a product": (lambda x: torch.cat([t * 2 for t in x.chunk(3, -1)][::-1], -1), lambda n: (make(2, n, 12),)),
+    "flattened": (lambda x, w: (x.view(-1, 8) * w).exp().view(x.shape), lambda n: (make(2, n, 8), make(8))),
+    "heads": (lambda x: (x.view(2, -1, 4, 8).transpose(1, 2) * 2).contiguous(), lambda n: (make(2, n, 32),)),
+    "a broadcast": (lambda x, y: x[:, None] * y[None], lambda n: (make(n), make(n + 1))),
+    "dropout": (lambda x: F.dropout(x, 0.5) * 0 + x, lambda n: (make(n, 8),)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shapes(name: str) -> None:
+    """Each is a fusion of unknown sizes, right for all of them."""
+    f, inputs = CASES[name]
+    jitted = thunder.jit(f, executors=["triton"], cache="symbolic values")
+    for n in (5, 8, 12):
+        args = inputs(n)
+        expected, found = f(*args), jitted(*args)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+        gradients = [torch.autograd.grad(out.square().sum(), args) for out in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    assert thunder.cache_misses(jitted) == 1
+    assert thunder.examine.fusions(jitted)
+
+
+def test_layouts_of_inputs() -> None:
+    """Each layout has its program, for any size; strides that follow from no size are parameters."""
+    jitted = thunder.jit(lambda x, y: x * 2 + y, executors=["triton"], cache="symbolic values")
+    for n in (4, 6, 9):
+        wide = torch.randn(n, 24, device=DEVICE)
+        turned, spread = torch.randn(8, n, device=DEVICE).T, wide[:1, :8].expand(n, 8)
+        for x in (wide[:, :8], wide[:, 8:16], turned, wide[:, ::3], spread):
+            y = torch.randn(n, 8, device=DEVICE)
+            torch.testing.assert_close(jitted(x, y), x * 2 + y)
+    assert thunder.cache_misses(jitted) == 4
+
+
+def test_sizes_become_symbolic_by_themselves() -> None:
+    """When a size has changed twice."""
+    jitted = thunder.jit(lambda x: F.gelu(x, approximate="tanh") * 2, executors=["triton"])
+    for n in range(3, 12):
+        x = make(n, 8)
+        torch.testing.assert_close(jitted(x), F.gelu(x, approximate="tanh") * 2)
+    assert thunder.cache_misses(jitted) <= 3
+
+
+def test_rows_longer_than_a_tile() -> None:
+    """With the sizes of a call: the form that goes over rows in pieces, else the other."""
+    f = lambda x: F.softmax(x * 2, -1)  # noqa: E731
+    jitted = thunder.jit(f, executors=["triton"], cache="symbolic values")
+    for n in (40, 33_000, 41):
+        x = make(2, n).detach()
+        torch.testing.assert_close(jitted(x), f(x))
+    assert thunder.cache_misses(jitted) == 1

@@ -59,13 +59,24 @@ class Memory:
 class Launch:
     """A captured function: what launches it, where its results are then, and the inputs it reads at fixed places."""
 
-    __slots__ = ("device", "outputs", "run", "static")
+    __slots__ = ("device", "outputs", "results", "run", "static")
 
     def __init__(self, run: Callable[[], None], outputs: Sequence[torch.Tensor], device: torch.device):
         self.run = run
         self.outputs = outputs
         self.device = device
-        self.static: dict[int, torch.Tensor] = {}
+        self.results = _by_kind(dict(enumerate(outputs)))
+        self.static: list[tuple[list[int], list[torch.Tensor]]] = []
+
+
+def _by_kind(tensors: dict[int, torch.Tensor]) -> list[tuple[list[int], list[torch.Tensor]]]:
+    """Tensors and their places, those together that one kernel can copy."""
+    found: dict[torch.dtype, tuple[list[int], list[torch.Tensor]]] = {}
+    for i, x in tensors.items():
+        places, same = found.setdefault(x.dtype, ([], []))
+        places.append(i)
+        same.append(x)
+    return list(found.values())
 
 
 class _Sized:
@@ -135,10 +146,13 @@ class CapturedRegion:
             launch = found.launch
             assert launch is not None
             self.memory.follow(launch.device)
-            for i, memory in launch.static.items():
-                memory.copy_(inputs[i])
+            for which, memory in launch.static:
+                torch._foreach_copy_(memory, [inputs[i] for i in which])
             launch.run()
-            return tuple([x.clone() for x in launch.outputs])
+            results = [torch.empty_like(x) for x in launch.outputs]
+            for which, memory in launch.results:
+                torch._foreach_copy_([results[i] for i in which], memory)
+            return tuple(results)
 
     def _of(self, inputs: Sequence[Any]) -> _Sized | None:
         """What is known of calls like this one; None where there are too many kinds of them."""
@@ -163,7 +177,7 @@ class CapturedRegion:
             self._sizes.clear()
             warnings.warn(f"CUDA graphs: {self.name} is not captured ({self.failed})", stacklevel=4)
             return False
-        found.launch.static = static
+        found.launch.static = _by_kind(static)
         self.captures += 1
         return True
 
@@ -180,7 +194,7 @@ def _summary(error: BaseException) -> str:
 
 def is_capturing() -> bool:
     """Whether a graph is being captured already."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 # -- capturing --------------------------------------------------------------------------------------------------------

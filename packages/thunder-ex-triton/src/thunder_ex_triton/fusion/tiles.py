@@ -76,7 +76,8 @@ def tiling(source: Kernel, space: Space, multiprocessors: int, partial: int) -> 
         stages = _stages(wide * read * each, 4 if each == 1 else 3)
         return Tiling((min(rows, multiprocessors * each), 1), (1, wide, stages), 32 if wide > 16384 else 16)
     if template == "finish":
-        tall, wide = min(power_of_two(partial), 128), min(wide, 8 if columns <= 2048 else 16)
+        wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
+        tall = min(power_of_two(partial), 128, 2048 // wide)
         return Tiling((blocks(columns, wide), 1), (partial, tall, wide), 4)
     if space.by_row:
         tall, each, warps = _tile_of_rows(wide)

@@ -70,7 +70,7 @@ def tiling(source: Kernel, space: Space, multiprocessors: int, partial: int) -> 
         tall = max(1, min(2048 // wide, power_of_two(rows)))
         return Tiling((blocks(rows, tall), 1), (tall, wide), _warps(tall * wide))
     if template == "long":  # few at a time, so that a row is still in the cache when it is gone over again
-        return Tiling((rows, 1), (1, 8192), 16)
+        return Tiling((rows, 1), (1, 4096), 16)
     if template == "turns":
         each = max(1, min(32768 // wide, 4))
         stages = _stages(wide * read * each, 4 if each == 1 else 3)

@@ -155,10 +155,6 @@ class Differentiable:
         few = key in self._backward or key in self._recorded or len(self._backward) + len(self._recorded) < PROGRAMS
         return key if few else (present, (True,) * len(wanted))
 
-    def compiled(self, key: Key) -> Callable[..., Any] | None:
-        """The backward program for what arrives and is wanted, if it has been compiled."""
-        return self._backward.get(key)
-
     def backward_program(self, key: Key) -> Callable[..., Any]:
         """The function `(saved, *gradients) -> gradients` for what arrives and is wanted; with stages, a generator."""
         found = self._backward.get(key)
@@ -314,17 +310,17 @@ def _executed(edges: Sequence[Any]) -> list[bool]:
 
 def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
     """What runs the forward program as a node of torch's graph, or as several."""
-    forward, begin, gradient_of = _forward(d, program), _begin(d), d.gradient_of
+    forward, begin = _forward(d, program), _begin(d)
     if d.stages is not None:
         return d.stages.nodes(forward, begin, d.natively)
+    items = "".join("None, " if i is None else f"found[{i}], " for i in d.gradient_of)
+    whole = d.gradient_of == list(range(len(d.gradient_of)))
+    for_inputs: Callable[[Any], Any] = tuple if whole else eval(f"lambda found: ({items})")
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        found = begin(ctx, grads)
-        return tuple([None if i is None else found[i] for i in gradient_of])
+        return for_inputs(begin(ctx, grads))
 
-    one = len(d.arriving) == 1 and d.guarded and not d.prunes and not d.numbers
-    simple = one and gradient_of == list(range(len(gradient_of)))
-    return as_node("ThunderFunction", forward, _simple_backward(d, backward) if simple else backward, d.natively)
+    return as_node("ThunderFunction", forward, backward, d.natively)
 
 
 def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
@@ -349,37 +345,21 @@ def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., An
     return forward
 
 
-def _simple_backward(d: Differentiable, general: Callable[..., Any]) -> Callable[..., Any]:
-    """The backward of a node with one result, whose inputs all take gradients: a call has little to decide."""
-    program: Callable[..., Any] | None = None
-    (at,) = d.arriving
-    everything = d.everything
-
-    def backward(ctx: Any, *grads: Any) -> Any:
-        nonlocal program
-        if program is None or grads[at] is None or torch.is_grad_enabled():
-            program = d.compiled(everything)
-            return general(ctx, *grads)
-        d.ran = everything
-        saved = list(ctx.saved_tensors)
-        clear_saved_tensors(ctx)
-        return tuple(program(saved, grads[at]))
-
-    return backward
-
-
 def _begin(d: Differentiable) -> Begin:
     """What finds the gradients of a backward pass."""
-    arriving, wanted, stages = d.arriving, d.wanted, d.stages
+    arriving, wanted, stages, numbers = d.arriving, d.wanted, d.stages, d.numbers
+    asks, everything = d.prunes or not d.guarded, (True,) * len(wanted)
+    # What arrived and was wanted last, and what that came to.
+    known: tuple[Key, Key, Callable[..., Any]] | None = None
 
     def saved_values(ctx: Any) -> list[Any]:
         saved = list(ctx.saved_tensors)
-        if d.numbers:
-            for i, number in zip(d.numbers, ctx.numbers):
+        if numbers:
+            for i, number in zip(numbers, ctx.numbers):
                 saved.insert(i, number)
         return saved
 
-    def wants_of(ctx: Any) -> list[bool]:
+    def wants_of(ctx: Any) -> tuple[bool, ...]:
         if not d.prunes:
             wants = [True] * len(wanted)
         elif stages is not None:
@@ -390,16 +370,19 @@ def _begin(d: Differentiable) -> Begin:
         if not d.guarded:
             needs = ctx.needs_input_grad
             wants = [want and needs[i] for want, i in zip(wants, wanted)]
-        return wants
+        return tuple(wants)
 
     def begin(ctx: Any, grads: Sequence[Any]) -> Any:
-        wants = wants_of(ctx)
-        key = d.key(tuple([grads[i] is not None for i in arriving]), tuple(wants))
-        given = [grads[i] for i, there in zip(arriving, key[0]) if there]
+        nonlocal known
+        asked = tuple([grads[i] is not None for i in arriving]), wants_of(ctx) if asks else everything
+        given = [grads[i] for i in arriving if grads[i] is not None]
         if torch.is_grad_enabled():  # create_graph=True
-            return recorded(ctx, key, given)
-        program = d.backward_program(key)
-        d.ran = key
+            return recorded(ctx, d.key(*asked), given)
+        last = known
+        if last is None or last[0] != asked:
+            key = d.key(*asked)
+            last = known = asked, key, d.backward_program(key)
+        _, d.ran, program = last
         saved = saved_values(ctx)
         clear_saved_tensors(ctx)  # they are freed as the program goes, unless they are used again
         return program(saved, *given)

@@ -117,6 +117,15 @@ def _autograd(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     )
 
 
+# -- functions as arguments -------------------------------------------------------------------------------------------
+@_special(torch.ops.higher_order.cond)  # which `torch.cond` ends in, under whatever name it was called
+@_in_torch
+def _cond(tracer: Tracer, *args: Any) -> Any:
+    from thunder.frontend.branching import cond_traced
+
+    return cond_traced(tracer, *args)
+
+
 # -- layout, found when asked -----------------------------------------------------------------------------------------
 def _layout(tracer: Tracer, x: Any) -> torch.Tensor:
     handle = tracer.handle_of(x)

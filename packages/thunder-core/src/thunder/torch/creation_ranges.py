@@ -81,7 +81,7 @@ def _(make: MakeTensor) -> Any:
     fractions = SampleInput(1, 2.5, 0.3, device=make.device, dtype=make.dtype)
     if make.dtype.is_floating_point:
         yield fractions
-    else:
+    elif make.dtype is not torch.int64:  # of these the step is zero: an error, and in torch 2.11 the end of the process
         yield fractions.left_out_when("torch divides by the step, which it has made an integer: zero", device="cuda")
     yield SampleInput(end=4)
     yield SampleInput(0, end=9, step=4)

@@ -3,9 +3,10 @@
 
     python benchmarks/attention.py [--markdown FILE] [--only kernels|host|small|norms] [--repetitions 5]
 
-GPU times are by events, the median of alternating repetitions, each of which runs every contender. Attention is causal
-in bfloat16, with heads beside their widths as projections make them; forward counts half of 4 B H T T D operations,
-backward two and a half times that. Host times are what a call costs the thread that makes it, the GPU waiting.
+Times of attention are by events, the median of alternating repetitions, each of which runs every contender; those of
+norms are the kernels' own, by torch's profiler. Attention is causal in bfloat16, with heads beside their widths as
+projections make them; forward counts half of 4 B H T T D operations, backward two and a half times that. Host times are
+what a call costs the thread that makes it, the GPU waiting.
 """
 
 from __future__ import annotations
@@ -43,6 +44,20 @@ def timed(fn: Callable[[], Any], calls: int) -> float:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / calls
+
+
+def kernel_time(fn: Callable[[], Any], calls: int = 20) -> float:
+    """Milliseconds a call that kernels take, by torch's profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(3):
+        fn()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(calls):
+            fn()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in found.key_averages()) / 1e3 / calls
 
 
 def compare(contenders: Contenders, repetitions: int, calls: int = 10) -> dict[str, float]:
@@ -139,6 +154,7 @@ def kernels(repetitions: int) -> str:
             for n in names
         ]
         rows.append([f"{b}x{h}{'' if h == hk else f'/{hk}'}x{t}x{d}", *cells])
+        print(*rows[-1], flush=True)
     return table("causal attention, TFLOP/s forward / backward", names, rows)
 
 
@@ -243,14 +259,12 @@ def norms(repetitions: int) -> str:
                 forward[name] = lambda jitted=jitted: jitted(*args)
                 out = jitted(*args)
                 backward[name] = lambda out=out: torch.autograd.grad(out, args, g, retain_graph=True)
-            times = compare(forward, repetitions, 30), compare(backward, repetitions, 30)
-            size = n * c * 2
-            cells = [
-                f"{2 * size / times[0][e] / 1e9:.2f} / {3 * size / times[1][e] / 1e9:.2f}"
-                if e in times[0] and e in times[1]
-                else "—"
-                for e in executors
+            times = [
+                {e: statistics.median(kernel_time(fn) for _ in range(repetitions)) for e, fn in fns.items()}
+                for fns in (forward, backward)
             ]
+            size = n * c * 2
+            cells = [f"{2 * size / times[0][e] / 1e9:.2f} / {3 * size / times[1][e] / 1e9:.2f}" for e in executors]
             rows.append([f"{kind} {n}x{c}", *cells])
     return table("bfloat16, TB/s forward / backward", list(executors), rows)
 

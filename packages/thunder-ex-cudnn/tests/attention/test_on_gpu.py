@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import thunder
 from thunder.extend import get_default_executors
 from thunder_ex_cudnn.attention import fallback, run
+from thunder_ex_cudnn.plans import packed_strides
 
 pytestmark = pytest.mark.skipif(
     "cudnn" not in [ex.name for ex in get_default_executors()], reason="the executor cannot run on this machine"
@@ -54,13 +55,10 @@ def check(found: Any, tensors: list[torch.Tensor], how: dict[str, Any], caplog: 
     limit = NEAR[out.dtype]
     near(out, truth, limit)
     for a, x, b in zip(grads, tensors, torch.autograd.grad(truth, wide, g.double())):
-        near(a, b, limit)
-        assert a.stride() == x.stride() or x.ndim < 4 or not _dense(x)
+        is_bias = any(x is y for y in tensors[3:])
+        near(a, b, 10 * limit if is_bias else limit)  # sums of many that cancel each other
+        assert is_bias or a.stride() == packed_strides(tuple(x.shape), x.stride())
     assert not caplog.records, caplog.text
-
-
-def _dense(x: torch.Tensor) -> bool:
-    return sorted(x.stride()) == sorted(torch.empty_like(x).stride())
 
 
 def jitted(**how: Any) -> Any:

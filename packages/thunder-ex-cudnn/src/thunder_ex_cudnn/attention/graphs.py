@@ -59,10 +59,10 @@ class _Description:
         self.tensors: list[Any] = []
         self.outputs: list[tuple[Ints, Ints, torch.dtype]] = []
 
-    def input(self, name: str, layout: tuple[Ints, Ints], dtype: torch.dtype) -> Any:
+    def input(self, name: str, layout: tuple[Ints, Ints], dtype: torch.dtype, *, exact: bool = False) -> Any:
         shape, strides = layout
-        # The stride of a dimension of one element means nothing, and may be anything.
-        dense = packed_strides(shape, strides)
+        # The stride of a dimension of one element means nothing, and may be anything. (`exact`: it is looked at.)
+        dense = strides if exact else packed_strides(shape, strides)
         steps = [d if n == 1 else s for n, s, d in zip(shape, strides, dense)]
         made = self.graph.tensor(name=name, dim=list(shape), stride=steps, data_type=type_of(dtype))
         self.tensors.append(made)
@@ -122,7 +122,7 @@ def backward_plan(context: Context, call: Call) -> Plan:
     d = _Description(context, call.dtype)
     names = ("query", "key", "value", "out", "grad")
     q, k, v, out, grad = (d.input(n, getattr(call, n), call.dtype) for n in names)
-    stats = d.input("sums", _sums_layout(call), torch.float32)
+    stats = d.input("sums", _sums_layout(call), torch.float32, exact=True)
     how = _options(call, d)
     of_bias = None
     if call.bias_grad and call.bias is not None:

@@ -57,7 +57,8 @@ def kernel_time(fn: Callable[[], Any], calls: int = 20) -> float:
         for _ in range(calls):
             fn()
         torch.cuda.synchronize()
-    return sum(event.self_device_time_total for event in found.key_averages()) / 1e3 / calls
+    events = [e for e in found.events() if e.device_type.name == "CUDA" and not e.name.startswith("Activity")]
+    return sum(e.device_time for e in events) / calls / 1e3
 
 
 def compare(contenders: Contenders, repetitions: int, calls: int = 10) -> dict[str, float]:

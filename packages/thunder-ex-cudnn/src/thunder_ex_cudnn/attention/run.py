@@ -70,6 +70,14 @@ def _results(plan: Any) -> list[Tensor]:
     return [new_tensor(shape, strides, dtype) for shape, strides, dtype in plan.outputs]
 
 
+def _without_plan(what: str, query: Tensor) -> Unsupported:
+    """The error where nobody else can take over: random numbers are cuDNN's own."""
+    return Unsupported(
+        f"cuDNN has no plan for {what} of a query of shape {tuple(query.shape)} on {query.device}: leave cuDNN out with "
+        "torch.backends.cuda.enable_cudnn_sdp(False), or thunder.jit(…, executors=[…])"
+    )
+
+
 # -- forward -----------------------------------------------------------------------------------------------------------
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float, dropout_p: float,
@@ -134,7 +142,7 @@ def dropout_forward(
     seed = fallback.seed(query.device)
     made = _forward(query, key, value, bias, causal, scale, dropout_p, seed, True)
     if made is None:
-        raise Unsupported(f"attention with dropout of a query of shape {tuple(query.shape)}")
+        raise _without_plan("attention with dropout", query)
     return made[0], made[1], seed
 
 
@@ -197,5 +205,5 @@ def dropout_backward(
     """The gradients of `dropout_forward`, which draws the same numbers again."""
     made = _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
     if made is None:
-        raise Unsupported(f"the gradient of attention with dropout of a query of shape {tuple(query.shape)}")
+        raise _without_plan("the gradient of attention with dropout", query)
     return tuple(made)

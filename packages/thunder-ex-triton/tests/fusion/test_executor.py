@@ -133,6 +133,34 @@ def test_layouts(name: str) -> None:
             assert jitted(x, x).stride() == (x * 2 + x).stride()
 
 
+def _rotated_heads(x: Any, cos: Any, sin: Any) -> Any:
+    q, k = (t.view(2, 5, -1, 16).transpose(1, 2) for t in x.split([64, 32], -1))
+    return rotated(q, cos, sin), rotated(k, cos, sin)
+
+
+PLACED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "heads for attention": (_rotated_heads, (make(2, 5, 96), make(5, 16), make(5, 16, seed=1))),
+    "the first operand decides": (lambda a, b: (a.mT * 2 + b, b + a.mT * 2), (make(4, 5), make(5, 4))),
+    "permuted": (lambda a: (a.permute(2, 0, 1) * 2, (a.permute(2, 0, 1).reshape(3, 20) * 2).tanh()), (make(4, 5, 3),)),
+    "spread": (lambda a: ((a[:, None].expand(4, 6, 5) * 2).tanh(),), (make(4, 5),)),
+    "seen otherwise": (lambda a: ((a.view(2, 2, 5).transpose(0, 1) * 2).exp(),), (make(4, 5),)),
+    "joined": (lambda a: (torch.cat((a.mT * 2, a.mT), 1) * 2,), (make(4, 5),)),
+    "a part": (lambda a: (a[::2, 1:] * 2,), (make(4, 5).detach().mT,)),
+    "broadcast": (lambda a, b: (a * b,), (make(4, 1, 5), make(7, 5).detach().mT.contiguous().mT[None])),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_results_lie_as_eagers(name: str) -> None:
+    """So that what comes next needs no copy that eager does not make."""
+    f, args = PLACED[name]
+    jitted = thunder.jit(f, executors=["triton"])
+    for mine, right in zip(jitted(*args), f(*args)):
+        torch.testing.assert_close(mine, right)
+        assert mine.stride() == right.stride()
+    assert thunder.examine.fusions(jitted)
+
+
 def test_what_is_not_fused_stays() -> None:
     """Matrix products, writes and views at the border of regions are left to others."""
 

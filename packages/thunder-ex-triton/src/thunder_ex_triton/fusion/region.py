@@ -26,8 +26,9 @@ from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder_ex_triton.fusion.layout import contiguous, dense, layouts
 from thunder_ex_triton.fusion.readable import program
-from thunder_ex_triton.fusion.source import KernelSource, contiguous, kernels_of, module_text
+from thunder_ex_triton.fusion.source import KernelSource, kernels_of, module_text
 from thunder_ex_triton.fusion.space import Space, is_long, space_of
 from thunder_ex_triton.fusion.tiles import tiling
 from thunder_ex_triton.fusion.warm import Made, Step, warm_call
@@ -101,12 +102,9 @@ class FusedRegion:
         return program(self.name, size, self.operations, self.inputs, outputs, launches, parts)
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """How its outputs lie in memory: as the first input of the same shape does, as in eager."""
-        out = []
-        for p in self.outputs:
-            like = next((s for x, s in zip(self.inputs, strides) if x.shape == p.shape and _is_dense(p.shape, s)), None)
-            out.append(contiguous(p.shape) if like is None else tuple(like))
-        return out
+        """How its outputs lie in memory: as in eager."""
+        found = layouts(self.operations, {p.name: s for p, s in zip(self.inputs, strides)})
+        return [dense(p.shape, found[p.name]) for p in self.outputs]
 
     def _sources(
         self, strides: Sequence[Sequence[int]], wide: bool | None = None, long: bool | None = None
@@ -147,16 +145,6 @@ class FusedRegion:
         if ahead:
             compiled.compile_ahead([to_torch_dtype(p.dtype) for p in self.inputs])
         return compiled
-
-
-def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a tensor's elements lie side by side, in some order of its dimensions."""
-    expected = 1
-    for stride, size in sorted((s, d) for s, d in zip(strides, shape) if d != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 class Program:

@@ -27,13 +27,14 @@ from thunder_ex_triton.fusion.expressions import (
 )
 from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, tanh
 from thunder_ex_triton.fusion.index import Group, Index, address
+from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
 from thunder_ex_triton.fusion.tiles import turns_pay
 from thunder_ex_triton.machine import interpreting
 
-__all__ = ["UNIFORM", "KernelSource", "contiguous", "kernels_of", "module_text"]
+__all__ = ["UNIFORM", "KernelSource", "kernels_of", "module_text"]
 
 UNIFORM = "triton.triton_uniform"  # the id of the operator that draws
 
@@ -98,15 +99,6 @@ def module_text(kernels: Sequence[str]) -> str:
             text += helper
     parts = [_IMPORTS, *reversed(needed.values()), *(f"\n{kernel}" for kernel in kernels)]
     return "\n".join(parts)
-
-
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a new tensor."""
-    out, rest = [], 1
-    for d in reversed(shape):
-        out.append(rest)
-        rest *= max(d, 1)
-    return tuple(reversed(out))
 
 
 class _Writer:

@@ -23,10 +23,11 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.execution.claim import claim
 from thunder.executors.torchex import ex as torch_executor
+from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.readable import program
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, load, processors
 from thunder_ex_triton.fusion.sizes import Sizes
-from thunder_ex_triton.fusion.source import KernelSource, contiguous, module_text
+from thunder_ex_triton.fusion.source import KernelSource, module_text
 from thunder_ex_triton.fusion.space import Space, Unfit, is_long
 
 __all__ = ["SymbolicRegion"]

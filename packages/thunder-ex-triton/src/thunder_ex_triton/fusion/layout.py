@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the results of a region lie in memory: as they would if torch ran its operations one by one.
+
+So what comes after it (a product, attention, a view) finds its operands as in eager, and needs no copy that eager does
+not make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from thunder.core import prims
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder_ex_triton.fusion.expressions import POINTWISE
+
+__all__ = ["contiguous", "dense", "layouts"]
+
+Strides = Sequence[Any]
+_REGROUPS = (prims.reshape, prims.view, prims.squeeze)
+
+
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a new tensor."""
+    out, rest = [], 1
+    for d in reversed(shape):
+        out.append(rest)
+        rest *= max(d, 1)
+    return tuple(reversed(out))
+
+
+def layouts(operations: Sequence[BoundSymbol], known: Mapping[str, Strides]) -> dict[str, tuple[Any, ...]]:
+    """The strides of all values, from those of the inputs."""
+    found: dict[str, tuple[Any, ...]] = {name: tuple(s) for name, s in known.items()}
+    for op in operations:
+        for p in op.flat_outs:
+            if isinstance(p, TensorProxy):
+                found[p.name] = _layout(op, p, found)
+    return found
+
+
+def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]]) -> tuple[Any, ...]:
+    sym, a = op.sym, op.args[0] if op.args else None
+    if sym.id in POINTWISE:
+        return _together(p.shape, [found[x.name] for x in op.args if isinstance(x, TensorProxy) and x.ndim == p.ndim])
+    if not isinstance(a, TensorProxy):
+        return contiguous(p.shape)
+    strides = found[a.name]
+    if sym is prims.transpose:
+        return tuple([strides[i] for i in op.args[1]])
+    if sym is prims.broadcast_in_dim:
+        out = [0] * p.ndim
+        for i, d in enumerate(op.args[2]):
+            out[d] = strides[i] if a.shape[i] == p.shape[d] else 0
+        return tuple(out)
+    if sym is prims.slice:
+        steps = op.args[3] if len(op.args) > 3 and op.args[3] is not None else [1] * p.ndim
+        return tuple([s * step for s, step in zip(strides, steps)])
+    if sym in _REGROUPS:
+        return _as_view(a.shape, strides, p.shape) or contiguous(p.shape)
+    return contiguous(p.shape)
+
+
+def _together(shape: Sequence[int], operands: Sequence[Strides]) -> tuple[Any, ...]:
+    """The strides of what is computed of tensors element by element: its dimensions in the order of theirs."""
+
+    def compared(a: int, b: int) -> int:
+        for strides in operands:
+            x, y = strides[a], strides[b]
+            if x == 0 or y == 0:
+                continue  # it says nothing of the order
+            if x < y:
+                return -1
+            if x > y or shape[a] > shape[b]:
+                return 1
+        return 0
+
+    order = list(reversed(range(len(shape))))  # the innermost first
+    for i in range(1, len(order)):
+        at = i
+        for j in range(i - 1, -1, -1):
+            sign = compared(order[j], order[at])
+            if sign > 0:
+                order[j], order[at] = order[at], order[j]
+                at = j
+            elif sign < 0:
+                break
+    out: list[Any] = [0] * len(shape)
+    expected: Any = 1
+    for d in order:
+        out[d] = expected
+        expected = expected * shape[d]
+    return tuple(out)
+
+
+def _as_view(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> tuple[Any, ...] | None:
+    """The strides of a tensor seen in another shape; None where that takes a copy."""
+    runs: list[list[Any]] = []  # neighbouring dimensions that are one in memory: its size, and its innermost stride
+    for d, s in zip(shape, strides):
+        if d == 1:
+            continue
+        if runs and runs[-1][1] == d * s:
+            runs[-1] = [runs[-1][0] * d, s]
+        else:
+            runs.append([d, s])
+    out: list[Any] = []
+    rest = list(wanted)
+    for size, stride in reversed(runs):
+        numel: Any = 1
+        while numel != size or (rest and rest[-1] == 1):
+            if not rest or (numel > size and rest[-1] != 1):
+                return None
+            out.append(stride * numel)
+            numel = numel * rest.pop()
+    if any(d != 1 for d in rest):
+        return None
+    out += [1] * len(rest)
+    return tuple(reversed(out))
+
+
+def dense(shape: Sequence[int], strides: Strides) -> tuple[Any, ...]:
+    """The strides of new memory whose dimensions are in the order of these strides."""
+    return tuple(strides) if _is_dense(shape, strides) else _together(shape, [strides])
+
+
+def _is_dense(shape: Sequence[int], strides: Strides) -> bool:
+    """Whether a tensor's elements lie side by side, in some order of its dimensions."""
+    expected: Any = 1
+    for stride, size in sorted((s, d) for s, d in zip(strides, shape) if d != 1):
+        if stride != expected:
+            return False
+        expected = expected * size
+    return True

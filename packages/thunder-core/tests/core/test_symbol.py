@@ -180,6 +180,49 @@ def test_substitution_goes_everywhere(trace: Trace) -> None:
     assert bsym.subsymbols[0].arg_names == ("a", "b")
 
 
+def test_parts_are_renamed_when_somebody_looks(trace: Trace) -> None:
+    """Until then nothing below is touched, and what is known of the operation stays known."""
+    a, b = trace.args
+    Symbol("composite", composite)(a, b, scale=3)
+    bsym = trace.bound_symbols[0]
+    seen: list[str] = []
+
+    class Watched(BoundSymbol):
+        def substitute(self, *args: Any) -> BoundSymbol:
+            seen.append(self.sym.name)
+            return super().substitute(*args)
+
+    parts = [Watched(p.sym, p.args, p.kwargs, p.output, p.subsymbols, p.source) for p in bsym.subsymbols]
+    new = bsym.replace(subsymbols=parts).substitute({"a": tensor("c", 2)}).substitute({"b": tensor("d", 2)})
+    assert (new.arg_names, new.has_effect, new.names) == (("c", "d"), False, {"c", "d", *bsym.out_names})
+    assert seen == []
+    assert new.subsymbols[0].arg_names == ("c", "d")
+    assert set(seen) == {p.sym.name for p in parts}
+    assert new.subsymbols is new.subsymbols
+
+
+def test_substitution_under_fresh_names(trace: Trace) -> None:
+    """Another call: what it makes has the names that it is given, at every level, and so has its source."""
+    a, b = trace.args
+    Symbol("composite", composite)(a, b, scale=3)
+    bsym = trace.bound_symbols[0]
+    inside = bsym.subsymbols[0].out_names[0]
+    fresh = {inside: "i", bsym.out_names[0]: "o"}
+    mapping: dict[str, Any] = {"a": tensor("c", 2)}
+    new = bsym.substitute(mapping, fresh, SourceLine("f", 9))
+    assert (new.arg_names, new.out_names, new.source) == (("c", "b"), ("o",), SourceLine("f", 9))
+    assert [p.out_names for p in new.subsymbols] == [("i",), ("o",)]
+    assert new.subsymbols[1].output is new.output[0] is mapping[bsym.out_names[0]]
+    assert new.subsymbols[0].source == SourceLine("f", 9)
+    assert bsym.substitute({}, fresh).output[0] is not new.output[0]  # once more is once more
+
+
+def test_operations_have_only_what_they_have() -> None:
+    bsym = BoundSymbol(Symbol("s", composite), (1,), {}, None)
+    with pytest.raises(AttributeError, match="no attribute 'outputs'"):
+        bsym.outputs  # noqa: B018
+
+
 def test_an_output_is_never_replaced_by_a_number() -> None:
     """A call cannot assign to one."""
     n = AnyProxy(name="n")

@@ -510,3 +510,36 @@ def test_what_pays() -> None:
         assert "torch is as fast on few elements" in str(report)
     finally:
         deregister_executor(executor.name)
+
+
+def test_what_hangs_on_arguments_is_asked_of_each_call() -> None:
+    """Also where the executor took an operation the first time."""
+    asked = []
+
+    def is_first(a: Any, b: Any) -> bool:
+        asked.append(b.name)
+        return len(asked) % 2 == 1
+
+    executor = OperatorExecutor("test_asked")
+    op = executor.register_operator("my_add", like=prims.add.meta, fn=torch.add)
+    executor.register_implementation(prims.add, op, checker=is_first)
+    names, _ = ran(lambda a, b: prims.add(prims.add(prims.add(a, b), b), b), [executor])
+    assert names == ["my_add", "add", "my_add"] and len(asked) >= 3
+
+    every = OperatorExecutor("test_every")
+    op = every.register_operator("all_adds", like=prims.add.meta, fn=torch.add)
+    every.register_implementation(prims.add, op)
+    assert ran(lambda a, b: prims.add(prims.add(a, b), b), [every])[0] == ["all_adds", "all_adds"]
+    assert ran(lambda a, b: prims.add(prims.add(a, b), b), [executor, every])[0][1] in ("all_adds", "my_add")
+
+
+def test_numbers_first_go_to_python_and_tensors_first_to_torch() -> None:
+    """The same operation, in one program."""
+    names, out = ran(
+        lambda a: prims.add(prims.where(prims.lt(1.0, a), a, a), prims.where(prims.lt(a, 1.0), a, a)), [], 1
+    )
+    assert out.shape == (2, 3) and names.count("lt") == 2
+    modules = transform_for_execution(
+        traced(lambda a: (prims.lt(2.0, a), prims.lt(a, 2.0), prims.lt(3.0, a)), 1), get_always_executors()
+    )[-1]
+    assert [op.sym.module for op in modules.bound_symbols[:3]] == ["operator", "torch", "operator"]

@@ -19,7 +19,7 @@ from thunder.core.trace import Trace
 from thunder.core.transforms import get_grad, put_grad, register_grad
 from thunder.core.verify import verify
 from thunder.transforms import autodiff
-from thunder.transforms.alike import Unlike, likeness
+from thunder.transforms.alike import Unlike, Values, likeness
 from thunder.transforms.autodiff import differentiate
 
 
@@ -28,7 +28,7 @@ def tensor(name: str, *shape: int, dtype: dtypes.dtype = dtypes.float32) -> Tens
 
 
 def like(a: Any, b: Any, tracked: Any = ()) -> bool:
-    return likeness(a, {}, set(tracked)) == likeness(b, {}, set(tracked))
+    return likeness(a, Values(), set(tracked)) == likeness(b, Values(), set(tracked))
 
 
 def test_what_is_known_of_tensors_counts_and_their_names_do_not():
@@ -53,7 +53,7 @@ def test_numbers_count_with_their_types_and_signs():
 
 def test_unknown_numbers_are_like_nothing():
     with pytest.raises(Unlike):
-        likeness((NumberProxy("n", 2, int),), {}, set())
+        likeness((NumberProxy("n", 2, int),), Values(), set())
 
 
 def traced(fn: Any, count: int = 2) -> Trace:

@@ -17,7 +17,9 @@ def known_shape(p: TensorProxy) -> tuple[int, ...]:
     shape: list[int] = []
     for size in p.shape:
         known: Any = size
-        if isinstance(known, NumberProxy):
+        if type(known) is int:
+            pass
+        elif isinstance(known, NumberProxy):
             known = known.value
         elif isinstance(known, SymbolicNumber):
             known = known.hint

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from operator import attrgetter, is_not
+from operator import is_not
 from typing import Any, TypeVar
 
 from thunder.core.binder import Binder
@@ -228,7 +228,6 @@ def _symbol_by_name(module: str, name: str) -> Symbol:
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
-_has_effect = attrgetter("has_effect")
 # Types of arguments in which there is never a proxy.
 _ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(...)})
 
@@ -324,11 +323,28 @@ def renamed(p: Proxy, mapping: dict[str, Any], fresh: dict[str, str] | None) -> 
 class BoundSymbol:
     """One operation of a trace: a symbol, its arguments, its output, and what it decomposes into.
 
-    What it decomposes into is renamed when somebody looks (`substitute`): most passes do not.
+    Passes ask each operation the same questions over and over. The answers are slots, which are filled when somebody
+    first asks (`__getattr__`); so are `subsymbols` where they are to be renamed first, as most passes do not look at
+    them.
     """
 
-    __slots__ = ("_arg_names", "_effect", "_key", "_names", "_out_names", "_parts", "_renamed", "args", "kwargs",
-                 "output", "source", "sym")  # fmt: skip
+    __slots__ = ("_renamed", "arg_names", "args", "has_effect", "key", "kwargs", "names", "out_names", "output",
+                 "source", "subsymbols", "sym")  # fmt: skip
+
+    #: The names of the values it reads.
+    arg_names: tuple[str, ...]
+    #: The names of the values it makes: those of its output that are not simply handed on from its arguments.
+    out_names: tuple[str, ...]
+    #: The names by which it hangs on the program: of what it takes and gives, and what its parts read besides.
+    names: frozenset[str]
+    #: Whether it, or anything it decomposes into, has to run though its result is unused.
+    has_effect: bool
+    #: What is equal exactly for equal calls; it is hashable where all arguments are.
+    key: Any
+    #: The operations that it decomposes into.
+    subsymbols: Sequence[BoundSymbol]
+    # Of whose parts, and by what, its own are renamed, while they are not there.
+    _renamed: tuple[BoundSymbol, dict[str, Any], dict[str, str] | None] | None
 
     def __init__(
         self,
@@ -343,31 +359,22 @@ class BoundSymbol:
         self.args = args
         self.kwargs = kwargs
         self.output = output
+        self.subsymbols = subsymbols
         self.source = source
-        self._parts = subsymbols
-        # Of whose parts, and by what, its own are renamed; None once that is done.
-        self._renamed: tuple[BoundSymbol, dict[str, Any], dict[str, str] | None] | None = None
-        self._arg_names: tuple[str, ...] | None = None
-        self._out_names: tuple[str, ...] | None = None
-        self._names: frozenset[str] | None = None
-        self._effect: bool | None = None
-        self._key: Any = None
+        self._renamed = None
+
+    def __getattr__(self, name: str) -> Any:
+        find = _ANSWERS.get(name)
+        if find is None:
+            raise AttributeError(f"operations of a trace have no attribute {name!r}")
+        answer = find(self)
+        setattr(self, name, answer)
+        return answer
 
     @property
     def id(self) -> Any:
         """The symbol's id."""
         return self.sym.id
-
-    @property
-    def subsymbols(self) -> Sequence[BoundSymbol]:
-        """The operations that it decomposes into."""
-        renamed = self._renamed
-        if renamed is not None:
-            source, mapping, fresh = renamed
-            line = None if fresh is None else self.source
-            self._parts = [part.substitute(mapping, fresh, line) for part in source.subsymbols]
-            self._renamed = None
-        return self._parts
 
     @property
     def flat_args(self) -> list[Proxy]:
@@ -379,63 +386,6 @@ class BoundSymbol:
     def flat_outs(self) -> list[Proxy]:
         """The proxies in its output."""
         return proxies_in(self.output)
-
-    @property
-    def arg_names(self) -> tuple[str, ...]:
-        """The names of the values it reads."""
-        if self._arg_names is None:
-            names = []
-            for x in self.args:
-                if type(x) is TensorProxy:
-                    names.append(x.name)
-                elif type(x) not in _ATOMS:
-                    names += [p.name for p in proxies_in(x)]
-            if self.kwargs:
-                names += [p.name for p in proxies_in(self.kwargs)]
-            self._arg_names = tuple(names)
-        return self._arg_names
-
-    @property
-    def out_names(self) -> tuple[str, ...]:
-        """The names of the values it makes: those of its output that are not simply handed on from its arguments."""
-        if self._out_names is None:
-            given, output = self.arg_names, self.output
-            if isinstance(output, Proxy):
-                self._out_names = () if output.name in given else (output.name,)
-            else:
-                self._out_names = tuple(dict.fromkeys([p.name for p in proxies_in(output) if p.name not in given]))
-        return self._out_names
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names by which it hangs on the program: of what it takes and gives, and what its parts read besides."""
-        if self._names is None:
-            found = {*self.arg_names, *[p.name for p in self.flat_outs]}
-            if self._renamed is not None:
-                source, mapping, _ = self._renamed
-                for name in source.names - found:
-                    found.update([p.name for p in proxies_in(mapping[name])] if name in mapping else (name,))
-            else:
-                inside: set[str] = set()
-                for part in self._parts:
-                    inside.update(part.out_names)
-                    found.update(part.names - inside)
-            self._names = frozenset(found)
-        return self._names
-
-    @property
-    def has_effect(self) -> bool:
-        """Whether it, or anything it decomposes into, has to run though its result is unused."""
-        if self._effect is None:
-            self._effect = self.sym.must_stay or any(map(_has_effect, self.subsymbols))
-        return self._effect
-
-    @property
-    def key(self) -> Any:
-        """What is equal exactly for equal calls; it is hashable where all arguments are."""
-        if self._key is None:
-            self._key = self.sym.id, argument_key(self.args), argument_key(self.kwargs) if self.kwargs else None
-        return self._key
 
     @property
     def has_input(self) -> bool:
@@ -452,8 +402,8 @@ class BoundSymbol:
     def run_by(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundSymbol:
         """The call of `sym` that runs it, with the same values in its arguments."""
         new = BoundSymbol(sym, args, kwargs, self.output, [self], self.source)
-        new._arg_names, new._out_names = self.arg_names, self.out_names
-        new._effect = sym.must_stay or self.has_effect
+        new.arg_names, new.out_names = self.arg_names, self.out_names
+        new.has_effect = sym.must_stay or self.has_effect
         return new
 
     def substitute(
@@ -480,9 +430,12 @@ class BoundSymbol:
         if output is not None:
             output = map_proxies(output, lambda p: new if isinstance(new := replaced(p), Proxy) else p)
         new = BoundSymbol(self.sym, args, kwargs, output, (), source or self.source)
-        if self._renamed is not None or self._parts:
+        new.has_effect = self.has_effect
+        if fresh is not None:
+            new.arg_names = tuple([mapping[name].name if name in mapping else name for name in self.arg_names])
+        if self._renamed is not None or self.subsymbols:
             new._renamed = self, mapping, fresh
-        new._effect = self.has_effect
+            del new.subsymbols
         return new
 
     def tensors(self) -> list[TensorProxy]:
@@ -495,3 +448,64 @@ class BoundSymbol:
         return "\n".join(bound_symbol_lines(self))
 
     __repr__ = __str__
+
+
+# -- what is asked of operations --------------------------------------------------------------------------------------
+def _subsymbols(bsym: BoundSymbol) -> Sequence[BoundSymbol]:
+    renamed = bsym._renamed
+    if renamed is None:  # another thread was first
+        return bsym.subsymbols
+    source, mapping, fresh = renamed
+    line = None if fresh is None else bsym.source
+    bsym.subsymbols = [part.substitute(mapping, fresh, line) for part in source.subsymbols]
+    bsym._renamed = None
+    return bsym.subsymbols
+
+
+def _arg_names(bsym: BoundSymbol) -> tuple[str, ...]:
+    names: list[str] = []
+    for x in bsym.args:
+        if type(x) is TensorProxy:
+            names.append(x.name)
+        elif type(x) not in _ATOMS:
+            names += [p.name for p in proxies_in(x)]
+    if bsym.kwargs:
+        names += [p.name for p in proxies_in(bsym.kwargs)]
+    return tuple(names)
+
+
+def _out_names(bsym: BoundSymbol) -> tuple[str, ...]:
+    given, output = bsym.arg_names, bsym.output
+    if isinstance(output, Proxy):
+        return () if output.name in given else (output.name,)
+    return tuple(dict.fromkeys([p.name for p in proxies_in(output) if p.name not in given]))
+
+
+def _names(bsym: BoundSymbol) -> frozenset[str]:
+    found = {*bsym.arg_names, *[p.name for p in bsym.flat_outs]}
+    renamed = bsym._renamed
+    if renamed is not None:
+        source, mapping, _ = renamed
+        for name in source.names - found:
+            found.update([p.name for p in proxies_in(mapping[name])] if name in mapping else (name,))
+    else:
+        inside: set[str] = set()
+        for part in bsym.subsymbols:
+            inside.update(part.out_names)
+            found.update(part.names - inside)
+    return frozenset(found)
+
+
+def _has_effect(bsym: BoundSymbol) -> bool:
+    return bsym.sym.must_stay or any(part.has_effect for part in bsym.subsymbols)
+
+
+def _key(bsym: BoundSymbol) -> Any:
+    args = tuple([x.name if type(x) is TensorProxy else argument_key(x) for x in bsym.args])
+    return bsym.sym.id, args, argument_key(bsym.kwargs) if bsym.kwargs else None
+
+
+_ANSWERS: dict[str, Callable[[BoundSymbol], Any]] = {
+    "arg_names": _arg_names, "out_names": _out_names, "names": _names, "has_effect": _has_effect, "key": _key,
+    "subsymbols": _subsymbols,
+}  # fmt: skip

@@ -16,7 +16,7 @@ from thunder.core.errors import check, name_source
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, proxies_in
+from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.extend import Executor, FusionExecutor, Implementation, are_named
 
@@ -62,17 +62,26 @@ class _Claimer:
         self.executors = executors
         self.fusing = fusing
         self.replaced: dict[str, Any] = {}
+        # Who takes every call of an operation, where that does not hang on its arguments.
+        self.settled: dict[Symbol, tuple[Executor, Implementation] | None] = {}
         self.whole: BoundSymbol | None = None  # the operation of the trace that is being claimed, for errors
 
     def take(self, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]] = frozenset()) -> None:
         """Writes what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is being run already."""
         if self.replaced:
             bsym = bsym.substitute(self.replaced)
-        if bsym.sym.is_structural or bsym.sym.is_fusion:
+        sym = bsym.sym
+        if sym.is_structural or sym.is_fusion:
             self.out.record(bsym)
             return
-        if not bsym.out_names and not bsym.sym.must_stay and not bsym.subsymbols:
+        if not bsym.out_names and not sym.must_stay and not bsym.subsymbols:
             return  # it hands on its inputs
+        if sym not in self.settled:
+            self.settled[sym] = self.settle(sym)
+        settled = self.settled[sym] if not excluded else None
+        if settled is not None:
+            self.execute(bsym, *settled, excluded)
+            return
         choice = choose(bsym, self.executors, excluded, fusing=self.fusing)
         if choice.fused:
             self.out.record(bsym)
@@ -83,6 +92,14 @@ class _Claimer:
         check(bool(bsym.subsymbols) or not bsym.out_names, lambda: self.unclaimed(bsym))
         for sub in bsym.subsymbols:
             self.take(sub, excluded)
+
+    def settle(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
+        """Who takes every call of an operation: the first to be asked, if it takes all."""
+        first = ordered(sym, self.executors)[0] if self.executors else None
+        if first is None or (self.fusing and isinstance(first, FusionExecutor)):
+            return None
+        implementation = first.settled(sym)
+        return None if implementation is None else (first, implementation)
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
         """The error where no executor takes `bsym`: first the operation of the program that this is a part of."""
@@ -178,7 +195,7 @@ def choose(
     """Who takes an operation. `excluded` are (executor, operation) pairs that are not asked."""
     rejections: dict[str, str] = {}
     named = are_named(executors)
-    for executor in ordered(bsym, executors):
+    for executor in ordered(bsym.sym, executors):
         if (executor.name, bsym.sym.id) in excluded:
             continue
         if fusing and isinstance(executor, FusionExecutor):
@@ -195,9 +212,9 @@ def choose(
     return Choice(None, None, False, rejections)
 
 
-def ordered(bsym: BoundSymbol, executors: Sequence[Executor]) -> Sequence[Executor]:
+def ordered(sym: Symbol, executors: Sequence[Executor]) -> Sequence[Executor]:
     """The executors in the order in which they are asked for this operation."""
-    id = bsym.sym.id
+    id = sym.id
     for executor in executors:
         found = executor.implmap.get(id)
         if found is not None and found.priority is not None:

@@ -14,27 +14,32 @@ from thunder.execution.claim import is_structural
 __all__ = ["delete_last_used", "hand_over_early"]
 
 
+_NUMBERS = frozenset({prims.size, prims.number, prims.item})
+
+
 def delete_last_used(trace: Trace) -> Trace:
     """The trace with `del` after the last use of each value that is not returned."""
     with construct(trace, "Delete Last Used") as out:
         kept: set[str] = set()
         lines: list[BoundSymbol] = []
         for bsym in reversed(trace.bound_symbols):
-            if bsym.sym in (prims.size, prims.number, prims.item):
+            if bsym.sym in _NUMBERS:
                 if bsym.output.name not in kept:
                     continue  # nobody reads the number
             elif is_structural(bsym):
                 kept.update(bsym.arg_names if bsym.sym is prims.python_return else ())
                 lines.append(bsym)
                 continue
-            if not kept.issuperset(bsym.out_names):
+            read = kept.issuperset(bsym.out_names)
+            if not read:
                 bsym = _without_unread(bsym, kept)
-            if not kept.issuperset(bsym.arg_names) or not kept.issuperset(bsym.out_names):
-                used = [p for p in (*bsym.flat_args, *bsym.flat_outs) if p.name not in kept]
-                dead = {p.name: p for p in used if not isinstance(p, NumberProxy)}
-                kept.update([p.name for p in used])
-                if dead:
-                    lines.append(_del(tuple(dead.values())))
+            if not read or not kept.issuperset(bsym.arg_names):
+                used = bsym.flat_args if read else [*bsym.flat_args, *bsym.flat_outs]
+                dead = {p.name: p for p in used if p.name not in kept}
+                kept.update(dead)
+                values = tuple([p for p in dead.values() if not isinstance(p, NumberProxy)])
+                if values:
+                    lines.append(_del(values))
             lines.append(bsym)
         out.bound_symbols[:] = reversed(lines)
     return out
@@ -42,7 +47,7 @@ def delete_last_used(trace: Trace) -> Trace:
 
 def _del(dead: tuple[Proxy, ...]) -> BoundSymbol:
     line = BoundSymbol(prims.python_del, dead, {}, None)
-    line._arg_names = tuple([p.name for p in dead])
+    line.arg_names = tuple([p.name for p in dead])
     return line
 
 

@@ -156,6 +156,14 @@ class Executor:
             return Implementation(op=bsym.sym)
         return found
 
+    def settled(self, sym: Symbol) -> Implementation | None:
+        """How it runs every call of an operation, where its arguments have no say; who overrides what is asked of a
+        call overrides this too."""
+        found = self.implmap.get(sym.id)
+        if found is not None and found.executable:
+            return found if found.checker is None and found.pays is None else None
+        return Implementation(op=sym) if sym.executor is self and sym.fn is not None else None
+
     def rejection(self, bsym: BoundSymbol, *, named: bool = True) -> str | None:
         """Why it does not run that operation; None when it does. `named`: the user named this executor."""
         found = self.implementation(bsym)

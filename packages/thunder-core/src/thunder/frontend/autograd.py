@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -168,7 +169,7 @@ class Differentiable:
                     if self.stages is not None:
                         trace.info["stages"] = self.stages.stages
                     traces = self._backward_traces[key] = [trace, *self.compile(trace)]
-                found = self._backward[key] = no_autocast(traces[-1].python_callable(decorators=False))
+                    found = self._backward[key] = no_autocast(traces[-1].python_callable(decorators=False))
         return found
 
     def _settled(self) -> AbstractContextManager[None]:
@@ -269,8 +270,10 @@ def _flattener(
                 walk(item, f"{path}[{key!r}]")
 
     walk(output, "o")
-    items = [paths[name] + (".data" if name in own else "") for name in position] + [f"s[{i}]" for i in hidden]
-    return eval(f"lambda o, s: {items[0] if single else f'({chr(44).join(items)},)'}")  # type: ignore[no-any-return]
+    items = [paths[name] + (".data" if name in own else "") for name in position]
+    items += [f"s[{i}]" for i in hidden] if len(hidden) < 2 else ["*hidden(s)"]
+    text = f"lambda o, s: {items[0] if single else f'({chr(44).join(items)},)'}"
+    return eval(text, {"hidden": itemgetter(*hidden or (0,))})  # type: ignore[no-any-return]
 
 
 # -- as a node --------------------------------------------------------------------------------------------------------

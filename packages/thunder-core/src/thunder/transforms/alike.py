@@ -21,8 +21,15 @@ __all__ = ["Recorded", "Unlike", "Values", "likeness"]
 
 _BY_VALUE = frozenset({int, bool, str, type(None), bytes, type(...)})
 
-#: The values of a call by their names, in the order in which they are met.
-Values = dict[str, Proxy]
+
+class Values:
+    """The values of a call in the order in which they are met, and where each name stands among them."""
+
+    __slots__ = ("found", "place")
+
+    def __init__(self) -> None:
+        self.found: list[Proxy] = []
+        self.place: dict[str, int] = {}
 
 
 class Unlike(Exception):
@@ -37,13 +44,14 @@ def likeness(x: Any, values: Values, tracked: set[str]) -> Any:
     """
     kind = type(x)
     if kind is TensorProxy:
-        name, shape = x.name, x.shape
-        if name in values:
-            return list(values).index(name)
+        name, shape, place = x.name, x.shape, values.place
+        if name in place:
+            return place[name]
         for size in shape:
             if type(size) is not int:
                 raise Unlike
-        values[name] = x
+        place[name] = len(place)
+        values.found.append(x)
         return shape, id(x.dtype), id(x.device), x.requires_grad, name in tracked
     if kind in _BY_VALUE:
         return kind, x
@@ -82,16 +90,16 @@ class Recorded:
 
     __slots__ = ("made", "names", "operations")
 
-    def __init__(self, values: Iterable[str], made: Sequence[str], operations: Sequence[BoundSymbol]):
-        self.names = list(values)
+    def __init__(self, values: Values, made: Sequence[str], operations: Sequence[BoundSymbol]):
+        self.names = list(values.place)
         known = {*self.names, *made}
         # Parts of operations that are recorded as they are have names that were made before.
         self.made = [*made, *dict.fromkeys(n for n in _made_below(operations) if n not in known)]
         self.operations = operations
 
-    def renamed(self, values: Iterable[Proxy], trace: Trace) -> tuple[dict[str, Any], dict[str, str]]:
+    def renamed(self, values: Values, trace: Trace) -> tuple[dict[str, Any], dict[str, str]]:
         """For a call with other values: what replaces its values, and the names for what it made."""
-        return dict(zip(self.names, values)), dict(zip(self.made, trace.make_names(len(self.made))))
+        return dict(zip(self.names, values.found)), dict(zip(self.made, trace.make_names(len(self.made))))
 
 
 def _made_below(operations: Iterable[BoundSymbol]) -> Iterator[str]:

@@ -142,7 +142,7 @@ class _Differentiated(Recorded):
         self.operations = forward
         self.blocks = blocks
         self.handed_on = handed_on
-        if not values.keys() >= handed_on.keys():
+        if not values.place.keys() >= handed_on.keys():
             raise Unlike
         self.tracked = [name for name in (*self.names, *self.made) if name in tracked]
 
@@ -192,7 +192,7 @@ class JointTrace:
 
     def _once(self, bsym: BoundSymbol) -> None:
         """Differentiates a call of the program: calls that are alike by what was recorded for the first of them."""
-        values: Values = {}
+        values = Values()
         try:
             key = self._likeness(bsym, values)
         except Unlike:
@@ -221,21 +221,22 @@ class JointTrace:
             own = self._own[sym] = _has_its_own_rule(sym, self.executors)
         if not own:
             raise Unlike
-        parts: Any = None
+        tracked, place = self.tracked, values.place
         if self._rule(bsym) is None:
-            parts = tuple([self._likeness(part, values) for part in bsym.subsymbols])
-        tracked = self.tracked
+            parts = [self._likeness(part, values) for part in bsym.subsymbols]
+            # Beyond its parts it counts which of their values are its own.
+            own_names = [place.get(name, -2 if name in tracked else -1) for name in (*bsym.arg_names, *bsym.out_names)]
+            return sym, len(bsym.arg_names), tuple(own_names), tuple(parts)
         return (
             sym,
             tuple([likeness(x, values, tracked) for x in bsym.args]),
             likeness(bsym.kwargs, values, tracked) if bsym.kwargs else None,
             likeness(bsym.output, values, tracked),
-            parts,
         )
 
     def _again(self, known: _Differentiated, bsym: BoundSymbol, values: Values) -> None:
         """Writes for a call what was recorded for one that it is like."""
-        names, fresh = known.renamed(values.values(), self.trace)
+        names, fresh = known.renamed(values, self.trace)
         for op in known.operations:
             self.trace.record(bsym if op is known.call else op.substitute(names, fresh, bsym.source))
         self.blocks += [block.again(names, fresh, bsym.source) for block in known.blocks]
@@ -401,7 +402,7 @@ class JointTrace:
 
     def _sum(self, a: Any, b: Any, trace: Trace) -> Any:
         """The sum of two gradients of one value."""
-        values: Values = {}
+        values = Values()
         try:
             key = likeness((a, b), values, set())
         except Unlike:
@@ -417,7 +418,7 @@ class JointTrace:
                 self._sums[key] = Recorded(values, names.made(), operations), result
             return result
         recorded, result = known
-        env, fresh = recorded.renamed(values.values(), trace)
+        env, fresh = recorded.renamed(values, trace)
         for op in recorded.operations:
             trace.record(op.substitute(env, fresh))
         return renamed(result, env, fresh)

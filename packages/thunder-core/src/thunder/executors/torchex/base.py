@@ -119,16 +119,23 @@ class TorchExecutor(OperatorExecutor):
 
     def implementation(self, bsym: BoundSymbol) -> Implementation | None:
         found = super().implementation(bsym)
-        return found if found is not None and found.executable else self._derived(bsym)
-
-    def _derived(self, bsym: BoundSymbol) -> Implementation | None:
-        sym = bsym.sym
-        if OpTags.GRAD_OP in sym.tags:
-            return None
+        if found is not None and found.executable:
+            return found
         if bsym.args and not isinstance(bsym.args[0], TensorProxy) and len(bsym.args) == 2 and not bsym.kwargs:
-            fn = _WITH_NUMBER_FIRST.get(sym.name)
+            fn = _WITH_NUMBER_FIRST.get(bsym.sym.name)
             if fn is not None and isinstance(bsym.args[1], TensorProxy):
                 return Implementation(op=_python_operator(fn))
+        return self._derived(bsym.sym)
+
+    def settled(self, sym: Symbol) -> Implementation | None:
+        found = self.implmap.get(sym.id)
+        if (found is not None and found.executable) or (sym.executor is self and sym.fn is not None):
+            return super().settled(sym)
+        return None if sym.name in _WITH_NUMBER_FIRST else self._derived(sym)
+
+    def _derived(self, sym: Symbol) -> Implementation | None:
+        if OpTags.GRAD_OP in sym.tags:
+            return None
         reference = sym.reference if not sym.is_prim else _resolve(sym.torch_names)
         return None if reference is None else _running(reference, sym.name, sym.tags)
 

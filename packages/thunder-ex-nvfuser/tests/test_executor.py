@@ -31,7 +31,7 @@ def check(f: Callable[..., Any], *inputs: torch.Tensor, fusions: int | None = 1,
     for a, b in zip(found if several else [found], expected if several else [expected]):
         tolerance = TOLERANCES.get(b.dtype, 0)
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
-        assert a.stride() == b.stride() or b.numel() < 2
+        assert lies_as(a, b)
     if grad:
         g = torch.linspace(-1, 1, expected.numel(), device=expected.device).reshape(expected.shape).to(expected.dtype)
         leaves = [(a, b) for a, b in zip(mine, eager) if a.requires_grad]
@@ -40,6 +40,11 @@ def check(f: Callable[..., Any], *inputs: torch.Tensor, fusions: int | None = 1,
         for a, b in zip(ours, torch.autograd.grad(expected, [b for _, b in leaves], g)):
             torch.testing.assert_close(a, b, rtol=TOLERANCES[b.dtype], atol=TOLERANCES[b.dtype])
     return jitted
+
+
+def lies_as(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether their elements lie alike: the strides of dimensions of one element say nothing."""
+    return all(x == y for x, y, n in zip(a.stride(), b.stride(), b.shape) if n != 1)
 
 
 def made(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0) -> torch.Tensor:
@@ -83,7 +88,8 @@ def test_types(device: str) -> None:
     check(lambda x: torch.where(x > 0, 1.0, float("inf")), x)
     check(lambda i: (i.int() * 2).sum(0, dtype=torch.int32), i)
     check(lambda x: x.half().float() + x.bfloat16(), x)
-    check(lambda x: x.amax(1, keepdim=True) + x.amin() + x.prod(0) + x.var(1, keepdim=True), x)
+    for reduce in (torch.amax, torch.amin, torch.prod, torch.var):
+        check(lambda x, reduce=reduce: reduce(x.exp(), 1, keepdim=True) + 1, x)
 
 
 def test_a_result_has_memory_of_its_own(device: str) -> None:
@@ -168,7 +174,7 @@ def test_symbolic_sizes(device: str) -> None:
         x = made(2, t, 8, device=device, seed=t)
         for a, b in zip(jitted(x, w), f(x, w)):
             torch.testing.assert_close(a, b)
-            assert a.stride() == b.stride()
+            assert lies_as(a, b)
         (fusion,) = [found for found in thunder.examine.fusions(jitted) if "where" in str(found.operations)]
         defined.add(len(fusion.fn._programs))
     assert max(defined) <= 2  # a length of 1 is a broadcast, another kind

@@ -17,10 +17,11 @@ from thunder.core.transforms import get_grad, put_grad
 from thunder.torch.loss_arguments import reduction_of
 from thunder_ex_apex.library import CROSS_ENTROPY, extension, unusable_device
 
-__all__ = ["DTYPES", "backward", "backward_like", "forward", "forward_like", "pays", "register", "takes"]
+__all__ = ["DTYPES", "TAKEN", "backward", "backward_like", "forward", "forward_like", "pays", "register", "takes"]
 
 # With bfloat16 logits apex keeps each row's statistics in bfloat16, and gradients are off by up to 6 %.
 DTYPES = ("float32", "float16")
+TAKEN = (dtypes.float32, dtypes.float16)
 # A block of threads, of which there are at least 32, reads beyond a row that is shorter.
 FEWEST_CLASSES = 32
 # In backward a row's offset is computed in 32 bits.
@@ -39,7 +40,7 @@ def takes(
     """True, or why not: what apex computes as torch does."""
     if input.ndim != 2 or target.ndim != 1:
         return "apex takes a matrix of logits and a class number for each of its rows"
-    if input.dtype not in (dtypes.float32, dtypes.float16):
+    if input.dtype not in TAKEN:
         return f"apex's cross-entropy is right for logits of {' and '.join(DTYPES)}, not of {input.dtype}"
     if target.dtype != dtypes.int64:
         return f"apex takes class numbers of int64, not of {target.dtype}"

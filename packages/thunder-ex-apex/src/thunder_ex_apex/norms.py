@@ -16,9 +16,12 @@ from thunder.core import dtypes
 from thunder.core.transforms import get_grad, put_grads
 from thunder_ex_apex.library import NORMS, extension, unusable_device
 
-__all__ = ["DTYPES", "TOLERANCES", "register", "takes_layer_norm", "takes_rms_norm"]
+__all__ = ["DTYPES", "OF_LAYERS", "OF_ROOTS", "TOLERANCES", "register", "takes_layer_norm", "takes_rms_norm"]
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+# apex's layer norm has no gradient in double precision.
+OF_LAYERS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+OF_ROOTS = (*OF_LAYERS, dtypes.float64)
 # apex rounds the normalized value to the input's dtype before it multiplies by the weight; torch rounds once, after it.
 TOLERANCES = {"bfloat16": (1.6e-2, 1e-2), "float16": (2e-3, 2e-3)}
 # Rows, columns and offsets are 32-bit integers.
@@ -42,7 +45,7 @@ def takes_layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> bool | str:
     """True, or why not."""
-    if input.dtype not in (dtypes.float32, dtypes.float16, dtypes.bfloat16):
+    if input.dtype not in OF_LAYERS:
         return f"apex's layer norm has no gradient in {input.dtype}"
     if (weight is None) != (bias is None):
         return "apex's layer norm has both a weight and a bias, or neither"
@@ -51,7 +54,7 @@ def takes_layer_norm(
 
 def takes_rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> bool | str:
     """True, or why not."""
-    if input.dtype not in (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.float64):
+    if input.dtype not in OF_ROOTS:
         return f"apex's norms are of {', '.join(DTYPES)}, not of {input.dtype}"
     return _takes(input, normalized_shape, weight)
 

@@ -87,14 +87,20 @@ def _rms_norm_backward(make: Any, fixed: Any) -> Iterator[tuple[tuple[Any, ...],
         yield (make(shape), make(shape), last, fixed(rows), None, 0.1), {}
 
 
-def _opinfos(executor: str, family: str, table: dict[str, tuple[Any, Any]]) -> list[Any]:
+def _opinfos(executor: str, family: str, table: dict[str, tuple[Any, Any, Any]]) -> list[Any]:
     from thunder.extend import get_executor
     from thunder.tests.opinfos import OpInfo
 
     operators = get_executor(executor).opmap
     return [
-        OpInfo(operators[name], sample_input_generator=_generator(samples), torch_reference=like, family=family)
-        for name, (like, samples) in table.items()
+        OpInfo(
+            operators[name],
+            sample_input_generator=_generator(samples),
+            torch_reference=like,
+            family=family,
+            dtypes=dtypes,
+        )
+        for name, (like, samples, dtypes) in table.items()
     ]
 
 
@@ -103,8 +109,8 @@ def of_losses() -> list[Any]:
     from thunder_ex_apex import cross_entropy
 
     table = {
-        "apex_cross_entropy": (cross_entropy.forward_like, _forward),
-        "apex_cross_entropy_backward": (cross_entropy.backward_like, _backward),
+        "apex_cross_entropy": (cross_entropy.forward_like, _forward, cross_entropy.TAKEN),
+        "apex_cross_entropy_backward": (cross_entropy.backward_like, _backward, cross_entropy.TAKEN),
     }
     return _opinfos("apex", "loss", table)
 
@@ -115,9 +121,9 @@ def of_norms() -> list[Any]:
     from thunder_ex_apex import norms
 
     table = {
-        "apex_layer_norm": (ltorch.layer_norm_forward, _layer_norm),
-        "apex_layer_norm_backward": (norms.layer_norm_backward_like, _layer_norm_backward),
-        "apex_rms_norm": (ltorch.rms_norm_forward, _rms_norm),
-        "apex_rms_norm_backward": (norms.rms_norm_backward_like, _rms_norm_backward),
+        "apex_layer_norm": (ltorch.layer_norm_forward, _layer_norm, norms.OF_LAYERS),
+        "apex_layer_norm_backward": (norms.layer_norm_backward_like, _layer_norm_backward, norms.OF_LAYERS),
+        "apex_rms_norm": (ltorch.rms_norm_forward, _rms_norm, norms.OF_ROOTS),
+        "apex_rms_norm_backward": (norms.rms_norm_backward_like, _rms_norm_backward, norms.OF_ROOTS),
     }
     return _opinfos("apex_norm", "normalization", table)

@@ -120,6 +120,16 @@ def test_what_is_not_run() -> None:
     assert not ran and torch.equal(before, torch.get_rng_state())
 
 
+def test_what_an_operator_needs_besides() -> None:
+    """Its executor says, of the arguments."""
+    executor = OperatorExecutor("footprint_workspace")
+    op = executor.register_operator(
+        "chunked", like=lambda a, n: a + n, fn=lambda a, n: a + n, workspace=lambda a, n: n * a.shape[0] * 4
+    )
+    report = thunder.examine.memory(lambda a: op(a, 3) * 2, torch.ones(256), executors=[executor])
+    assert [(line.live, line.peak) for line in report.lines] == [(2 * KIB, 5 * KIB), (2 * KIB, 3 * KIB)]
+
+
 class Mixed(nn.Module):
     """Convolution, batch norm, attention, dropout, embedding, a loss."""
 

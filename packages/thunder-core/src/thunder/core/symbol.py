@@ -112,6 +112,7 @@ class Symbol:
         self.view_scatter_rule: Callable[..., Any] | None = None
         self.view_condition: Callable[..., bool] | None = None
         self.reference: Callable[..., Any] | None = None
+        self.workspace: Callable[..., int] | None = None  # the bytes that a call needs besides its results
         self.__name__ = name
         self.__qualname__ = name
         self.__doc__ = meta.__doc__

@@ -4,8 +4,8 @@
 The lines are run on fake tensors, which have sizes, strides and a device but no elements, so that views share their
 base's memory as they would, in-place writes take none, and what torch's functions allocate inside themselves and free
 again is counted too. An operation that cannot be run so (a kernel of another executor, the user's hooks) is taken to
-allocate its results and nothing else. What libraries take for themselves (workspaces of cuBLAS and cuDNN) is not
-counted.
+allocate its results, and what its executor says that it needs besides (`register_operator(…, workspace=)`). What
+libraries take for themselves (workspaces of cuBLAS and cuDNN) is not counted.
 """
 
 from __future__ import annotations
@@ -174,6 +174,9 @@ class Run:
             except Exception:  # no kernel that runs without elements: it makes its results
                 for p in proxies_in(bsym.output):
                     self.values.setdefault(p.name, _made(p))
+                if bsym.sym.workspace is not None:
+                    needed = bsym.sym.workspace(*bsym.args, **bsym.kwargs)
+                    self.tracker.peak = max(self.tracker.peak, self.tracker.live() + needed)
 
     def _bind(self, output: Any, result: Any) -> None:
         if isinstance(output, Proxy):

@@ -81,13 +81,15 @@ class Executor:
         tags: Sequence[OpTags] = (),
         replaces: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
         bind_postprocess: Callable[[BoundSymbol], None] | None = None,
+        workspace: Callable[..., int] | None = None,
     ) -> Symbol:
         """Makes an operator that this executor runs, and returns its symbol.
 
         Give `meta`, which makes output proxies from input proxies, or `like`, which describes the operator by existing
         operations (it is then also decomposed and differentiated through them). `fn` runs it on real tensors; with
         `module` it is that module's attribute `name`, and traces import it from there. Functions of torch named by
-        `replaces` become this operator when a program that uses this executor is traced.
+        `replaces` become this operator when a program that uses this executor is traced. `workspace` says of the
+        operator's arguments how many bytes it needs besides its results while it runs (`thunder.examine.memory`).
         """
         if (like is None) == (meta is None):
             raise ValueError(
@@ -112,6 +114,7 @@ class Executor:
             fn=fn,
             bind_postprocess=bind_postprocess,
         )
+        sym.workspace = workspace
         self.opmap[name] = sym
         for target in (replaces,) if callable(replaces) else tuple(replaces or ()):
             self._lookasides[_overridable(target)] = sym

@@ -84,8 +84,8 @@ class PluginRegistry:
         """Brings a new operator and returns its symbol.
 
         The definition is that of `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the optional
-        `module=`, `tags=`, `replaces=`, `bind_postprocess=`. `executor` is needed only when the plugin brings
-        several.
+        `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. `executor` is needed only when the plugin
+        brings several.
         """
         target = self.executor(executor)
         if name in self._operators:

@@ -9,6 +9,7 @@ The gradient of the weight is accumulated in single precision over the chunks.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -29,6 +30,12 @@ def chunk_rows(rows: int, classes: int, itemsize: int) -> int:
     chunks = max(1, -(-rows * classes * itemsize // _CHUNK_BYTES))
     even = -(-rows // chunks)
     return min(rows, -(-even // 128) * 128)
+
+
+def workspace(x: Any, w: Any, *how: Any) -> int:
+    """The bytes of a chunk's logits, of tensors in a trace."""
+    rows, classes, itemsize = math.prod(x.shape[:-1]), w.shape[0], x.dtype.bytes
+    return int(chunk_rows(rows, classes, itemsize) * classes * itemsize)
 
 
 def _kind(dtype: str | None) -> Any:

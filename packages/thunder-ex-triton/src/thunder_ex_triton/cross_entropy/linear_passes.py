@@ -20,7 +20,7 @@ from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.core.transforms import get_grad, put_grad
-from thunder_ex_triton.cross_entropy.linear import LinearLoss, LinearLossForward, pays
+from thunder_ex_triton.cross_entropy.linear import LinearLoss, LinearLossForward, pays, workspace
 from thunder_ex_triton.machine import unusable_device
 
 __all__ = ["OPTION", "register"]
@@ -37,10 +37,18 @@ def register(registry: Any, executor: str) -> None:
     import thunder.torch as ltorch
 
     loss = registry.register_operator(
-        "triton_linear_crossentropy", executor=executor, like=LinearLoss.like, fn=LinearLoss.run
+        "triton_linear_crossentropy",
+        executor=executor,
+        like=LinearLoss.like,
+        fn=LinearLoss.run,
+        workspace=workspace,
     )
     forward = registry.register_operator(
-        "triton_linear_crossentropy_forward", executor=executor, like=LinearLossForward.like, fn=LinearLossForward.run
+        "triton_linear_crossentropy_forward",
+        executor=executor,
+        like=LinearLossForward.like,
+        fn=LinearLossForward.run,
+        workspace=workspace,
     )
 
     def gradient(

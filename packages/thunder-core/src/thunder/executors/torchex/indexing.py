@@ -23,6 +23,11 @@ def slice_(
     a: torch.Tensor, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> torch.Tensor:
     """A view of the part of `a` between the indices."""
+    if strides is None:
+        parts = [i for i, n in enumerate(a.shape) if start_indices[i] or end_indices[i] != n]
+        if len(parts) == 1:  # mostly: then this is faster than slices of all dimensions
+            (dim,) = parts
+            return a.narrow(dim, start_indices[dim], end_indices[dim] - start_indices[dim])
     return a[_window(start_indices, end_indices, strides)]
 
 

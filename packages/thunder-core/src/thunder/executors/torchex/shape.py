@@ -16,7 +16,7 @@ from thunder.executors.torchex.base import ex, torch_impl, torch_operator
 @torch_impl(prims.broadcast_in_dim)
 def broadcast_in_dim(a: torch.Tensor, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> torch.Tensor:
     """A view of `a` with dimensions of length one put in, expanded."""
-    if a.ndim != len(shape):
+    if a.ndim and broadcast_dimensions[0] + a.ndim != len(shape):  # torch itself puts dimensions in front
         with_ones = [1] * len(shape)
         for n, d in zip(a.shape, broadcast_dimensions):
             with_ones[d] = n
@@ -27,6 +27,14 @@ def broadcast_in_dim(a: torch.Tensor, shape: Sequence[int], broadcast_dimensions
 @torch_impl(prims.pad)
 def pad(a: torch.Tensor, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
     """`a` with a value before, after and between its elements."""
+    widths: list[int] = []
+    for low, high, between in reversed(padding_config):
+        if between or low < 0 or high < 0:
+            break
+        widths += (low, high)
+    else:
+        if any(widths) and not isinstance(padding_value, complex):
+            return torch.nn.functional.pad(a, widths, value=padding_value)
     if any(between for _, _, between in padding_config):
         spaced = [n + max(0, n - 1) * between for n, (_, _, between) in zip(a.shape, padding_config)]
         out = torch.full(spaced, padding_value, dtype=a.dtype, device=a.device)

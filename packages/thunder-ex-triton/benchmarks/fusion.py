@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusions on a GPU: thunder with this wheel beside eager and torch.compile.
+"""Fusions on a GPU: thunder with this wheel beside eager, torch.compile and, where it is installed, Liger.
 
     python benchmarks/fusion.py [--markdown FILE] [--only ROW] [--models]
 
@@ -76,6 +76,22 @@ ROWS = (
 )  # fmt: skip
 
 
+def liger() -> dict[str, Callable[..., Any]]:
+    """What Liger has for the rows, by the beginning of their names."""
+    try:
+        from liger_kernel.transformers import functional as lf
+    except ImportError:
+        return {}
+    return {
+        "RMSNorm": lambda x, w: lf.liger_rms_norm(x, w, 1e-6, in_place=False),
+        "LayerNorm": lambda x, w, b: lf.liger_layer_norm(x, w, b, 1e-5),
+        "softmax": lf.liger_softmax,
+        "SwiGLU": lf.liger_swiglu,
+        "residual": lambda x, r, w: lf.liger_fused_add_rms_norm(x, r, w, 1e-6, in_place=False),
+        "rotary": lambda q, k, cos, sin: lf.liger_rope(q, k, cos[None], sin[None]),
+    }
+
+
 def gpu_time(fn: Callable[[], Any], calls: int = 5) -> tuple[float, float]:
     """Milliseconds of kernels and the number of kernels, a call."""
     from torch.profiler import ProfilerActivity, profile
@@ -114,13 +130,19 @@ def row_text(row: Row, repetitions: int) -> list[str]:
         inputs += tuple(torch.randn(4096, 128, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     size = inputs[0].numel() * 2
     torch._dynamo.reset()
-    contenders = {
+    contenders: dict[str, Any] = {
         "thunder": thunder.jit(row.fn),
         "torch.compile": torch.compile(row.fn, dynamic=False),
         "eager": row.fn,
     }
+    peer = liger()
+    if peer:
+        contenders["Liger"] = next((fn for name, fn in peer.items() if row.name.startswith(name)), None)
     cells = [row.name]
     for name, fn in contenders.items():
+        if fn is None:
+            cells += ["—", "—"]
+            continue
         try:
             found = [measured(fn, inputs, leaves) for _ in range(repetitions)]
         except Exception as error:
@@ -299,7 +321,8 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     contenders = ("thunder", "torch.compile", "eager")
-    head = ["bfloat16", *(f"{c} {way}" for c in contenders for way in ("forward", "backward"))]
+    rows = (*contenders, "Liger") if liger() else contenders
+    head = ["bfloat16", *(f"{c} {way}" for c in rows for way in ("forward", "backward"))]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     for row in ROWS:
         if options.only in row.name:

@@ -57,6 +57,24 @@ def test_light_arithmetic_on_what_is_read_anyway() -> None:
     assert "mul" in again
 
 
+def test_a_result_is_kept_rather_than_two_inputs() -> None:
+    """The caller has all three; backward reads one."""
+    x, r = leaves((N, N), (N, N))
+
+    def f(x: Any, r: Any) -> Any:
+        h = x + r
+        return h.sin(), h
+
+    jitted = thunder.jit(f)
+    for mine, right in zip(
+        torch.autograd.grad(jitted(x, r), (x, r), [x, r]), torch.autograd.grad(f(x, r), (x, r), [x, r])
+    ):
+        torch.testing.assert_close(mine, right, rtol=1e-10, atol=1e-12)
+    trace = thunder.last_traces(jitted)[-1]
+    (kept,) = trace.output[1]
+    assert kept.name == trace.output[0][1].name
+
+
 def test_small_values_are_kept() -> None:
     """An operation costs more than their memory."""
     x, w = leaves((8, 8), (8, 8))

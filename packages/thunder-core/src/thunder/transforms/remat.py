@@ -4,7 +4,7 @@
 Of the values that backward reads each is either saved, or computed again from what is saved. Which costs the least
 memory is a minimum cut between what cannot be computed again (inputs, results of operations that are dear or draw
 random numbers) and what backward reads: a value costs its bytes, views cost together what the memory behind them does,
-inputs cost next to nothing, since their owner keeps them.
+inputs and results cost next to nothing, since their owner keeps them.
 
 What is computed again is what costs no time to speak of. With torch, which runs operations one by one, that is
 
@@ -53,15 +53,23 @@ _KEEP_ORDER = frozenset({"view", "unflatten", "unsqueeze", "squeeze"})  # of the
 _MAKE_ORDER = frozenset({"reshape", "flatten", "contiguous"})  # by a copy where they lie otherwise
 _LIGHT = frozenset({prims.add, prims.sub, prims.mul, prims.div, prims.neg, prims.where, prims.convert_element_type})
 SMALL = 1 << 16  # what takes less memory is not worth an operation
+_OF_INPUT, _OF_RESULT = 2, 3  # what it costs to save these, in bytes: one result rather than two inputs
 
 
 def choose_saved(
-    read: Sequence[Proxy], producers: Producers, executors: Sequence[Executor], remat: str = "auto"
+    read: Sequence[Proxy],
+    producers: Producers,
+    executors: Sequence[Executor],
+    remat: str = "auto",
+    results: Sequence[Proxy] = (),
 ) -> list[Proxy]:
-    """The values to save so that all of `read` can be had in backward, in the order in which they are read."""
+    """The values to save so that all of `read` can be had in backward, in the order in which they are read.
+
+    `results` are what the caller gets.
+    """
     if remat == "none":
         return list(read)
-    graph = _Graph(read, producers, _rule(executors, remat, producers))
+    graph = _Graph(read, producers, _rule(executors, remat, producers), results)
     chosen = graph.cut()
     # Of a chosen piece of memory the views are saved that are read, or the one that all others are computed from.
     saved: dict[str, Proxy] = {}
@@ -156,7 +164,9 @@ def _scattered(producers: Producers) -> set[str]:
 class _Graph:
     """The values that backward's needs hang on; views stand for the memory behind them."""
 
-    def __init__(self, read: Sequence[Proxy], producers: Producers, can_recompute: CanRecompute):
+    def __init__(
+        self, read: Sequence[Proxy], producers: Producers, can_recompute: CanRecompute, results: Sequence[Proxy]
+    ):
         self.read = [p.name for p in read]
         self.producers = producers
         self.can_recompute = can_recompute
@@ -164,6 +174,7 @@ class _Graph:
         self.memory: dict[str, str] = {}  # the value whose memory a value lies in
         self.recomputed: dict[str, bool] = {}  # by memory: whether it can be computed again
         self._scattered = _scattered(producers)
+        self._results = {self._root(p).name for p in results}
         read_anyway = {self._root(p).name for p in read}
 
         def at_hand(p: Proxy) -> bool:
@@ -209,8 +220,10 @@ class _Graph:
         return cheapest_vertices(cost, edges, sources, sinks)
 
     def _cost(self, name: str) -> int:
-        # What is no operation's result is an input.
-        return bytes_of(self.values[name]) if name in self.producers else 1
+        if name not in self.producers:  # an input
+            return _OF_INPUT
+        size = bytes_of(self.values[name])
+        return min(size, _OF_RESULT) if name in self._results else size
 
     def needed_besides(self, saved: dict[str, Proxy]) -> list[str]:
         """What has to be saved besides, so that what is not saved can be computed again: the memory behind views."""

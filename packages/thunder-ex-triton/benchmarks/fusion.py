@@ -57,6 +57,12 @@ def residual_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> Any:
     return F.rms_norm(h, w.shape, w), h
 
 
+def residual_dropout_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> Any:
+    """Dropout, a residual connection and the norm after it."""
+    h = r + F.dropout(x, 0.1)
+    return F.rms_norm(h, w.shape, w), h
+
+
 def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Over the last dimension."""
     return F.layer_norm(x, w.shape, w, b)
@@ -70,6 +76,9 @@ ROWS = (
     Row("softmax 8192x32768", lambda x: F.softmax(x, -1), ((8192, 32768),), 2, 3),
     Row("SwiGLU 8192x14336", lambda a, b: F.silu(a) * b, ((8192, 14336), (8192, 14336)), 3, 5),
     Row("residual + RMSNorm 16384x4096", residual_norm, ((16384, 4096), (16384, 4096), (4096,)), 4, 4),
+    Row(
+        "residual + dropout + RMSNorm 16384x4096", residual_dropout_norm, ((16384, 4096), (16384, 4096), (4096,)), 4, 5
+    ),
     Row("rotary q, k 2x32x4096x128", rope, ((2, 32, 4096, 128), (2, 32, 4096, 128)), 4, 4),
     Row("GELU(x + b) 8192x14336", lambda x, b: F.gelu(x + b, approximate="tanh"), ((8192, 14336), (14336,)), 2, 3),
     Row("100 pointwise operations 8192x8192", chain, ((8192, 8192), (8192, 8192)), 3, 4),
@@ -87,7 +96,7 @@ def liger() -> dict[str, Callable[..., Any]]:
         "LayerNorm": lambda x, w, b: lf.liger_layer_norm(x, w, b, 1e-5),
         "softmax": lf.liger_softmax,
         "SwiGLU": lf.liger_swiglu,
-        "residual": lambda x, r, w: lf.liger_fused_add_rms_norm(x, r, w, 1e-6, in_place=False),
+        "residual + RMSNorm": lambda x, r, w: lf.liger_fused_add_rms_norm(x, r, w, 1e-6, in_place=False),
         "rotary": lambda q, k, cos, sin: lf.liger_rope(q, k, cos[None], sin[None]),
     }
 

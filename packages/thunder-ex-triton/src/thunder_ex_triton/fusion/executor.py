@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import torch
+
 from thunder.core import dtypes, prims
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.sizes import bytes_of
@@ -113,6 +115,8 @@ def _unfit(bsym: BoundSymbol) -> str | None:
     if sym.id in POINTWISE:
         if any(type(a) is complex for a in bsym.args) or not bsym.flat_args:
             return "computes with complex numbers"
+        if not all(_holds(p.dtype, a) for p in bsym.tensors() for a in bsym.args if type(a) is int):
+            return "has a number that is none of its type"
         doubles = any(p.dtype is dtypes.float64 for p in (*bsym.tensors(), *results))
         if doubles and any(isinstance(a, Size) and type(a.hint) is float for a in bsym.args):
             return "takes a number that kernels would be given in single precision"
@@ -125,6 +129,14 @@ def _unfit(bsym: BoundSymbol) -> str | None:
     if sym in _CONSTANTS or sym in _SHAPES:
         return None
     return "has no form in Triton's language"
+
+
+def _holds(dtype: Any, number: int) -> bool:
+    """Whether an integer type has a number; others have them all."""
+    if dtype is dtypes.bool8 or not dtypes.is_integer_dtype(dtype):
+        return True
+    limits = torch.iinfo(dtypes.to_torch_dtype(dtype))
+    return limits.min <= number <= limits.max
 
 
 def _unfit_value(p: Any) -> str | None:

@@ -227,7 +227,7 @@ class _Writer:
     def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
         """Each part where it is."""
         dim %= parts[0].ndim
-        where = index.dims()[dim].expression
+        where = _block(index.dims()[dim].expression)
         start, text = 0, ""
         for part in parts:
             end = start + part.shape[dim]
@@ -249,10 +249,11 @@ class _Writer:
         for d, (low, high, between), size in zip(index.dims(), config, a.shape):
             if between:
                 raise Unfit("puts something between elements")
+            where = _block(d.expression)
             if isinstance(low, Size) or low > 0:
-                conditions.append(f"({d.expression} >= {low})")
+                conditions.append(f"({where} >= {low})")
             if isinstance(high, Size) or high > 0:
-                conditions.append(f"({d.expression} < {low + size})")
+                conditions.append(f"({where} < {low + size})")
         inner = index.mapped(lambda i, e: _moved(e, -config[i][0], 1), a.shape)
         if not conditions:
             return self.value(a, inner, guard)
@@ -271,8 +272,8 @@ class _Writer:
         mask = " & ".join([*masks, *([guard] if guard else [])])
         if guard:  # addresses and masks are of one shape
             offset = f"{offset} + tl.where({guard}, 0, 0)"
-        elif offset == "0":
-            offset = "zero"  # a block of one: single numbers have not all that blocks have
+        else:
+            offset = _block(offset)
         where = f"{_pointer(x.name)} + {offset}"
         text = f"tl.load({where}, mask={mask}, other=0)" if mask else f"tl.load({where})"
         if storage_type(x.dtype) != compute_type(x.dtype):
@@ -287,7 +288,7 @@ class _Writer:
         if seed.name not in self.reads:
             self.reads.append(seed.name)
         place = address(index, contiguous(shape))
-        return self.named(f"uniform({_pointer(seed.name)}, {'zero' if place == '0' else place})")
+        return self.named(f"uniform({_pointer(seed.name)}, {_block(place)})")
 
     def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
         """What is reduced over a row."""
@@ -402,6 +403,13 @@ class _Writer:
 
 def _stored_type(p: TensorProxy) -> str:
     return "tl.int8" if storage_type(p.dtype) == "tl.int1" else str(storage_type(p.dtype))
+
+
+def _block(expression: str) -> str:
+    """An expression as a block, of one element if need be: single numbers have not all that blocks have."""
+    if re.search(r"\b(?:x|r|zero|[vc]\d+)\b", expression):
+        return expression
+    return "zero" if expression == "0" else f"(zero + {expression})"
 
 
 def _pointer(name: str) -> str:

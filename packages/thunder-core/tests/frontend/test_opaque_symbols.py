@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import thunder
+from thunder.core.errors import ThunderError
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import OpTags
@@ -154,3 +155,72 @@ def test_a_shape_that_depends_on_values() -> None:
     """Is refused, with the user's line and ways out."""
     with pytest.raises(thunder.core.errors.TracingError, match=r"(?s)depends on its input's values.*torch.where.*at "):
         thunder.jit(torch.linalg.lstsq)(torch.randn(4, 3), torch.randn(4, 2), driver="gelsd")
+
+
+@torch.library.custom_op("thunder_test_opaque::scaled_sin", mutates_args=())
+def scaled_sin(x: torch.Tensor, k: float) -> torch.Tensor:
+    """An operation from outside."""
+    return (x * k).sin()
+
+
+@scaled_sin.register_fake
+def _(x: Any, k: float) -> Any:
+    return torch.empty_like(x)
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.k = inputs[1]
+    ctx.save_for_backward(inputs[0])
+
+
+scaled_sin.register_autograd(
+    lambda ctx, g: (g * (ctx.saved_tensors[0] * ctx.k).cos() * ctx.k, None), setup_context=_keep
+)
+
+
+@torch.library.custom_op("thunder_test_opaque::by_numpy", mutates_args=())
+def by_numpy(x: torch.Tensor) -> torch.Tensor:
+    """One whose gradient is none of torch's doing."""
+    return x.sin()
+
+
+@by_numpy.register_fake
+def _(x: Any) -> Any:
+    return torch.empty_like(x)
+
+
+by_numpy.register_autograd(
+    lambda ctx, g: torch.from_numpy((g.detach() * ctx.saved_tensors[0].detach().cos()).numpy().copy()),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
+)
+
+
+def test_tangents_of_operations_from_outside() -> None:
+    """torch's forward mode takes these for constants; here tangents are those of the gradient that was registered."""
+    x = matrix(3, 3)
+
+    def f(x: Any) -> Any:
+        return (scaled_sin(x, 2.0) * x).sum()
+
+    def plain(x: Any) -> Any:
+        return ((x * 2).sin() * x).sum()
+
+    torch.testing.assert_close(thunder.jvp(f, (x,), (x.cos(),)), torch.func.jvp(plain, (x,), (x.cos(),)))
+    torch.testing.assert_close(thunder.jacfwd(f)(x), torch.func.grad(plain)(x))
+    with pytest.warns(UserWarning, match="no batching rule"):
+        torch.testing.assert_close(thunder.hessian(f)(x[0]), torch.func.hessian(plain)(x[0]))
+
+
+def test_a_gradient_that_has_none() -> None:
+    """Second derivatives and tangents through it are refused, where they would be zeros."""
+    x = matrix(3, 3)[0]
+    torch.testing.assert_close(thunder.grad(lambda x: by_numpy(x).sum())(x), x.cos())
+    message = "the gradient of by_numpy.default cannot be differentiated"
+    with pytest.raises(ThunderError, match=message):
+        thunder.jvp(lambda x: by_numpy(x).sum(), (x,), (x,))
+    with pytest.raises(ThunderError, match=message):
+        thunder.grad(lambda x: thunder.grad(lambda x: by_numpy(x).sum())(x).sum())(x)
+    leaf = x.clone().requires_grad_()
+    with pytest.raises(ThunderError, match=message):
+        (first,) = torch.autograd.grad(thunder.jit(lambda x: by_numpy(x).sum())(leaf), leaf, create_graph=True)
+        torch.autograd.grad(first.sum(), leaf)

@@ -20,7 +20,7 @@ import torch
 from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_device, to_torch_device
 from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
-from thunder.core.errors import TracingError
+from thunder.core.errors import TracingError, UnsupportedError
 from thunder.core.numbers import specialized
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import Proxy, TensorProxy
@@ -231,6 +231,8 @@ def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
         outs = [p for p in proxies_in(out) if isinstance(p, TensorProxy)]
         flowing = [get_grad(p) if is_inexact_dtype(p.dtype) and p.requires_grad else None for p in outs]
         places = _differentiable_places(func, args, kwargs)
+        if not places and getattr(func, "is_gradient", False):
+            raise _no_further(func)  # it is linear in the gradient that it was given, at least
         if places and any(g is not None for g in flowing):
             tensors = _differentiated(args, kwargs)
             for i, g in zip(places, _vjp_symbol(func)(args, kwargs, flowing, places, states)):
@@ -285,6 +287,8 @@ def _vjp_symbol(func: Any) -> Symbol:
             out = func(*_map_tensors(args, leaf), **_map_tensors(kwargs, leaf))
             pairs = [(o, g) for o, g in zip(_tensors_in(out), cotangents) if g is not None and o.requires_grad]
             found: Sequence[Any] = [None] * len(leaves)
+            if not pairs and getattr(func, "is_gradient", False):
+                raise _no_further(func)
             if pairs:
                 found = torch.autograd.grad(
                     [o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True, create_graph=again
@@ -397,9 +401,64 @@ def _zeros_like(p: TensorProxy) -> Any:
     return zeros_like(p)
 
 
+def _from_outside(func: Any) -> bool:
+    """Whether it is an operation of somebody else's (`torch.library`), or made of one.
+
+    torch's forward mode takes what these give for constants, without a word.
+    """
+    if isinstance(func, torch._ops.OpOverload):
+        return func.namespace not in ("aten", "prims", "prim")
+    if isinstance(func, torch._ops.OpOverloadPacket):
+        return any(_from_outside(getattr(func, name)) for name in func.overloads())
+    return bool(getattr(func, "from_outside", False))
+
+
+def _no_further(func: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"the gradient of {getattr(func, 'of', None) or qualified_name(func)[1]} cannot be differentiated, so it has "
+        "neither tangents nor second derivatives: write its backward in operations of torch that can"
+    )
+
+
+def _jvp_by_gradients(func: Any, args: Any, kwargs: Any, tangents: Any) -> Any:
+    """A result and its tangents by the gradient of the gradient, by the gradient that arrives: it is linear in that."""
+    leaves: list[torch.Tensor] = []
+
+    def leaf(x: torch.Tensor) -> torch.Tensor:
+        if not (x.is_floating_point() or x.is_complex()):
+            return x
+        leaves.append(x.detach().requires_grad_())
+        return leaves[-1]
+
+    with torch.enable_grad():
+        result = func(*_map_tensors(args, leaf), **_map_tensors(kwargs, leaf))
+        outs = [x for x in _tensors_in(result) if x.requires_grad]
+        arriving = [torch.zeros_like(x).requires_grad_() for x in outs]
+        found: Sequence[Any] = [None] * len(leaves)
+        if outs:
+            found = torch.autograd.grad(outs, leaves, arriving, create_graph=True, allow_unused=True)
+        pairs = [(g, t) for g, t in zip(found, tangents) if g is not None]
+        if not all(g.requires_grad for g, _ in pairs):
+            raise _no_further(func)
+        moved: Sequence[Any] = [None] * len(outs)
+        if pairs:
+            moved = torch.autograd.grad([g for g, _ in pairs], arriving, [t for _, t in pairs], allow_unused=True)
+    of = {id(x): t for x, t in zip(outs, moved)}
+
+    def tangent(x: torch.Tensor) -> Any:
+        if not (x.is_floating_point() or x.is_complex()):
+            return None
+        known = of.get(id(x))
+        return torch.zeros_like(x) if known is None else known
+
+    return _map_tensors(result, torch.Tensor.detach), _map_tensors(result, tangent)
+
+
 @functools.cache
 def _jvp_symbol(func: Any) -> Symbol:
     def jvp(args: Any, kwargs: Any, tangents: Any) -> Any:
+        if _from_outside(func):
+            return _jvp_by_gradients(func, args, kwargs, tangents)
         primals = [x for x in _tensors_in((args, kwargs)) if x.is_floating_point() or x.is_complex()]
         structure: list[Any] = []
 
@@ -454,6 +513,9 @@ def _derived(func: Any, what: str, run: Callable[..., Any], meta: Callable[..., 
     _, name = qualified_name(func)
     if meta is not None:
         RESULTS[run] = meta
+    run.from_outside = _from_outside(func)  # type: ignore[attr-defined]
+    run.is_gradient = what == "vjp" and run.from_outside  # type: ignore[attr-defined]
+    run.of = getattr(func, "of", None) or name  # type: ignore[attr-defined]
     return _symbol(run, f"{_identifier(name)}_{what}", None, (f"opaque_{what}", func, *more))
 
 

@@ -88,6 +88,13 @@ def test_the_users_choice_of_kernels_counts() -> None:
         torch.backends.cuda.enable_cudnn_sdp(True)
 
 
+def test_examine_shows_it(executor: Any, cudnn: Any) -> None:
+    """Why cuDNN does not run an operation of a program."""
+    q = torch.randn(2, 4, 8, 16)
+    report = thunder.examine(lambda q: F.scaled_dot_product_attention(q, q, q), q, executors=[executor])
+    assert "not cudnn: takes float16 and bfloat16, not float32" in str(report)
+
+
 # -- programs, with torch in the place of kernels ----------------------------------------------------------------------
 def _qkv(*, shared: int = 1, length: int = 8, source: int = 8, width: int = 16) -> list[torch.Tensor]:
     torch.manual_seed(0)

@@ -73,7 +73,7 @@ def _results(plan: Any) -> list[Tensor]:
 def _without_plan(what: str, query: Tensor) -> Unsupported:
     """The error where nobody else can take over: random numbers are cuDNN's own."""
     return Unsupported(
-        f"cuDNN has no plan for {what} of a query of shape {tuple(query.shape)} on {query.device}: leave cuDNN out with "
+        f"cuDNN has no plan for {what} of shape {tuple(query.shape)} on {query.device}: leave it out with "
         "torch.backends.cuda.enable_cudnn_sdp(False), or thunder.jit(…, executors=[…])"
     )
 

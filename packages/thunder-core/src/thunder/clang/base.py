@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 from thunder.core import dtypes, prims
 from thunder.core.errors import Undecided, check
 from thunder.core.langctx import LanguageContext, register_langctx
-from thunder.core.numbers import converted, same_shape
+from thunder.core.numbers import SymbolicNumber, always, converted, same_shape, undecided
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
+from thunder.core.state import state
+from thunder.core.symbol import BoundSymbol
 
 __all__ = [
     "clang_ops",
@@ -55,10 +57,40 @@ def demand(
     left: Any, relation: str, right: Any, message: Callable[[], str], exception_type: type[Exception] = RuntimeError
 ) -> None:
     """An error unless two numbers compare like that: now, or when the program runs where only that tells."""
+    if undecided(left, right):
+        # What is usual of sizes is no answer here.
+        found = always(left, relation, right)
+        if found is None:
+            _check_when_it_runs(left, relation, right, message())
+            return
+    else:
+        found = bool(_RELATIONS[relation](left, right))
+    check(found, message, exception_type)
+
+
+def _check_when_it_runs(left: Any, relation: str, right: Any, message: str) -> None:
+    """From here on two numbers compare like that; the program checks it."""
+    trace = state.trace
+    if trace is not None and len(trace.scopes) == 2:
+        # Beside the operation that asks, as an executor may run that whole.
+        trace.scopes[0].append(
+            BoundSymbol(prims.check_number, (left, relation, right, message), {}, None, (), state.source)
+        )
+    else:
+        prims.check_number(left, relation, right, message)
+    known: Any = left if isinstance(left, SymbolicNumber) else right
+    known.symbols.assume(left, relation, right)
+
+
+def _is_same_size(n: Any, m: Any) -> bool:
+    """Whether two sizes that meet are the same. Where only running tells, they have to be."""
+    if not undecided(n, m):
+        return bool(n == m)
     try:
-        check(bool(_RELATIONS[relation](left, right)), message, exception_type)
+        return bool(n == m)
     except Undecided:
-        prims.check_number(left, relation, right, message())
+        demand(n, "==", m, lambda: "two sizes that depend on values have to be the same where these tensors meet")
+        return True
 
 
 def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -67,7 +99,7 @@ def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     out = [1] * rank
     for shape in shapes:
         for i, n in enumerate(reversed(shape), start=1):
-            if n == 1 or n == out[-i]:
+            if n == 1 or _is_same_size(n, out[-i]):
                 continue
             if out[-i] != 1:
                 raise RuntimeError(

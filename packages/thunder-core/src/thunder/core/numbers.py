@@ -26,6 +26,7 @@ __all__ = [
     "Constraint",
     "Poly",
     "SymbolicNumber",
+    "always",
     "bounds",
     "converted",
     "equal_shapes",
@@ -110,6 +111,23 @@ def specialized(x: Any) -> Any:
 def undecided(*xs: Any) -> bool:
     """Whether any of some numbers is one that only running the program tells."""
     return any(isinstance(x, SymbolicNumber) and x.hint is None for x in xs)
+
+
+def always(left: Any, relation: str, right: Any) -> bool | None:
+    """Whether two integers compare like that whatever the program is run with; None where that differs."""
+    known: Any = left if isinstance(left, SymbolicNumber) else right
+    difference = add(known.poly_of(left), known.poly_of(right), -1)
+    low, high = bounds(difference, known.symbols.atoms)
+    if relation == "==":
+        if low is not None and low == high == 0:
+            return True
+        return False if (low or 0) > 0 or (high or 0) < 0 else None
+    if relation in (">", ">="):
+        low, high = None if high is None else -high, None if low is None else -low
+    limit = -1 if relation in ("<", ">") else 0
+    if high is not None and high <= limit:
+        return True
+    return False if low is not None and low > limit else None
 
 
 def greater(a: Any, b: Any) -> Any:

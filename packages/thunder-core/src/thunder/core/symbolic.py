@@ -223,6 +223,8 @@ class Symbols:
                     return relation == "=="
             hint = self.hint_of(poly)
             if hint is None:
+                if state.frontend is None and -poly.get((), 0) in (0, 1) and all(c > 0 for m, c in poly.items() if m):
+                    return False  # a size, as thunder itself asks of it: see `_bounds`
                 raise self.undecided(self._relation(poly, "=="))
             found = hint == 0
             if found:
@@ -237,7 +239,12 @@ class Symbols:
         if numbers.constant(poly) is not None:
             return
         self._note(("==", key_of_poly(poly)), self._relation(poly, "=="))
-        for monomial, coefficient in sorted(poly.items(), reverse=True):
+
+        def others(term: tuple[tuple[int, ...], int]) -> int:
+            """How many of the rest have its sign: a total stands for its parts rather than a part for a difference."""
+            return sum(c * term[1] > 0 for m, c in poly.items() if m and m != term[0])
+
+        for monomial, coefficient in sorted(sorted(poly.items(), reverse=True), key=others):
             atom = monomial[0] if len(monomial) == 1 else None
             if atom is None or abs(coefficient) != 1 or sum(atom in m for m in poly) > 1:
                 continue
@@ -409,7 +416,7 @@ class _Unnoted(dict[Any, Any]):
 
 def _signed(poly: Poly) -> Poly:
     """A polynomial or its negation: the same for both."""
-    return {m: -c for m, c in poly.items()} if poly[max(poly)] < 0 else poly
+    return {m: -c for m, c in poly.items()} if poly and poly[max(poly)] < 0 else poly
 
 
 def symbols_of(trace: Trace) -> Symbols:

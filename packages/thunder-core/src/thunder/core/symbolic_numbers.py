@@ -114,7 +114,7 @@ class _Arithmetic(Node):
 
 def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Symbols) -> Any:
     divisor: Any = operands[1] if kind in ("/", "//", "%") else None
-    if isinstance(divisor, SymbolicNumber) and not divisor:
+    if isinstance(divisor, SymbolicNumber) and divisor.hint is not None and not divisor:
         raise ZeroDivisionError("division by zero")
     if kind == "**" and not operands[0] > 0:  # such a power may be complex, or fail
         return fn(*[symbols.specialize(x) if isinstance(x, SymbolicNumber) else x for x in operands])
@@ -176,7 +176,7 @@ def _times(symbols: Symbols, a: Any, b: Any) -> Any:
 
 
 def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
-    if b == 0:
+    if not numbers.undecided(b) and b == 0:  # else it is raised when the program runs
         raise ZeroDivisionError("integer division or modulo by zero")
     q, r = numbers.divide(poly_of(a), poly_of(b))
     if not r:
@@ -188,7 +188,7 @@ def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
     if type(b) is int and b > 0:
         least, most = None if low is None else low // b, None if high is None else high // b
     else:
-        least, most = (0 if low is not None and low >= 0 and b > 0 else None), None
+        least, most = (0 if low is not None and low >= 0 and _is_positive(symbols, b) else None), None
     if least is not None and least == most:
         return symbols.make(numbers.add(q, {(): least} if least else {}))
     hint = None if _hint(rest) is None or _hint(b) is None else _hint(rest) // _hint(b)
@@ -196,8 +196,16 @@ def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
     return symbols.make(numbers.add(q, atom.poly))
 
 
+def _is_positive(symbols: Symbols, b: Any) -> bool:
+    """Whether a symbolic divisor is known to be positive, or is in this call."""
+    if not numbers.undecided(b):
+        return bool(b > 0)
+    low = numbers.bounds(poly_of(b), symbols.atoms)[0]
+    return low is not None and low > 0
+
+
 def _remainder(symbols: Symbols, a: Any, b: Any) -> Any:
-    if b == 0:
+    if not numbers.undecided(b) and b == 0:  # else it is raised when the program runs
         raise ZeroDivisionError("integer division or modulo by zero")
     r = numbers.divide(poly_of(a), poly_of(b))[1]
     if not r:
@@ -213,7 +221,9 @@ def _remainder(symbols: Symbols, a: Any, b: Any) -> Any:
         if low is not None and high is not None and low >= 0 and high < b:
             return rest
     hint = None if _hint(rest) is None or _hint(b) is None else _hint(rest) % _hint(b)
-    limits = (0, b - 1) if type(b) is int and b > 0 else (0, None) if type(b) is not int and b > 0 else (None, None)
+    limits: tuple[Any, Any] = (0, b - 1) if type(b) is int and b > 0 else (None, None)
+    if type(b) is not int and _is_positive(symbols, b):
+        limits = 0, None
     return symbols.operation("%", (rest, b), hint, *limits)
 
 
@@ -415,6 +425,8 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
     def bounds_slice(self, x: int) -> Any:
         """`x` as a bound of a slice of so many elements."""
         return _within(self.symbols, x, self)
+
+    poly_of = staticmethod(poly_of)
 
     def at_least(self, x: Any) -> Any:
         """The greater of it and `x`."""

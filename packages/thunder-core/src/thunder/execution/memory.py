@@ -27,7 +27,7 @@ def delete_last_used(trace: Trace) -> Trace:
                 if bsym.output.name not in kept:
                     continue  # nobody reads the number
             elif is_structural(bsym):
-                kept.update(bsym.arg_names if bsym.sym is prims.python_return else ())
+                kept.update(bsym.arg_names if bsym.sym in (prims.python_return, prims.check_number) else ())
                 lines.append(bsym)
                 continue
             read = kept.issuperset(bsym.out_names)

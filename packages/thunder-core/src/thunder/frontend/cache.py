@@ -12,6 +12,7 @@ What refuses a call that nobody answers is remembered: numbers and sizes that ke
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,7 +146,7 @@ class Cache:
         if kind == "value":
             if _is_number(value) and type(found) is type(value) and found != value:
                 self.dynamic.number_changed(str(place))
-        elif isinstance(found, (list, dict)) and len(found) == len(value):
+        elif isinstance(found, (list, dict, deque)) and len(found) == len(value):
             pairs = dict(value) if isinstance(found, dict) else dict(enumerate(value))
             now = dict(dict.items(found)) if isinstance(found, dict) else dict(enumerate(found))
             changed = [key for key, was in pairs.items() if now[key] != was]

@@ -30,6 +30,7 @@ _GLOBAL = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME") if name in d
 _ATTRIBUTE = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
 _STORE = {dis.opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL")}
 _LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
+_CONTAINS = dis.opmap.get("CONTAINS_OP", -1)
 _IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
 _DEREF = dis.opmap["LOAD_DEREF"]
 _EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
@@ -71,9 +72,12 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     chain: tuple[str, ...] = ()
     last: tuple[str, str] | None = None  # what was loaded just before
     imported: set[str] = set()
+    taken: set[tuple[str, ...]] = set()  # chains that something else is done with than to ask what is in them
     names = code.co_names
     for op, argument in _instructions(code):
         name, now = "", None
+        if len(chain) > 1 and op not in _ATTRIBUTE and op != _CONTAINS:
+            taken.add(chain)
         if op in _GLOBAL:
             chain = (names[argument >> (_GLOBAL_SHIFT if op == _LOAD_GLOBAL else 0)],)
             loads[chain] = None
@@ -99,7 +103,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
         if last is not None:
             uses.setdefault(last, set()).add(name)
         last = now
-    return tuple(loads), tuple(attributes), frozenset(stored), uses, frozenset(imported)
+    return tuple(loads), tuple(attributes), frozenset(stored), uses, frozenset(imported), frozenset(taken)
 
 
 ATTRIBUTE, VARIABLE = "attribute", "variable"
@@ -130,6 +134,11 @@ def uses(code: CodeType, kind: str, name: str) -> set[str]:
 def imported_modules(code: CodeType) -> frozenset[str]:
     """The modules that it imports itself."""
     return _facts(code)[4]  # type: ignore[no-any-return]
+
+
+def only_asks(code: CodeType, chain: tuple[str, ...]) -> bool:
+    """Whether all that it does with a global's attribute is to ask whether something is in it."""
+    return chain not in _facts(code)[5]
 
 
 def stored_globals(code: CodeType) -> frozenset[str]:

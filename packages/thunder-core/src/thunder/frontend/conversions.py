@@ -16,7 +16,6 @@ import torch
 from thunder.core.errors import TracingError
 from thunder.core.numbers import SymbolicNumber, converted
 from thunder.core.state import state
-from thunder.frontend.handle import Handle
 from thunder.frontend.packing import known_number
 from thunder.frontend.tracer import Tracer
 from thunder.frontend.unknown import asks_for_value
@@ -43,9 +42,9 @@ class _Conversion(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         x = args[0] if len(args) == 1 and not kwargs else None
-        if not isinstance(x, (Handle, SymbolicNumber)) or not isinstance(state.frontend, Tracer):
+        if not isinstance(x, (torch.Tensor, SymbolicNumber)) or not isinstance(state.frontend, Tracer):
             return cls.plain(*args, **kwargs)
-        if isinstance(x, Handle):
+        if isinstance(x, torch.Tensor):
             if cls.plain is bool and x.dtype is not torch.bool:
                 x = torch.ne(x, 0)
             elif cls.plain is int and x.dtype is torch.bool:

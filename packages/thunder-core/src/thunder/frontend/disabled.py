@@ -20,17 +20,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thunder.core.state import state
-from thunder.frontend.effects import RunsEagerly
-from thunder.frontend.tracer import Tracer
+from thunder.frontend.effects import RunsInPieces, leave_to_python
 
 if TYPE_CHECKING:
     from thunder.frontend.jit import JitFunction
 
 __all__ = ["Pieces", "RunsInPieces", "disable"]
-
-
-class RunsInPieces(RunsEagerly):
-    """The program that is traced calls a function that stays Python."""
 
 
 def disable(fn: Any = None) -> Any:
@@ -63,15 +58,6 @@ def disable(fn: Any = None) -> Any:
         return fn(*args, **kwargs)
 
     return functools.wraps(fn)(stays_python) if hasattr(fn, "__name__") else stays_python
-
-
-def leave_to_python(why: str) -> None:
-    """Ends the trace. A program that catches the exception does not go on to be compiled either."""
-    reason = RunsInPieces(why)
-    tracer = state.frontend
-    if isinstance(tracer, Tracer):
-        tracer.in_pieces = reason
-    raise reason
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------

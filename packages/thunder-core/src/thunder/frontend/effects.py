@@ -9,15 +9,17 @@ place.
 from __future__ import annotations
 
 import collections
+import collections.abc
 import functools
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
+from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
 from thunder.executors.pythonex import ex as python_executor
@@ -31,6 +33,18 @@ __all__ = ["Epilogue", "RunsEagerly"]
 
 class RunsEagerly(Exception):
     """A call does something once that no program can do again, and runs as it is written."""
+
+
+class RunsInPieces(RunsEagerly):
+    """The program calls a function that stays Python, or needs it to (`disabled.py`)."""
+
+
+def leave_to_python(why: str) -> None:
+    """Ends the trace. A program that catches the exception does not go on to be compiled either."""
+    reason = RunsInPieces(why)
+    if hasattr(state.frontend, "in_pieces"):
+        state.frontend.in_pieces = reason  # type: ignore[union-attr]
+    raise reason
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
@@ -244,6 +258,10 @@ class Epilogue:
             return self._make(x, "new_tuple", [self.expression(i) for i in tuple.__iter__(x)])
         if kind in ("object", "namespace", "library") and variables(x) is not None:
             return self._object(x)
+        if isinstance(x, (types.GeneratorType, collections.abc.Iterator)) or _holds_tensor(x):
+            leave_to_python(
+                f"the program keeps or returns a {type(x).__name__} that goes on with its tensors after the call"
+            )
         if _holds_number(x):
             self.unguardable = (
                 f"the program keeps or returns a {type(x).__name__} that it made with numbers that are symbolic"
@@ -316,8 +334,17 @@ class Epilogue:
         self.trace.record(BoundSymbol(fill_object, (proxy, values, slots, items), {}, None))
 
 
-def _holds_number(x: Any, seen: tuple[Any, ...] = ()) -> bool:
+def _holds_number(x: Any) -> bool:
     """Whether a function, or what wraps one, was made with a symbolic number."""
+    return _holds(x, lambda i: isinstance(i, SymbolicNumber))
+
+
+def _holds_tensor(x: Any) -> bool:
+    """Whether it was made with a tensor of the program, but is more than that tensor's own method."""
+    return _holds(x, lambda i: kinds.is_handle(i) and i._storage.source is None)
+
+
+def _holds(x: Any, found: Callable[[Any], bool], seen: tuple[Any, ...] = ()) -> bool:
     if isinstance(x, functools.partial):
         held: list[Any] = [*x.args, *x.keywords.values(), x.func]
     elif isinstance(x, types.MethodType):
@@ -329,7 +356,7 @@ def _holds_number(x: Any, seen: tuple[Any, ...] = ()) -> bool:
         return False
     seen = (*seen, x)
     held = [i for i in held if not any(i is known for known in seen)]
-    return any(isinstance(i, SymbolicNumber) or _holds_number(i, seen) for i in held)
+    return any(found(i) or _holds(i, found, seen) for i in held)
 
 
 def _return() -> Symbol:

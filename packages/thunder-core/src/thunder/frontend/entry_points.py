@@ -18,6 +18,7 @@ import torch
 from thunder.core.errors import TracingError
 from thunder.core.state import state
 from thunder.frontend.checkpointing import checkpoint_traced
+from thunder.frontend.conversions import CONVERSIONS
 from thunder.frontend.custom_function import apply_traced
 from thunder.torch import private
 
@@ -230,6 +231,8 @@ def replaced_entry_points() -> Iterator[None]:
     owners += _control_flow()
     owners.append((torch.nn.modules.module, "BackwardHook", module_hook_class()))
     owners.append((torch, "compile", _uncompiled(torch.compile)))
+    # A cumulative average is made with the number of batches.
+    owners.append((torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
     owners += _checkpointed() + number_checks() + _mask_detectors() + _flex_attention() + _initializers()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import os
 import sys
 import types
 from collections import deque
@@ -115,9 +116,19 @@ class Functions(Classes):
         self._ran[id(code)] = code
         self._nested.update(id(c) for c in codes.nested_codes(code))
         self._loads(code, scope)
+        for name in codes.imported_modules(code):
+            module = sys.modules.get(name)
+            if module is not None and not codes.is_library_scope(module.__dict__):
+                self._imported(module, code)
         reason = kinds.imported_chance(code)
         if reason is not None:
             self._refuse(reason)
+
+    def _imported(self, module: types.ModuleType, code: CodeType) -> None:
+        """What code reads of a module that it imports itself."""
+        place = Place(module, module.__name__.rpartition(".")[2])
+        for name in codes.attribute_names(code):
+            self._attributes_of(place, module, (name,), code)
 
     def _function_ran(self, place: Place, fn: types.FunctionType) -> None:
         code = fn.__code__
@@ -153,7 +164,7 @@ class Functions(Classes):
             self.value(step, found, holder=(cell, None) if found is before else None)
             if isinstance(found, (types.ModuleType, type)):
                 for used in codes.uses(fn.__code__, codes.VARIABLE, name):
-                    self._attributes_of(step, found, (used,))
+                    self._attributes_of(step, found, (used,), fn.__code__)
 
     def _scope(self, scope: dict[str, Any], place: Place | None = None) -> GlobalsSnapshot:
         """The snapshot of a module's globals."""
@@ -181,18 +192,20 @@ class Functions(Classes):
                 place.label = place.title = name
                 if scope.get(name, ABSENT) is snapshot.before[name]:
                     self.value(place, snapshot.before[name], holder=(scope, name))
-                    self._attributes_of(place, snapshot.before[name], chain[1:])
+                    self._attributes_of(place, snapshot.before[name], chain[1:], code)
             elif name in scope:
                 continue  # the program assigned it
             elif hasattr(builtins, name):
                 self._absence(snapshot.place, name)
                 self.value(_BUILTINS.attribute(name), getattr(builtins, name))
+                if name in kinds.READERS:
+                    self._refuse(kinds.READERS[name])
                 if self.symbolic is not None:
                     stands_for_it = self.symbolic.stands_for(name)
                     if stands_for_it is not None:
                         self.symbolic.plant(scope, name, ABSENT, stands_for_it)
 
-    def _attributes_of(self, place: Place, value: Any, chain: tuple[str, ...]) -> None:
+    def _attributes_of(self, place: Place, value: Any, chain: tuple[str, ...], code: CodeType) -> None:
         """The attributes that code reads of a module or class by name."""
         for name in chain:
             if type(value).__module__.startswith("torch.backends"):  # settings, computed when they are read
@@ -206,6 +219,10 @@ class Functions(Classes):
                     self._refuse(reason)
                 if found is ABSENT or kinds.is_replaced_while_tracing(value, name):
                     return
+                if value is os and name == "getenv":
+                    self.value(place.attribute("environ"), os.environ)
+                if value is sys and name == "modules" and not codes.only_asks(code, ("sys", "modules")):
+                    self._refuse("the program takes modules from sys.modules")
                 owner, place, value = value.__name__, place.to(f"{{}}.{name}", name), found
                 place.label = name
                 self.value(place, value)

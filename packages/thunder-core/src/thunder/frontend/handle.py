@@ -150,7 +150,8 @@ class Handle(torch.Tensor):
     @property
     def given_attributes(self) -> dict[str, Any]:
         """Attributes that the program has given it."""
-        return {k: v for k, v in object.__getattribute__(self, "__dict__").items() if k not in _OWN}
+        own = _OWN if self._storage.source is None or self._views else _OF_INPUTS
+        return {k: v for k, v in object.__getattribute__(self, "__dict__").items() if k not in own}
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
@@ -165,6 +166,7 @@ class Handle(torch.Tensor):
 
 
 _OWN = frozenset({*Handle.__annotations__, "_backward_hooks"})
+_OF_INPUTS = _OWN | {"_is_param", "_is_buffer"}
 
 
 def _contiguous_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import collections.abc
 import contextvars
 import dataclasses
 import datetime
@@ -12,6 +13,7 @@ import decimal
 import enum
 import fractions
 import functools
+import inspect
 import random
 import re
 import sys
@@ -39,7 +41,8 @@ _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
              types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, datetime.date, datetime.time,
              datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, torch.Generator, torch.Stream,
-             type(threading.Lock()), type(threading.RLock()), dataclasses.Field, Symbol)  # fmt: skip
+             type(threading.Lock()), type(threading.RLock()), dataclasses.Field, inspect.Signature,
+             inspect.Parameter, Symbol)  # fmt: skip
 _LRU = type(functools.lru_cache(lambda: None))
 _FOUND: dict[type, str] = {
     object: "identity",  # a sentinel
@@ -95,7 +98,11 @@ def _kind_of_class(cls: type) -> str:
         return "object" if _is_python(cls) else "opaque"
     if cls.__module__.split(".")[0] in _DATA_LIBRARIES and hasattr(cls, "__dict__") and _is_python(cls):
         return "object"
-    return "library" if _is_python(cls) else "opaque"
+    if not _is_python(cls):
+        return "opaque"
+    # Containers of Python's library (os.environ, WeakKeyDictionary) are what is in them.
+    of_python = cls.__module__.partition(".")[0] not in ("torch", "thunder", "numpy")
+    return "namespace" if of_python and issubclass(cls, collections.abc.Collection) else "library"
 
 
 def is_remembering(x: Any) -> bool:
@@ -244,6 +251,22 @@ def plain_class_attributes(cls: type) -> list[str]:
     ]
 
 
+# -- what is read past all guards -------------------------------------------------------------------------------------
+# Functions of Python's that read what no place leads to.
+READERS = {
+    "globals": "the program reads globals()", "dir": "the program asks for the names of all attributes (dir)",
+    "open": "the program opens a file", "input": "the program asks for input",
+    "__import__": "the program imports by a computed name",
+}  # fmt: skip
+
+
+def reads_past_guards(module: types.ModuleType, name: str) -> str | None:
+    """Why `module.name` leads to what no guard watches."""
+    if module.__name__ == "importlib" and name == "import_module":
+        return "the program imports by a computed name (importlib.import_module)"
+    return None
+
+
 # -- chance -----------------------------------------------------------------------------------------------------------
 # Names that mean something else while a program is traced.
 _REPLACED_WHILE_TRACING = {"grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize",
@@ -272,7 +295,7 @@ _CHANCE = {
     "urandom": ("os",), "getrandom": ("os",), "uuid1": ("uuid",), "uuid4": ("uuid",), "token_bytes": ("secrets",),
     "token_hex": ("secrets",), "randbelow": ("secrets",), "choice": ("secrets",),
 }  # fmt: skip
-_MODULES_OF_CHANCE = ("time", "random", "os", "uuid", "secrets", "numpy", "datetime")
+_MODULES_OF_CHANCE = ("time", "random", "os", "uuid", "secrets", "numpy", "datetime", "importlib")
 _OF_TODAY = ("now", "today", "utcnow")
 
 
@@ -298,6 +321,9 @@ def source_of_chance(module: types.ModuleType, name: str, value: Any) -> str | N
     """Why `module.name` gives something else each time; None where it does not."""
     if module.__name__ in _CHANCE.get(name, ()):
         return f"the program asks for something that differs each time ({module.__name__}.{name})"
+    reason = reads_past_guards(module, name)
+    if reason is not None:
+        return reason
     if module.__name__ == "random" and kind_of(value) in ("opaque", "method"):
         return f"the program draws from Python's random state (random.{name})"
     if module.__name__ == "numpy" and name == "random":

@@ -8,6 +8,7 @@ is put back as it was when the run is over.
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -74,10 +75,11 @@ def _access(target: Any, key: Any) -> tuple[Callable[[Any], None], Callable[[], 
     if isinstance(target, dict):
         base = dict_type(target)
         return lambda value: base.__setitem__(target, key, value), lambda: base.get(target, key)
-    if isinstance(target, list):
+    if isinstance(target, (list, deque)):
+        kind: Any = list if isinstance(target, list) else deque
         return (
-            lambda value: list.__setitem__(target, key, value),
-            lambda: list.__getitem__(target, key) if key < list.__len__(target) else None,
+            lambda value: kind.__setitem__(target, key, value),
+            lambda: kind.__getitem__(target, key) if key < kind.__len__(target) else None,
         )
     if isinstance(target, type):
         return lambda value: type.__setattr__(target, key, value), lambda: target.__dict__.get(key)

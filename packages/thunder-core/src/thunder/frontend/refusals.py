@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import ThunderError
-from thunder.core.numbers import specialized
+from thunder.core.errors import ThunderError, Undecided
+from thunder.core.numbers import specialized, undecided
 from thunder.frontend.handle import Handle
 from thunder.torch.base import torch_function_map
 from thunder.torch.private import DisableTorchFunction
@@ -33,6 +33,9 @@ def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Excepti
     sym = torch_function_map().get(func)
     if sym is not None and sym.module is None:
         return None  # an operation that was declared from outside means what it says
+    sizes = [n for x in _tensors_in((args, kwargs)) for n in (x._value.shape if isinstance(x, Handle) else x.shape)]
+    if isinstance(error, Undecided) or undecided(*sizes):
+        return None
     if sum(x.numel() for x in _tensors_in((args, kwargs))) > LIMIT:
         return None
     if any(isinstance(x, (types.FunctionType, types.MethodType)) for x in (*args, *(kwargs or {}).values())):

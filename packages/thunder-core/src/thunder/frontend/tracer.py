@@ -162,6 +162,9 @@ class Tracer:
             requires_grad=tensor.requires_grad,
         )
         handle = Handle.make(self, proxy, requires_grad=tensor.requires_grad, storage=Storage(proxy, proxy))
+        for mark, kind in (("_is_param", torch.nn.Parameter), ("_is_buffer", torch.nn.Buffer)):
+            if isinstance(tensor, kind):
+                handle.__dict__[mark] = True  # isinstance() goes by it
         self.meta_tensors[proxy.name] = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
         )
@@ -240,6 +243,8 @@ class Tracer:
         if kind is torch.Generator:
             self.generators.append(x)
             return x
+        if kind.__module__ == "numpy" and hasattr(x, "item") and getattr(x, "ndim", None) == 0:
+            return x.item()  # a number of NumPy's
         if kind is torch.SymInt or kind is torch.SymFloat:
             x = x.node  # what C++ has made of a symbolic number
         if isinstance(x, SymbolicNumber) and x.symbols is not self.trace.info.get("symbols"):  # type: ignore[attr-defined]

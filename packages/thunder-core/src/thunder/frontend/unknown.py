@@ -121,7 +121,20 @@ def number_checks() -> list[tuple[Any, str, Any]]:
     def traced_is_size(i: Any, *args: Any, **kwargs: Any) -> Any:
         return traced(i >= 0) if state.frontend is not None else is_size(i, *args, **kwargs)
 
-    return [(torch, "_check", traced), (torch, "_check_is_size", traced_is_size)]
+    def tensors_too(name: str, original: Any) -> Any:
+        def traced_all(condition: Any, message: Any = None) -> Any:
+            if not isinstance(state.frontend, Tracer) or not isinstance(condition, torch.Tensor):
+                return original(condition, message)
+            text = "Expected every element to be true" if message is None else str(message())
+            held = torch.all(condition).item()
+            with state.frontend.recording():
+                return prims.check_number(held, "==", True, text)
+
+        return torch, name, traced_all
+
+    owners = [(torch, "_check", traced), (torch, "_check_is_size", traced_is_size)]
+    names = [name for name in ("_check_tensor_all",) if hasattr(torch, name)]
+    return owners + [tensors_too(name, getattr(torch, name)) for name in names]
 
 
 def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, message: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import types
 import weakref
+from collections import deque
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -273,11 +274,11 @@ class Values:
         else:
             self._check("length", place, len(items))
             for i, item in enumerate(items):
-                self.value(_element(place, x, i), item, holder=(x, i) if isinstance(x, list) else None)
+                self.value(_element(place, x, i), item, holder=(x, i) if isinstance(x, (list, deque)) else None)
 
     def _one_by_one(self, place: Place, x: Any) -> bool:
         """Whether the items of a container of plain values are looked at one by one, as some of them are symbolic."""
-        if self.symbolic is None or not isinstance(x, (list, dict)):
+        if self.symbolic is None or not isinstance(x, (list, dict, deque)):
             return False
         return str(place) in self.symbolic.dynamic.containers
 

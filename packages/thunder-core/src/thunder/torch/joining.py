@@ -13,7 +13,7 @@ from thunder import clang
 from thunder.clang.shape import numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
-from thunder.core.numbers import index
+from thunder.core.numbers import equal_shapes, index
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.promotion import result_type
 from thunder.core.proxies import TensorProxy, number_value
@@ -34,7 +34,7 @@ def _cat(tensors: Sequence[TensorProxy], dim: int) -> TensorProxy:
             raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
     dtype = result_type(*tensors)
     # A tensor of shape (0,) goes along with any: it was torch's only empty one once.
-    kept = [t for t in tensors if t.shape != (0,)] or [tensors[0]]
+    kept = [t for t in tensors if not equal_shapes(t.shape, (0,))] or [tensors[0]]
     return prims.cat([clang.maybe_convert_to_dtype(t, dtype) for t in kept], canonicalize_dim(kept[0].ndim, dim))
 
 

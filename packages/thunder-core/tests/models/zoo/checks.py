@@ -64,6 +64,7 @@ def run(model: Any, entry: Entry, seed: int, other: bool = False) -> Any:
 
 def check_outputs(entry: Entry) -> None:
     """In eval mode, without gradients: one program for a kind of inputs, another for another shape or mask."""
+    settling = entry.settling + entry.settling_in_eval
     eager, twin, jitted = pair(entry)
     eager.eval()
     jitted.eval()
@@ -73,9 +74,9 @@ def check_outputs(entry: Entry) -> None:
         expected, found = (run(model, entry, seed, other) for model in (eager, jitted))
         assert_alike(found, expected, entry.tolerance[0])
 
-    for _ in range(entry.settling):
+    for _ in range(settling):
         compare(0)
-    traced = 1 + entry.settling
+    traced = 1 + settling
     compare(0)
     compare(1)
     assert counts(jitted) == (traced, 1), thunder.explain(jitted)

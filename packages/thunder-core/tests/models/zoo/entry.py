@@ -31,6 +31,7 @@ class Entry:
     retraces: bool | None = True
     # Further programs that the first calls need, while a model sets itself up.
     settling: int = 0
+    settling_in_eval: int = 0  # more of them in eval mode
     # False for what is no training step: the model has no parameters, or eager's own backward fails.
     gradients: bool = True
     # What is special about it, for the page of models; of one that thunder refuses, why.

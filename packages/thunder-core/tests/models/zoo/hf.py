@@ -13,7 +13,18 @@ from zoo.entry import Entry, Inputs
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-__all__ = ["audio", "causal", "decoder", "encoder", "image", "listener", "pictures_and_text", "seq2seq", "unpadded"]
+__all__ = [
+    "audio",
+    "causal",
+    "decoder",
+    "encoder",
+    "image",
+    "listener",
+    "pictures_and_text",
+    "seeing",
+    "seq2seq",
+    "unpadded",
+]
 
 VOCABULARY = 99
 TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -159,6 +170,33 @@ def audio(model_type: str, *, task: str, note: str = "", **options: Any) -> Entr
     return Entry(model_type, "audio", lambda: build(model_type, task, sizes), inputs, settling=1, note=note)
 
 
+PICTURE = 95  # the token that stands for a part of a picture
+
+
+def seeing(model_type: str, sizes: dict[str, Any], *, parts: int = 4, several: bool = False, **options: Any) -> Entry:
+    """A model that continues a text with a picture in it, of which so many tokens stand for parts."""
+    kinds = options.pop("kinds", False)  # whether it is told which tokens are the picture's
+
+    def inputs(dtype: torch.dtype, seed: int, other: bool) -> Inputs:
+        generator = torch.Generator().manual_seed(seed)
+        batch, length = (3, parts + 8) if other else (2, parts + 6)
+        ids = torch.randint(3, 90, (batch, length), generator=generator)
+        ids[:, 1 : 1 + parts] = PICTURE
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        given["labels"] = torch.where(ids == PICTURE, -100, ids)
+        shape = (batch, 1, 3, 16, 16) if several else (batch, 3, 16, 16)
+        given["pixel_values"] = torch.randn(shape, generator=generator, dtype=dtype)
+        if kinds:
+            given["token_type_ids"] = (ids != PICTURE).long()
+        return given
+
+    whole = {"image_token_id": PICTURE, "image_token_index": PICTURE, **sizes}
+    options.setdefault("generate", ("dynamic", "static"))
+    return Entry(
+        model_type, "vision and language", lambda: build(model_type, "ForImageTextToText", whole), inputs, **options
+    )
+
+
 def listener(model_type: str, **options: Any) -> Entry:
     """A model that writes what it hears."""
     sizes = {**TOKENS, **options}
@@ -170,4 +208,7 @@ def listener(model_type: str, **options: Any) -> Entry:
         sounds = torch.randn(labels.shape[0], bins, steps, generator=generator, dtype=dtype)
         return {"input_features": sounds, "labels": labels}
 
-    return Entry(model_type, "audio", lambda: build(model_type, "ForSpeechSeq2Seq", sizes), inputs)
+    return Entry(
+        model_type, "audio", lambda: build(model_type, "ForSpeechSeq2Seq", sizes), inputs,
+        generate=("dynamic", "static", "sampled"),
+    )  # fmt: skip

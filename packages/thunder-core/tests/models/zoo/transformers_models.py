@@ -16,6 +16,7 @@ from zoo.hf import (
     image,
     listener,
     pictures_and_text,
+    seeing,
     seq2seq,
     unpadded,
 )
@@ -122,6 +123,8 @@ MIXTURES: list[Entry] = [
 
 STATES = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
 
+MIXED = {"mamba_d_state": 4, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_d_head": 8, "mamba_chunk_size": 4}
+
 STATE_SPACES: list[Entry] = [
     causal(
         "mamba", "mamba", STATES,
@@ -167,6 +170,37 @@ STATE_SPACES: list[Entry] = [
         {**GROUPED, "num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 8},
         family="state space", generate=("dynamic", "sampled"), note="keeps its state in the module",
     ),
+    causal(
+        "rwkv", "rwkv",
+        {"hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32, "context_length": 64,
+         "rescale_every": 0},
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), settling_in_eval=1,
+        note="computes in float32",
+    ),
+    causal(
+        "zamba2", "zamba2",
+        {**GROUPED, **MIXED, "num_key_value_heads": 4, "n_mamba_heads": 8, "mamba_headdim": 8, "mamba_ngroups": 1,
+         "chunk_size": 4, "layers_block_type": ["mamba", "hybrid", "mamba"], "hybrid_layer_ids": [1],
+         "num_hidden_layers": 3, "use_mem_rope": True, "adapter_rank": 4, "num_mem_blocks": 1,
+         "use_mamba_kernels": False, "attention_head_dim": 16},
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
+    causal(
+        "falcon_h1", "falcon_h1", {**GROUPED, **MIXED, "mamba_n_heads": 8, "mamba_d_ssm": 64, "head_dim": 8},
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
+    causal(
+        "granitemoehybrid", "granitemoehybrid",
+        {**EXPERTS, **MIXED, "mamba_n_heads": 8, "layer_types": ["mamba", "attention"], "shared_intermediate_size": 16,
+         "experts_implementation": "grouped_mm"},
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
+    causal(
+        "nemotron_h", "nemotron_h",
+        {**GROUPED, "ssm_state_size": 4, "mamba_num_heads": 8, "mamba_head_dim": 8, "n_groups": 2, "chunk_size": 4,
+         "hybrid_override_pattern": "M*-", "num_hidden_layers": 3},
+        family="state space", dtype=torch.float32, generate=("dynamic", "sampled"), note="computes in float32",
+    ),
 ]  # fmt: skip
 
 PATCHES = {
@@ -204,11 +238,39 @@ VISION: list[Entry] = [
     pictures_and_text("siglip"),
 ]  # fmt: skip
 
+EYES = {**{name: PATCHES[name] for name in PATCHES if name != "patch_size"}, "patch_size": 8}
+SIGLIP = {"model_type": "siglip_vision_model", **EYES}
+
+SEEING: list[Entry] = [
+    seeing(
+        "llava",
+        {"vision_config": {"model_type": "clip_vision_model", **EYES, "projection_dim": 16},
+         "text_config": {"model_type": "llama", **GROUPED}, "vision_feature_layer": -1},
+        settling=1,
+    ),
+    seeing(
+        "paligemma",
+        {"vision_config": SIGLIP, "text_config": {"model_type": "gemma", **GROUPED, "head_dim": 8},
+         "projection_dim": 32, "hidden_size": 32, "vocab_size": 99},
+        kinds=True, dtype=torch.float32,
+    ),
+    seeing(
+        "gemma3",
+        {"vision_config": SIGLIP, "text_config": {"model_type": "gemma3_text", **GROUPED, **WINDOW},
+         "mm_tokens_per_image": 4},
+    ),
+    seeing(
+        "idefics3",
+        {"vision_config": EYES, "text_config": {"model_type": "llama", **GROUPED}, "scale_factor": 2},
+        parts=1, several=True,
+    ),
+]  # fmt: skip
+
 AUDIO: list[Entry] = [
     listener(
         "whisper", d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, num_mel_bins=8,
         decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=10,
-        max_target_positions=32, decoder_start_token_id=1,
+        max_target_positions=32, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
     ),
     audio(
         "wav2vec2", task="ForAudioClassification", hidden_size=32, intermediate_size=48, num_hidden_layers=2,
@@ -226,4 +288,4 @@ REFUSED: list[Entry] = [
     mixture("deepseek_v3", DEEPSEEK, "eager", generate=(), note=LOOP),
 ]
 
-MODELS: list[Entry] = [*ENCODERS, *DECODERS, *ENCODER_DECODERS, *MIXTURES, *STATE_SPACES, *VISION, *AUDIO]
+MODELS: list[Entry] = [*ENCODERS, *DECODERS, *ENCODER_DECODERS, *MIXTURES, *STATE_SPACES, *VISION, *SEEING, *AUDIO]

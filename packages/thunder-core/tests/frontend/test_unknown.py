@@ -199,7 +199,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a truth value": (lambda x: x if (x > 0).all().item() else -x, "u0"),
     "many numbers": (lambda x: x.repeat(1000, 1).tolist(), "at most 1024"),
     "a count that topk needs": (lambda x: x.view(-1).topk((x > 0.5).sum().item()), "the number u0"),
-    "sizes that differ": (lambda x: x[x > 0.5] + x[x > 0.3], "u0"),
 }
 
 
@@ -218,3 +217,50 @@ def test_errors_of_torch() -> None:
         thunder.jit(lambda x: x.item())(value())
     with pytest.raises(IndexError, match="The shape of the mask"):
         thunder.jit(lambda x: x[torch.ones(4, dtype=torch.bool)])(value())
+
+
+def test_sizes_that_meet() -> None:
+    """They have to be the same when the program runs, which says where they are not."""
+    f = lambda x, y: (x[x > 0] * y[y > 0]).sum()  # noqa: E731
+    jitted = thunder.jit(f)
+    for n in (2, 3, 5):
+        x, y = torch.ones(7), torch.ones(7)
+        x[n:], y[: 7 - n] = -1, -1
+        torch.testing.assert_close(jitted(x, y), f(x, y))
+    assert thunder.cache_misses(jitted) == 1
+    with pytest.raises(RuntimeError, match=r"(size|must match)"):
+        jitted(torch.ones(7), torch.tensor([1.0, 1.0, -1, -1, -1, -1, -1]))
+
+
+def test_checks_of_tensors() -> None:
+    """Are made when the program runs."""
+
+    def f(x: Any) -> Any:
+        torch._check_tensor_all(x > 0, lambda: "all of them are to be positive")
+        return x * 2
+
+    jitted = thunder.jit(f)
+    for grad in (True, False):
+        torch.testing.assert_close(jitted(torch.ones(3, requires_grad=grad)), torch.full((3,), 2.0), check_stride=False)
+    with pytest.raises(RuntimeError, match="all of them are to be positive"):
+        jitted(-torch.ones(3))
+    assert thunder.cache_misses(jitted) == 2
+
+
+def test_parts_of_sizes_that_are_read() -> None:
+    """The parts of a mask's rows, by counts that are read off a tensor, as models with pictures take them apart."""
+
+    def f(x: Any, counts: Any) -> Any:
+        rows = x[x.sum(1) > 0]
+        parts = rows.split(counts.tolist())
+        return torch.cat([part * i for i, part in enumerate(parts)]).sum(), [part.mean() for part in parts]
+
+    jitted = thunder.jit(f)
+    for counts in ([1, 2], [3, 1]):
+        x = torch.rand(6, 2)
+        x[sum(counts) :] = -1
+        x.requires_grad_()
+        found, expected = (g(x, torch.tensor(counts)) for g in (jitted, f))
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*[torch.autograd.grad(out[0], x) for out in (found, expected)])
+    assert thunder.cache_misses(jitted) == 1

@@ -89,7 +89,9 @@ def _is_same_size(n: Any, m: Any) -> bool:
     try:
         return bool(n == m)
     except Undecided:
-        demand(n, "==", m, lambda: "two sizes that depend on values have to be the same where these tensors meet")
+        demand(
+            n, "==", m, lambda: f"sizes that depend on values have to be the same here: {n} and {m}, at {state.source}"
+        )
         return True
 
 

@@ -271,7 +271,7 @@ def reads_past_guards(module: types.ModuleType, name: str) -> str | None:
 # Names that mean something else while a program is traced.
 _REPLACED_WHILE_TRACING = {"grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize",
                            "manual_seed", "seed", "set_rng_state", "_is_compiling_flag", "compile", "cond",
-                           "checkpoint", "_check", "_check_is_size"}  # fmt: skip
+                           "checkpoint", "_check", "_check_is_size", "_check_tensor_all"}  # fmt: skip
 
 
 def is_replaced_while_tracing(module: types.ModuleType, name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import thunder
@@ -287,6 +288,32 @@ def test_symbolic_sizes() -> None:
         x = torch.randn(n, WIDTH, requires_grad=True)
         torch.testing.assert_close(gradients(jitted, x), gradients(model, x))
     assert thunder.cache_misses(jitted) == 1 and stages_of(jitted) > 1
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed")
+def test_data_parallelism_sends_early() -> None:
+    """The last layers' gradients are on their way before the first layer's are there."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model, jitted, x = models()
+    expected = gradients(model, x)
+    order: list[str] = []
+
+    def send(state, bucket):  # torch takes annotations for types here
+        order.append("sent")
+        return default_hooks.allreduce_hook(None, bucket)
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(jitted, bucket_cap_mb=WIDTH * WIDTH * 4 / (1 << 20))
+        parallel.register_comm_hook(None, send)
+        model.layers[0].weight.register_hook(lambda g: order.append("first layer"))
+        for _ in range(3):
+            torch.testing.assert_close(gradients(parallel, x), expected)
+    finally:
+        dist.destroy_process_group()
+    passes = " ".join(order).split("first layer")[:3]
+    assert all(part.count("sent") >= DEPTH - 2 for part in passes[1:]), order
 
 
 def test_the_text_runs() -> None:

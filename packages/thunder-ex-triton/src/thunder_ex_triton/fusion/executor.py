@@ -35,10 +35,11 @@ _SHAPES = {
     prims.squeeze,
     prims.transpose,
     prims.slice,
+    prims.flip,
     prims.cat,
     prims.pad,
 }
-_CONSTANTS = {prims.full}
+_CONSTANTS = {prims.full, prims.iota}
 
 
 class TritonFusion(FusionExecutor):
@@ -156,9 +157,10 @@ def _unfit_value(p: Any) -> str | None:
 
 def _unfit_reduction(bsym: BoundSymbol) -> str | None:
     a = bsym.args[0]
-    if not dtypes.is_float_dtype(a.dtype):
-        return f"is a reduction of {a.dtype}"
     space = reduces(bsym)
+    counts = bsym.sym is prims.sum and a.dtype in (dtypes.int64, dtypes.int32) and space is not None and space.by_row
+    if not dtypes.is_float_dtype(a.dtype) and not counts:
+        return f"is a reduction of {a.dtype}"
     if space is None:
         return "reduces neither the first nor the last dimensions"
     if not space.by_row and bsym.sym is not prims.sum:

@@ -126,6 +126,12 @@ def _rounding(name: str) -> Callable[..., str | None]:
     return write
 
 
+def _truncated(bsym: Any, a: str) -> str:
+    if not _is_float(bsym.output.dtype):
+        return a
+    return f"tl.where({a} < 0, tl.ceil({a}), tl.floor({a}))" if interpreting() else f"libdevice.trunc({a})"
+
+
 def _tanh(bsym: Any, a: str) -> str:
     if not interpreting():
         return f"tanh({a})" if compute_type(bsym.output.dtype) == "tl.float32" else f"libdevice.tanh({a})"
@@ -185,7 +191,7 @@ POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.atan.id: _libdevice("atan"), prims.sinh.id: _libdevice("sinh"), prims.cosh.id: _libdevice("cosh"),
     prims.asinh.id: _libdevice("asinh"), prims.acosh.id: _libdevice("acosh"), prims.atanh.id: _libdevice("atanh"),
     prims.erfc.id: _libdevice("erfc"), prims.atan2.id: _libdevice("atan2"), prims.log10.id: _libdevice("log10"),
-    prims.floor.id: _rounding("floor"), prims.ceil.id: _rounding("ceil"), prims.sign.id: _sign,
+    prims.floor.id: _rounding("floor"), prims.ceil.id: _rounding("ceil"), prims.trunc.id: _truncated, prims.sign.id: _sign,
     prims.maximum.id: _minimum("maximum"), prims.minimum.id: _minimum("minimum"),
     prims.eq.id: _binary("({} == {})"), prims.ne.id: _binary("({} != {})"), prims.lt.id: _binary("({} < {})"),
     prims.le.id: _binary("({} <= {})"), prims.gt.id: _binary("({} > {})"), prims.ge.id: _binary("({} >= {})"),

@@ -47,6 +47,8 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
     if not isinstance(a, TensorProxy):
         return contiguous(p.shape)
     strides = found[a.name]
+    if sym is prims.flip:
+        return _together(p.shape, [strides])
     if sym is prims.transpose:
         return tuple([strides[i] for i in op.args[1]])
     if sym is prims.broadcast_in_dim:

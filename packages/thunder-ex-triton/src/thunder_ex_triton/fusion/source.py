@@ -218,6 +218,13 @@ class _Writer:
                 return self.named(f"tl.full((), {args[1]}, {kind})")
             filled = bool(args[1]) if kind == "tl.int1" else args[1] if "float" in kind else int(args[1])
             return self.named(f"tl.full((), {literal(filled)}, {kind})")
+        if sym is prims.iota:
+            place, step, start = index.dims()[0].expression, op.kwargs["step"], op.kwargs["start"]
+            return self.named(f"({_block(place)}.to({compute_type(x.dtype)}) * {step} + {start})")
+        if sym is prims.flip:
+            turned = [d % x.ndim for d in args[1]]
+            moved = index.mapped(lambda i, e: f"({x.shape[i] - 1} - {e})" if i in turned else e, args[0].shape)
+            return self.value(args[0], moved, guard)
         if sym is prims.cat:
             return self.cat(args[0], args[1], index, guard)
         if sym is prims.pad:
@@ -305,7 +312,7 @@ class _Writer:
         def tile() -> str:
             return self.value(a, inner)
 
-        if op.sym is prims.var_mean:
+        if op.sym in (prims.var_mean, prims.var):
             return self._variance(op, position, index, tile)
         return self._reduced(op.sym.id, tile, a.dtype)
 

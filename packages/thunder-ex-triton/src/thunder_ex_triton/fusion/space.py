@@ -51,7 +51,7 @@ def is_long(space: Space) -> bool:
 
 def is_reduction(bsym: BoundSymbol) -> bool:
     """Whether an operation is a reduction that kernels know."""
-    return bsym.sym.id in REDUCTIONS or bsym.sym is prims.var_mean
+    return bsym.sym.id in REDUCTIONS or bsym.sym in (prims.var_mean, prims.var)
 
 
 def reduces(bsym: BoundSymbol) -> Space | None:

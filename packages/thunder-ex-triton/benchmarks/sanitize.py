@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusions of every template at awkward sizes, for a memory checker: no kernel may read or write where it must not.
+
+    compute-sanitizer --tool memcheck python packages/thunder-ex-triton/benchmarks/sanitize.py
+
+Sizes are odd, so that every tile is masked; inputs are strided, broadcast and of unknown sizes; each runs forward and
+backward twice, as Triton launches and as warm calls do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import thunder
+
+
+def run(f: Callable[..., Any], *args: torch.Tensor, **options: Any) -> None:
+    """Forward and backward, twice."""
+    jitted = thunder.jit(f, executors=["triton", "triton_crossentropy"], **options)
+    for _ in range(2):
+        out = jitted(*args)
+        results = out if isinstance(out, tuple) else (out,)
+        torch.autograd.grad(sum(x.float().square().sum() for x in results), [x for x in args if x.requires_grad])
+
+
+def heads(q: Any, c: Any) -> Any:
+    """Rotary embedding of heads."""
+    q = q.view(2, 17, 3, 8).transpose(1, 2)
+    return q * c + torch.cat((-q[..., 4:], q[..., :4]), -1) * c
+
+
+def check(dtype: torch.dtype) -> None:
+    """All of it for one type."""
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=dtype).requires_grad_()
+
+    run(lambda a, b: (a * b + a).tanh() * b, make(37, 131), make(131))
+    run(lambda a, w, b: F.layer_norm(a, w.shape, w, b), make(5, 7, 33), make(33), make(33))
+    run(lambda a, w: F.rms_norm(F.dropout(a, 0.3) + a, w.shape, w), make(65, 1000), make(1000))
+    run(lambda a: F.softmax(a[:, 1:-1].mT * 2, -1), make(19, 77))
+    run(lambda a: torch.cat((a[..., 3:], -a[..., :3]), -1) * F.pad(a[:, 1:], (0, 1)), make(9, 21))
+    run(lambda a, b: F.gelu(a + b, approximate="tanh"), make(300, 515), make(515))
+    run(lambda a, w: F.softmax(a * w, -1), make(3, 33001), make(33001))
+    run(lambda a, w: F.layer_norm(a, w.shape, w), make(130, 12289), make(12289))
+    run(heads, make(2, 17, 24), make(17, 8))
+    run(lambda a, w: a * w, make(1, 5)[:, ::2], make(3))
+    labels = torch.tensor([3, 1, 4, -100, 5] * 3, device="cuda")
+    run(lambda a: F.cross_entropy(a, labels), make(15, 1003))
+    jitted = thunder.jit(lambda a, w: F.layer_norm(a, w.shape, w) * a.shape[0], cache="symbolic values")
+    for n in (3, 17, 64):
+        jitted(make(n, 101), make(101)).sum().backward()
+
+
+if __name__ == "__main__":
+    for dtype in (torch.float32, torch.bfloat16):
+        check(dtype)
+    torch.cuda.synchronize()
+    print("all ran")

@@ -376,6 +376,23 @@ def test_grad_scaler() -> None:
     torch.testing.assert_close(run(thunder.jit(model())), run(model()))  # float32: by its own tolerance
 
 
+def test_a_returned_view_that_is_saved() -> None:
+    """Gradients of gradients flow through it, though to torch it is no view."""
+
+    def f(x: Any, w: Any) -> Any:
+        z = x * 1
+        z.t()[0].sin_()
+        return (z * z * w).sum(), z, (x @ w).mT, (x @ w).mT.exp()
+
+    for i in range(4):
+        results = []
+        for g in (f, thunder.jit(f)):
+            x, w = leaves((3, 3), (3, 3))
+            first = torch.autograd.grad(g(x, w)[i].sin().sum(), x, create_graph=True)[0]
+            results.append((first, torch.autograd.grad(first.pow(2).sum(), (x, w), materialize_grads=True)))
+        close(results[1], results[0])
+
+
 def test_the_backward_program_that_ran_last() -> None:
     """Its traces are shown, whenever it was compiled; with create_graph, those of the one that is differentiated."""
     f = thunder.jit(lambda x: (x.sin(), x.exp()))

@@ -96,6 +96,8 @@ class Differentiable:
         self.plain = self.plain and not own
         self.flatten = _flattener(output, position, hidden, self.single, own)
         self._flatten_native = _flattener(output, position, hidden, self.single, set())
+        # Those of them that are saved as well: autograd has to see that both are one.
+        self.also_saved = [(slot[name], position[name]) for name in own if name in slot]
         # Saved are tensors and, where sizes are symbolic, numbers.
         self.tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
         self.numbers = [i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)]
@@ -237,7 +239,7 @@ def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], sing
 
 
 def _views_of_their_own(program: Trace, results: set[str]) -> set[str]:
-    """Those of the results that are views of memory which nobody else gets hold of, and which is not saved."""
+    """Those of the results that are views of memory that nobody else gets hold of; saved are at most they themselves."""
     memory: dict[str, str] = {}  # whose memory a view lies in
     for op in program.bound_symbols:
         # What runs an operation may have marks of its own; below it stands the operation.
@@ -328,18 +330,22 @@ def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[...
 
 def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
     flatten, tensors, numbers, not_taking = None if d.plain else d.flatten, d.tensors, d.numbers, d.not_taking
-    staged = d.stages is not None
+    staged, also_saved, single = d.stages is not None, d.also_saved, d.single
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         output, saved = program(*inputs)
         flat = output if flatten is None else flatten(output, saved)
         if staged:
             flat = none_of(inputs, flat)
+        if also_saved:
+            saved = list(saved)
+            for i, at in also_saved:
+                saved[i] = flat if single else flat[at]
         if numbers:
             ctx.numbers = [saved[i] for i in numbers]
-            saved = tuple([saved[i] for i in tensors])
+            saved = [saved[i] for i in tensors]
         if tensors:
-            ctx.to_save = saved
+            ctx.to_save = tuple(saved)
         ctx.materialize_grads = False
         if not_taking:
             ctx.mark_non_differentiable(*[flat[i] for i in not_taking])

@@ -340,6 +340,18 @@ def test_hooks_on_the_node() -> None:
     close(run(thunder.jit(torch.exp)), run(torch.exp))
 
 
+@pytest.mark.parametrize("fn", [torch.frac, torch.ceil, torch.sign])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_gradients_that_are_constant_or_only_handed_on(fn: Any, shape: tuple[int, ...]) -> None:
+    """A backward program that has no result of its own, or only one that carries no gradient."""
+    found, expected = [], []
+    for f, results in ((fn, expected), (thunder.jit(fn), found)):
+        (x,) = leaves(shape)
+        (first,) = torch.autograd.grad((f(x) * x).sum(), x, create_graph=True)
+        results += [first, *torch.autograd.grad((first * x).sum(), x)]
+    close(found, expected)
+
+
 def test_clipping_and_accumulation() -> None:
     """Over several batches, then a step."""
 

@@ -264,3 +264,9 @@ def test_parts_of_sizes_that_are_read() -> None:
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(*[torch.autograd.grad(out[0], x) for out in (found, expected)])
     assert thunder.cache_misses(jitted) == 1
+
+
+@pytest.mark.parametrize("x", [torch.tensor(2.0), torch.tensor(0.0), torch.zeros(0), torch.zeros(0, 3), torch.eye(2)])
+def test_positions_of_scalars_and_of_nothing(x: torch.Tensor) -> None:
+    for program in (lambda x: torch.where(x != 0), lambda x: x.nonzero(as_tuple=True), torch.nonzero, torch.argwhere):
+        torch.testing.assert_close(thunder.jit(program)(x), program(x))

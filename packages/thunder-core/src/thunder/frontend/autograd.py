@@ -274,8 +274,8 @@ def _flattener(
     walk(output, "o")
     items = [paths[name] + (".data" if name in own else "") for name in position]
     items += [f"s[{i}]" for i in hidden] if len(hidden) < 2 else ["*hidden(s)"]
-    text = f"lambda o, s: {items[0] if single else f'({chr(44).join(items)},)'}"
-    return eval(text, {"hidden": itemgetter(*hidden or (0,))})  # type: ignore[no-any-return]
+    text = items[0] if single else f"({''.join(f'{item}, ' for item in items)})"
+    return eval(f"lambda o, s: {text}", {"hidden": itemgetter(*hidden or (0,))})  # type: ignore[no-any-return]
 
 
 # -- as a node --------------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., An
             ctx.to_save = tuple(saved)
         ctx.materialize_grads = False
         if not_taking:
-            ctx.mark_non_differentiable(*[flat[i] for i in not_taking])
+            ctx.mark_non_differentiable(*[flat if single else flat[i] for i in not_taking])
         return flat
 
     return forward

@@ -214,6 +214,8 @@ def _is_empty(x: Any) -> bool:
 @_handles(torch.nonzero, torch.Tensor.nonzero)
 def _nonzero(tracer: Tracer, input: Any, *, as_tuple: bool = False, out: Any = None) -> Any:
     _refuse_out("nonzero", out)
+    if as_tuple and input.dim() == 0:
+        input = input.unsqueeze(0)
     if _is_empty(input):
         return NotImplemented
     found = run(tracer, torch.nonzero, input if input.dtype is torch.bool else torch.ne(input, 0))
@@ -227,7 +229,7 @@ def _argwhere(tracer: Tracer, input: Any) -> Any:
 
 @_handles(torch.where)
 def _where(tracer: Tracer, condition: Any, *others: Any, **named: Any) -> Any:
-    return NotImplemented if others or named else _nonzero(tracer, condition, as_tuple=True)
+    return NotImplemented if others or named else torch.nonzero(condition, as_tuple=True)
 
 
 def _is_mask(x: Any) -> bool:

@@ -22,6 +22,7 @@ from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
 from thunder.torch.activations import check_floats, integer_errors
 from thunder.torch.base import torchsymbol
 from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_float32
+from thunder.torch.elementwise_math import sigmoid
 
 _KAPPA = 0.044715
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -141,13 +142,15 @@ def logsigmoid(input: Any) -> Any:
 @logsigmoid.vjp
 @rule_in_float32
 def _(g: Any, out: Any, input: Any) -> Any:
-    # 1 - sigmoid(input), out of a power that does not overflow.
-    small = clang.exp(-clang.abs(input))
-    share = small / (1 + small)
-    return g * clang.where(input < 0, 1 - share, share)
+    return g * sigmoid(-input)
 
 
-logsigmoid.samples(unary_samples())
+@logsigmoid.samples
+def _(make: MakeTensor) -> Any:
+    yield from elementwise_unary(make)
+    yield SampleInput(make((3,), low=0, high=0))  # where its parts have kinks, and it has none
+
+
 logsigmoid.errors(integer_errors)
 
 _SELU_ALPHA = 1.6732632423543772848170429916717

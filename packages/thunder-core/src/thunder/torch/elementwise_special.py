@@ -14,6 +14,7 @@ from thunder.core.dtypes import int32
 from thunder.core.errors import check
 from thunder.core.prims.elementwise_base import conjugated, unary_samples
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
 from thunder.torch.base import language, torchsymbol
 from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_float32, sum_to, to_inexact
@@ -255,6 +256,8 @@ def xlogy(input: Any, other: Any) -> Any:
 
 
 def _xlogy(a: Any, b: Any) -> Any:
+    if not isinstance(b, TensorProxy) and b <= 0:
+        return _zero_unless_nan(a, b, a * (math.nan if b < 0 else -math.inf))
     return _zero_unless_nan(a, b, a * clang.log(b))
 
 
@@ -265,18 +268,27 @@ def xlog1py(input: Any, other: Any) -> Any:
 
 
 def _xlog1py(a: Any, b: Any) -> Any:
+    if not isinstance(b, TensorProxy) and b <= -1:
+        return _zero_unless_nan(a, b, a * (math.nan if b < -1 else -math.inf))
     return _zero_unless_nan(a, b, a * clang.log1p(b))
 
 
 def _zero_unless_nan(a: Any, b: Any, product: Any) -> Any:
+    if not isinstance(b, TensorProxy) and math.isnan(b):
+        return product
     out = clang.where(clang.eq(a, 0), 0.0, product)
     return clang.where(clang.isnan(b), math.nan, out)
+
+
+def _not_above(x: Any, bound: int) -> Any:
+    """Where the logarithm has no gradient: of a number that is NaN too, as in torch."""
+    return clang.le(x, bound) if isinstance(x, TensorProxy) else not x > bound
 
 
 @xlogy.vjp
 @rule_in_float32
 def _(g: Any, out: Any, input: Any, other: Any) -> Any:
-    outside = clang.logical_and(clang.eq(input, 0), clang.le(other, 0))
+    outside = clang.logical_and(clang.eq(input, 0), _not_above(other, 0))
     by_input = clang.where(outside, 0.0, xlogy(g, other))
     return sum_to(by_input, input), sum_to(g * input / other, other)
 
@@ -284,7 +296,7 @@ def _(g: Any, out: Any, input: Any, other: Any) -> Any:
 @xlog1py.vjp
 @rule_in_float32
 def _(g: Any, out: Any, input: Any, other: Any) -> Any:
-    outside = clang.logical_and(clang.eq(input, 0), clang.le(other, -1))
+    outside = clang.logical_and(clang.eq(input, 0), _not_above(other, -1))
     by_input = clang.where(outside, 0.0, xlog1py(g, other))
     return sum_to(by_input, input), sum_to(g * input / (other + 1), other)
 
@@ -293,12 +305,17 @@ def _(g: Any, out: Any, input: Any, other: Any) -> Any:
 def _(make: MakeTensor) -> Any:
     yield from elementwise_binary(make, low=0.1)
     yield SampleInput(2, make((2, 3), low=0.1))
+    for number in (0, -1, 2.5):
+        yield SampleInput(make((2, 3)), number)
+    yield SampleInput(make((2, 3)), make((3,), low=0, high=1))
 
 
 @xlog1py.samples
 def _(make: MakeTensor) -> Any:
     yield from elementwise_binary(make, low=-0.9)
     yield SampleInput(2, make((2, 3), low=-0.9))
+    for number in (0, -1, -2.5):
+        yield SampleInput(make((2, 3)), number)
 
 
 @torchsymbol(torch.logit, torch.special.logit, tags=ELEMENTWISE)

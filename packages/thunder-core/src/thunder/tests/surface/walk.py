@@ -21,7 +21,7 @@ from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
 from thunder.frontend.reshaping import FORMS
 from thunder.tests import gradients, running
-from thunder.tests.comparison import Mismatch, compare
+from thunder.tests.comparison import Mismatch, compare, widened
 from thunder.tests.surface.derived import samples_of
 from thunder.tests.surface.names import Entry, entries
 from thunder.tests.surface.reasons import reason_of
@@ -193,7 +193,9 @@ def _check_gradients(finding: Finding, entry: Entry, sample: SampleInput, expect
     finding.gradients += 1
     compare(gradients.gradients_of(ours, our_leaves), [g.detach() for g in first], tolerance=_loosely)
     if entry.path not in _WRONG_SECOND:
-        finding.second += gradients.compare_second_order(program, sample, tolerance=_loosely)
+        # In double precision: the sine of a large result turns rounding into another number.
+        wide = running.map_tensors(sample, lambda x: widened(x.detach()).requires_grad_() if _is_inexact(x) else x)
+        finding.second += gradients.compare_second_order(program, wide, tolerance=_loosely)
 
 
 def _is_inexact(x: Any) -> bool:

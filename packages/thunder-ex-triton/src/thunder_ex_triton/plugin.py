@@ -60,7 +60,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
     """Tested where the kernels run. The interpreter rounds bfloat16 towards zero, hardware to nearest."""
     from thunder_ex_triton.cross_entropy.implementation import DTYPES
-    from thunder_ex_triton.samples import opinfos
+    from thunder_ex_triton.samples import drawing_opinfos, opinfos
 
     is_cross_entropy = executor.name == CROSS_ENTROPY
     tolerances = {"bfloat16": (1.6e-2, 1e-3)} if interpreting() else {}
@@ -71,5 +71,5 @@ def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
         dtypes=DTYPES if is_cross_entropy else FUSED if interpreting() else None,
         tolerances=tolerances,
         known_failures=() if is_cross_entropy else Path(__file__).with_name("known_failures.toml"),
-        opinfos=opinfos if is_cross_entropy else None,
+        opinfos=opinfos if is_cross_entropy else drawing_opinfos,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["opinfos"]
+__all__ = ["drawing_opinfos", "opinfos"]
 
 # (shape of the logits, shape of the labels): rows of neighbours, one row, classes that are apart, few and many classes.
 SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
@@ -143,3 +143,54 @@ def opinfos() -> list[Any]:
         OpInfo(operator[name], sample_input_generator=_generator(samples), torch_reference=of.like, family="loss")
         for name, of, samples in table
     ]
+
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+def _draws(makers: _Makers) -> Iterator[tuple[Any, ...]]:
+    """Seed and offset, and a shape."""
+    for numbers in ((123456789012, -7), (-1, 1 << 40)):
+        for shape in ((4, 5), (), (1030,), (2, 3, 4)):
+            yield torch.tensor(numbers, device=makers.device), shape
+
+
+def _philox(seed: int, offset: int, counter: int) -> tuple[int, ...]:
+    """Philox with four words of 32 bits and ten rounds."""
+    word = 0xFFFFFFFF
+    a, b, c, d = counter & word, offset & word, offset >> 32 & word, 0
+    first, second = seed & word, seed >> 32 & word
+    for _ in range(10):
+        x, y = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = y >> 32 ^ b ^ first, y & word, x >> 32 ^ d ^ second, x & word
+        first, second = first + 0x9E3779B9 & word, second + 0xBB67AE85 & word
+    return a, b, c, d
+
+
+def _uniform(seed: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The numbers that a kernel makes of a seed, one after the other."""
+    numbers = seed.tolist()
+    words = [_philox(*numbers, place // 4)[place % 4] for place in range(torch.Size(shape).numel())]
+    signed = torch.tensor([w - (1 << 32) if w >> 31 else w for w in words], dtype=torch.int64)
+    folded = torch.where(signed < 0, -signed - 1, signed).to(torch.float32) * 4.6566127342e-10
+    return folded.reshape(shape).to(seed.device)
+
+
+def drawing_opinfos() -> list[Any]:
+    """One for each operator of the fusion executor."""
+    from thunder.core.devices import to_device
+    from thunder.extend import get_executor
+    from thunder.tests.opinfos import OpInfo
+    from thunder_ex_triton.fusion.random import drawn_seeds
+
+    def counts(makers: _Makers) -> Iterator[tuple[Any, ...]]:
+        for n in (1, 3):
+            yield n, to_device(makers.device)
+
+    operator = get_executor("triton").opmap
+    table = (("triton_uniform", _uniform, _draws), ("triton_seeds", drawn_seeds, counts))
+    return [
+        OpInfo(
+            operator[name], sample_input_generator=_generator(samples), torch_reference=of, family="random",
+            dtypes=(torch.int64,), supports_grad=False,
+        )
+        for name, of, samples in table
+    ]  # fmt: skip

@@ -35,7 +35,7 @@ from thunder_ex_triton.fusion.source import UNIFORM
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.machine import unusable_device
 
-__all__ = ["OPTION", "register"]
+__all__ = ["OPTION", "drawn_seeds", "register"]
 
 OPTION = "triton_random"
 
@@ -48,7 +48,8 @@ def _seeds_meta(n: int, device: Any) -> tuple[TensorProxy, ...]:
     return tuple([TensorProxy(shape=(2,), device=device, dtype=dtypes.int64) for _ in range(n)])
 
 
-def _seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
+def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
+    """So many seeds from the generator of a device."""
     drawn = torch.empty((n, 2), dtype=torch.int64, device=to_torch_device(device)).random_()
     return drawn.unbind()
 
@@ -131,7 +132,7 @@ _DRAWS: dict[Any, tuple[Callable[..., Any], int, tuple[Any, ...] | None]] = {
 def register(registry: Any, executor: str) -> None:
     """Brings the operators, the option and the pass."""
     seeds = registry.register_operator(
-        "triton_seeds", executor=executor, meta=_seeds_meta, fn=_seeds,
+        "triton_seeds", executor=executor, meta=_seeds_meta, fn=drawn_seeds,
         tags=(OpTags.RANDOM_OP, OpTags.NON_DIFFERENTIABLE),
     )  # fmt: skip
     drawn = registry.register_operator(

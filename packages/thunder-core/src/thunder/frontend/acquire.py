@@ -99,6 +99,7 @@ def acquire(
         if dynamic:
             symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic, recorder.plants)
             symbolic.place_of = place_of
+            symbolic.place_of_list, symbolic.guarded_number = recorder.place_of_list, recorder.number
         try:
             with contextlib.ExitStack() as contexts:
                 contexts.enter_context(without_modes())  # the user's see what runs

@@ -16,6 +16,7 @@ import torch
 
 __all__ = [
     "ATTRIBUTE",
+    "LENGTH",
     "VARIABLE",
     "attribute_names",
     "global_loads",
@@ -33,6 +34,8 @@ _LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
 _CONTAINS = dis.opmap.get("CONTAINS_OP", -1)
 _IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
 _DEREF = dis.opmap["LOAD_DEREF"]
+_CALLS = {dis.opmap[name] for name in ("CALL", "PRECALL", "CALL_FUNCTION") if name in dis.opmap}
+_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLOSURE")
 _EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
 _PUSH_NULL = dis.opmap.get("PUSH_NULL", -1)
 # Since then the lowest bit of the argument says how a call is prepared.
@@ -72,16 +75,25 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     chain: tuple[str, ...] = ()
     last: tuple[str, str] | None = None  # what was loaded just before
     imported: set[str] = set()
+    measured = 0  # 1 right after the built-in `len`, 2 when it has been given something
     taken: set[tuple[str, ...]] = set()  # chains that something else is done with than to ask what is in them
     names = code.co_names
     for op, argument in _instructions(code):
         name, now = "", None
+        if measured:  # between `len` and its call stands what it is given, and nothing else
+            if op in _CALLS and argument == 1 and measured > 1:
+                name, measured = LENGTH, 0
+            elif op in _ATTRIBUTE and measured > 1:
+                measured = 2
+            else:
+                measured = 2 if measured == 1 and dis.opname[op].startswith(_LOADS) else 0
         if len(chain) > 1 and op not in _ATTRIBUTE and op != _CONTAINS:
             taken.add(chain)
         if op in _GLOBAL:
             chain = (names[argument >> (_GLOBAL_SHIFT if op == _LOAD_GLOBAL else 0)],)
             loads[chain] = None
             now = (VARIABLE, chain[0])
+            measured = 1 if chain == ("len",) else measured
         elif op == _DEREF:
             chain = ()
             now = (VARIABLE, _dereferenced(code, argument))
@@ -107,6 +119,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
 
 
 ATTRIBUTE, VARIABLE = "attribute", "variable"
+LENGTH = "len()"  # a use of a variable or attribute: how long it is
 
 
 def _dereferenced(code: CodeType, argument: int) -> str:
@@ -126,7 +139,8 @@ def attribute_names(code: CodeType) -> Iterator[str]:
 
 
 def uses(code: CodeType, kind: str, name: str) -> set[str]:
-    """What it does with an attribute or variable of that name: the attributes it takes of it, "" for anything else."""
+    """What it does with an attribute or variable of that name: the attributes it takes of it, `LENGTH` where it asks
+    how long it is, "" for anything else."""
     found: set[str] = set(_facts(code)[3].get((kind, name), ()))
     return found | {""} if name in code.co_consts else found
 

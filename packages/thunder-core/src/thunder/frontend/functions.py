@@ -23,6 +23,7 @@ from thunder.frontend.kinds import is_library_class
 from thunder.frontend.modes import is_state
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
+from thunder.frontend.symbolic import length_of
 
 __all__ = ["Functions"]
 
@@ -50,22 +51,29 @@ class Functions(Classes):
             self._function_ran(place, fn)
 
     def _append_only(self) -> None:
-        """Lists that the program only appended to: what was in them was not read, so that a log may grow."""
+        """Lists that the program only appended to or measured: what was in them was not read, so a log may grow."""
         logs: set[Place] = set()
+        measured: list[tuple[Place, int]] = []
         for reached in self.reached.values():
             if type(reached.thing) not in (list, deque) or getattr(reached.thing, "maxlen", None) is not None:
                 continue
             before, place = reached.snapshots[0].before, reached.place
-            if len(before) < len(reached.thing) and all(a is b for a, b in zip(before, reached.thing)):
+            if len(before) <= len(reached.thing) and all(a is b for a, b in zip(before, reached.thing)):
                 kind, name = _named(place)
                 used = {use for code in self._ran.values() for use in codes.uses(code, kind, name)}
-                if name and used <= {"append", "extend"} and not any(c.value is place for c in self.checks):
+                grown = len(before) < len(reached.thing)
+                only = used <= {"append", "extend", codes.LENGTH} and (grown or codes.LENGTH in used)
+                if name and only and not any(c.value is place for c in self.checks):
                     logs.add(place)
+                    if codes.LENGTH in used:
+                        measured.append((place, len(before)))
         if logs:
             self.checks[:] = [
                 c for c in self.checks if not _under(c.place, logs) or (c.kind == "type" and c.place in logs)
             ]
             self.tensors_read[:] = [(place, t) for place, t in self.tensors_read if not _under(place, logs)]
+        for place, length in measured:
+            self.value(length_of(place), length)
 
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """A code object ran for the first time."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from thunder.frontend.hooks import ABSENT
-from thunder.frontend.snapshots import Snapshot, dict_type
+from thunder.frontend.snapshots import CellSnapshot, Snapshot, VariableSnapshot, dict_type
 
 __all__ = ["Plants"]
 
@@ -49,7 +49,9 @@ class Plants:
             return
         for snapshot in snapshots:
             before = snapshot.before
-            if isinstance(before, dict):
+            if isinstance(snapshot, (CellSnapshot, VariableSnapshot)):  # what a variable holds, be it a list
+                snapshot.before = known.get(id(before), before)
+            elif isinstance(before, dict):
                 snapshot.before = {k: known.get(id(v), v) for k, v in before.items()}
             elif isinstance(before, list):
                 snapshot.before = [known.get(id(v), v) for v in before]

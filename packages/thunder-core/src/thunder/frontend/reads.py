@@ -81,6 +81,11 @@ class Recorder(Functions):
         found = self.tensors.get(id(tensor))
         return found[0] if found else None
 
+    def place_of_list(self, x: Any) -> tuple[int, Place] | None:
+        """How long a list was before the run, and where it stands, where that is known."""
+        reached = self.reached.get(id(x))
+        return None if reached is None or not reached.snapshots else (len(reached.snapshots[0].before), reached.place)
+
     def name_of(self, tensor: torch.Tensor) -> str | None:
         """What an input made of a tensor that the program reached is called."""
         found = self.tensors.get(id(tensor))

@@ -12,7 +12,7 @@ holds is replaced there by its symbol for as long as the program runs, so that n
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,11 @@ def root_of(place: Place) -> Any:
     while place.parent is not None:
         place = place.parent
     return place.root
+
+
+def length_of(place: Place) -> Place:
+    """Where the length of a list stands."""
+    return place.to("len({})", "length")
 
 
 class Dynamic:
@@ -121,6 +126,8 @@ class Inputs:
         self._tracer = tracer
         self.dynamic = dynamic
         self.place_of: Callable[[torch.Tensor], Place | None] = lambda tensor: None
+        self.guarded_number = self.number
+        self.place_of_list: Callable[[Any], tuple[int, Place] | None] = lambda x: None
         self.sizes: list[Size] = []
         self.numbers: list[Number] = []
         self.dims: dict[int, frozenset[int]] = {}  # by the ids of tensors
@@ -167,7 +174,20 @@ class Inputs:
 
         if name == "type":
             return TypeOf
+        if name == "len" and any(place.startswith("len(") for place in self.dynamic.numbers):
+            return self._length
         return CONVERSIONS.get(name) if self.dynamic.converts else None
+
+    def _length(self, x: Any) -> Any:
+        """`len(x)` for the program: of some lists a number that is an input, and what the program has added."""
+        place = self.place_of_list(x) if type(x) in (list, deque) and state.frontend is self._tracer else None
+        if place is None:
+            return len(x)
+        before, where = place
+        inner = length_of(where)
+        if not self.dynamic.takes(inner, before):
+            return len(x)
+        return self.guarded_number(inner, before) + (len(x) - before)
 
     def owns(self, number: Any) -> bool:
         """Whether a symbolic number is one of this run's."""

@@ -92,6 +92,18 @@ def test_gradients_are_one_kernel_too(name: str) -> None:
     check(f, *(make(*shape, seed=i) for i, shape in enumerate(shapes)))
 
 
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "gelu with a bias"])
+@pytest.mark.parametrize("rows", [3, 300])
+def test_rows_in_turn(name: str, rows: int) -> None:
+    """Wide rows are taken in turn by few programs, with those that come next on their way."""
+    width = 8200 if DEVICE == "cuda" or rows == 3 else 64
+    f, shapes = CASES[name]
+    jitted = check(f, *(make(*(rows, width)[2 - len(s[-2:]) :], seed=i) for i, s in enumerate(shapes)), tolerance=1e-4)
+    if width > 64 and name != "gelu with a bias":
+        (fusion,) = [op.sym.fn for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.is_fusion]
+        assert fusion.template == "turns"
+
+
 @pytest.mark.parametrize("name", ["layer_norm", "rotary", "reshaped", "softmax"])
 def test_half_precision(name: str) -> None:
     """Is computed in single precision and rounded where values leave the kernel."""
@@ -175,6 +187,39 @@ def test_what_is_not_fused_stays() -> None:
     assert found[0].stride() == expected[0].stride()
     names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
     assert "linear" in names and any(name.startswith("Triton") for name in names)
+
+
+EXTREMES = [
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    0.0,
+    -0.0,
+    1e-40,
+    -1e-8,
+    0.3999,
+    -0.4001,
+    9.0,
+    88.0,
+    -88.0,
+    -200.0,
+    3e38,
+]
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sigmoid": lambda x: torch.sigmoid(x) * 2, "tanh": lambda x: torch.tanh(x) + 1, "silu": lambda x: F.silu(x) + 1,
+    "gelu": lambda x: F.gelu(x, approximate="tanh") + 1,
+}  # fmt: skip
+if DEVICE == "cuda":  # the interpreter cuts off where hardware rounds
+    FUNCTIONS["rounded"] = lambda x: (x * 3).bfloat16().float() * 2
+    FUNCTIONS["rounded, of a row"] = lambda x: (x.sum() * 3).bfloat16().float() + x
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("count", [1, 2, 14, 4096])
+def test_functions_with_forms_of_their_own(name: str, count: int) -> None:
+    """At what is no number, infinite, zero, subnormal or large, and near where forms change."""
+    numbers = torch.linspace(-9, 9, 4096) if count == 4096 else torch.tensor(EXTREMES[-count:])
+    check(FUNCTIONS[name], numbers.to(DEVICE), tolerance=2e-6)
 
 
 def test_a_fusion_can_be_read_and_run() -> None:

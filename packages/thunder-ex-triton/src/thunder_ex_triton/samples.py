@@ -167,8 +167,8 @@ def _philox(seed: int, offset: int, counter: int) -> tuple[int, ...]:
 
 def _uniform(seed: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """The numbers that a kernel makes of a seed, one after the other."""
-    numbers = seed.tolist()
-    words = [_philox(*numbers, place // 4)[place % 4] for place in range(torch.Size(shape).numel())]
+    number, offset = seed.tolist()
+    words = [_philox(number, offset, place // 4)[place % 4] for place in range(torch.Size(shape).numel())]
     signed = torch.tensor([w - (1 << 32) if w >> 31 else w for w in words], dtype=torch.int64)
     folded = torch.where(signed < 0, -signed - 1, signed).to(torch.float32) * 4.6566127342e-10
     return folded.reshape(shape).to(seed.device)

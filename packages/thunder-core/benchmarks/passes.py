@@ -20,8 +20,13 @@ import torch
 from measuring import Bar, Report, Row, best, microseconds, ratio
 from torch.nn import functional as F
 
+COLUMNS = ("tracing", "passes", "text and bytecode")
 COUNTS = (200, 1000, 5000, 20000)
+UNLIKE = 1000
 PER_LAYER = 10  # operations of torch in a layer
+
+
+Program = Callable[[int], Callable[..., torch.Tensor]]  # of that many operations
 
 
 def program(count: int) -> Callable[..., torch.Tensor]:
@@ -38,7 +43,24 @@ def program(count: int) -> Callable[..., torch.Tensor]:
     return run
 
 
-def measured(count: int) -> tuple[float, float, float]:
+def unlike(count: int) -> Callable[..., torch.Tensor]:
+    """The same with layers each of which is wider than the one before: hardly a call is like another.
+
+    What passes find out once for calls that are alike is of no use to it.
+    """
+
+    def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        for _ in range(count // PER_LAYER):
+            x = F.pad(x, (0, 1))
+            y = F.layer_norm(x, (x.shape[1],)).tanh()
+            y = y.view(2, 2, -1).transpose(0, 1).transpose(0, 1).reshape(4, -1)
+            x = x * w[0, 0] + y.sigmoid()
+        return x.sum()
+
+    return run
+
+
+def measured(count: int, program: Program = program) -> tuple[float, float, float]:
     """Seconds of tracing, of all passes, and of printing and compiling the text, each for one operation."""
     from thunder.core.trace import Trace
     from thunder.frontend.acquire import acquire
@@ -67,26 +89,36 @@ def measured(count: int) -> tuple[float, float, float]:
     return tracing / count, (compiling - sum(texts)) / count, sum(texts) / count
 
 
+def repeated(count: int, program: Program, times: int) -> dict[str, list[float]]:
+    """What was measured of a program, in several repetitions."""
+    found: list[tuple[float, float, float]] = []
+    for _ in range(times):
+        gc.collect()
+        found.append(measured(count, program))
+    return dict(zip(COLUMNS, ([t[i] for t in found] for i in range(3))))
+
+
+def row(name: str, times: dict[str, list[float]], bars: list[Bar]) -> Row:
+    """A line of the table."""
+    return Row(name, {what: microseconds(best(each)) for what, each in times.items()}, tuple(bars), dict(times))
+
+
 def main() -> None:
     given = measuring.parser(__doc__.partition("\n")[0]).parse_args()
     torch.set_num_threads(1)
-    report = Report("passes", __file__, ["tracing", "passes", "text and bytecode"])
+    report = Report("passes", __file__, [*COLUMNS])
     measured(100)
     before: dict[str, float] = {}
     for count in COUNTS:
-        times: list[tuple[float, float, float]] = []
-        for _ in range(given.repetitions if count < 5000 else max(2, given.repetitions // 3)):
-            gc.collect()
-            times.append(measured(count))
-        tracing, passes, text = ([t[i] for t in times] for i in range(3))
-        bars = [ratio("tracing", 1.0, passes, tracing)]
-        now = {"tracing": best(tracing), "passes": best(passes)}
+        title = f"each of {count} operations, with gradients"
+        times = repeated(count, program, given.repetitions if count < 5000 else max(2, given.repetitions // 3))
+        now = {"tracing": best(times["tracing"]), "passes": best(times["passes"])}
+        bars = [ratio("tracing", 1.0, times["passes"], times["tracing"])]
         bars += [Bar(f"{name} in the row above", now[name] / before[name], 1.25) for name in now if before]
         before = now
-        cells = {"tracing": microseconds(best(tracing)), "passes": microseconds(best(passes))}
-        cells["text and bytecode"] = microseconds(best(text))
-        numbers = {"tracing": tracing, "passes": passes, "text": text}
-        report.add(Row(f"each of {count} operations, with gradients", cells, tuple(bars), numbers))
+        report.add(row(title, times, bars))
+    times = repeated(UNLIKE, unlike, given.repetitions)
+    report.add(row(f"each of {UNLIKE} operations, hardly one like another", times, []))
     report.finish(given)
 
 

@@ -19,7 +19,7 @@ from thunder.core.trace import Trace
 from thunder.core.transforms import get_grad, put_grad, register_grad
 from thunder.core.verify import verify
 from thunder.transforms import autodiff
-from thunder.transforms.alike import Unlike, Values, likeness
+from thunder.transforms.alike import Names, Unlike, Values, likeness
 from thunder.transforms.autodiff import differentiate
 
 
@@ -54,6 +54,21 @@ def test_numbers_count_with_their_types_and_signs():
 def test_unknown_numbers_are_like_nothing():
     with pytest.raises(Unlike):
         likeness((NumberProxy("n", 2, int),), Values(), set())
+
+
+def test_names_are_known_where_there_is_no_gap():
+    trace = Trace("f", args=[tensor("t2", 2)])
+    names = Names(trace)
+    made = [trace.make_name("t") for _ in range(2)]
+    assert names.made() == made == ["t0", "t1"]
+    names = Names(trace)
+    trace.make_name("t")  # t3: the program has a t2
+    with pytest.raises(Unlike):
+        names.made()
+    names = Names(trace)
+    trace.make_name("n")
+    with pytest.raises(Unlike):
+        names.made()
 
 
 def traced(fn: Any, count: int = 2) -> Trace:

@@ -74,13 +74,14 @@ class Names:
     def __init__(self, trace: Trace):
         self.trace = trace
         self.before = dict(trace._counters)
+        self.count = len(trace.names)
 
     def made(self) -> list[str]:
-        """Those given since; tensors' alone."""
+        """Those given since; tensors' alone, without a gap for what had its name before."""
         start = self.before.pop("t", 0)
         now = dict(self.trace._counters)
         end = now.pop("t", 0)
-        if now != self.before:
+        if now != self.before or len(self.trace.names) - self.count != end - start:
             raise Unlike
         return [f"t{i}" for i in range(start, end)]
 
@@ -88,14 +89,27 @@ class Names:
 class Recorded:
     """What was recorded for a call with these values: the names that it uses for them, and those that it made."""
 
-    __slots__ = ("made", "names", "operations")
+    __slots__ = ("_complete", "_made", "names", "operations")
 
-    def __init__(self, values: Values, made: Sequence[str], operations: Sequence[BoundSymbol]):
+    def __init__(self, values: Values, made: list[str], operations: Sequence[BoundSymbol]):
         self.names = list(values.place)
-        known = {*self.names, *made}
-        # Parts of operations that are recorded as they are have names that were made before.
-        self.made = [*made, *dict.fromkeys(n for n in _made_below(operations) if n not in known)]
         self.operations = operations
+        self._made = made
+        self._complete = False
+
+    @property
+    def made(self) -> list[str]:
+        """The names of what it makes. Of some programs no two calls are alike, so it is looked for when asked for."""
+        if not self._complete:
+            # Parts of operations that are recorded as they are have names that were made before.
+            known = {*self.names, *self._made}
+            self._made = [*self._made, *dict.fromkeys(n for n in _made_below(self.inner()) if n not in known)]
+            self._complete = True
+        return self._made
+
+    def inner(self) -> Iterable[BoundSymbol]:
+        """The operations that are renamed."""
+        return self.operations
 
     def renamed(self, values: Values, trace: Trace) -> tuple[dict[str, Any], dict[str, str]]:
         """For a call with other values: what replaces its values, and the names for what it made."""

@@ -136,15 +136,17 @@ class _Differentiated(Recorded):
         made: list[str],
         tracked: set[str],
     ):
-        inner = [op for op in forward if op is not call]
-        super().__init__(values, made, [*inner, *[op for block in blocks for op in block.backward]])
+        super().__init__(values, made, forward)
         self.call = call
-        self.operations = forward
         self.blocks = blocks
         self.handed_on = handed_on
+        self.tracked = [name for name in (*self.names, *made) if name in tracked]
         if not values.place.keys() >= handed_on.keys():
             raise Unlike
-        self.tracked = [name for name in (*self.names, *self.made) if name in tracked]
+
+    def inner(self) -> list[BoundSymbol]:
+        forward = [op for op in self.operations if op is not self.call]
+        return [*forward, *[op for block in self.blocks for op in block.backward]]
 
 
 class JointTrace:

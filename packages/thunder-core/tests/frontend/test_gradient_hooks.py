@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import thunder
 from thunder.core.errors import TracingError
@@ -239,6 +240,49 @@ def test_derivatives_through_hooks() -> None:
             found.append(torch.tensor(len(calls)))
             found[-1], found[-2] = found[-2], found[-1]
         results.append(found)
+    torch.testing.assert_close(results[1], results[0])
+
+
+def hooked_sin(x: Any) -> Any:
+    """With a hook."""
+    y = x.sin() * 1
+    y.register_hook(times_two)
+    return y
+
+
+def inner(value: Any, x: Any) -> Any:
+    """A gradient inside of the program."""
+    return torch.autograd.grad(value.sum(), x, create_graph=True)[0]
+
+
+def twice(y: Any, x: Any) -> Any:
+    """Two gradients through one hook."""
+    return inner(y, x) * inner(y * y, x)
+
+
+def region(f: Callable[[Any], Any], x: Any) -> Any:
+    """Computed again for backward."""
+    return checkpoint(f, x, use_reentrant=False)
+
+
+DIFFERENTIATED_TWICE: dict[str, Callable[[Any], Any]] = {
+    "a region": lambda x: region(lambda x: hooked_sin(x) * x, x),
+    "regions in regions": lambda x: region(lambda x: region(lambda x: hooked_sin(x) * x, x).exp(), x),
+    "a gradient inside": lambda x: inner(hooked_sin(x) * x, x),
+    "gradients inside": lambda x: twice(hooked_sin(x), x),
+    "a gradient in a region": lambda x: region(lambda x: inner(hooked_sin(x) * x, x), x),
+    "a region in a gradient": lambda x: inner(region(lambda x: hooked_sin(x) * x, x), x),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIATED_TWICE)
+def test_each_derivative_goes_through_the_hooks(name: str) -> None:
+    """As in eager, also where a program or a part of it is differentiated more than once."""
+    f, results = DIFFERENTIATED_TWICE[name], []
+    for g in (f, thunder.jit(f)):
+        x = torch.linspace(0.1, 1, 4, dtype=torch.float64).requires_grad_()
+        (first,) = torch.autograd.grad(g(x).sum(), x, create_graph=True)
+        results.append((first, torch.autograd.grad(first.pow(2).sum(), x)))
     torch.testing.assert_close(results[1], results[0])
 
 

@@ -239,7 +239,7 @@ def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], sing
 
 
 def _views_of_their_own(program: Trace, results: set[str]) -> set[str]:
-    """Those of the results that are views of memory that nobody else gets hold of; saved are at most they themselves."""
+    """Those of the results that are views of memory that nobody else gets hold of; saved is no other of it."""
     memory: dict[str, str] = {}  # whose memory a view lies in
     for op in program.bound_symbols:
         # What runs an operation may have marks of its own; below it stands the operation.

@@ -201,7 +201,7 @@ def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSym
         gradients = [prims.get_grad(bsym.output[i]) for i in places]
         for i, g in zip(places, run_gradient_hooks(node, tuple(places), *gradients)):
             prims.put_grad(values[i], g)
-    return list(bsym.subsymbols), backward
+    return [bsym], backward  # as it is: whoever differentiates this once more goes through the hooks again
 
 
 hooked.joint_rule = _differentiated

@@ -157,6 +157,7 @@ PLACED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "spread": (lambda a: ((a[:, None].expand(4, 6, 5) * 2).tanh(),), (make(4, 5),)),
     "seen otherwise": (lambda a: ((a.view(2, 2, 5).transpose(0, 1) * 2).exp(),), (make(4, 5),)),
     "joined": (lambda a: (torch.cat((a.mT * 2, a.mT), 1) * 2,), (make(4, 5),)),
+    "packed by kernels": (lambda a: (F.softmax(a.mT, -1), F.layer_norm(a.mT * 2, (4,)), F.gelu(a.mT)), (make(4, 5),)),
     "a part": (lambda a: (a[::2, 1:] * 2,), (make(4, 5).detach().mT,)),
     "broadcast": (lambda a, b: (a * b,), (make(4, 1, 5), make(7, 5).detach().mT.contiguous().mT[None])),
 }

@@ -19,6 +19,7 @@ from thunder.execution.regions import Region, fused, partition
 from thunder.extend import FusionExecutor
 from thunder.transforms.region import without_views
 from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage_type
+from thunder_ex_triton.fusion.layout import packed
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
 from thunder_ex_triton.fusion.source import UNIFORM
@@ -63,12 +64,12 @@ class TritonFusion(FusionExecutor):
                 return None
             before, inner, after = without_views(region)
             operations = [op for part in inner.operations for op in _primitives(part)]
-            name = f"Triton{count}"
+            given = (f"Triton{count}", operations, inner.inputs, inner.outputs)
             try:
                 if any(map(is_symbolic, operations)):
-                    fn: FusedRegion = SymbolicRegion(name, operations, inner.inputs, inner.outputs, sizes)
+                    fn: FusedRegion = SymbolicRegion(*given, sizes, packed(inner.operations))
                 else:
-                    fn = FusedRegion(name, operations, inner.inputs, inner.outputs)
+                    fn = FusedRegion(*given, packed(inner.operations))
             except Unfit:
                 return in_halves(region)
             count += 1

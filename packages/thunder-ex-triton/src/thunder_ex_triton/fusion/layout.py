@@ -7,7 +7,7 @@ not make.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from thunder.core import prims
@@ -15,9 +15,14 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.expressions import POINTWISE
 
-__all__ = ["contiguous", "dense", "layouts"]
+__all__ = ["contiguous", "dense", "layouts", "packed"]
 
 Strides = Sequence[Any]
+_PACKING = frozenset(
+    f"torch.{name}{part}"
+    for name in ("layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax")
+    for part in ("", "_forward", "_backward")
+)
 _REGROUPS = (prims.reshape, prims.view, prims.squeeze)
 
 
@@ -30,13 +35,26 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(out))
 
 
-def layouts(operations: Sequence[BoundSymbol], known: Mapping[str, Strides]) -> dict[str, tuple[Any, ...]]:
-    """The strides of all values, from those of the inputs."""
+def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
+    """The results of operations whose kernels in torch write new tensors in the usual order, whatever they read."""
+    found: set[str] = set()
+    for op in operations:
+        if op.sym.id in _PACKING:
+            found.update(op.out_names)
+        elif op.subsymbols:
+            found |= packed(op.subsymbols)
+    return frozenset(found)
+
+
+def layouts(
+    operations: Sequence[BoundSymbol], known: Mapping[str, Strides], packed: frozenset[str] = frozenset()
+) -> dict[str, tuple[Any, ...]]:
+    """The strides of all values, from those of the inputs; `packed` are known to lie in the usual order."""
     found: dict[str, tuple[Any, ...]] = {name: tuple(s) for name, s in known.items()}
     for op in operations:
         for p in op.flat_outs:
             if isinstance(p, TensorProxy):
-                found[p.name] = _layout(op, p, found)
+                found[p.name] = contiguous(p.shape) if p.name in packed else _layout(op, p, found)
     return found
 
 

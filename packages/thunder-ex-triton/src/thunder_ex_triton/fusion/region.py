@@ -57,8 +57,10 @@ class FusedRegion:
         operations: Sequence[BoundSymbol],
         inputs: Sequence[Any],
         outputs: Sequence[Any],
+        packed: frozenset[str] = frozenset(),
     ):
         self.name = self.__name__ = name
+        self.packed = packed  # the values that lie in the usual order, whatever they are computed of
         self.operations = list(operations)
         self.inputs: list[TensorProxy] = list(inputs)
         self.outputs: list[TensorProxy] = list(outputs)
@@ -103,7 +105,7 @@ class FusedRegion:
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """How its outputs lie in memory: as in eager."""
-        found = layouts(self.operations, {p.name: s for p, s in zip(self.inputs, strides)})
+        found = layouts(self.operations, {p.name: s for p, s in zip(self.inputs, strides)}, self.packed)
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
     def _sources(

@@ -45,12 +45,14 @@ class SymbolicRegion(FusedRegion):
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         sizes: Sizes,
+        packed: frozenset[str] = frozenset(),
     ):
         self.sizes = sizes
         self.given = list(inputs)
         self._texts: dict[Any, tuple[list[KernelSource], ModuleType]] = {}
         tensors = [sizes.tensor(p) for p in inputs if isinstance(p, TensorProxy)]
-        super().__init__(name, [sizes.operation(op) for op in operations], tensors, [sizes.tensor(p) for p in outputs])
+        results = [sizes.tensor(p) for p in outputs]
+        super().__init__(name, [sizes.operation(op) for op in operations], tensors, results, packed)
         self.original, self.results = list(operations), tuple(outputs)
         try:
             self._launched(self._as_traced())

@@ -366,3 +366,53 @@ def test_scripted_functions():
 
     with pytest.raises(TracingError, match=r"(?s)torch.jit.script.*test_disabled\.py"):
         thunder.jit(lambda x: doubled(x) + 1)(x)
+
+
+class Logged(torch.Tensor):
+    """Says itself what torch's functions do with it: they are counted, and `add` subtracts."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls += 1
+        func = torch.sub if func is torch.add else func
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Bare(torch.Tensor):
+    pass
+
+
+def test_tensors_of_classes_of_the_users():
+    def f(x):
+        return torch.add(x, 1) * 2
+
+    jf = thunder.jit(f)
+    for _ in range(2):
+        for kind in (Logged, Bare, torch.Tensor):
+            x = torch.randn(3)
+            before = Logged.calls
+            out, wanted = jf(x.as_subclass(kind)), f(x.as_subclass(kind))
+            assert type(out) is type(wanted) is kind
+            assert (Logged.calls > before) is (kind is Logged)
+            assert torch.equal(out.as_subclass(torch.Tensor), wanted.as_subclass(torch.Tensor))
+    assert "class Logged" in thunder.explain(jf)
+
+    inside = thunder.jit(lambda x: torch.add(x.as_subclass(Logged), 1).as_subclass(torch.Tensor) * 2)
+    assert torch.equal(inside(x), (x - 1) * 2)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.scale = Block(False), torch.full((4,), 2.0).as_subclass(Logged)
+
+        def forward(self, x):
+            return torch.add(self.scale, self.before(x))
+
+    net = Net()
+    jnet = thunder.jit(net)
+    for _ in range(2):
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(jnet(x).as_subclass(torch.Tensor), net(x).as_subclass(torch.Tensor))
+    assert "thunder.jit(Block): 2 calls, 1 traced" in thunder.explain(jnet)

@@ -544,7 +544,7 @@ def _is_leaf(tracer: Tracer, x: Any) -> bool:
 
 def _leave_hooks_to_python(tracer: Tracer) -> None:
     """Where it is a module with a legacy hook (`register_backward_hook`) that asks: such a hook is given a node."""
-    from thunder.frontend.disabled import leave_to_python
+    from thunder.frontend.effects import leave_to_python
 
     frame: Any = sys._getframe(1)
     while frame is not None:

@@ -491,9 +491,11 @@ def _check_kind(tensor: torch.Tensor) -> None:
     overrides = kind not in _PLAIN and kind.__torch_function__ is not DISABLED_FUNCTION
     dispatches = kind.__torch_dispatch__ is not DISABLED_DISPATCH
     if overrides and (dispatches or not isinstance(tensor, torch.nn.Parameter)):
-        raise TracingError(
-            f"tensors of the class {kind.__module__}.{kind.__qualname__} have operations of their own, which "
-            "thunder cannot see: unwrap it to a plain tensor first"
+        from thunder.frontend.effects import leave_to_python
+
+        leave_to_python(
+            f"the program is given a tensor of the class {kind.__qualname__}, which says itself what torch's functions "
+            "do with it"
         )
     if tensor.layout is not torch.strided:
         raise TracingError(

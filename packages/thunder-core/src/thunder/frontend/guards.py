@@ -104,13 +104,6 @@ def state_checks() -> list[tuple[str, tuple[Any, ...], Message]]:
     ] + off
 
 
-@_guard
-def check_positional(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
-    """The call has that many positional arguments and no others."""
-    if len(args) != count or kwargs:
-        raise GuardFailed(f"{count} arguments were given by position, and {len(args)} are, with {len(kwargs)} by name")
-
-
 def same_value(x: Any, expected: Any) -> bool:
     """Whether a plain value is of the same type and equal, down to the sign of zeros; NaN equals NaN."""
     if x is expected:
@@ -249,12 +242,15 @@ def condition_of(kind: str, value: Any) -> str:
 def _print_check_tensors(bsym: BoundSymbol, context: Any) -> list[str]:
     check, tensors = bsym.args
     context.objects.setdefault("TensorsDiffer", TensorsDiffer)
-    name, given = context.name_of(check, "tensors"), ", ".join(_written(t, context) for t in tensors)
-    one = "," if len(tensors) == 1 else ""
-    return [f"if not {name}.accepts({given}): raise TensorsDiffer({name}, ({given}{one}))"]
+    name, given = context.name_of(check, "tensors"), bsym.output.name
+    listed = ", ".join(_written(t, context) for t in tensors)
+    return [
+        f"{given} = ({listed}{',' if len(tensors) == 1 else ''})",
+        f"if not {name}.accepts(*{given}): raise TensorsDiffer({name}, {given})",
+    ]
 
 
-# Tensors have the shapes, strides, dtypes and devices that they had, and require grad alike.
+# Tensors have the shapes, strides, dtypes and devices that they had, and require grad alike; the tuple of them.
 check_tensors = Symbol(
     "check_tensors", _no_meta, id="python.check_tensors", is_prim=True, printer=_print_check_tensors, tags=_TAGS
 )

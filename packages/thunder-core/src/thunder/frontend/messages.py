@@ -26,6 +26,7 @@ class Message(NamedTuple):
     found: str = ""
     text_after: str = ""
     found_after: str = ""
+    end: str = ""
 
     def written(self, names: Sequence[str]) -> str:
         """The arguments of the exception, as Python."""

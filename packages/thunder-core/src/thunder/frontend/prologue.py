@@ -179,7 +179,9 @@ class Prologue:
             _read_tensors(writer, recorder, inputs, looked_at, trusted)
             if looked_at.proxies and not trusted:
                 self.guarded.tensors = looked_at.check(tracer)
-                guards.check_tensors(self.guarded.tensors, tuple(looked_at.proxies))
+                tensors = TupleProxy((), name=trace.add_name("tensors"))
+                operands = self.guarded.tensors, tuple(looked_at.proxies)
+                trace.record(BoundSymbol(guards.check_tensors, operands, {}, tensors))
             if len(written) > 0 and len(inputs) > 1 and not trusted:
                 guards.check_distinct(tuple(looked_at.found[id(x.tensor)] for x in inputs), tuple(written))
             values = self._inputs(writer, inputs, looked_at)
@@ -304,7 +306,9 @@ def _read_tensors(
 def _bind_leaves(trace: Trace, arguments: Arguments, call: tuple[Proxy, Proxy]) -> list[Proxy]:
     source: Proxy
     if arguments.flat:
-        guards.check_positional(*call, arguments.count)
+        count = arguments.count
+        said = f"{count} arguments were given by position, and", "len({0})", "are, with", "len({1})", "by name"
+        trace.record(BoundSymbol(guards.guard, (f"{{1}} or len({{0}}) != {count}", call, Message(*said)), {}, None))
         source = call[0]
     else:
         source = AnyProxy(name=trace.make_name("leaves"))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -75,11 +77,21 @@ def test_infinities(device: str) -> None:
 
 
 def test_a_number_that_is_no_class(device: str) -> None:
-    """It is never read: the program stops, as torch's does. (On a GPU that ends the process's use of it.)"""
-    if device == "cuda":
-        pytest.skip("an assertion on a GPU ends the process's use of it")
-    with pytest.raises((RuntimeError, IndexError), match="out of bounds"):
-        jitted()(torch.randn(2, 40), torch.tensor([3, 40]))
+    """It is never read: the program stops, as torch's does. On a GPU that ends the process, which is another one here."""
+    if device == "cpu":
+        with pytest.raises((RuntimeError, IndexError), match="out of bounds"):
+            jitted()(torch.randn(2, 40), torch.tensor([3, 40]))
+        return
+    code = """
+import torch, thunder
+f = thunder.jit(lambda x, t: torch.nn.functional.cross_entropy(x, t), executors=["apex"])
+x = torch.randn(2, 40, device="cuda")
+f(x, torch.tensor([3, 4], device="cuda")).item()
+print("ran")
+f(x, torch.tensor([3, 40], device="cuda")).item()
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode != 0 and found.stdout.strip() == "ran" and "device-side assert" in found.stderr
 
 
 def test_the_seeds_form(device: str) -> None:

@@ -127,6 +127,15 @@ def test_long_rows(name: str) -> None:
     assert "long" in thunder.examine.fusions(jitted)[0].template
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_zeros_keep_their_sign(dtype: torch.dtype) -> None:
+    """Also where a function is made of others."""
+    zeros = torch.tensor([0.0, -0.0], device=DEVICE, dtype=dtype)
+    for f in (torch.tanh, torch.floor, torch.trunc, lambda x: -x, lambda x: x * 2):
+        found = thunder.jit(lambda x, f=f: f(x) * 1, executors=["triton"])(zeros)
+        assert torch.equal(found.signbit(), f(zeros).signbit())
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": lambda x: x.mT.contiguous().mT, "expanded": lambda x: x[:1].expand(6, -1),
     "every second": lambda x: x.repeat_interleave(2, 1)[:, ::2], "a part": lambda x: F.pad(x, (3, 2))[:, 3:-2],

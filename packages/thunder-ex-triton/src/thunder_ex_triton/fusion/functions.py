@@ -47,4 +47,4 @@ def tanh(x):
     )  # fmt: skip
     s = x * x
     near = ((0.019272814 * s - 0.053716268) * s + 0.13332538) * s - 0.33333328
-    return tl.where(tl.abs(x) < 0.4, near * (s * x) + x, far)
+    return tl.where(tl.abs(x) < 0.4, x * (near * s + 1.0), far)  # -0 stays -0

@@ -214,7 +214,9 @@ def test_substitution_under_fresh_names(trace: Trace) -> None:
     assert [p.out_names for p in new.subsymbols] == [("i",), ("o",)]
     assert new.subsymbols[1].output is new.output[0] is mapping[bsym.out_names[0]]
     assert new.subsymbols[0].source == SourceLine("f", 9)
-    assert bsym.substitute({}, fresh).output[0] is not new.output[0]  # once more is once more
+    again = bsym.substitute({}, fresh)
+    assert again.output[0] is not new.output[0]  # once more is once more
+    assert again.like is bsym and new.like is new  # whose parts have been looked at
 
 
 def test_operations_have_only_what_they_have() -> None:

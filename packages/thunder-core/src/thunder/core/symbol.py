@@ -389,6 +389,14 @@ class BoundSymbol:
         return proxies_in(self.output)
 
     @property
+    def like(self) -> BoundSymbol:
+        """Itself, or the call under whose names its parts still are: for who only asks which operations they are."""
+        op = self
+        while (renamed := op._renamed) is not None and renamed[2] is not None:
+            op = renamed[0]
+        return op
+
+    @property
     def has_input(self) -> bool:
         """Whether it reads any value of the trace."""
         return bool(self.arg_names)
@@ -425,11 +433,17 @@ class BoundSymbol:
         def replaced(p: Proxy) -> Any:
             return renamed(p, mapping, fresh)
 
-        args = tuple([x if type(x) in _ATOMS else map_proxies(x, replaced) for x in self.args])
+        args = tuple([
+            renamed(x, mapping, fresh) if type(x) is TensorProxy
+            else x if type(x) in _ATOMS else map_proxies(x, replaced)
+            for x in self.args
+        ])  # fmt: skip
         kwargs = map_proxies(self.kwargs, replaced) if self.kwargs else self.kwargs
         output = self.output
-        if output is not None:
-            output = map_proxies(output, lambda p: new if isinstance(new := replaced(p), Proxy) else p)
+        if type(output) is TensorProxy and type(value := renamed(output, mapping, fresh)) is TensorProxy:
+            output = value
+        elif output is not None:
+            output = map_proxies(output, lambda p: value if isinstance(value := replaced(p), Proxy) else p)
         new = BoundSymbol(self.sym, args, kwargs, output, (), source or self.source)
         new.has_effect = self.has_effect
         if fresh is not None:

@@ -23,10 +23,9 @@ def _writes(bsym: BoundSymbol) -> bool:
 def escaping_values(trace: Trace) -> set[str]:
     """The values that the caller gets hold of, directly or as the memory behind a view: each stays its own tensor."""
     escaping: set[str] = set()
+    view = OpTags.VIEW_OP
     for bsym in reversed(trace.bound_symbols):
-        if bsym.sym is prims.python_return or (
-            OpTags.VIEW_OP in bsym.sym.tags and any(name in escaping for name in bsym.out_names)
-        ):
+        if bsym.sym is prims.python_return or (view in bsym.sym.tags and not escaping.isdisjoint(bsym.out_names)):
             escaping.update(bsym.arg_names)
     return escaping
 
@@ -37,20 +36,21 @@ def cse(trace: Trace) -> Trace:
     with construct(trace, "Common Subexpression Elimination") as out:
         seen: dict[Any, BoundSymbol] = {}
         replaced: dict[str, Any] = {}
+        record = out.bound_symbols.append
         for bsym in trace.bound_symbols:
             if replaced:
                 bsym = bsym.substitute(replaced)
             if bsym.has_effect or not bsym.out_names or not escaping.isdisjoint(bsym.out_names):
                 if _writes(bsym):
                     seen.clear()
-                out.record(bsym)
+                record(bsym)
                 continue
             try:
                 first = seen.setdefault(bsym.key, bsym)
             except TypeError:  # an argument that cannot be compared
                 first = bsym
             if first is bsym:
-                out.record(bsym)
+                record(bsym)
                 continue
             for old, new in zip(proxies_in(bsym.output), proxies_in(first.output)):
                 replaced[old.name] = new

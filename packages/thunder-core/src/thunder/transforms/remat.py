@@ -129,20 +129,22 @@ def is_cheap(op: BoundSymbol) -> bool:
     if not tags.isdisjoint(_CHEAP) or not op.arg_names or op.sym in _CHEAP_COPIES:
         return True
     # Of an executor's own operator what it decomposes into says nothing.
-    return bool(op.subsymbols) and op.sym.executor is None and all(is_cheap(sub) for sub in op.subsymbols)
+    parts = op.like.subsymbols
+    return bool(parts) and op.sym.executor is None and all(is_cheap(part) for part in parts)
 
 
 def _is_light(op: BoundSymbol) -> bool:
     """Whether it is one pass of light arithmetic over its operands."""
-    if op.subsymbols:
-        return all(_is_light(sub) or not sub.sym.tags.isdisjoint(_SHAPING) for sub in op.subsymbols)
+    parts = op.like.subsymbols
+    if parts:
+        return all(_is_light(part) or not part.sym.tags.isdisjoint(_SHAPING) for part in parts)
     return op.sym in _LIGHT
 
 
 def _widens(op: BoundSymbol) -> bool:
     """Whether it is a cast to a wider type."""
-    while len(op.subsymbols) == 1:
-        op = op.subsymbols[0]
+    while len(parts := op.like.subsymbols) == 1:
+        op = parts[0]
     return op.sym is prims.convert_element_type and op.output.dtype.bytes > op.args[0].dtype.bytes
 
 

@@ -228,6 +228,8 @@ class Tracer:
         if isinstance(x, torch.Tensor):
             return aliasing.read(self.handle_of(x))
         kind = type(x)
+        if kind is int or kind is float or x is None:
+            return x
         if kind is tuple or kind is torch.Size:
             return tuple([self.unwrap(i) for i in x])
         if kind is list:

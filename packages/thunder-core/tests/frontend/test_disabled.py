@@ -216,6 +216,32 @@ def test_modules_that_a_function_is_given_or_closes_over():
     assert told.count("thunder.jit(Block)") == 2 and "thunder.jit(Sequential)" in told
 
 
+MODEL = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+STEPS = 0
+
+
+def predicts(x):
+    return doubled_if_positive(MODEL(x))
+
+
+def counts(x):
+    global STEPS
+    STEPS += 1
+    return doubled_if_positive(MODEL(x)) + STEPS
+
+
+def test_modules_that_are_globals():
+    x = torch.randn(2, 4)
+    jf = thunder.jit(predicts)
+    for _ in range(2):
+        torch.testing.assert_close(jf(x), predicts(x))
+    assert "thunder.jit(Sequential): 2 calls, 1 traced" in thunder.explain(jf)
+    assert type(MODEL) is nn.Sequential
+    jf = thunder.jit(counts)  # it assigns to globals: they are its own
+    assert [float((jf(x) - doubled_if_positive(MODEL(x))).mean().round()) for _ in range(3)] == [1, 2, 3]
+    assert STEPS == 3
+
+
 def test_inside_of_modes_and_of_jitted_functions():
     states = []
 

@@ -12,6 +12,7 @@ A piece is the module but for how it is called: an instance of a subclass of the
 
 from __future__ import annotations
 
+import dis
 import functools
 import types
 import weakref
@@ -20,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thunder.core.state import state
+from thunder.frontend.codes import nested_codes, stored_globals
 from thunder.frontend.effects import RunsInPieces, leave_to_python
+from thunder.frontend.snapshots import cell_value
 
 if TYPE_CHECKING:
     from thunder.frontend.jit import JitFunction
@@ -78,20 +81,25 @@ class Pieces:
             return fn.__func__(self.piece(fn.__self__), *args, **kwargs)
         given = [self.piece(x) if isinstance(x, torch.nn.Module) else x for x in args]
         named = {k: self.piece(x) if isinstance(x, torch.nn.Module) else x for k, x in kwargs.items()}
-        return self._closing_over_pieces(fn)(*given, **named)
+        return self._that_finds_pieces(fn)(*given, **named)
 
-    def _closing_over_pieces(self, fn: Any) -> Any:
-        """A function whose variables from around it that hold modules hold pieces, if nobody assigns to them."""
-        if not isinstance(fn, types.FunctionType) or not fn.__closure__:
+    def _that_finds_pieces(self, fn: Any) -> Any:
+        """A function with pieces in place of the modules that it names: globals, and variables from around it."""
+        if not isinstance(fn, types.FunctionType):
             return fn
+        scope = fn.__globals__
+        codes = [fn.__code__, *nested_codes(fn.__code__)]
+        named = {n: m for c in codes for n in c.co_names if isinstance(m := scope.get(n), torch.nn.Module)}
+        if named and not any(map(stored_globals, codes)):
+            scope = {**scope, **{name: self.piece(module) for name, module in named.items()}}
         cells = []
-        for cell in fn.__closure__:
-            try:
-                content = cell.cell_contents
-            except ValueError:  # nothing in it yet
-                content = None
-            cells.append(types.CellType(self.piece(content)) if isinstance(content, torch.nn.Module) else cell)
-        out = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, tuple(cells))
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+            content = cell_value(cell)
+            kept = not isinstance(content, torch.nn.Module) or any(name in _assigned(code) for code in codes)
+            cells.append(cell if kept else types.CellType(self.piece(content)))
+        if scope is fn.__globals__ and all(a is b for a, b in zip(cells, fn.__closure__ or ())):
+            return fn
+        out = types.FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, tuple(cells))
         out.__kwdefaults__ = fn.__kwdefaults__
         return out
 
@@ -115,6 +123,13 @@ class Pieces:
     def programs(self) -> list[JitFunction]:
         """Those of the modules, in the order in which they were first called."""
         return list(self._programs.values())
+
+
+@functools.lru_cache(maxsize=1024)
+def _assigned(code: types.CodeType) -> frozenset[str]:
+    """The variables of functions around it that code assigns to."""
+    found = dis.get_instructions(code)
+    return frozenset(str(i.argval) for i in found if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
 
 
 def has_legacy_hooks(fn: Any) -> bool:

@@ -32,6 +32,7 @@ class Plants:
 
     def __init__(self) -> None:
         self._planted: list[_Planted] = []
+        self._untouched: dict[tuple[int, Any], Any] = {}  # what stood in for what the program left in its place
 
     def __len__(self) -> int:
         return len(self._planted)
@@ -63,11 +64,18 @@ class Plants:
         for planted in reversed(self._planted):
             if planted.get() is not planted.symbol:
                 continue
+            self._untouched[id(planted.target), planted.key] = planted.symbol
             if planted.before is ABSENT:
                 del planted.target[planted.key]
             else:
                 planted.put(planted.before)
         self._planted.clear()
+
+    def with_stand_ins(self, target: Any, items: Any) -> Any:
+        """All items of a container, once everything is put back, with what stood in for those that are numbers."""
+        if isinstance(items, dict):
+            return {k: self._untouched.get((id(target), k), v) for k, v in items.items()}
+        return [self._untouched.get((id(target), i), v) for i, v in enumerate(items)]
 
 
 def _access(target: Any, key: Any) -> tuple[Callable[[Any], None], Callable[[], Any]]:

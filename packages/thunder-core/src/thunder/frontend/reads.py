@@ -156,7 +156,10 @@ class Recorder(Functions):
                 writes += snapshot.undo()
         for scope in self._globals.values():
             writes += scope.undo()
-        return writes
+        return [
+            w._replace(value=self.plants.with_stand_ins(w.target, w.value)) if w.kind == "replace_items" else w
+            for w in writes
+        ]
 
     def seeded(self, used: Iterable[torch.Generator]) -> str | None:
         """Why a program that draws from these generators cannot be traced, if so: it makes them, or seeds them."""

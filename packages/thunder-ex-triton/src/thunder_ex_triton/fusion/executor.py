@@ -22,9 +22,9 @@ from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage
 from thunder_ex_triton.fusion.layout import packed
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
-from thunder_ex_triton.fusion.source import UNIFORM
 from thunder_ex_triton.fusion.space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
+from thunder_ex_triton.fusion.values import UNIFORM
 from thunder_ex_triton.machine import unusable_device
 
 __all__ = ["TritonFusion"]

@@ -31,7 +31,7 @@ from thunder.core.trace import Trace, construct
 from thunder.transforms.checkpoint import Region, region
 from thunder_ex_triton.fusion.philox import uniform
 from thunder_ex_triton.fusion.sizes import hint_of
-from thunder_ex_triton.fusion.source import UNIFORM
+from thunder_ex_triton.fusion.values import UNIFORM
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.machine import unusable_device
 

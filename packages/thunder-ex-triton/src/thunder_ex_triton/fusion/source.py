@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From operations to the text of kernels.
+"""The text of kernels: templates around what `values` writes.
 
-Text is written from the outputs backwards: the value of an operation *at an index* is the value of its operands at the
-index that they have from there. So shapes, broadcasts, slices and joins cost arithmetic on indices and no memory, and
-what is not asked for is not computed. A value that is asked for twice at one index is computed once.
+A kernel without reductions goes over elements. One that reduces rows has a program for each row or several, or few
+programs that take rows in turn, or goes over long rows in pieces. One that reduces columns takes many rows one after
+the other, and another adds up what its programs found.
 """
 
 from __future__ import annotations
@@ -11,32 +11,22 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from thunder.core import dtypes, prims
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core import prims
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion.expressions import (
-    POINTWISE,
-    REDUCTIONS,
-    compute_type,
-    literal,
-    operands_of,
-    storage_type,
-)
+from thunder_ex_triton.fusion.expressions import compute_type
 from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, tanh
-from thunder_ex_triton.fusion.index import Group, Index, address
-from thunder_ex_triton.fusion.layout import contiguous
+from thunder_ex_triton.fusion.index import Group, Index
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
 from thunder_ex_triton.fusion.tiles import turns_pay
-from thunder_ex_triton.machine import interpreting
+from thunder_ex_triton.fusion.values import Writer, in_pieces, mentions, pointer
 
-__all__ = ["UNIFORM", "KernelSource", "kernels_of", "module_text"]
-
-UNIFORM = "triton.triton_uniform"  # the id of the operator that draws
+__all__ = ["KernelSource", "kernels_of", "module_text"]
 
 _IMPORTS = """\
 import triton
@@ -94,345 +84,13 @@ def module_text(kernels: Sequence[str]) -> str:
     needed: dict[str, str] = {}
     text = "\n".join(kernels)
     for name, helper in reversed(_HELPERS.items()):
-        if _mentions(text, name):
+        if mentions(text, name):
             needed[name] = helper
             text += helper
     parts = [_IMPORTS, *reversed(needed.values()), *(f"\n{kernel}" for kernel in kernels)]
     return "\n".join(parts)
 
 
-class _Writer:
-    """Writes the computation of values at indices."""
-
-    def __init__(
-        self,
-        operations: Sequence[BoundSymbol],
-        strides: Mapping[str, Sequence[int]],
-        space: Space,
-        axis: str = "x",
-        long: bool = False,
-    ):
-        self.long = long  # whether a row is gone over in pieces
-        self.axis = axis  # what counts through the elements of a kernel that has but one
-        self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
-        self.strides = strides
-        self.space = space
-        self.before: list[str] = []  # what does not depend on the row
-        self.rows: list[str] = []  # of long rows, what comes before the last loop over their elements
-        self.lines: list[str] = []
-        self.reads: list[str] = []
-        self.tiles: dict[str, int] = {}  # of the tensors that it reads for each element, the bytes of one
-        self.known: dict[Any, str] = {}
-        self.depends: dict[str, frozenset[str]] = {}
-        self.rounded: dict[str, str] = {}  # what rounded values were before
-        self.titles: dict[str, str] = {}
-        self.count = 0
-
-    # -- values -------------------------------------------------------------------------------------------------------
-    def value(self, x: Any, index: Index, guard: str = "") -> str:
-        """The name, or the text, of a value at an index; `guard` says where it is defined."""
-        if isinstance(x, Size):
-            return str(x)
-        if not isinstance(x, TensorProxy):
-            if isinstance(x, Proxy):
-                raise Unfit("has a number that only running tells")
-            return literal(x)
-        key = (x.name, index.key, guard)
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self._computed(x, index, guard)
-            self.titles.setdefault(found, x.name)
-        return found
-
-    def _computed(self, x: TensorProxy, index: Index, guard: str) -> str:
-        if x.name not in self.made_by:
-            return self.load(x, index, guard)
-        op, position = self.made_by[x.name]
-        sym = op.sym
-        if sym.id == UNIFORM:
-            return self.drawn(op, index)
-        if is_reduction(op):
-            return self.reduction(op, position, index, guard)
-        write = POINTWISE.get(sym.id)
-        if write is not None:
-            exponent = self._of_logistic(op)
-            if exponent is not None:
-                return self.named(f"logistic({self.value(exponent, index, guard)})")
-            operands = [self.value(a, index, guard) for a in operands_of(op)]
-            text = write(op, *operands)
-            if sym is prims.div and self._is_sum_of_exponentials(op.args[1]):  # a division for each row is enough
-                text = f"({operands[0]} * {self.named(f'1.0 / {operands[1]}')})"
-            if text is None:
-                raise Unfit(f"does not write {sym.name} of {x.dtype}")
-            name = self.named(text)
-            if text.startswith("rounded_to_bfloat16("):
-                self.rounded[name] = operands[0]
-            return name
-        return self.shaped(op, x, index, guard)
-
-    def _of_logistic(self, op: BoundSymbol) -> Any:
-        """`x` where the operation's result is 1 / (1 + exp(-x)) in single precision, else None."""
-        x: Any = op.output
-        if interpreting() or op.sym is not prims.div or compute_type(x.dtype) != "tl.float32":
-            return None
-        for sym, one in ((prims.div, 0), (prims.add, 0), (prims.exp, None), (prims.neg, None)):
-            made = self._made(x)
-            if made is None or made.sym is not sym:
-                return None
-            if one is not None and (isinstance(made.args[one], Proxy) or made.args[one] != 1):
-                return None
-            x = made.args[-1]
-        return x
-
-    def _made(self, x: Any) -> BoundSymbol | None:
-        """The operation that makes a value here."""
-        return self.made_by[x.name][0] if getattr(x, "name", None) in self.made_by else None
-
-    def _is_sum_of_exponentials(self, x: Any) -> bool:
-        """Whether a value is that of a row, and one of whose reciprocal can be taken."""
-        for sym in (prims.sum, prims.exp):
-            made = self._made(x)
-            while made is not None and made.sym is prims.broadcast_in_dim:
-                made = self._made(made.args[0])
-            if made is None or made.sym is not sym:
-                return False
-            x = made.args[0]
-        return not interpreting()
-
-    def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
-        """The value of an operation that only moves elements, or makes constants."""
-        sym, args = op.sym, op.args
-        if sym is prims.broadcast_in_dim:
-            return self.value(args[0], index.of_broadcast(args[0].shape, args[2]), guard)
-        if sym in (prims.reshape, prims.view, prims.squeeze):
-            return self.value(args[0], index.reshaped(args[0].shape), guard)
-        if sym is prims.transpose:
-            return self.value(args[0], index.transposed(args[1]), guard)
-        if sym is prims.slice:
-            steps = args[3] if len(args) > 3 and args[3] is not None else [1] * x.ndim
-            moved = index.mapped(lambda i, e: _moved(e, args[1][i], steps[i]), args[0].shape)
-            return self.value(args[0], moved, guard)
-        if sym is prims.full:
-            kind = compute_type(x.dtype)
-            if isinstance(args[1], Size):
-                return self.named(f"tl.full((), {args[1]}, {kind})")
-            filled = bool(args[1]) if kind == "tl.int1" else args[1] if "float" in kind else int(args[1])
-            return self.named(f"tl.full((), {literal(filled)}, {kind})")
-        if sym is prims.iota:
-            place, step, start = index.dims()[0].expression, op.kwargs["step"], op.kwargs["start"]
-            return self.named(f"({_block(place)}.to({compute_type(x.dtype)}) * {step} + {start})")
-        if sym is prims.flip:
-            turned = [d % x.ndim for d in args[1]]
-            moved = index.mapped(lambda i, e: f"({x.shape[i] - 1} - {e})" if i in turned else e, args[0].shape)
-            return self.value(args[0], moved, guard)
-        if sym is prims.cat:
-            return self.cat(args[0], args[1], index, guard)
-        if sym is prims.pad:
-            return self.pad(args[0], args[1], args[2], index, guard)
-        raise Unfit(f"does not write {sym.name}")
-
-    def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
-        """Each part where it is."""
-        dim %= parts[0].ndim
-        where = _block(index.dims()[dim].expression)
-        start, text = 0, ""
-        for part in parts:
-            end = start + part.shape[dim]
-            condition = self.named(f"({where} >= {start}) & ({where} < {end})")
-            first = start
-
-            def moved(i: int, e: str, first: int = first) -> str:
-                return _moved(e, -first, 1) if i == dim else e
-
-            inner = index.mapped(moved, part.shape)
-            value = self.value(part, inner, f"{guard} & {condition}" if guard else condition)
-            text = f"tl.where({condition}, {value}, {text})" if text else value
-            start = end
-        return self.named(text)
-
-    def pad(self, a: TensorProxy, value: Any, config: Sequence[Sequence[int]], index: Index, guard: str) -> str:
-        """The element, or what is put around."""
-        conditions = []
-        for d, (low, high, between), size in zip(index.dims(), config, a.shape):
-            if between:
-                raise Unfit("puts something between elements")
-            where = _block(d.expression)
-            if isinstance(low, Size) or low > 0:
-                conditions.append(f"({where} >= {low})")
-            if isinstance(high, Size) or high > 0:
-                conditions.append(f"({where} < {low + size})")
-        inner = index.mapped(lambda i, e: _moved(e, -config[i][0], 1), a.shape)
-        if not conditions:
-            return self.value(a, inner, guard)
-        condition = self.named(" & ".join(conditions))
-        element = self.value(a, inner, f"{guard} & {condition}" if guard else condition)
-        return self.named(f"tl.where({condition}, {element}, {literal(value)})")
-
-    def load(self, x: TensorProxy, index: Index, guard: str) -> str:
-        """An element of an input."""
-        if x.name not in self.reads:
-            self.reads.append(x.name)
-        if math.prod(x.shape) == self.space.size:
-            self.tiles[x.name] = x.dtype.bytes
-        offset = address(index, self.strides[x.name])
-        masks = [f"{v}m" for v in ("x", "r") if _mentions(offset, v)]
-        mask = " & ".join([*masks, *([guard] if guard else [])])
-        if guard:  # addresses and masks are of one shape
-            offset = f"{offset} + tl.where({guard}, 0, 0)"
-        else:
-            offset = _block(offset)
-        where = f"{_pointer(x.name)} + {offset}"
-        text = f"tl.load({where}, mask={mask}, other=0)" if mask else f"tl.load({where})"
-        if storage_type(x.dtype) != compute_type(x.dtype):
-            text = f"{text}.to({compute_type(x.dtype)})"
-        elif storage_type(x.dtype) == "tl.int1":
-            text = f"({text} != 0)"
-        return self.named(text)
-
-    def drawn(self, op: BoundSymbol, index: Index) -> str:
-        """A random number of an element."""
-        seed, shape = op.args
-        if seed.name not in self.reads:
-            self.reads.append(seed.name)
-        place = address(index, contiguous(shape))
-        return self.named(f"uniform({_pointer(seed.name)}, {_block(place)})")
-
-    def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
-        """What is reduced over a row."""
-        own = reduces(op)
-        if self.axis == "r":
-            raise Unfit("reads what is reduced over rows after what is reduced over columns")
-        if own is None or guard or not own.by_row or (own.rows, own.columns) != (self.space.rows, self.space.columns):
-            raise Unfit("reads what is reduced over columns")
-        a, kept = op.args[0], op.args[0].ndim - len(op.args[1])
-        if index.key != Index([Group("x", tuple(a.shape[:kept]))]).key:
-            raise Unfit("reads what is reduced at another place")
-        inner = Index([Group("x", tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
-
-        def tile() -> str:
-            return self.value(a, inner)
-
-        if op.sym in (prims.var_mean, prims.var):
-            return self._variance(op, position, index, tile)
-        return self._reduced(op.sym.id, tile, a.dtype)
-
-    def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any) -> str:
-        """What the elements of a row are together."""
-        text, combined, neutral = REDUCTIONS[kind]
-        if neutral in ("inf", "-inf"):
-            if compute_type(dtype) not in ("tl.float32", "tl.float64"):
-                raise Unfit("the largest of integers")
-            neutral = f'float("{neutral}")'
-        columns = self.space.columns
-        if self.long:
-            whole = self._gone_over(tile, combined, neutral, compute_type(dtype))
-        else:
-            whole = f"tl.broadcast_to({tile()}, (XB, RB))"
-            if isinstance(columns, Size) or columns & (columns - 1):
-                whole = f"tl.where(rm, {whole}, {neutral})"
-        return self.named(f"{text.format(whole, 1)}[:, None]", row=True)
-
-    def _gone_over(self, tile: Callable[[], str], combined: str, neutral: str, kind: str) -> str:
-        """A tile that has what the pieces of a long row are together: written as a loop over them."""
-        before = self.lines, self.known
-        self.lines, self.known = [], self._of_rows()
-        whole = f"tl.where(rm, tl.broadcast_to({tile()}, (XB, RB)), {neutral})"
-        name = f"c{self.count}"
-        self.count += 1
-        body = [*self.lines, f"{name} = {combined.format(name, whole)}"]
-        found = self._of_rows()
-        self.lines, self.known = before
-        self.known.update(found)
-        self.rows += [f"{name} = tl.full((XB, RB), {neutral}, {kind})", *in_pieces(body, self.space)]
-        return name
-
-    def _of_rows(self) -> dict[Any, str]:
-        """The known values that are the same for all elements of a row."""
-        return {key: value for key, value in self.known.items() if "r" not in self.depends.get(value, ())}
-
-    def _variance(self, op: BoundSymbol, position: int, index: Index, tile: Callable[[], str]) -> str:
-        columns, dtype = self.space.columns, op.args[0].dtype
-        mean = self.named(f"{self._reduced(prims.sum.id, tile, dtype)} / {columns}", row=True)
-
-        def square() -> str:
-            element = tile()
-            return self.named(f"({element} - {mean}) * ({element} - {mean})")
-
-        total = self._reduced(prims.sum.id, square, dtype)
-        correction = op.kwargs["correction"]
-        if isinstance(columns, Size):
-            text = f"{total} / tl.maximum({columns} - {correction}, 0)" if correction else f"{total} / {columns}"
-        else:
-            divisor = max(columns - correction, 0)
-            text = f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")'
-        variance = self.named(text, row=True)
-        for p, name in zip(op.flat_outs, (variance, mean)):
-            self.known[p.name, index.key, ""] = name
-        return (variance, mean)[position]
-
-    # -- text ---------------------------------------------------------------------------------------------------------
-    def named(self, text: str, *, row: bool = False) -> str:
-        """Writes a line that computes `text`, as early as what it depends on allows, and gives its name."""
-        if text in self.depends:
-            return text
-        depends = {"x"} if row else {v for v in ("x", "r") if _mentions(text, v)}
-        for name in re.findall(r"\b[vc]\d+\b", text):
-            depends |= self.depends.get(name, frozenset()) - ({"r"} if row else set())
-        name = f"v{self.count}"
-        self.count += 1
-        self.depends[name] = frozenset(depends)
-        if self.long:
-            lines = self.lines if "r" in depends else self.rows if "x" in depends else self.before
-        else:
-            lines = self.lines if "x" in depends else self.before
-        lines.append(f"{name} = {text}")
-        return name
-
-    def stored(self, p: TensorProxy, index: Index, value: str) -> str:
-        """The line that writes an output."""
-        offset = address(index, self.strides[p.name])
-        if offset == "0":
-            offset = self.axis  # a single element: written by the first of a block
-        names = []
-        for v in ("x", "r"):
-            if _mentions(offset, v):
-                names.append(v)
-            elif v in self.depends.get(value, ()):  # a single row in a tile of several
-                offset = f"({offset} + {v} * 0)"
-                names.append(v)
-        mask = " & ".join(f"{v}m" for v in names)
-        shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.reduces else "(XB,)"
-        if p.dtype is dtypes.bfloat16:  # it is rounded when it is stored
-            value = self.rounded.get(value, value)
-        full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"
-        return f"tl.store({_pointer(p.name)} + {offset}, {full}{f', mask={mask}' if mask else ''})"
-
-
-def _stored_type(p: TensorProxy) -> str:
-    return "tl.int8" if storage_type(p.dtype) == "tl.int1" else str(storage_type(p.dtype))
-
-
-def _block(expression: str) -> str:
-    """An expression as a block, of one element if need be: single numbers have not all that blocks have."""
-    if re.search(r"\b(?:x|r|zero|[vc]\d+)\b", expression):
-        return expression
-    return "zero" if expression == "0" else f"(zero + {expression})"
-
-
-def _pointer(name: str) -> str:
-    return f"{name}_ptr"
-
-
-def _mentions(text: str, name: str) -> bool:
-    return re.search(rf"\b{name}\b", text) is not None
-
-
-def _moved(expression: str, start: int, step: int) -> str:
-    text = expression if step == 1 else f"{expression} * {step}"
-    return text if start == 0 else f"({text} + {start})"
-
-
-# -- kernels -----------------------------------------------------------------------------------------------------------
 def kernels_of(
     operations: Sequence[BoundSymbol],
     strides: Mapping[str, Sequence[int]],
@@ -451,7 +109,7 @@ def kernels_of(
     if long:
         return [_long(operations, strides, outputs, space, integer)]
     late = _after_columns(operations)
-    writer = _Writer(operations, strides, space)
+    writer = Writer(operations, strides, space)
     stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
     if not space.by_column:
         return [_rows(writer, [p.name for p in outputs], stores, integer)]
@@ -468,7 +126,7 @@ def kernels_of(
     body = [
         "first = tl.program_id(0)", *_columns(space, whole=space.by_row), *start, *writer.before,
         *_in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
-        *(f"tl.store({_pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
+        *(f"tl.store({pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
     parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
@@ -476,7 +134,7 @@ def kernels_of(
     return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
 
 
-def _rows(writer: _Writer, writes: Sequence[str], stores: Sequence[str], integer: str) -> KernelSource:
+def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[str], integer: str) -> KernelSource:
     """A program for each row, or few programs that take rows in turn."""
     space = writer.space
     reductions = sum(text.startswith(_REDUCING) for _, _, text in (line.partition(" = ") for line in writer.lines))
@@ -501,7 +159,7 @@ def _elements(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, integer: str,
 ) -> KernelSource:  # fmt: skip
-    writer = _Writer(operations, strides, space)
+    writer = Writer(operations, strides, space)
     stores = []
     for p in outputs:
         if math.prod(p.shape) != space.rows:
@@ -525,7 +183,7 @@ def _long(
     """Rows that are gone over in pieces: once for each reduction, and once more for what is made of these."""
     if space.by_column:
         raise Unfit("reduces long rows, and columns")
-    writer = _Writer(operations, strides, space, long=True)
+    writer = Writer(operations, strides, space, long=True)
     whole = [_store(writer, p, space) for p in outputs if math.prod(p.shape) == space.size]
     single = [_store(writer, p, space) for p in outputs if math.prod(p.shape) != space.size]
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
@@ -535,12 +193,6 @@ def _long(
     return _kernel("long", writer, writer.reads, [p.name for p in outputs], "XB: tl.constexpr, RB: tl.constexpr", body)
 
 
-def in_pieces(body: Sequence[str], space: Space) -> list[str]:
-    """A loop over the pieces of rows."""
-    head = ["r = (start + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
-    return [f"for start in range(0, {space.columns}, RB):", *(f"    {line}" for line in (*head, *body))]
-
-
 def _columns(space: Space, *, whole: bool) -> list[str]:
     first = "" if whole else "tl.program_id(1) * RB + "
     return [
@@ -548,7 +200,7 @@ def _columns(space: Space, *, whole: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def _store(writer: _Writer, p: TensorProxy, space: Space) -> str:
+def _store(writer: Writer, p: TensorProxy, space: Space) -> str:
     """The line that writes an output of a kernel that reduces."""
     size = math.prod(p.shape)
     if size == space.size:
@@ -583,7 +235,7 @@ def _finish(
     outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
 ) -> KernelSource:  # fmt: skip
     """Adds what the programs found for each column, in their order, and computes what is made of it."""
-    writer = _Writer(operations, strides, space, axis="r")
+    writer = Writer(operations, strides, space, axis="r")
     head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     for op in sums:
@@ -592,7 +244,7 @@ def _finish(
             f"{part} = tl.zeros((XB, RB), {kind})",
             "for first in range(0, programs, XB):",
             "    p = (first + tl.arange(0, XB))[:, None]",
-            f"    {part} += tl.load({_pointer(part)} + p * {space.columns} + r, mask=rm & (p < programs), other=0)",
+            f"    {part} += tl.load({pointer(part)} + p * {space.columns} + r, mask=rm & (p < programs), other=0)",
             f"{part} = tl.sum({part}, 0)[None, :]",
         ]
         writer.depends[part] = frozenset("r")
@@ -610,7 +262,7 @@ def _finish(
 
 
 def _kernel(
-    template: str, writer: _Writer, reads: Sequence[str], writes: Sequence[str], parameters: str, body: Sequence[str]
+    template: str, writer: Writer, reads: Sequence[str], writes: Sequence[str], parameters: str, body: Sequence[str]
 ) -> KernelSource:
     """The text of a kernel. Names are by position: layers of a model that are alike are one kernel, compiled once."""
     names = {f"{n}_ptr": f"p{i}" for i, n in enumerate((*reads, *writes))}

@@ -78,7 +78,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         setting("cfg", types.SimpleNamespace()),
         r"Model\.cfg was of the class Config and is of the class SimpleNamespace",
     ),
-    "list": (lambda m: m.cfg.layers.append(3), r"the contents of Model\.cfg\.layers were \(1, 2\) and are \[1, 2, 3\]"),
+    "list": (lambda m: m.cfg.layers.append(3), r"len\(Model\.cfg\.layers\) was 2 and is 3"),
     "dict": (
         lambda m: m.cfg.table.update(b=2),
         r"the contents of Model\.cfg\.table were \(\('a', 1\),\) and are \{'a': 1, 'b': 2\}",

@@ -36,7 +36,8 @@ def _named(thing: Any, ignored: set[int], depth: int) -> str | None:
 
 def _is_by_thread(x: dict[Any, Any]) -> bool:
     """Whether it is where a threading.local keeps a dict for each thread."""
-    return any(isinstance(k, weakref.ref) and type(k()).__name__ == "_localdummy" for k in x)
+    keys = [k() if isinstance(k, weakref.ref) else k for k in x]  # since Python 3.13 without a reference in between
+    return any(type(k).__name__ == "_localdummy" for k in keys)
 
 
 def _is_own(holder: Any) -> bool:

@@ -555,3 +555,11 @@ def test_inputs_that_cannot_be_traced(make: Any, message: str) -> None:
     """Say what they are."""
     with pytest.raises((RuntimeError, ValueError), match=message):
         thunder.jit(lambda x: x)(make())
+
+
+def test_functions_of_lists() -> None:
+    """Under their private names, and where torch has them under public ones, which are Python around these."""
+    public = [lambda x: torch.foreach.sin([x, x * 2])] if hasattr(torch, "foreach") else []
+    for fn in [lambda x: torch._foreach_sin([x, x * 2]), *public]:
+        x = torch.ones(3)
+        torch.testing.assert_close(list(thunder.jit(fn)(x)), list(fn(x)))

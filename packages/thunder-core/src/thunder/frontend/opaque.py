@@ -39,6 +39,10 @@ _OVERRIDE_CHECKS = {
 }
 
 
+# Modules may hold them under names of their own.
+_BY_IDENTITY = {id(getattr(torch.overrides, name, None)): answer for name, answer in _OVERRIDE_CHECKS.items()}
+
+
 class _Seen:
     """A module with some of its attributes replaced, for whoever reads them through this."""
 
@@ -65,6 +69,7 @@ def _without_override_check(func: types.FunctionType) -> Callable[..., Any]:
     if known is not None:
         return known
     scope = {**func.__globals__, **_OVERRIDE_CHECKS}
+    scope.update((name, _BY_IDENTITY[id(x)]) for name, x in func.__globals__.items() if id(x) in _BY_IDENTITY)
     for name, module, seen in (("torch", torch, _TORCH), ("overrides", torch.overrides, _OVERRIDES)):
         if scope.get(name) is module:
             scope[name] = seen

@@ -74,7 +74,7 @@ class KernelSource(NamedTuple):
     template: str  # "elements", "rows", "turns", "long", "columns" or "finish"
     titles: dict[str, str]  # what the trace calls values of the text
     read: int = 0  # the bytes that it reads for an element of its space
-    tensors: int = 0  # how many tensors of the size of its space it reads, and tensors it writes
+    tensors: int = 0  # how many tensors it reads and writes
     operations: int = 0  # how many lines compute something
     sizes: tuple[int, ...] = ()  # the unknown sizes that are parameters after the tensors, by their index
 
@@ -277,5 +277,5 @@ def _kernel(
     text = "\n".join(["@triton.jit", f"def {name}({given}, {parameters}):", *(f"    {x}" for x in lines), ""])
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
-        tensors=len(writer.tiles) + len(writes), operations=len(body), sizes=sizes,
+        tensors=len(reads) + len(writes), operations=len(body), sizes=sizes,
     )  # fmt: skip

@@ -43,7 +43,7 @@ class Kernel(Protocol):
 
     @property
     def tensors(self) -> int:
-        """How many tensors it reads and writes for each element."""
+        """How many tensors it reads and writes."""
         ...
 
     @property

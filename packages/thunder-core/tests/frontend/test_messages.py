@@ -23,7 +23,7 @@ class Config:
 
     def __init__(self) -> None:
         self.width = 3
-        self.layers = [1, 2]
+        self.layers, self.sizes = [1, 2], [1, 2]
         self.table = {"a": 1}
         self.inner = types.SimpleNamespace(p=0.5)
 
@@ -41,7 +41,7 @@ class Model(nn.Module):
     def forward(self, x: Any, scale: Any = 1) -> Any:
         """Reads of every kind."""
         c = self.cfg
-        y = self.act(self.layer(x)) * c.width * len(c.layers) * len(c.table) * c.inner.p * scale
+        y = self.act(self.layer(x)) * c.width * len(c.layers) * c.sizes[0] * len(c.table) * c.inner.p * scale
         if hasattr(self, "extra"):
             y = y + 1
         for part in self.parts:
@@ -78,7 +78,8 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         setting("cfg", types.SimpleNamespace()),
         r"Model\.cfg was of the class Config and is of the class SimpleNamespace",
     ),
-    "list": (lambda m: m.cfg.layers.append(3), r"len\(Model\.cfg\.layers\) was 2 and is 3"),
+    "length": (lambda m: m.cfg.layers.append(3), r"len\(Model\.cfg\.layers\) was 2 and is 3"),
+    "list": (lambda m: m.cfg.sizes.append(3), r"the contents of Model\.cfg\.sizes were \(1, 2\) and are \[1, 2, 3\]"),
     "dict": (
         lambda m: m.cfg.table.update(b=2),
         r"the contents of Model\.cfg\.table were \(\('a', 1\),\) and are \{'a': 1, 'b': 2\}",

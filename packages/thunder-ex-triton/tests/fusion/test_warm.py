@@ -103,3 +103,10 @@ def test_tiles(template: str, columns: int) -> None:
             assert wide >= columns
         if template == "columns" and not by_row:
             assert programs[1] * wide >= columns
+
+
+def test_elements_of_kernels_that_do_much() -> None:
+    """Wide tiles are for kernels that leave them registers: vector loads are lost, or registers spilled, otherwise."""
+    few = KernelSource("k", "", (), (), "elements", {}, read=2, tensors=3, operations=20)
+    for source, block in ((few, 2048), (few._replace(tensors=6), 1024), (few._replace(operations=400), 512)):
+        assert tiling(source, Space(1 << 24, 1), 132, 0).numbers == (block,)

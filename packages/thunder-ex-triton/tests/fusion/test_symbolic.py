@@ -88,6 +88,17 @@ def test_layouts_of_inputs() -> None:
     assert thunder.cache_misses(jitted) == 4
 
 
+def test_layouts_in_backward_programs() -> None:
+    """What is saved, and what arrives, may lie anywhere too."""
+    jitted = thunder.jit(lambda x, y: (x * y).exp() * y, executors=["triton"], cache="symbolic values")
+    for n in (4, 7):
+        x, y = make(n, 24)[:, ::3], make(n, 16).detach()[:, ::2]
+        out = jitted(x, y)
+        g = torch.ones(n, 16, device=DEVICE)[:, ::2] * 2
+        (mine,), (right,) = (torch.autograd.grad(o, x, g) for o in (out, (x * y).exp() * y))
+        torch.testing.assert_close(mine, right)
+
+
 def test_sizes_become_symbolic_by_themselves() -> None:
     """When a size has changed twice."""
     jitted = thunder.jit(lambda x: F.gelu(x, approximate="tanh") * 2, executors=["triton"])

@@ -51,7 +51,7 @@ class TritonFusion(FusionExecutor):
 
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0
-        sizes = Sizes(trace.info.get("symbols"))
+        sizes = Sizes()
 
         def key(bsym: BoundSymbol) -> Hashable:
             if not bsym.out_names or self.fuse_rejection(bsym) is not None:

@@ -92,9 +92,8 @@ def is_symbolic(op: BoundSymbol) -> bool:
 class Sizes:
     """The unknown sizes of the regions of one trace: each is there once."""
 
-    def __init__(self, symbols: Any = None) -> None:
+    def __init__(self) -> None:
         self.known: list[Size] = []
-        self._symbols = symbols  # those of the trace
         self._free: dict[Any, Size] = {}
         self._lock = threading.RLock()  # kernels are written by several threads
 
@@ -114,11 +113,14 @@ class Sizes:
             self.known.append(size)
         return size
 
-    def free(self, key: Any, hint: int) -> Size:
+    def free(self, key: Any, hint: int) -> Any:
         """A number of its own, for a stride that follows from no size: one for each key."""
         with self._lock:
             if key not in self._free:
-                self._free[key] = self.of(self._symbols.size(hint, f"stride{len(self._free)}"))
+                if not self.known:  # all sizes have turned out to be constants: so may be strides
+                    return hint
+                symbols = self.known[0].number.symbols
+                self._free[key] = self.of(symbols.size(hint, f"stride{len(self._free)}"))
             return self._free[key]
 
     def is_free(self, x: Any) -> bool:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 # Operations that make a program out of the others, or exist only in the making of gradients: nothing to sample.
 _FRAME = {OpTags.UNPACK_OP, OpTags.CHECK_OP, OpTags.GRAD_OP}
-_FRAME_NAMES = {"python_return", "python_del", "comment", "missing_gradient"}
+_FRAME_NAMES = {"python_return", "hand_over", "python_del", "comment", "missing_gradient"}
 
 
 def symbols() -> list[Any]:

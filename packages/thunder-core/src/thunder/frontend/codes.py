@@ -22,6 +22,7 @@ __all__ = [
     "global_loads",
     "imported_modules",
     "is_library",
+    "measured",
     "nested_codes",
     "stored_globals",
     "uses",
@@ -115,7 +116,15 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
         if last is not None:
             uses.setdefault(last, set()).add(name)
         last = now
-    return tuple(loads), tuple(attributes), frozenset(stored), uses, frozenset(imported), frozenset(taken)
+    return (
+        tuple(loads),
+        tuple(attributes),
+        frozenset(stored),
+        uses,
+        frozenset(imported),
+        frozenset(taken),
+        (frozenset(key for key, found in uses.items() if LENGTH in found)),
+    )
 
 
 ATTRIBUTE, VARIABLE = "attribute", "variable"
@@ -153,6 +162,11 @@ def imported_modules(code: CodeType) -> frozenset[str]:
 def only_asks(code: CodeType, chain: tuple[str, ...]) -> bool:
     """Whether all that it does with a global's attribute is to ask whether something is in it."""
     return chain not in _facts(code)[5]
+
+
+def measured(code: CodeType) -> frozenset[tuple[str, str]]:
+    """The attributes and variables whose length it asks for."""
+    return _facts(code)[6]  # type: ignore[no-any-return]
 
 
 def stored_globals(code: CodeType) -> frozenset[str]:

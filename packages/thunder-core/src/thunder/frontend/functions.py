@@ -54,10 +54,13 @@ class Functions(Classes):
         """Lists that the program only appended to or measured: what was in them was not read, so a log may grow."""
         logs: set[Place] = set()
         measured: list[tuple[Place, int]] = []
+        asked = frozenset().union(*map(codes.measured, self._ran.values()))
         for reached in self.reached.values():
             if type(reached.thing) not in (list, deque) or getattr(reached.thing, "maxlen", None) is not None:
                 continue
             before, place = reached.snapshots[0].before, reached.place
+            if len(before) == len(reached.thing) and _named(place) not in asked:
+                continue
             if len(before) <= len(reached.thing) and all(a is b for a, b in zip(before, reached.thing)):
                 kind, name = _named(place)
                 used = {use for code in self._ran.values() for use in codes.uses(code, kind, name)}

@@ -270,6 +270,7 @@ DIFFERENTIATED_TWICE: dict[str, Callable[[Any], Any]] = {
     "regions in regions": lambda x: region(lambda x: region(lambda x: hooked_sin(x) * x, x).exp(), x),
     "a gradient inside": lambda x: inner(hooked_sin(x) * x, x),
     "gradients inside": lambda x: twice(hooked_sin(x), x),
+    "by what is hooked": lambda x: (lambda y: inner((y * x).sin(), y) * y)(hooked_sin(x)),
     "a gradient in a region": lambda x: region(lambda x: inner(hooked_sin(x) * x, x), x),
     "a region in a gradient": lambda x: inner(region(lambda x: hooked_sin(x) * x, x), x),
 }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
     from thunder.transforms.autodiff import JointTrace
 
-__all__ = ["module_hook_class", "register_tensor_hook"]
+__all__ = ["module_hook_class", "register_tensor_hook", "run_gradient_hooks"]
 
 
 class Node:

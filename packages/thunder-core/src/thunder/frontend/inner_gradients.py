@@ -20,6 +20,7 @@ from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.frontend.derivatives import one_of
+from thunder.frontend.gradient_hooks import run_gradient_hooks
 from thunder.frontend.tracer import needs_grad, user_line
 from thunder.transforms.autodiff import JointTrace
 from thunder.transforms.forward import part, pulled_back
@@ -55,7 +56,7 @@ def gradients(
     flowing = [
         (_value(tracer, x), _cotangent(tracer, x, g)) for x, g in zip(results, given) if g is not None or needs_grad(x)
     ]
-    found = _differentiated(tracer, flowing, values)
+    found = _hooked(tracer, values, _differentiated(tracer, flowing, values))
     unused = next((i for i, g in enumerate(found) if g is None), None)
     if unused is not None and not allow_unused and not materialize_grads:
         raise RuntimeError(
@@ -119,6 +120,16 @@ def _differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Seq
         operations[first:] = [*recorded, *_aliases(joint)]
         tracer.forget_producers()
         return pulled_back(joint, flowing, wrt)
+
+
+def _hooked(tracer: Tracer, wrt: Sequence[TensorProxy], found: Sequence[Any]) -> list[Any]:
+    """Gradients as the hooks of the tensors make them, by which they are taken."""
+    out = []
+    with tracer.recording():
+        for p, g in zip(wrt, found):
+            node = tracer.unknown.get(("hooked", p.name))
+            out.append(g if g is None or node is None else run_gradient_hooks(node, (0,), g)[0])
+    return out
 
 
 def _aliases(joint: JointTrace) -> list[BoundSymbol]:

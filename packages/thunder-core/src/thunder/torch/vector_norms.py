@@ -189,11 +189,12 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.dist, tags=_TAGS)
 def dist(input: Any, other: Any, p: float = 2) -> Any:
     """The p-norm of `input - other`."""
+    apart = input - other
     check(
-        dtypes.is_inexact_dtype(input.dtype),
-        lambda: f"norm(): input dtype should be either floating point or complex. Got {input.dtype} instead.",
+        dtypes.is_inexact_dtype(apart.dtype),
+        lambda: f"norm(): input dtype should be either floating point or complex. Got {apart.dtype} instead.",
     )
-    return vector_norm(input - other, p)
+    return vector_norm(apart, p)
 
 
 @dist.samples
@@ -201,4 +202,5 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 4)), make((4, 4)))
     for p in (0, 1, 3, math.inf):
         yield SampleInput(make((2, 3)), make((3,)), p)
+    yield SampleInput(make((3,), dtype=torch.int64), make((3,)))
     yield SampleInput(make(()), make(()))

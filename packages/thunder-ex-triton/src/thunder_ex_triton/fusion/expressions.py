@@ -105,6 +105,8 @@ def _convert(bsym: Any, a: str) -> str | None:
         a = f"{a}.to(tl.float32)"  # integers have no way of their own into half precision
     if source is dtypes.float32 and target is dtypes.bfloat16 and not interpreting():
         return f"rounded_to_bfloat16({a})"
+    if source is dtypes.float64 and compute_type(target) != _TYPES[target]:
+        a = f"{a}.to(tl.float32)"  # as torch does
     text = f"{a}.to({_TYPES[target]})"
     return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
 

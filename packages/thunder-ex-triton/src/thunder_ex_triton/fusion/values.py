@@ -154,7 +154,7 @@ class Writer:
             return self.named(f"tl.full((), {literal(filled)}, {kind})")
         if sym is prims.iota:
             place, step, start = index.dims()[0].expression, op.kwargs["step"], op.kwargs["start"]
-            return self.named(f"({_block(place)}.to({compute_type(x.dtype)}) * {step} + {start})")
+            return self.named(f"({_block(place)}.to(tl.int64) * {step} + {start}).to({compute_type(x.dtype)})")
         if sym is prims.flip:
             turned = [d % x.ndim for d in args[1]]
             moved = index.mapped(lambda i, e: f"({x.shape[i] - 1} - {e})" if i in turned else e, args[0].shape)

@@ -62,8 +62,8 @@ def register(registry: Any, executor: str) -> None:
     table = (
         ("rms_norm_forward", ltorch.rms_norm_forward, run.rms_norm_forward, _takes_rms, None),
         ("rms_norm_backward", ltorch.rms_norm_backward, run.rms_norm_backward, _takes_rms_backward, None),
-        ("layer_norm_forward", ltorch.layer_norm_forward, run.layer_norm_forward, _takes_layer, _pays_not),
-        ("layer_norm_backward", ltorch.layer_norm_backward, run.layer_norm_backward, _takes_layer_backward, None),
+        ("layer_norm_forward", ltorch.layer_norm_forward, run.layer_norm_forward, _takes_layer, None),
+        ("layer_norm_backward", ltorch.layer_norm_backward, run.layer_norm_backward, _takes_layer_backward, _pays_not),
     )
     for name, symbol, fn, takes, pays in table:
         op = registry.register_operator(f"cudnn_{name}", executor=executor, like=symbol, fn=fn)

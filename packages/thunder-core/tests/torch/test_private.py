@@ -32,23 +32,34 @@ def test_autocast_is_seen(asked):
     assert not asked()
 
 
+def thrice(x):
+    """What is called where `Twice` would be asked for what it does not have."""
+    return x * 3
+
+
 def test_a_function_is_applied_directly():
     x = torch.ones(3, requires_grad=True)
-    out = private.direct_apply(Twice)(x)
+    out = private.direct_apply(Twice, thrice)(x)
     out.sum().backward()
     assert torch.equal(out, x * 2)
     assert torch.equal(x.grad, torch.full((3,), 2.0))
 
 
-def test_within_transforms_of_torch_it_is_asked_as_ever():
-    apply = private.direct_apply(Twice)
-    with pytest.raises(RuntimeError, match="setup_context"):
-        torch.func.grad(lambda x: apply(x).sum())(torch.ones(3))
+def test_within_transforms_of_torch_it_is_the_other_function():
+    apply = private.direct_apply(Twice, thrice)
+    x = torch.ones(3)
+    assert torch.equal(torch.func.grad(lambda x: apply(x).sum())(x), torch.full((3,), 3.0))
+    assert torch.equal(torch.func.vmap(apply)(x), x * 3)
+    with torch.autograd.forward_ad.dual_level():
+        out = apply(torch.autograd.forward_ad.make_dual(x, x))
+        assert torch.equal(torch.autograd.forward_ad.unpack_dual(out).tangent, x * 3)
+    assert torch.equal(apply(x), x * 2)
 
 
 def test_without_an_apply_of_the_interpreter_the_function_is_asked(monkeypatch):
     monkeypatch.setattr(private, "types", types.SimpleNamespace(BuiltinFunctionType=type(None)))
-    assert private.direct_apply(Twice) == Twice.apply
+    x = torch.ones(3, requires_grad=True)
+    assert torch.equal(private.direct_apply(Twice, thrice)(x), x * 2)
 
 
 def test_guards_of_tensors():

@@ -16,7 +16,8 @@ def test_there_are_enough() -> None:
     assert len(MODELS) >= 30
     assert len({entry.name for entry in MODELS}) == len(MODELS)
     assert {entry.family for entry in MODELS} == {
-        "encoder", "decoder", "encoder-decoder", "mixture of experts", "state space", "vision", "audio"
+        "encoder", "decoder", "encoder-decoder", "mixture of experts", "state space", "vision", "audio",
+        "vision and language",
     }  # fmt: skip
 
 

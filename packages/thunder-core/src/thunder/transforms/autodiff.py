@@ -223,14 +223,13 @@ class JointTrace:
             own = self._own[sym] = _has_its_own_rule(sym, self.executors)
         if not own:
             raise Unlike
-        tracked, place = self.tracked, values.place
+        parts: Any = None
         if self._rule(bsym) is None:
-            parts = [self._likeness(part, values) for part in bsym.subsymbols]
-            # Beyond its parts it counts which of their values are its own.
-            own_names = [place.get(name, -2 if name in tracked else -1) for name in (*bsym.arg_names, *bsym.out_names)]
-            return sym, len(bsym.arg_names), tuple(own_names), tuple(parts)
+            parts = tuple([self._likeness(part, values) for part in bsym.subsymbols])
+        tracked = self.tracked
         return (
             sym,
+            parts,
             tuple([likeness(x, values, tracked) for x in bsym.args]),
             likeness(bsym.kwargs, values, tracked) if bsym.kwargs else None,
             likeness(bsym.output, values, tracked),

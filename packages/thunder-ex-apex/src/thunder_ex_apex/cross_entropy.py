@@ -28,6 +28,8 @@ FEWEST_CLASSES = 32
 MOST_LOGITS = 2**32
 # Below it the small kernels around apex's take longer to launch than it saves (docs/performance.md).
 LARGE = 300_000_000
+# The fewest classes that large losses were measured with: a block of threads takes one row, however short it is.
+MEASURED_CLASSES = 1000
 
 # What the operators take `ignore_index` to be where it is not given.
 IGNORED = -1
@@ -59,6 +61,8 @@ def takes(
 
 def pays(input: Any, *args: Any, **kwargs: Any) -> bool | str:
     """Where it is faster than torch."""
+    if input.shape[1] < MEASURED_CLASSES:
+        return f"was not measured to be faster than torch for fewer than {MEASURED_CLASSES} classes"
     size = input.shape[0] * input.shape[1] * input.dtype.bytes
     return size >= LARGE or f"torch is as fast for logits of less than {LARGE // 1_000_000} MB"
 

@@ -17,6 +17,7 @@ from thunder.core.errors import TracingError
 from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
+from thunder.frontend import kinds
 from thunder.frontend.disabled import RunsInPieces
 from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
@@ -134,7 +135,7 @@ def _run(
     """The native run. No handle of it outlives this function but those of the inputs."""
     leaves = [
         tracer.add_input(leaf, place.label, independent=independent)
-        if isinstance(leaf, torch.Tensor)
+        if kinds.is_tensor(leaf)
         else recorder.argument(place, leaf)
         for leaf, place in zip(arguments.leaves, arguments.places)
     ]

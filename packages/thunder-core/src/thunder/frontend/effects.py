@@ -140,6 +140,10 @@ def _new_container(cls: type) -> Any:
     return object.__new__(cls)
 
 
+def _new_mask(cls: Any, variant: Any, rows: int, columns: int) -> Any:
+    return cls(variant, rows, columns)
+
+
 def _new_tuple(cls: type, items: Any) -> Any:
     if cls is torch.Size:
         return cls(items)
@@ -161,7 +165,7 @@ def _print_make(bsym: BoundSymbol, context: Any) -> list[str]:
 make = Symbol("make", _no_meta, id="python.make", is_prim=True, printer=_print_make, tags=(OpTags.SIDE_EFFECT,))
 _OPERATORS = {
     fn.__name__.strip("_"): Symbol(fn.__name__.strip("_"), _no_meta, id=f"python.{fn.__name__}", is_prim=True, fn=fn)
-    for fn in (_new_object, _new_container, _new_tuple)
+    for fn in (_new_object, _new_container, _new_mask, _new_tuple)
 }
 
 
@@ -237,7 +241,7 @@ class Epilogue:
     # -- values -------------------------------------------------------------------------------------------------------
     def expression(self, x: Any) -> Any:
         """What a trace writes for a value: proxies stand in it for what is only known at the call."""
-        if isinstance(x, (torch.Tensor, SymbolicNumber)):
+        if isinstance(x, SymbolicNumber) or kinds.is_tensor(x):
             return self._tensor(x)
         kind = kinds.kind_of(x)
         if type(x) is torch.Size and any(isinstance(n, SymbolicNumber) for n in x):
@@ -252,6 +256,8 @@ class Epilogue:
         if id(x) in self._made:
             return self._made[id(x)]
         self._alive.append(x)
+        if kinds.says_a_mask(x):
+            return self._make(x, "new_mask", x.variant, self.expression(x.seq_len_q), self.expression(x.seq_len_kv))
         if kind == "container":
             return self._container(x)
         if isinstance(x, tuple):
@@ -374,4 +380,4 @@ def _is_plain(x: Any) -> bool:
         return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
     if kinds.is_handle(x) and x.given_attributes:
         return False
-    return isinstance(x, (torch.Tensor, SymbolicNumber)) or kind in (bool, int, float, str, type(None))
+    return isinstance(x, SymbolicNumber) or kinds.is_tensor(x) or kind in (bool, int, float, str, type(None))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from thunder.core.errors import TracingError
+from thunder.core.numbers import SymbolicNumber
 from thunder.core.state import state
 from thunder.frontend.checkpointing import checkpoint_traced
 from thunder.frontend.conversions import CONVERSIONS
@@ -172,6 +173,22 @@ def _flex_attention() -> list[tuple[Any, str, Any]]:
     return [(module, name, call)]
 
 
+def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
+    """`torch.nn.attention.bias.CausalBias`, made with sizes that are symbolic.
+
+    As a tensor it is as large as the mask that it says, with nothing in it. torch asks symbolic sizes for their values.
+    """
+    found: Any = sys.modules.get("torch.nn.attention.bias")
+    if found is None:
+        return []
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        symbolic = any(isinstance(x, SymbolicNumber) for x in (*args, *kwargs.values()))
+        return torch.Tensor.__new__(cls) if symbolic else torch.Tensor.__new__(cls, *args, **kwargs)
+
+    return [(found.CausalBias, "__new__", new)]
+
+
 def _initializers() -> list[tuple[Any, str, Any]]:
     """`trunc_normal_`, which draws again until it likes what it has drawn: torch runs it whole."""
     from thunder.frontend.special import truncated_normal
@@ -236,6 +253,7 @@ def replaced_entry_points() -> Iterator[None]:
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
     owners += _checkpointed() + number_checks() + _mask_detectors() + _flex_attention() + _initializers()
+    owners += _masks_of_unknown_size()
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

@@ -17,7 +17,7 @@ from thunder.core.proxies import AnyProxy, DictProxy, Proxy, TupleProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
-from thunder.frontend import guards
+from thunder.frontend import guards, kinds
 from thunder.frontend.messages import Message, message_of
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.reads import Check, Recorder
@@ -47,7 +47,7 @@ class Arguments:
     def read(self, recorder: Recorder) -> None:
         """Every argument is read, though a tensor only where it is used."""
         for leaf, place in zip(self.leaves, self.places):
-            if not isinstance(leaf, torch.Tensor):
+            if not kinds.is_tensor(leaf):
                 recorder.value(place, leaf)
 
 
@@ -197,7 +197,7 @@ class Prologue:
         leaves = _bind_leaves(self.trace, arguments, self.call)
         for leaf, proxy, place in zip(arguments.leaves, leaves, arguments.places):
             writer.bind(place, proxy)
-            if isinstance(leaf, torch.Tensor):
+            if kinds.is_tensor(leaf):
                 looked_at.add(leaf, proxy, place)
         return looked_at
 

@@ -17,6 +17,7 @@ import torch
 from thunder.core.errors import ThunderError, Undecided
 from thunder.core.numbers import specialized, undecided
 from thunder.frontend.handle import Handle
+from thunder.frontend.kinds import says_a_mask
 from thunder.torch.base import torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
@@ -40,6 +41,8 @@ def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Excepti
         return None
     if any(isinstance(x, (types.FunctionType, types.MethodType)) for x in (*args, *(kwargs or {}).values())):
         return None  # the user's code is not run on zeros: a loop until they are large would never end
+    if any(map(says_a_mask, (*args, *(kwargs or {}).values()))):
+        return None  # torch asks such a mask itself
     random = torch.default_generator.get_state()
     try:
         with DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():

@@ -17,11 +17,10 @@ import torch
 from thunder.core.errors import TracingError
 from thunder.core.numbers import undecided
 from thunder.core.proxies import TensorProxy
-from thunder.frontend import aliasing
+from thunder.frontend import aliasing, attention
 from thunder.frontend.conversions import convert_natively
 from thunder.frontend.handle import Handle
 from thunder.frontend.layout import check_view, meta_of
-from thunder.frontend.modes import attention_kernels, with_attention_kernels
 from thunder.frontend.opaque_symbols import DRAWS, RESULTS
 from thunder.frontend.reshaping import FORMS, reshape_in_place
 from thunder.frontend.tracer import Tracer, asked_by_torch
@@ -81,6 +80,7 @@ for _name, _what in (("__bool__", "a branch on it"), ("__int__", "int()"), ("__f
 for _fn in (torch.equal, torch.allclose, torch.is_nonzero):
     SPECIAL[_fn] = _asking("a comparison" if _fn is not torch.is_nonzero else "a branch on it")
 SPECIAL.update(HANDLERS)
+SPECIAL.update(attention.HANDLERS)
 
 
 # -- gradients' state -------------------------------------------------------------------------------------------------
@@ -439,30 +439,7 @@ def _truncated(original: Any) -> Any:
     return trunc_normal
 
 
-# -- attention by the kernels that the user chooses -------------------------------------------------------------------
-@_special(torch.nn.functional.scaled_dot_product_attention)
-def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    from thunder.frontend.opaque import call_opaque
-
-    kernels = attention_kernels()
-    if tracer.attention_kernels is None:
-        tracer.attention_kernels = tracer.kernels_around
-    if kernels == tracer.kernels_around:
-        return NotImplemented
-    return call_opaque(tracer, _attention_by(kernels), args, kwargs)
-
-
-@functools.cache
-def _attention_by(kernels: tuple[Any, ...]) -> Callable[..., Any]:
-    """Attention with a choice of kernels that the program makes itself."""
-
-    def attention_by_choice(*args: Any, **kwargs: Any) -> Any:
-        with with_attention_kernels(kernels):
-            return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
-
-    return attention_by_choice
-
-
+# -- normalization of each instance -----------------------------------------------------------------------------------
 @_special(torch.instance_norm)
 def _instance_norm(
     tracer: Tracer, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, use_input_stats: bool,

@@ -28,7 +28,7 @@ from thunder.core.state import SourceLine, state
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend import aliasing, modes
+from thunder.frontend import aliasing, kinds, modes
 from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import ABSENT, hush, resume
@@ -194,10 +194,14 @@ class Tracer:
         """Whether some size of a tensor that user code asks about is not known."""
         if type(x) is Handle:
             return any(type(n) is not int for n in x._value.shape)
+        if kinds.says_a_mask(x):
+            return any(isinstance(n, SymbolicNumber) for n in self.shape_of(x))
         return self.symbolic is not None and isinstance(x, torch.Tensor) and bool(self.symbolic.dims_of(x))
 
     def shape_of(self, x: Any) -> tuple[Any, ...]:
         """The shape of a tensor that user code asks about."""
+        if kinds.says_a_mask(x):
+            return int(x.variant), x.seq_len_q, x.seq_len_kv
         return self.handle_of(x)._value.shape
 
     def attribute_of(self, handle: Handle, name: str) -> Any:

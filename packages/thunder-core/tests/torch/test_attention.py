@@ -113,6 +113,29 @@ def test_broadcasting_and_empty(as_eager: Any, randn: Any) -> None:
     as_eager(lambda q, k, v: attention(q, k, v), randn(2, 3, 5, 8), randn(2, 3, 0, 8), randn(2, 3, 0, 8))
 
 
+def test_heads_of_the_query_go_along_too(as_eager: Any, randn: Any) -> None:
+    """One head of queries for several of keys and values."""
+    as_eager(lambda q, k, v: attention(q, k, v), randn(2, 1, 5, 8), randn(2, 3, 7, 8), randn(2, 3, 7, 8))
+
+
+@pytest.mark.parametrize("shape", [(), (7,)], ids=str)
+def test_masks_of_less_than_two_dimensions(as_eager: Any, randn: Any, shape: tuple[int, ...]) -> None:
+    """torch takes no kernel of its own for them."""
+    as_eager(lambda q, k, v, m: attention(q, k, v, m), *qkv(randn, 2, 3), randn(1, *shape)[0].detach().requires_grad_())
+
+
+@pytest.mark.parametrize("which", range(4), ids=["query", "key", "value", "gradient"])
+def test_rows_that_are_not_dense(as_eager: Any, randn: Any, which: int) -> None:
+    """torch's kernel for the CPU would read what lies between their elements."""
+    wide = [randn(*x.shape[:-1], 16) if i == which else x for i, x in enumerate(qkv(randn, 2, 3))]
+    as_eager(
+        lambda *xs: attention(*(x[..., ::2] if x.shape[-1] == 16 else x for x in xs)).mul(
+            1 if which < 3 else torch.ones(8, 5, dtype=torch.float64).mT
+        ),
+        *wide,
+    )
+
+
 def test_errors_name_what_is_wrong(randn: Any) -> None:
     """torch's texts where it has one, plainer words where it computes nonsense."""
     q, k, v = (x.detach() for x in qkv(randn, 2, 3))
@@ -123,3 +146,8 @@ def test_errors_name_what_is_wrong(randn: Any) -> None:
         jitted(q, k[..., :6, :], v)
     with pytest.raises(RuntimeError, match="query and key must have the same last dimension, but have 7 and 8"):
         jitted(q[..., :7], k, v)
+    with pytest.raises(RuntimeError, match=r"The size of tensor a \(3\) must match the size of tensor b \(2\)"):
+        jitted(q, k[:, :2], v[:, :2])
+    masked = thunder.jit(lambda q, k, v, m: attention(q, k, v, m))
+    with pytest.raises(RuntimeError, match=r"output with shape \[1, 3, 5, 7\] doesn't match the broadcast shape"):
+        masked(q[:1], k[:1], v[:1], randn(2, 3, 5, 7).detach())

@@ -21,7 +21,7 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import equal_shapes, specialized
+from thunder.core.numbers import equal_shapes, same_shape, specialized
 from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
@@ -77,6 +77,16 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, e
             all(heads) and heads[0] % heads[1] == 0 and heads[0] % heads[2] == 0,
             lambda: f"Number of heads in key and value must divide the number of heads in query, but there are {heads}",
         )
+    else:  # heads are shared where there is one only
+        clang.compute_broadcast_shape(query.shape[:-2], value.shape[:-2])
+        lead = clang.compute_broadcast_shape(query.shape[:-2], key.shape[:-2])
+        if attn_mask is not None:
+            scores = (*lead, query.shape[-2], key.shape[-2])
+            masked = clang.compute_broadcast_shape(scores, attn_mask.shape)
+            check(
+                same_shape(scores, masked),
+                lambda: f"output with shape {list(scores)} doesn't match the broadcast shape {list(masked)}",
+            )
 
 
 def _scale(query: Any, scale: float | None) -> float:
@@ -90,7 +100,7 @@ def _wide(x: Any) -> Any:
 
 def _for_heads(x: Any, query: Any) -> Any:
     """Keys or values with each head repeated for the query heads that share it."""
-    if x.ndim < 3 or query.ndim < 3 or x.shape[-3] in (1, query.shape[-3]):
+    if x.ndim < 3 or query.ndim < 3 or query.shape[-3] == 1 or x.shape[-3] in (1, query.shape[-3]):
         return x
     times = query.shape[-3] // x.shape[-3]
     spread = (*x.shape[:-2], times, *x.shape[-2:])
@@ -187,6 +197,8 @@ def _chosen_kernel(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: 
     """The number of the kernel that torch takes for these tensors, when their gradients are needed."""
     if query.device.type not in ("cpu", "cuda") or min(query.ndim, key.ndim, value.ndim) < 4:
         return _MATH
+    if attn_mask is not None and attn_mask.ndim < 2:
+        return _MATH
     if query.device.type == "cpu" and key.shape[:-3] != query.shape[:-3]:
         return _MATH
     _settle_sizes(query, key, value)
@@ -253,6 +265,10 @@ def attention_mask_grad(
 def _stepwise_rule(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float
 ) -> Any:
+    check(
+        attn_mask is None or not is_causal,
+        lambda: "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True",
+    )
     weights, _ = _weights(_scores(query, key, attn_mask, is_causal, scale))
     kept: Any = weights * (1.0 - dropout_p) if dropout_p else weights
     noise: Any = 1.0 - dropout_p

@@ -44,6 +44,11 @@ def _padded(x: torch.Tensor) -> torch.Tensor:
     return F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x
 
 
+def _dense_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """What kernels read: the CPU's takes other rows for dense ones, without a word."""
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
+
+
 def _no_random(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
     """What stands for seed and offset where nothing was drawn; no kernel reads it."""
     shape, kind = ((2,), torch.uint64) if kernel == "flash" else ((), torch.int64)
@@ -74,6 +79,7 @@ def _forward(
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
     """Result, sums, seed and offset."""
     _require(query, key, mask, causal, kernel)
+    query, key, value = _dense_rows(query, key, value)
     mask = _additive(mask, query)
     if query.device.type == "cpu":
         how = {"attn_mask": mask, "scale": scale}
@@ -98,6 +104,7 @@ def _backward(
     lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float, kernel: str,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     _require(query, key, mask, causal, kernel)
+    grad, query, key, value, out = _dense_rows(grad, query, key, value, out)
     mask = _additive(mask, query)
     if query.device.type == "cpu":
         how = {"attn_mask": mask, "scale": scale}

@@ -99,6 +99,26 @@ def test_layouts_in_backward_programs() -> None:
         torch.testing.assert_close(mine, right)
 
 
+def test_sizes_written_in_two_ways_are_one() -> None:
+    """A product of sizes that is expanded to the number that it is: guarded to be equal, and not spread like 1."""
+    f = lambda x: x.repeat(1, 2).flatten().int().expand(2, 48) * 2  # noqa: E731
+    jitted = thunder.jit(f, executors=["triton"], cache="symbolic values")
+    for shape in ((4, 6), (3, 8)):
+        x = torch.arange(24.0, device=DEVICE).view(shape)
+        torch.testing.assert_close(jitted(x), f(x))
+    assert thunder.examine.fusions(jitted)
+
+
+def test_constants_beside_tensors() -> None:
+    """A constant of a size that is unknown is compared and combined like any tensor."""
+    f = lambda x: (torch.full_like(x, 3).minimum(x.sign()), torch.ones_like(x).logical_and(x))  # noqa: E731
+    jitted = thunder.jit(f, executors=["triton"], cache="symbolic values")
+    for n in (3, 8):
+        x = make(n).detach()
+        torch.testing.assert_close(jitted(x), f(x))
+    assert thunder.examine.fusions(jitted)
+
+
 def test_sizes_become_symbolic_by_themselves() -> None:
     """When a size has changed twice."""
     jitted = thunder.jit(lambda x: F.gelu(x, approximate="tanh") * 2, executors=["triton"])

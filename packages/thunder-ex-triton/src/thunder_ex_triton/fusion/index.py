@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from thunder_ex_triton.fusion.sizes import hint_of
 from thunder_ex_triton.fusion.space import Unfit
 
 __all__ = ["Group", "Index", "address", "plus", "times"]
@@ -90,7 +91,10 @@ class Index:
         return Index(out)
 
     def of_broadcast(self, shape: Sequence[int], dimensions: Sequence[int]) -> Index:
-        """The index of what is broadcast to this shape, its dimensions becoming `dimensions`."""
+        """The index of what is broadcast to this shape, its dimensions becoming `dimensions`.
+
+        What is not of size 1 is as large here: programs are guarded so, where sizes are written in different ways.
+        """
         mine, full = self.shape, tuple(shape)
         # Where it is spread over whole groups of dimensions, the others need not be taken apart.
         kept, position = [], 0
@@ -99,17 +103,17 @@ class Index:
         for group in self.groups:
             here = range(position, position + len(group.dims))
             position += len(group.dims)
-            present = [d for d in here if d in by_dimension and by_dimension[d] == mine[d] and mine[d] != 1]
+            present = [d for d in here if d in by_dimension and hint_of(by_dimension[d]) != 1]
             missing = [d for d in here if mine[d] != 1 and d not in present]
             if present and missing:
                 whole = False
                 break
             if present:
-                kept.append(Group(group.expression, tuple(mine[d] for d in present)))
+                kept.append(Group(group.expression, tuple(by_dimension[d] for d in present)))
         if whole:
             return _with_ones(kept, full)
         single = self.dims()
-        return Index([single[d] if full[i] == mine[d] else Group("0", (full[i],)) for i, d in enumerate(dimensions)])
+        return Index([Group("0" if hint_of(n) == 1 else single[d].expression, (n,)) for n, d in zip(full, dimensions)])
 
     def mapped(self, change: Callable[[int, str], str], shape: Sequence[int]) -> Index:
         """The index whose dimension `i` is `change(i, expression)`, in a tensor of that shape."""
@@ -154,6 +158,8 @@ def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
             dims, current = [], next(left, None)
     if dims:
         out.append(Group("0", tuple(dims)))
+    if current is not None:
+        raise Unfit("has sizes that may be others")
     return Index(out)
 
 

@@ -14,6 +14,7 @@ from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.expressions import POINTWISE
+from thunder_ex_triton.fusion.sizes import hint_of
 
 __all__ = ["contiguous", "dense", "layouts", "packed"]
 
@@ -72,7 +73,7 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
     if sym is prims.broadcast_in_dim:
         out = [0] * p.ndim
         for i, d in enumerate(op.args[2]):
-            out[d] = strides[i] if a.shape[i] == p.shape[d] else 0
+            out[d] = strides[i] if hint_of(a.shape[i]) == hint_of(p.shape[d]) else 0
         return tuple(out)
     if sym is prims.slice:
         steps = op.args[3] if len(op.args) > 3 and op.args[3] is not None else [1] * p.ndim

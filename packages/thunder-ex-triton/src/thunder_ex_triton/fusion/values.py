@@ -147,11 +147,11 @@ class Writer:
             moved = index.mapped(lambda i, e: _moved(e, args[1][i], steps[i]), args[0].shape)
             return self.value(args[0], moved, guard)
         if sym is prims.full:
-            kind = compute_type(x.dtype)
+            kind, single = compute_type(x.dtype), "(1, 1)" if self.space.reduces else "(1,)"
             if isinstance(args[1], Size):
-                return self.named(f"tl.full((), {args[1]}, {kind})")
+                return self.named(f"tl.full({single}, {args[1]}, {kind})")
             filled = bool(args[1]) if kind == "tl.int1" else args[1] if "float" in kind else int(args[1])
-            return self.named(f"tl.full((), {literal(filled)}, {kind})")
+            return self.named(f"tl.full({single}, {literal(filled)}, {kind})")
         if sym is prims.iota:
             place, step, start = index.dims()[0].expression, op.kwargs["step"], op.kwargs["start"]
             return self.named(f"({_block(place)}.to(tl.int64) * {step} + {start}).to({compute_type(x.dtype)})")

@@ -218,6 +218,64 @@ def test_gradients_that_nobody_wants_are_not_computed() -> None:
     close([x.grad, w.grad], [expected[0], 2 * expected[1]])
 
 
+def test_torch_is_not_asked_about_every_leaf_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch says by raising that it was asked for a leaf's gradient: in the next pass it does so for one."""
+    from thunder.frontend import autograd
+
+    raised: list[None] = []
+    executes = autograd.executes
+
+    def counted(node: Any) -> bool:
+        try:
+            return executes(node)
+        except RuntimeError:
+            raised.append(None)
+            raise
+
+    monkeypatch.setattr(autograd, "executes", counted)
+    x, w, v = leaves((100, 100), (100, 100), (100, 100))
+
+    def f(x: Any, w: Any, v: Any) -> Any:
+        return ((x @ w) * v).sin()
+
+    jitted = thunder.jit(f)
+
+    def check(*wanted: torch.Tensor) -> tuple[int, int]:
+        """How many matrix products backward had, and how often torch raised."""
+        raised.clear()
+        found = torch.autograd.grad(jitted(x, w, v).sum(), wanted)
+        close(found, torch.autograd.grad(f(x, w, v).sum(), wanted))
+        return operations(jitted).count("matmul"), len(raised)
+
+    assert check(x, w, v) == (2, 3)
+    assert [check(x, w, v) for _ in range(3)] == [(2, 1)] * 3
+    products = [check(w)[0] for _ in range(3)]
+    assert products[-1] == 1
+    assert check(x, v)[0] == 1
+    assert check(x, v) == (1, 1)
+    assert check(x, w)[0] == 2
+    assert check(x, w)[0] == 2
+    jitted(x, w, v).sum().backward()
+    expected = torch.autograd.grad(f(x, w, v).sum(), (x, w, v))
+    close([x.grad, w.grad, v.grad], list(expected))
+    jitted(x, w, v).sum().backward(inputs=[v])
+    close(v.grad, 2 * expected[2])
+
+
+def test_gradients_that_come_together_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one operation gives them all, nothing is gained by leaving one out."""
+    from thunder.frontend import autograd
+
+    def refused(node: Any) -> bool:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(autograd, "executes", refused)
+    inputs = leaves(*[(1, 2, 64, 64)] * 3)
+    jitted = thunder.jit(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    found = torch.autograd.grad(jitted(*inputs).sum(), inputs[0])
+    close(found, torch.autograd.grad(F.scaled_dot_product_attention(*inputs, is_causal=True).sum(), inputs[0]))
+
+
 def test_gradients_asked_for_one_by_one() -> None:
     """Of many inputs: there is not a program for each."""
     inputs = leaves(*[(40, 60)] * 20)

@@ -77,6 +77,16 @@ def test_a_backward_program_for_what_is_wanted() -> None:
     assert len(operations(first)) < len(operations(whole))
 
 
+def test_whether_less_is_computed_for_less() -> None:
+    """Not where all gradients come from the same operations, or from views of what these gave."""
+    assert split(several, 2).takes_less_for_less()
+    assert split(lambda a, b: prims.mul(a, b), 2).takes_less_for_less()
+    assert not split(lambda a, b: prims.sin(prims.add(a, b)), 2).takes_less_for_less()
+    assert not split(
+        lambda a, b: prims.add(prims.transpose(a, (1, 0)), prims.transpose(b, (1, 0))), 2
+    ).takes_less_for_less()
+
+
 def test_how_they_read() -> None:
     """What is saved stands above forward's return, with bytes; backward takes it in a list, which it empties."""
     program = split(lambda a, b: prims.mul(prims.sin(a), b), 2)

@@ -71,7 +71,8 @@ class Differentiable:
         self._native: Callable[..., Any] | None = None
         self._lay_out(*self.traces[-1].output)
         # Asking which gradients are wanted takes time itself.
-        self.prunes = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= WORTH_ASKING
+        worth = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= WORTH_ASKING
+        self.prunes = worth and split.takes_less_for_less()
         found = stages_of(split.forward, split.wrt) if guarded and self.prunes else [[]]
         self.stages = Stages(found, self.wanted, to_torch_device(split.wrt[0].device)) if len(found) > 1 else None
         program = self.traces[-1].python_callable(decorators=False)
@@ -299,18 +300,43 @@ def _refusing(found: Sequence[Any], error: ThunderError, sources: Sequence[Any])
     return [None if g is None else next(wrapped) for g in found]
 
 
-def _executed(edges: Sequence[Any]) -> list[bool]:
-    """Which of the inputs that these edges lead to the backward pass that runs takes a gradient for."""
-    found: list[bool] = []
-    for node, _ in edges:
-        try:
-            found.append(node is not None and executes(node))
-        except RuntimeError:  # an input for which torch.autograd.grad was asked itself
-            found.append(True)
-            continue
-        if len(found) == 1 and found[0] and type(node).__name__ == "AccumulateGrad":
-            return [True] * len(edges)  # it was not torch.autograd.grad: all leaves are reached
-    return found
+def _asked(node: Any) -> bool | None:
+    """Whether the backward pass that runs reaches a node; None for a leaf that `torch.autograd.grad` is asked for."""
+    try:
+        return node is not None and executes(node)
+    except RuntimeError:
+        return None
+
+
+class _Executed:
+    """Which of the inputs that edges lead to the backward pass that runs takes a gradient for.
+
+    Of a leaf that is asked for torch says so by raising, which takes longer than launching a kernel. So where it did
+    for several, the next pass asks about one of them, in turns, and about what was not wanted: if nothing is other than
+    it was, all is taken to be so. That may be a gradient more than is wanted, never one less.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[list[bool | None], list[int]] | None = None  # the answers, and where torch raised
+        self._turn = 0
+
+    def __call__(self, edges: Sequence[Any]) -> list[bool]:
+        if self._last is not None:
+            answers, leaves = self._last
+            self._turn += 1
+            again = leaves[self._turn % len(leaves)]
+            if all(
+                a == _asked(node) for i, (a, (node, _)) in enumerate(zip(answers, edges)) if a is not None or i == again
+            ):
+                return [a is not False for a in answers]
+        answers = []
+        for node, _ in edges:
+            answers.append(_asked(node))
+            if answers == [True] and type(node).__name__ == "AccumulateGrad":
+                return [True] * len(edges)  # it was not torch.autograd.grad: all leaves are reached
+        leaves = [i for i, a in enumerate(answers) if a is None]
+        self._last = (answers, leaves) if len(leaves) > 1 else None
+        return [a is not False for a in answers]
 
 
 def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
@@ -357,7 +383,7 @@ def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., An
 def _begin(d: Differentiable) -> Begin:
     """What finds the gradients of a backward pass."""
     arriving, wanted, stages, numbers = d.arriving, d.wanted, d.stages, d.numbers
-    asks, everything = d.prunes or not d.guarded, (True,) * len(wanted)
+    asks, everything, executed = d.prunes or not d.guarded, (True,) * len(wanted), _Executed()
     # What arrived and was wanted last, and what that came to.
     known: tuple[Key, Key, Callable[..., Any]] | None = None
 
@@ -372,10 +398,10 @@ def _begin(d: Differentiable) -> Begin:
         if not d.prunes:
             wants = [True] * len(wanted)
         elif stages is not None:
-            wants = _executed(stages.edges(ctx))
+            wants = executed(stages.edges(ctx))
         else:
             edges = ctx.next_functions
-            wants = _executed([edges[i] for i in d.edges])
+            wants = executed([edges[i] for i in d.edges])
         if not d.guarded:
             needs = ctx.needs_input_grad
             wants = [want and needs[i] for want, i in zip(wants, wanted)]

@@ -16,6 +16,8 @@ and ends with `return (output, saved)`. Backward is `(saved, *gradients) -> [gra
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +114,22 @@ class Split:
                 out.signature = ", ".join([holder, *[p.name for p in cotangents]])
                 out.bound_symbols.insert(0, BoundSymbol(prims.unpack_saved, (holder,), {}, tuple(saved)))
         return out
+
+    def takes_less_for_less(self) -> bool:
+        """Whether some operation is for the gradients of some of `wrt` only, so that it falls away if they do."""
+        trace, _ = self._whole
+        needed: dict[str, int] = {}  # for which gradients, as bits
+        for i, g in enumerate(trace.output):
+            if isinstance(g, Proxy):
+                needed[g.name] = needed.get(g.name, 0) | 1 << i
+        everything = functools.reduce(operator.or_, needed.values(), 0)
+        for op in reversed(trace.bound_symbols):
+            some = functools.reduce(operator.or_, [needed.get(name, 0) for name in op.out_names], 0)
+            if some not in (0, everything) and OpTags.VIEW_OP not in op.sym.tags:
+                return True
+            for name in op.arg_names:
+                needed[name] = needed.get(name, 0) | some
+        return False
 
     def saved_as(self, p: Proxy) -> Proxy:
         """The value that is saved for one that backward reads: itself, or a copy where its memory is written to."""

@@ -19,7 +19,14 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend.messages import Message, said, shown
 from thunder.frontend.snapshots import class_attributes, dict_type
-from thunder.torch.private import any_autocast, current_device, function_modes, tensor_guards
+from thunder.torch.private import (
+    any_autocast,
+    current_device,
+    deterministic,
+    function_modes,
+    matmul_precision,
+    tensor_guards,
+)
 
 __all__ = ["GuardFailed", "TensorCheck", "condition_of", "guard", "same_contents", "same_value", "state_checks"]
 
@@ -64,15 +71,15 @@ def state_checks() -> list[tuple[str, tuple[Any, ...], Message]]:
         ("current_device()", "!=", (current_device(),), "the default device"),
         ("function_modes()", "!=", (function_modes(),), "the number of torch function modes"),
         (
-            "torch.are_deterministic_algorithms_enabled()",
+            "deterministic()",
             "is not",
-            (torch.are_deterministic_algorithms_enabled(),),
+            (deterministic(),),
             "the choice of deterministic algorithms",
         ),
         (
-            "torch.get_float32_matmul_precision()",
+            "matmul_precision()",
             "!=",
-            (torch.get_float32_matmul_precision(),),
+            (matmul_precision(),),
             "the precision of products",
         ),
     ]
@@ -155,6 +162,8 @@ _HELPERS = {
     "current_device": current_device,
     "any_autocast": any_autocast,
     "function_modes": function_modes,
+    "deterministic": deterministic,
+    "matmul_precision": matmul_precision,
 }
 
 

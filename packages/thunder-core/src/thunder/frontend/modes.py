@@ -15,7 +15,13 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from thunder.torch.private import attention_order, function_modes, functorch_active, set_attention_order
+from thunder.torch.private import (
+    attention_order,
+    function_modes,
+    functorch_active,
+    kernels_enabled,
+    set_attention_order,
+)
 
 __all__ = ["attention_kernels", "is_state", "mode_around", "with_attention_kernels"]
 
@@ -69,14 +75,12 @@ def mode_around() -> tuple[str, str] | None:
 
 def attention_kernels() -> tuple[Any, ...]:
     """Which kernels `torch.nn.attention.sdpa_kernel` has left to attention, and in which order they are asked."""
-    cuda = torch.backends.cuda
-    enabled = (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
-    return (*enabled, *attention_order())
+    flash, efficient, math, cudnn = kernels_enabled
+    found = (flash(), efficient(), math(), cudnn(), *attention_order())
+    return _KERNELS.setdefault(found, found)  # the same object: guards need not look into it
+
+
+_KERNELS: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
 
 @contextmanager

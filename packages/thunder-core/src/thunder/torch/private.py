@@ -77,9 +77,14 @@ def swap_contents(a: torch.Tensor, b: torch.Tensor) -> None:
     swap(a, b)
 
 
-def attention_order() -> Sequence[int]:
-    """In which order attention's kernels are asked; nothing where torch does not say."""
-    return getattr(torch._C, "_get_sdp_priority_order", tuple)()  # type: ignore[no-any-return]
+# Whether attention may take each of its kernels, as `torch.backends.cuda` tells in Python.
+kernels_enabled: tuple[Callable[[], bool], ...] = tuple(
+    getattr(torch._C, f"_get_{kernel}_sdp_enabled", getattr(torch.backends.cuda, f"{kernel}_sdp_enabled"))
+    for kernel in ("flash", "mem_efficient", "math", "cudnn")
+)
+
+# In which order attention's kernels are asked; nothing where torch does not say.
+attention_order: Callable[[], Sequence[int]] = getattr(torch._C, "_get_sdp_priority_order", tuple)
 
 
 def set_attention_order(order: Sequence[int]) -> None:
@@ -101,6 +106,15 @@ def _never() -> bool:
 
 # Whether autocast is on for any device: torch asks them all at once.
 any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _any_autocast)
+
+
+# What torch tells through functions in Python, which take several times as long.
+deterministic: Callable[[], bool] = getattr(
+    torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
+)
+matmul_precision: Callable[[], str] = getattr(
+    torch._C, "_get_float32_matmul_precision", torch.get_float32_matmul_precision
+)
 
 
 def _function_modes() -> int:

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thunder.core.numbers import converted, equal_shapes, index, same_number, same_shape
+from thunder.core.numbers import bounds, converted, equal_shapes, index, same_number, same_shape
 from thunder.core.proxies import NumberProxy
 from thunder.core.symbol import map_proxies, proxies_in
 from thunder.core.symbolic import SymbolicFloat, SymbolicInt, Symbols, Undecided, symbols_of
@@ -52,7 +52,35 @@ def test_arithmetic_simplifies() -> None:
     assert (2**3 * a).text() == "s0 * 8" and (a**2).text() == "s0 * s0"
     assert (a / 2).text() == "s0 / 2" and isinstance(a / 2, SymbolicFloat)
     assert a * b == b * a and a + b - a == b
+    assert (-(-(a * b + a - b) // (b + 1))).text() == "s0"
+    assert ((a * b + a - 1) // (b + 1)).text() == "s0 - 1" and ((a * b + a) % (b + 1)) == 0
     assert not texts(symbols)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 2), st.integers(0, 2)), max_size=4), st.integers(-3, 3),
+       st.integers(-2, 2), st.integers(1, 3))  # fmt: skip
+def test_division_is_that_of_numbers(terms: list[tuple[int, int, int]], of_a: int, of_b: int, rest: int) -> None:
+    """Quotients, remainders and what bounds say of polynomials, for whatever they may be."""
+
+    def made(a: Any, b: Any) -> tuple[Any, Any]:
+        divisor = of_a * a + of_b * b + rest
+        return sum((c * a**i * b**j for c, i, j in terms), 0), divisor
+
+    symbols = fresh()
+    a, b = symbols.size(4), symbols.size(6)
+    x, divisor = made(a, b)
+    if not isinstance(x, SymbolicInt) or not isinstance(divisor, SymbolicInt) or not divisor.hint:
+        return
+    quotient, remainder = x // divisor, x % divisor
+    low, high = bounds(x.poly, symbols.atoms)
+    for n, m in itertools.product((2, 3, 4, 7), (2, 5, 6)):
+        numbers = {a.proxy.name: n, b.proxy.name: m}
+        value, by = made(n, m)
+        assert (low is None or low <= value) and (high is None or value <= high)
+        if by:
+            for found, expected in ((quotient, value // by), (remainder, value % by)):
+                got = found.substitute(lambda p: numbers[p.name]) if isinstance(found, SymbolicInt) else found
+                assert got == expected
 
 
 def test_what_bounds_decide_needs_no_constraint() -> None:
@@ -60,6 +88,7 @@ def test_what_bounds_decide_needs_no_constraint() -> None:
     a, b = symbols.size(4), symbols.size(6)
     assert a != 1 and a > 0 and a * b > 3 and a <= a * b and a * b != a and a * (b - 1) != 1 and -a < 0
     assert 2 * a != 2 * b + 1
+    assert b < a * b + a and a * b - a - b > -1 and a * b >= a + b
     assert not texts(symbols)
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import thunder
-from thunder.core.errors import ThunderError, TracingError
+from thunder.core.errors import TracingError
 from thunder.core.transforms import grad
 
 WEIGHT = torch.linspace(1, 2, 4, dtype=torch.float64).requires_grad_()
@@ -164,8 +164,56 @@ def test_gradients_of_random_numbers() -> None:
             second = torch.autograd.grad((first[0] * first[1]).sum(), (x, w))
             results.append((plain, first, second, torch.rand(2)))
         torch.testing.assert_close(results[1], results[0])
-    with pytest.raises(ThunderError, match="draw random numbers"):
-        thunder.jvp(thunder.jit(by(torch.cond)), (x.detach(), w.detach()), (torch.ones_like(x), torch.ones_like(w)))
+
+
+def noisy(x: Any) -> Any:
+    """One way, with random numbers."""
+    return F.dropout(x, 0.5).sin() * torch.rand_like(x) * WEIGHT.detach()
+
+
+def noisier(x: Any) -> Any:
+    """The other, which draws more."""
+    return (x * torch.randn(5, dtype=x.dtype).sum()).exp() + torch.rand_like(x)
+
+
+TRANSFORMED: dict[str, Callable[[Any, Any], Any]] = {
+    "tangents": lambda f, x: thunder.jvp(f, (x,), (x.cos(),)),
+    "second tangents": lambda f, x: thunder.jvp(lambda y: thunder.jvp(f, (y,), (y.cos(),)), (x,), (x.exp(),)),
+    "tangents of gradients": lambda f, x: thunder.jvp(thunder.grad(lambda y: f(y).square().sum()), (x,), (x.cos(),)),
+    "gradients of tangents": lambda f, x: thunder.grad(lambda y: thunder.jvp(f, (y,), (y.cos(),))[1].sum())(x),
+    "a batch that draws once": lambda f, x: thunder.vmap(f, randomness="same")(x.expand(1, 4)),
+    "gradients of a batch": lambda f, x: thunder.vmap(thunder.grad(lambda y: f(y).sum()), randomness="same")(x[None]),
+    "jacobian": lambda f, x: thunder.jacfwd(f, randomness="same")(x),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_transforms_of_random_numbers(name: str, sign: float) -> None:
+    """Each of the two draws as often as it would by itself, whatever is asked of it."""
+    x, flag = torch.linspace(0.1, 0.9, 4, dtype=torch.float64), torch.tensor(sign)
+    run, found = TRANSFORMED[name], []
+    for fn in (lambda y: torch.cond(flag > 0, noisy, noisier, (y,)), noisy if sign > 0 else noisier):
+        torch.manual_seed(0)
+        found.append((run(fn, x), torch.rand(1)))
+    torch.testing.assert_close(*found)
+
+
+def test_batches_of_random_numbers() -> None:
+    """Where all examples choose the same, only that draws; else both, since examples may differ."""
+    x = torch.rand(3, 4, dtype=torch.float64) + 0.5
+    for sign in (1, -1):
+        torch.manual_seed(0)
+        together = lambda y, s: torch.cond(s > 0, noisy, noisier, (y,))  # noqa: E731
+        found = thunder.vmap(together, (0, None), randomness="same")(x, torch.tensor(sign)), torch.rand(1)
+        torch.manual_seed(0)
+        expected = thunder.vmap(noisy if sign > 0 else noisier, randomness="same")(x), torch.rand(1)
+        torch.testing.assert_close(found, expected)
+    mixed = x * torch.tensor([[1.0], [-1.0], [1.0]])
+    apart = thunder.vmap(lambda y: torch.cond(y.sum() > 0, noisy, noisier, (y,)), randomness="different")(mixed)
+    assert apart[0].lt(2).all() and apart[1].gt(0).all() and apart.isfinite().all()
+    with pytest.raises(RuntimeError, match="called random operation cond while in randomness error mode"):
+        thunder.vmap(lambda y: torch.cond(y.sum() > 0, noisy, noisier, (y,)))(mixed)
 
 
 def test_random_numbers_of_a_generator_in_a_checkpoint() -> None:

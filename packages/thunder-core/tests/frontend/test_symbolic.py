@@ -362,6 +362,26 @@ def test_gradients_that_are_asked_for_later() -> None:
     assert thunder.cache_misses(jitted) == 1
 
 
+@pytest.mark.parametrize("fn", [
+    lambda x, y: torch.diagonal_scatter(x.sin(), y.cos()).square().exp(),
+    lambda x, y: torch.diagonal_scatter(x.sin(), y[1:].cos(), -1).exp() * x.diagonal().sum(),
+    lambda x, y: (z := x.sin(), z.diagonal().mul_(y.cos()), z @ z)[-1],
+    lambda x, y: torch.diag_embed(y.sin()) @ x.tril().cos() + y.diag(),
+])  # fmt: skip
+def test_second_gradients_of_diagonals(fn: Any) -> None:
+    """Which are asked for when the guards are written: nothing may be assumed any more."""
+    jitted = symbolic(fn)
+    for n in (3, 4, 6, 5):
+        results = []
+        for run in (jitted, fn):
+            torch.manual_seed(n)
+            x, y = rand(n, n).double().detach().requires_grad_(), rand(n).double().detach().requires_grad_()
+            first = torch.autograd.grad(run(x, y).square().sum(), [x, y], create_graph=True)
+            results.append(torch.autograd.grad(sum(g.sin().sum() for g in first), [x, y]))
+        torch.testing.assert_close(*results)
+    assert thunder.cache_misses(jitted) == 1
+
+
 def test_gradients_of_large_programs_that_are_asked_for_later() -> None:
     """So large that it is asked which gradients are wanted: sizes among the inputs have no edge in torch's graph."""
 

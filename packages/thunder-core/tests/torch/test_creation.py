@@ -14,6 +14,8 @@ CALLS = {
     "sizes": lambda x: (torch.zeros(2, 3), torch.ones((2,)), torch.zeros([]), torch.ones(()), torch.zeros(size=(2,))),
     "torch.Size": lambda x: (torch.zeros(x.shape), torch.ones(*x.shape), torch.full(x.size(), 2.0)),
     "fill values": lambda x: (torch.full((2,), True), torch.full([2], 1j), torch.full((2,), 3), torch.full((2,), 2.5)),
+    "negative zeros": lambda x: (torch.full((2,), -0.0).reciprocal(), torch.full_like(x, -0.0).reciprocal(),
+                                 torch.full((2,), complex(1, -0.0)).imag.reciprocal()),
     "arange": lambda x: (
         torch.arange(5), torch.arange(0), torch.arange(0, 5), torch.arange(1, 6, 2), torch.arange(0.0, 1, 0.3),
         torch.arange(end=4), torch.arange(start=1, end=4), torch.arange(0, 10, step=3), torch.arange(5, 0, -2),

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import thunder
 from thunder.core import devices, dtypes, prims
@@ -272,25 +274,249 @@ def test_the_first_error_is_told() -> None:
         assert _summary(error) == "ValueError: the cause"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu() -> None:
-    """Forward and backward, with random numbers, kept results and parameters that move."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Dropout(0.2), torch.nn.Linear(32, 8))
-    model.cuda()
-    fast = thunder.jit(model, transforms=[CUDAGraphTransform()], executors=["torch"])  # which draws torch's numbers
+# -- programs on a GPU, or where there is none with graphs that are played ---------------------------------------------
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where programs are captured."""
+    if torch.cuda.is_available():
+        return "cuda"
+    monkeypatch.setattr("thunder.transforms.cuda_graphs._GPU", "cpu")
+    Played(monkeypatch)
+    return "cpu"
+
+
+def captured(fn: Any, **options: Any) -> Any:
+    """`fn` with CUDA graphs; its executor draws the random numbers that torch does."""
+    return thunder.jit(fn, transforms=[CUDAGraphTransform()], executors=["torch"], **options)
+
+
+def captures(fn: Any) -> int:
+    """How many graphs were captured in the forward program, and that none failed."""
+    traces = [thunder.last_traces(fn)[-1], *(thunder.last_backward_traces(fn) or [])[-1:]]
+    regions = [op.sym.fn for t in traces for op in t.bound_symbols if isinstance(op.sym.fn, CapturedRegion)]
+    assert regions and not any(r.failed for r in regions)
+    return sum(r.captures for r in regions)
+
+
+def test_kept_results(device: str) -> None:
+    """Forward and backward; earlier results stay what they were."""
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)).to(device)
+    fast = captured(model)
     kept = []
-    for i in range(6):
-        x = torch.randn(4, 16, device="cuda")
-        torch.manual_seed(i)
-        found = fast(x)
-        torch.manual_seed(i)
-        expected = model(x)
-        torch.testing.assert_close(found, expected)
+    for _ in range(6):
+        x = torch.randn(4, 16, device=device)
+        found, expected = fast(x), model(x)
         gradient = torch.randn_like(found)
         ours = torch.autograd.grad(found, list(model.parameters()), gradient)
         theirs = torch.autograd.grad(expected, list(model.parameters()), gradient)
-        torch.testing.assert_close(ours, theirs)
-        kept.append((found, expected))
-    for found, expected in kept:
+        kept.append((found, expected, ours, theirs))
+    for found, expected, ours, theirs in kept:
         torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(ours, theirs)
+    assert captures(fast) >= 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="numbers that are drawn while a graph is played")
+def test_random_numbers() -> None:
+    """Are torch's, whatever was drawn between two calls, and repeat with the generator's state."""
+    fast = captured(lambda x: F.dropout(x.sin(), 0.3).cos() + torch.rand_like(x))
+    x = torch.randn(64, 16, device="cuda")
+    for i in range(5):
+        results = []
+        for run in (fast, lambda x: F.dropout(x.sin(), 0.3).cos() + torch.rand_like(x)):
+            torch.manual_seed(i)
+            first = run(x)
+            between = torch.rand(i + 1, device="cuda")
+            results.append((first, between, run(x), torch.rand(3, device="cuda")))
+        torch.testing.assert_close(*results, rtol=0, atol=0)
+    assert captures(fast) == 1
+
+
+def test_backward_twice(device: str) -> None:
+    """`retain_graph`, and gradients of gradients."""
+    fn = lambda x, w: ((x @ w).sin() @ w).tanh()  # noqa: E731
+    fast = captured(fn)
+    w = torch.randn(5, 5, device=device, dtype=torch.float64, requires_grad=True)
+    for _ in range(4):
+        x = torch.randn(3, 5, device=device, dtype=torch.float64, requires_grad=True)
+        found: list[Any] = []
+        for run in (fast, fn):
+            out = run(x, w)
+            first = torch.autograd.grad(out.sum(), [x, w], retain_graph=True)
+            again = torch.autograd.grad(out.sum(), [x, w], retain_graph=True)
+            created = torch.autograd.grad(out.square().sum(), [x, w], create_graph=True)
+            second = torch.autograd.grad(sum(g.square().sum() for g in created), [x, w])
+            found.append((first, again, created, second))
+        torch.testing.assert_close(*found)
+
+
+def test_parameters_that_are_replaced(device: str) -> None:
+    """By others, by writes to them, by a state dict, by other data."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4)).to(device)
+    fast = captured(model)
+    x = torch.randn(2, 4, device=device)
+    state = {name: torch.randn_like(p) for name, p in model.state_dict().items()}
+    first: Any = model[0]
+    for i in range(12):
+        if i == 3:
+            first.weight = torch.nn.Parameter(torch.randn(4, 4, device=device))
+        if i == 5:
+            model.load_state_dict(state)
+        if i == 7:
+            first.weight.data = torch.randn(4, 4, device=device)
+        if i == 9:
+            first.weight.data = torch.randn(4, 4, device=device).t()
+        torch.testing.assert_close(fast(x), model(x))
+        for ours, theirs in zip(
+            torch.autograd.grad(fast(x).sum(), list(model.parameters())),
+            torch.autograd.grad(model(x).sum(), list(model.parameters())),
+        ):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_accumulating(device: str) -> None:
+    """Gradients add up in memory that graphs do not know of; a hook sees each."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).to(device)
+    twin, seen = copy.deepcopy(model), []
+    model[0].weight.register_hook(lambda g: seen.append(g.clone()))
+    fast = captured(model)
+    for i in range(6):
+        x = torch.randn(3, 4, device=device)
+        fast(x).pow(2).sum().backward()
+        twin(x).pow(2).sum().backward()
+        for p, q in zip(model.parameters(), twin.parameters()):
+            torch.testing.assert_close(p.grad, q.grad)
+        if i == 3:
+            model.zero_grad(set_to_none=False)
+            twin.zero_grad()
+    assert len(seen) == 6
+
+
+def test_what_is_returned_of_inputs(device: str) -> None:
+    """Inputs, views of inputs and of results, the same result twice, nothing."""
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        z = (x * 2 + y).sin().cos()
+        return z, z[0], x, x.t(), {"z": z, "none": None, "sum": z.sum(), "empty": z[:0]}
+
+    fast = captured(fn)
+    for i in range(5):
+        x, y = torch.randn(3, 3, device=device), torch.randn(3, 3, device=device)
+        x = x.t() if i % 2 else x
+        z, first, same, turned, more = fast(x, y)
+        torch.testing.assert_close((z, first, same, turned, more), fn(x, y))
+        assert same is x and more["z"] is z and turned.data_ptr() == x.data_ptr()
+        z.add_(1)
+        torch.testing.assert_close(first, z[0])
+
+
+def test_writes(device: str) -> None:
+    """To arguments, and to what the graph reads."""
+
+    def fn(cache: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        y = (x.sin() * 2).cos()
+        cache.mul_(0.5).add_(y)
+        return (cache.exp() + y).tanh()
+
+    fast = captured(fn)
+    ours, theirs = torch.zeros(4, device=device), torch.zeros(4, device=device)
+    for _ in range(6):
+        x = torch.randn(4, device=device)
+        torch.testing.assert_close(fast(ours, x), fn(theirs, x))
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_one_tensor_twice(device: str) -> None:
+    """Arguments that were one tensor, overlap, or are broadcast."""
+    fn = lambda a, b: (a * b + a).sin() * b  # noqa: E731
+    fast = captured(fn)
+    base = torch.randn(8, device=device)
+    pairs = [(base[:4], base[4:]), (base[:4], base[:4]), (base[:4], base[2:6]), (base[:1].expand(4), base[::2])]
+    for _ in range(3):
+        for a, b in pairs:
+            torch.testing.assert_close(fast(a, b), fn(a, b))
+
+
+def test_an_early_wait(device: str) -> None:
+    """What waits for the device is between two stretches."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin().cos()
+        rows = y.sum(1).gt(0).nonzero().squeeze(1)
+        return (y[rows].exp() * 2).sum() + y.tanh().sum()
+
+    fast = captured(fn)
+    for _ in range(4):
+        x = torch.randn(6, 3, device=device)
+        torch.testing.assert_close(fast(x), fn(x))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_streams_and_threads() -> None:
+    """Launches of other streams and threads wait for each other's memory."""
+    fn = lambda x, w: ((x @ w).sin() @ w).cos() @ w  # noqa: E731
+    fast = captured(fn)
+    w = torch.randn(256, 256, device="cuda") / 16
+    wrong: list[Any] = []
+
+    def work(stream: Any) -> None:
+        with torch.cuda.stream(stream):
+            for _ in range(20):
+                x = torch.randn(256, 256, device="cuda")
+                found, expected = fast(x, w), fn(x, w)
+                if not torch.allclose(found, expected, atol=1e-4):
+                    wrong.append((found - expected).abs().max())
+            stream.synchronize()
+
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for stream in streams:
+        work(stream)
+    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_inside_the_users_capture() -> None:
+    """A jitted function is a part of the user's own graph."""
+    fast = captured(lambda x: x.sin().cos() * 2)
+    x = torch.randn(4, device="cuda")
+    for _ in range(3):
+        fast(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = fast(x)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        torch.testing.assert_close(out, x.sin().cos() * 2)
+    torch.testing.assert_close(fast(x), x.sin().cos() * 2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_mixed_precision() -> None:
+    """autocast, a GradScaler, and an optimizer that steps on the scaled gradients."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).cuda()
+    twin = copy.deepcopy(model)
+    fast = captured(model)
+    results = []
+    for run, m in ((fast, model), (twin, twin)):
+        torch.manual_seed(1)
+        scaler, optimizer = torch.amp.GradScaler("cuda"), torch.optim.AdamW(m.parameters(), 1e-2)
+        for _ in range(8):
+            x = torch.randn(16, 32, device="cuda")
+            with torch.autocast("cuda", torch.float16):
+                loss = run(x).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        results.append(loss.detach())
+    torch.testing.assert_close(*results, rtol=1e-2, atol=1e-3)

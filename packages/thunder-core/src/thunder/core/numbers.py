@@ -132,7 +132,9 @@ def always(left: Any, relation: str, right: Any) -> bool | None:
 
 def greater(a: Any, b: Any) -> Any:
     """The greater of two integers, where only running the program may tell which that is."""
-    return a.at_least(b) if isinstance(a, SymbolicNumber) else b.at_least(a)  # type: ignore[attr-defined]
+    if isinstance(a, SymbolicNumber):
+        return a.at_least(b)  # type: ignore[attr-defined]
+    return b.at_least(a) if isinstance(b, SymbolicNumber) else max(a, b)  # type: ignore[attr-defined]
 
 
 def same_number(a: Any, b: Any) -> bool:
@@ -232,23 +234,26 @@ def constant(poly: Poly) -> int | None:
 
 
 def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
-    """`q, r` with a == q * b + r: what of `a` is a multiple of `b` term by term, or as a whole, and the rest."""
-    if len(b) == 1:
-        ((divisor, factor),) = b.items()
-        q: Poly = {}
-        r: Poly = {}
-        for monomial, coefficient in a.items():
-            rest = _without(monomial, divisor)
-            if rest is None or coefficient % factor:
-                r[monomial] = coefficient
-            else:
-                q[rest] = coefficient // factor
-        return q, r
-    lead = next(iter(b))
-    factor = a.get(lead, 0) // b[lead]
-    if factor and add(a, b, -factor) == {}:
-        return {(): factor}, {}
-    return {}, a
+    """`q, r` with a == q * b + r: polynomial division by the term of `b` of the highest degree."""
+    lead = max(b, key=_order)
+    factor = b[lead]
+    q: Poly = {}
+    r: Poly = {}
+    left = dict(a)
+    while left:
+        monomial = max(left, key=_order)
+        rest, coefficient = _without(monomial, lead), left[monomial]
+        if rest is None or coefficient % factor:
+            r[monomial] = left.pop(monomial)
+            continue
+        q[rest] = coefficient // factor
+        left = add(left, multiply({rest: q[rest]}, b), -1)  # of what is left all is of a lower order
+    return q, r
+
+
+def _order(monomial: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """By degree first: an order that products keep."""
+    return len(monomial), monomial
 
 
 def _without(monomial: tuple[int, ...], divisor: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -261,18 +266,22 @@ def _without(monomial: tuple[int, ...], divisor: tuple[int, ...]) -> tuple[int, 
 
 
 def replace(poly: Poly, known: Mapping[int, Poly]) -> Poly:
+    """A polynomial with polynomials in the place of some of its atoms, and of those in these."""
+    while any(atom in known for monomial in poly for atom in monomial):
+        poly = replace_each(poly, known)
+    return poly
+
+
+def replace_each(poly: Poly, by: Mapping[int, Poly]) -> Poly:
     """A polynomial with polynomials in the place of some of its atoms."""
-    while True:
-        if not any(atom in known for monomial in poly for atom in monomial):
-            return poly
-        out: Poly = {}
-        for monomial, coefficient in poly.items():
-            term: Poly = {tuple(a for a in monomial if a not in known): coefficient}
-            for atom in monomial:
-                if atom in known:
-                    term = multiply(term, known[atom])
-            out = add(out, term)
-        poly = out
+    out: Poly = {}
+    for monomial, coefficient in poly.items():
+        term: Poly = {tuple(a for a in monomial if a not in by): coefficient}
+        for atom in monomial:
+            if atom in by:
+                term = multiply(term, by[atom])
+        out = add(out, term)
+    return out
 
 
 Interval = tuple["int | None", "int | None"]  # None: no bound is known
@@ -297,6 +306,9 @@ def _ends(a: Interval) -> tuple[float, float]:
 def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
     """The least and the greatest that a polynomial can be, as far as is known."""
     low, high = _interval(poly, atoms)
+    if (low is None or high is None) and any(len(m) > 1 for m in poly):
+        least, most = _interval_above(poly, atoms)
+        low, high = least if low is None else low, most if high is None else high
     if low is None:
         relaxed, scale = _without_quotients(poly, atoms, upper=False)
         found = _interval(relaxed, atoms)[0] if scale else None
@@ -341,6 +353,20 @@ def _interval(poly: Poly, atoms: list[Atom]) -> Interval:
     for i in shared:
         total = _product((atoms[i].low, atoms[i].high), total)
     return _sum(total, (constant_term, constant_term))
+
+
+def _interval_above(poly: Poly, atoms: list[Atom]) -> Interval:
+    """The same, of what each atom has above the least it can be: nothing, or anything.
+
+    Where terms of one sign are left, `n - m * n` say, they cannot be on the other side of what the least makes.
+    """
+    least = {i: atoms[i].low for monomial in poly for i in monomial}
+    if None in least.values():
+        return None, None
+    above = replace_each(poly, {i: {(i,): 1, (): low} if low else {(i,): 1} for i, low in least.items() if low})
+    signs = {c > 0 for monomial, c in above.items() if monomial}
+    here = above.get((), 0)
+    return here if signs <= {True} else None, here if signs <= {False} else None
 
 
 def _shared_atoms(monomials: list[tuple[int, ...]]) -> tuple[int, ...]:

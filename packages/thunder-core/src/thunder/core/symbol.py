@@ -107,6 +107,8 @@ class Symbol:
         self.batch_rule: Callable[..., Any] | None = None
         # `(call, JointTrace) -> forward operations, backward operations`, where one program cannot say both.
         self.joint_rule: Callable[..., Any] | None = None
+        # `(call, Forward)`: records the operation together with what gives its tangents, where these are one operation.
+        self.joint_jvp_rule: Callable[..., Any] | None = None
         self.sample_generator: Callable[..., Iterator[Any]] | None = None
         self.error_generator: Callable[..., Iterator[Any]] | None = None
         self.view_scatter_rule: Callable[..., Any] | None = None

@@ -184,9 +184,14 @@ class Symbols:
     def known_at_most_zero(self, poly: Poly) -> bool | None:
         """Whether `poly <= 0`, where that is known of all calls."""
         low, high = self._bounds(poly)
-        if high is not None and high <= 0:
+        if (high is not None and high <= 0) or self.never_above_zero(poly):
             return True
         return False if low is not None and low > 0 else None
+
+    def never_above_zero(self, poly: Poly) -> bool:
+        """Whether `poly <= 0` whatever only running tells, by bounds or by what was assumed."""
+        high = numbers.bounds(poly, self.atoms)[1]
+        return (high is not None and high <= 0) or ("<=", key_of_poly(poly)) in self._constraints
 
     def known_zero(self, poly: Poly) -> bool | None:
         """Whether `poly == 0`, where that is known of all calls."""

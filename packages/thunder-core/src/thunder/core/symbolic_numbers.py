@@ -191,9 +191,23 @@ def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
         least, most = (0 if low is not None and low >= 0 and _is_positive(symbols, b) else None), None
     if least is not None and least == most:
         return symbols.make(numbers.add(q, {(): least} if least else {}))
+    if type(b) is not int and (small := _small_quotient(symbols, r, poly_of(b))) is not None:
+        return symbols.make(numbers.add(q, {(): small} if small else {}))
     hint = None if _hint(rest) is None or _hint(b) is None else _hint(rest) // _hint(b)
     atom = symbols.operation("//", (rest, b), hint, least, most)
     return symbols.make(numbers.add(q, atom.poly))
+
+
+def _small_quotient(symbols: Symbols, a: Poly, b: Poly) -> int | None:
+    """`a // b` where it is known to be 0 or -1: where 0 <= a < b, or -b <= a < 0."""
+    low, high = numbers.bounds(a, symbols.atoms)
+    if low is not None and low >= 0:
+        most = numbers.bounds(numbers.add(a, b, -1), symbols.atoms)[1]
+        return 0 if most is not None and most < 0 else None
+    if high is not None and high < 0:
+        least = numbers.bounds(numbers.add(a, b), symbols.atoms)[0]
+        return -1 if least is not None and least >= 0 else None
+    return None
 
 
 def _is_positive(symbols: Symbols, b: Any) -> bool:
@@ -304,10 +318,9 @@ def _compare_integers(symbols: Symbols, a: Any, relation: str, b: Any) -> bool:
 def _one_of_two(kind: str, symbols: Symbols, a: Any, b: Any) -> Any:
     """The greater or the smaller of two integers, whichever the program is run with."""
     (low, high), (low_b, high_b) = (numbers.bounds(poly_of(x), symbols.atoms) for x in (a, b))
-    least, most = numbers.bounds(numbers.add(poly_of(b), poly_of(a), -1), symbols.atoms)
-    if least is not None and least >= 0:
+    if symbols.never_above_zero(numbers.add(poly_of(a), poly_of(b), -1)):
         return b if kind == "max" else a
-    if most is not None and most <= 0:
+    if symbols.never_above_zero(numbers.add(poly_of(b), poly_of(a), -1)):
         return a if kind == "max" else b
     fn = max if kind == "max" else min
     lows, highs = [x for x in (low, low_b) if x is not None], [x for x in (high, high_b) if x is not None]

@@ -16,10 +16,11 @@ import torch
 import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
-from thunder.core.errors import TracingError, UnsupportedError
+from thunder.core.errors import TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.numbers import same_shape
 from thunder.core.prims import get_grad, put_grad
+from thunder.core.prims.autodiff import zeros_of
 from thunder.core.printer import PrintContext, bound_symbol_lines, call_line
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state, tracectx
@@ -34,6 +35,7 @@ from thunder.transforms.batching import Batch
 from thunder.transforms.checkpoint import Source, exchanged, random_sources, states_of
 from thunder.transforms.cse import cse
 from thunder.transforms.dce import dce, has_effect
+from thunder.transforms.forward import Forward
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
@@ -132,35 +134,87 @@ def _differentiated_with_draws(bsym: BoundSymbol, joint: JointTrace) -> tuple[li
 cond_with_draws.joint_rule = _differentiated_with_draws
 
 
-@cond_with_draws.jvp
-def _(t: Any, output: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
-    raise UnsupportedError(
-        "jvp of torch.cond of functions that draw random numbers (dropout): draw them before, and give them as operands"
-    )
+def _moving(bsym: BoundSymbol, forward: Forward) -> None:
+    """The same choice between programs that give results and how these move, so that each draws once."""
+    pred, true, false, *operands = bsym.args
+    tangents = [forward.tangent(p) if isinstance(p, TensorProxy) else None for p in operands]
+    moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
+    branches = [_with_tangents(branch, moving) for branch in (true, false)]
+    out = [p for p in bsym.output if is_inexact_dtype(p.dtype)]
+    found = [TensorProxy(like=p) for p in out]
+    args = (pred, *branches, *operands, *[tangents[i] for i in moving])
+    trace = state.trace
+    assert trace is not None
+    trace.record(BoundSymbol(bsym.sym, args, {}, (*bsym.output, *found), source=bsym.source))
+    forward.tangents.update({p.name: tangent for p, tangent in zip(out, found)})
 
 
-@cond.batch
-def _(b: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
-    # Examples may differ in which one they choose: both are computed.
-    one, other = (_over_batch(b, branch, operands) for branch in (true, false))
-
-    def chosen(x: Any, y: Any) -> Any:
-        which = ltorch.reshape(b.expand(pred), (b.size, *[1] * (x.ndim - 1)))
-        return ltorch.where(ltorch.to(which, torch.bool), x, y)
-
-    return tuple([chosen(x, y) for x, y in zip(one, other)])
+cond.joint_jvp_rule = cond_with_draws.joint_jvp_rule = _moving
 
 
-@cond_with_draws.batch
-def _(b: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
-    raise UnsupportedError("vmap over torch.cond of functions that draw random numbers: draw them before")
+def _with_tangents(branch: Branch, moving: Sequence[int]) -> Branch:
+    """The program that also takes tangents of some operands, and gives those of its results."""
+    out = branch.trace.derive()
+    with tracectx(out), set_langctx("torch"):
+        given: Any = [branch.trace.args[i] for i in moving]
+        arriving = {p.name: TensorProxy(like=p, name=out.add_name(f"t_{p.name}")) for p in given}
+        forward = Forward(arriving)
+        forward.push([op for op in branch.trace.bound_symbols if op.sym is not prims.python_return])
+        results: list[Any] = [forward.value(p) for p in branch.trace.output]
+        tangents = [forward.tangent(p) for p in results]
+        pairs = [(p, t) for p, t in zip(results, tangents) if is_inexact_dtype(p.dtype)]
+        moved = [zeros_of(p) if t is None else t for p, t in pairs]
+        out.args = [*branch.trace.args, *arriving.values()]
+        out.output = _of_their_own([*results, *moved], out.args)
+        prims.python_return(out.output)
+    return Branch(out, branch.executors)
 
 
-def _over_batch(b: Any, branch: Branch, operands: Sequence[Any]) -> list[Any]:
-    inner = Batch(b.size, b.randomness, anew=True)
-    for p, value in zip(branch.trace.args, operands):
+def _batch_of(sym: Symbol) -> Callable[..., Any]:
+    def rule(b: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+        if pred not in b:
+            return sym(pred, *[_over_batch(b, branch, operands) for branch in (true, false)], *operands)
+        # Examples may differ in which one they choose: both are computed.
+        one, other = (_each_example(b, branch, operands) for branch in (true, false))
+
+        def chosen(x: Any, y: Any) -> Any:
+            which = ltorch.reshape(pred, (b.size, *[1] * (x.ndim - 1)))
+            return ltorch.where(ltorch.to(which, torch.bool), x, y)
+
+        return tuple([chosen(x, y) for x, y in zip(one, other)])
+
+    return rule
+
+
+cond.batch(_batch_of(cond))
+cond_with_draws.batch(_batch_of(cond_with_draws))
+
+
+def _over_batch(b: Batch, branch: Branch, operands: Sequence[Any]) -> Branch:
+    """The program for all examples, of operands that are batches or not."""
+    out = branch.trace.derive()
+    with tracectx(out), set_langctx("torch"):
+        out.args = [
+            TensorProxy(like=p, name=out.add_name(f"{p.name}_batch")) if p in b else one
+            for one, p in zip(branch.trace.args, operands)
+        ]
+        inner = Batch(b.size, b.randomness)
+        out.output = _of_their_own(_results_over_batch(inner, b, branch, operands, out.args), out.args)
+        prims.python_return(out.output)
+    return Branch(out, branch.executors)
+
+
+def _each_example(b: Batch, branch: Branch, operands: Sequence[Any]) -> list[Any]:
+    """What the program gives for all examples, recorded where the choice is."""
+    return _results_over_batch(Batch(b.size, b.randomness, anew=True), b, branch, operands, operands)
+
+
+def _results_over_batch(
+    inner: Batch, b: Batch, branch: Branch, operands: Sequence[Any], values: Sequence[Any]
+) -> list[Any]:
+    for p, given, value in zip(branch.trace.args, operands, values):
         inner.env[p.name] = value
-        if value in b:
+        if given in b:
             inner.add(value)
     inner.run([op for op in branch.trace.bound_symbols if op.sym is not prims.python_return])
     return [inner.batched(p) for p in branch.trace.output]

@@ -121,8 +121,9 @@ def _extremum(name: str, input: Any, dim: Any, keepdim: bool, ends: tuple[Any, A
 def _extremum_vjp(g: Any, out: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     if dim is None:
         mask = (input == out) | (ltorch.isnan(input) & ltorch.isnan(out))
-        # Unlike amax's, what is not the largest gets nothing of a gradient that is NaN.
-        return ltorch.where(mask, _shared_by_equals(g, mask, None, False, input), 0.0)
+        shared = _shared_by_equals(g, mask, None, False, input)
+        # On the CPU, unlike amax's, what is not the largest gets nothing of a gradient that is NaN.
+        return ltorch.where(mask, shared, 0.0) if input.device.type == "cpu" else shared
     if isinstance(dim, TensorProxy):
         return _of_two_vjp(g, out, input, dim)
     return _selected(g[0], out[1], input, dim, keepdim)

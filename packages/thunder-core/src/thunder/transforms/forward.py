@@ -96,7 +96,9 @@ class Forward:
         rule = jvp_rule(op)
         source, state.source = state.source, op.source
         try:
-            if rule is not None:
+            if rule is None and op.sym.joint_jvp_rule is not None:
+                op.sym.joint_jvp_rule(op, self)
+            elif rule is not None:
                 trace.record(op)
                 self._apply(rule, op)
             elif op.sym.joint_rule is None and grad_rule(op) is not None:

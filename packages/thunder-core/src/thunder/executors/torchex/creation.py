@@ -11,11 +11,14 @@ import torch
 from thunder.core import prims
 from thunder.executors.torchex.base import torch_impl
 
+# What memory without a bit set stands for: no -0.0.
+_ZEROS = frozenset(map(repr, (0, 0.0, 0j, False)))
+
 
 @torch_impl(prims.full)
 def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """A tensor filled with one value."""
-    if fill_value == 0:
+    if fill_value == 0 and repr(fill_value) in _ZEROS:
         return torch.zeros(tuple(shape), device=device, dtype=dtype)
     return torch.full(tuple(shape), fill_value, device=device, dtype=dtype)
 

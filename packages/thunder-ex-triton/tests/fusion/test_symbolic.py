@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
-from thunder_ex_triton.fusion import region
+from thunder_ex_triton.fusion import region, symbolic
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -136,3 +136,21 @@ def test_rows_longer_than_a_tile() -> None:
         x = make(2, n).detach()
         torch.testing.assert_close(jitted(x), f(x))
     assert thunder.cache_misses(jitted) == 1
+
+
+def test_kernels_are_compiled_while_the_program_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call takes what another thread has begun, for the sizes that were traced."""
+    begun: list[Any] = []
+    monkeypatch.setattr(symbolic, "interpreting", lambda: False)
+    monkeypatch.setattr(region.Program, "compiled_ahead", lambda self, dtypes: begun.append((self, dtypes)) or self)
+    called: list[Any] = []
+    call = region.Program.__call__
+    monkeypatch.setattr(region.Program, "__call__", lambda self, *inputs: called.append(self) or call(self, *inputs))
+    f = lambda x: (x * x.shape[0]).sum(-1) * 2 + x.shape[1]  # noqa: E731
+    jitted = thunder.jit(f, executors=["triton"], cache="symbolic values")
+    for n in (5, 8):
+        x = torch.randn(n, 7, device=DEVICE)
+        torch.testing.assert_close(jitted(x), f(x))
+    ((program, dtypes),) = begun
+    assert called[0] is program and called[1] is not program
+    assert dtypes == [torch.float32]

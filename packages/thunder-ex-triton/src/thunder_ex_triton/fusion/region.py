@@ -124,14 +124,20 @@ class FusedRegion:
         """Begins to compile it for contiguous inputs, in another thread."""
         strides = tuple(contiguous(p.shape) for p in self.inputs)
         if not interpreting():
-            self._begun[strides] = _compilers().submit(self._compiled_for, strides, ahead=True)
+            self._begin(strides, lambda: self._compiled_for(strides))
 
-    def _compile(self, strides: tuple[tuple[int, ...], ...]) -> Program:
-        begun = self._begun.pop(strides, None)
+    def _begin(self, key: Any, write: Callable[[], Program]) -> None:
+        """Begins to compile the program that `write` makes, in another thread; `_compile` gives it for this key."""
+        dtypes = [to_torch_dtype(p.dtype) for p in self.inputs]
+        self._begun[key] = _compilers().submit(lambda: write().compiled_ahead(dtypes))
+
+    def _compile(self, key: Any) -> Program:
+        """The program for inputs of this kind: the one that was begun, where it is the same kind."""
+        begun = self._begun.pop(key, None)
         for other in self._begun.values():
             other.cancel()  # its inputs lie otherwise than was guessed
         self._begun.clear()
-        return self._compiled_for(strides) if begun is None else begun.result()
+        return self._compiled_for(key) if begun is None else begun.result()
 
     def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[Launch], int]:
         """Its kernels and how they are launched, and how many programs leave sums of columns behind."""
@@ -140,13 +146,10 @@ class FusedRegion:
         module = load(module_text([k.text for k in sources]))
         return launches_of(module, sources, self.space, given, processors(self.outputs[0].device))
 
-    def _compiled_for(self, strides: Sequence[Sequence[int]], *, ahead: bool = False) -> Program:
-        launches, partial = self._launches(strides)
+    def _compiled_for(self, key: Any) -> Program:
+        launches, partial = self._launches(key)
         device = to_torch_device(self.outputs[0].device)
-        compiled = Program(self, device, launches, partial, self.output_strides(strides))
-        if ahead:
-            compiled.compile_ahead([to_torch_dtype(p.dtype) for p in self.inputs])
-        return compiled
+        return Program(self, device, launches, partial, self.output_strides(key))
 
 
 class Program:
@@ -215,12 +218,13 @@ class Program:
             self.compiled = compiled
         return tuple(made[: len(self.outputs)])
 
-    def compile_ahead(self, inputs: Sequence[torch.dtype]) -> None:
-        """Compiles the kernels for aligned addresses without launching them."""
+    def compiled_ahead(self, inputs: Sequence[torch.dtype]) -> Program:
+        """It, its kernels compiled for aligned addresses without a launch."""
         dtypes = [*inputs, *(dtype for _, _, dtype in (*self.outputs, *self.scratch))]
         with torch.cuda.device(self.device):
             for kernel, grid, places, numbers, warps in self.steps:
                 kernel.compile_ahead(grid, tuple([dtypes[i] for i in places]), numbers, warps)
+        return self
 
 
 def processors(device: Any) -> int:

@@ -29,6 +29,7 @@ from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launch
 from thunder_ex_triton.fusion.sizes import Sizes
 from thunder_ex_triton.fusion.source import KernelSource, module_text
 from thunder_ex_triton.fusion.space import Space, Unfit, is_long
+from thunder_ex_triton.machine import interpreting
 
 __all__ = ["SymbolicRegion"]
 
@@ -55,7 +56,7 @@ class SymbolicRegion(FusedRegion):
         super().__init__(name, [sizes.operation(op) for op in operations], tensors, results, packed)
         self.original, self.results = list(operations), tuple(outputs)
         try:
-            self._launched(self._as_traced())
+            self._traced = self._launched(self._as_traced())
         except LookupError:
             raise Unfit("has a size that does not follow from its inputs") from None
 
@@ -66,7 +67,7 @@ class SymbolicRegion(FusedRegion):
             if len(self._programs) >= _MOST:
                 self._programs.clear()
             try:
-                found = self._programs[key] = self._made(key)
+                found = self._programs[key] = self._compile(key)
             except Unfit:  # what kernels cannot do with these sizes
                 return self._by_torch()(*inputs)
         return found(*[x for x in inputs if isinstance(x, torch.Tensor)])
@@ -82,12 +83,14 @@ class SymbolicRegion(FusedRegion):
         return claim(trace, [torch_executor], name="Region").python_callable()
 
     def prepare(self) -> None:
-        """Its kernels are compiled at the first call."""
+        """Begins to compile it, in another thread, for the sizes of the call that was traced and contiguous inputs."""
+        if not interpreting():
+            self._begin(self._as_traced(), functools.partial(self._program, *self._traced))
 
     @property
     def source(self) -> str:
         """Its kernels as a program for the sizes of the call that was traced."""
-        launches, partial, value, strides = self._launched(self._as_traced())
+        launches, partial, value, strides = self._traced
         inputs = [self._concrete(p, value) for p in self.inputs]
         outputs = [(self._concrete(p, value), s) for p, s in zip(self.outputs, strides)]
         rows, columns = value(self.space.rows), value(self.space.columns)
@@ -97,7 +100,7 @@ class SymbolicRegion(FusedRegion):
         )
         return program(self.name, size, self.original, inputs, outputs, launches, (partial, columns))
 
-    def _as_traced(self) -> list[Any]:
+    def _as_traced(self) -> tuple[Any, ...]:
         """A key of the call that was traced, with contiguous inputs."""
         key: list[Any] = []
         for p in self.given:
@@ -106,14 +109,16 @@ class SymbolicRegion(FusedRegion):
             else:
                 shape = known_shape(p)
                 key.append((shape, contiguous(shape)))
-        return key
+        return tuple(key)
 
     def _concrete(self, p: TensorProxy, value: Any) -> TensorProxy:
         return TensorProxy(p.name, like=p, shape=tuple(map(value, p.shape)))
 
-    def _made(self, key: Sequence[Any]) -> Program:
-        """The program for inputs of these sizes and strides."""
-        launches, partial, value, strides = self._launched(key)
+    def _compiled_for(self, key: Sequence[Any]) -> Program:
+        return self._program(*self._launched(key))
+
+    def _program(self, launches: list[Launch], partial: int, value: Any, strides: Sequence[tuple[int, ...]]) -> Program:
+        """The program for sizes that are known: what each is, is told by `value`."""
         there: Any = SimpleNamespace(
             name=self.name,
             inputs=[self._concrete(p, value) for p in self.inputs],

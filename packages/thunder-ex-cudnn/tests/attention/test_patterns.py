@@ -163,6 +163,33 @@ def test_a_triangle_in_the_other_corner(executor: Any, cudnn: Any) -> None:
     torch.testing.assert_close(out, f(q, k, v), atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(3, 8), (8, 8), (8, 3)])
+@pytest.mark.parametrize("kind", ["causal_upper_left", "causal_lower_right"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_causal_biases(kind: str, rows: int, columns: int, inside: bool, executor: Any, cudnn: Any) -> None:
+    """Those of torch.nn.attention.bias are the kernels' own triangles, where these have them."""
+    cudnn.refuses = True
+    make = getattr(pytest.importorskip("torch.nn.attention.bias"), kind)
+    outside = make(rows, columns)
+
+    def f(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, make(rows, columns) if inside else outside)
+
+    q, k, v, _ = tensors()
+    q, k, v = (x[:, :, :n].detach().requires_grad_() for x, n in ((q, rows), (k, columns), (v, columns)))
+    jitted = thunder.jit(f, executors=[executor])
+    out = jitted(q, k, v)
+    corner = rows == columns or kind == "causal_upper_left"
+    said = "None, 'top-left', 0.25)" if corner else "None, 'bottom-right', 0.25)" if rows < columns else ", None, 0.25)"
+    assert said in forward_of(jitted)
+    g = torch.randn_like(out)
+    expected = f(q, k, v)
+    for a, b in zip(
+        (out, *torch.autograd.grad(out, (q, k, v), g)), (expected, *torch.autograd.grad(expected, (q, k, v), g))
+    ):
+        torch.testing.assert_close(a, b, atol=3e-2, rtol=2e-2)
+
+
 def _returned(q: Any, k: Any, v: Any, m: Any) -> Any:
     w = torch.softmax(q @ k.mT, -1)
     return w @ v, w

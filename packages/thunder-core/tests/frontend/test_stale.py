@@ -867,6 +867,27 @@ def test_chance_and_clocks() -> None:
     assert "random" in never_cached(lambda x: x * float(numpy.random.rand()))
 
 
+class Compiled:
+    """Its instances have modules, the class has a descriptor in that place: so are functions that Cython compiles."""
+
+    __module__ = property(lambda self: "numpy.random")  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.scale
+
+
+COMPILED = Compiled()
+
+
+def test_a_class_without_the_name_of_a_module() -> None:
+    watched = Watched(lambda x: COMPILED(x))
+    COMPILED.scale = 3.0
+    watched.changed()
+
+
 def test_sharp_edges_refuse_it() -> None:
     jitted = thunder.jit(lambda x: x * random.random(), sharp_edges="error")
     with pytest.raises(RuntimeError, match="random"):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import thunder
 from thunder.tests.running import to_primitives
+from thunder.torch.private import ATTENTION_ADDS_A_BATCH
 
 attention = F.scaled_dot_product_attention
 
@@ -55,6 +56,25 @@ def test_masks(as_eager: Any, randn: Any) -> None:
     as_eager(lambda q, k, v, m: attention(q, k, v, m), *inputs, randn(5, 7))
     as_eager(lambda q, k, v, m: attention(q, k, v, m), *inputs, randn(2, 1, 1, 7))
     as_eager(lambda q, k, v, m: attention(q, k, v, m), *[x[0] for x in inputs], randn(3, 5, 7))
+
+
+@pytest.mark.parametrize(
+    "shape", [(7,), (5, 7), (1, 5, 7), (3, 5, 7), *[(1, 1, 5, 7)] * ATTENTION_ADDS_A_BATCH], ids=str
+)
+def test_masks_of_any_dimensions_without_a_batch(as_eager: Any, randn: Any, shape: tuple[int, ...]) -> None:
+    """With one of four the result has three dimensions where torch adds one for the batch, and takes that one off."""
+    as_eager(lambda q, k, v, m: attention(q, k, v, m), *qkv(randn, 3), randn(*shape).detach())
+    as_eager(lambda q, k, v, m: attention(q, k, v, m), *qkv(randn, 3), randn(*shape).detach() > 0)
+
+
+@pytest.mark.parametrize("how", [{}, {"is_causal": True}], ids=["plain", "causal"])
+def test_torchs_kernel_without_a_batch(as_eager: Any, randn: Any, how: dict[str, Any]) -> None:
+    """It is taken where torch takes it: since 2.14."""
+    fused = ATTENTION_ADDS_A_BATCH
+    jitted = as_eager(lambda q, k, v: attention(q, k, v, **how), *qkv(randn, 3, dtype=torch.bfloat16), exactly=fused)
+    assert ("attention_forward" in operations(thunder.last_traces(jitted)[-1])) is fused
+    query, key, value = qkv(randn, 4)
+    as_eager(lambda *args: attention(*args, enable_gqa=True, **how), query, key[:2], value[:2])
 
 
 def test_a_masks_gradient_is_computed_when_asked(randn: Any) -> None:
@@ -111,6 +131,9 @@ def test_broadcasting_and_empty(as_eager: Any, randn: Any) -> None:
     as_eager(lambda q, k, v: attention(q, k, v), randn(2, 3, 5, 8), randn(1, 3, 7, 8), randn(2, 1, 7, 8))
     as_eager(lambda q, k, v: attention(q, k, v), randn(2, 3, 0, 8), randn(2, 3, 7, 8), randn(2, 3, 7, 8))
     as_eager(lambda q, k, v: attention(q, k, v), randn(2, 3, 5, 8), randn(2, 3, 0, 8), randn(2, 3, 0, 8))
+    as_eager(lambda q, k, v: attention(q, k, v), randn(2, 1, 5, 8), randn(2, 3, 7, 8), randn(2, 3, 7, 8))
+    as_eager(lambda q, k, v: attention(q, k, v), randn(1, 5, 8), randn(3, 7, 8), randn(3, 7, 8))
+    as_eager(lambda q, k, v: attention(q, k, v), randn(0, 5, 8), randn(0, 7, 8), randn(0, 7, 8))
 
 
 def test_heads_of_the_query_go_along_too(as_eager: Any, randn: Any) -> None:

@@ -219,7 +219,7 @@ class Functions(Classes):
     def _attributes_of(self, place: Place, value: Any, chain: tuple[str, ...], code: CodeType) -> None:
         """The attributes that code reads of a module or class by name."""
         for name in chain:
-            if type(value).__module__.startswith("torch.backends"):  # settings, computed when they are read
+            if kinds.module_of(type(value)).startswith("torch.backends"):  # settings, computed when they are read
                 place, value = place.attribute(name), getattr(value, name, ABSENT)
                 if kinds.kind_of(value) in ("plain", "identity"):
                     self.value(place, value)
@@ -239,8 +239,8 @@ class Functions(Classes):
                 self.value(place, value)
                 if is_state(owner, name):
                     self._state(place, value)
-            elif isinstance(value, type) and kinds.is_of_today(value.__module__, name) is not None:
-                self._refuse(kinds.is_of_today(value.__module__, name) or "")
+            elif isinstance(value, type) and kinds.is_of_today(kinds.module_of(value), name) is not None:
+                self._refuse(kinds.is_of_today(kinds.module_of(value), name) or "")
                 return
             elif isinstance(value, type) and not is_library_class(value):
                 raw = self._lookup(value, name)

@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from thunder.frontend.kinds import module_of
+
 __all__ = ["holder_of"]
 
 _IN_THE_WAY = (types.FrameType, types.TracebackType)
@@ -23,7 +25,8 @@ def holder_of(thing: Any, besides: Iterable[Any] = ()) -> str:
 
 
 def _named(thing: Any, ignored: set[int], depth: int) -> str | None:
-    referrers = [r for r in gc.get_referrers(thing) if id(r) not in ignored and not isinstance(r, _IN_THE_WAY)]
+    referrers = [_suspended(r) for r in gc.get_referrers(thing) if id(r) not in ignored]
+    referrers = [r for r in referrers if id(r) not in ignored and not isinstance(r, _IN_THE_WAY)]
     ignored = ignored | {id(referrers), id(thing)}
     best: str | None = None
     for holder in referrers:
@@ -34,6 +37,14 @@ def _named(thing: Any, ignored: set[int], depth: int) -> str | None:
     return best
 
 
+def _suspended(holder: Any) -> Any:
+    """The generator whose frame it is: before Python 3.11 that is what has its variables."""
+    if not isinstance(holder, types.FrameType):
+        return holder
+    owners = (r for r in gc.get_referrers(holder) if isinstance(r, types.GeneratorType) and r.gi_frame is holder)
+    return next(owners, holder)
+
+
 def _is_by_thread(x: dict[Any, Any]) -> bool:
     """Whether it is where a threading.local keeps a dict for each thread."""
     keys = [k() if isinstance(k, weakref.ref) else k for k in x]  # since Python 3.13 without a reference in between
@@ -41,7 +52,7 @@ def _is_by_thread(x: dict[Any, Any]) -> bool:
 
 
 def _is_own(holder: Any) -> bool:
-    return type(holder).__module__.partition(".")[0] == "thunder" or type(holder).__name__.endswith("iterator")
+    return module_of(type(holder)).partition(".")[0] == "thunder" or type(holder).__name__.endswith("iterator")
 
 
 def _name(holder: Any, thing: Any, ignored: set[int], depth: int) -> str | None:
@@ -69,7 +80,7 @@ def _name(holder: Any, thing: Any, ignored: set[int], depth: int) -> str | None:
                 return f"the attribute {key} of a {type(holder).__name__}"
     if type(holder).__name__ in ("hamt", "hamt_bitmap_node", "Context"):
         return "a context variable"
-    if depth > 0 and type(holder).__module__ in ("builtins", "collections", "_collections"):
+    if depth > 0 and module_of(type(holder)) in ("builtins", "collections", "_collections"):
         outer = _named(holder, ignored | {id(holder)}, depth - 1)
         return f"a {type(holder).__name__} in {outer}" if outer is not None else None
     return None

@@ -220,6 +220,9 @@ class CodeWatch:
                 self._seen[id(code)] = code
                 with Paused():
                     self._reader.code_ran(code, frame)
+                # Before Python 3.11 the interpreter now gives the frame's variables, those of outer functions too, what
+                # it noted of them before this call, unless they are noted anew: the reader may have changed them.
+                frame.f_locals  # noqa: B018
 
     def __exit__(self, *exc: Any) -> None:
         if self._tool is not None:

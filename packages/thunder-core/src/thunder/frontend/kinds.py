@@ -30,7 +30,7 @@ from thunder.frontend.codes import attribute_names, imported_modules, is_library
 from thunder.frontend.handle import Handle
 from thunder.frontend.snapshots import CONTAINERS, cell_value, dict_type
 
-__all__ = ["CONTAINERS", "EXACT", "all_plain", "frozen", "items_of", "kind_of"]
+__all__ = ["CONTAINERS", "EXACT", "all_plain", "frozen", "items_of", "kind_of", "module_of"]
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
                    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo,
@@ -72,11 +72,17 @@ def kind_of(value: Any) -> str:
         if found != "opaque":
             _FOUND[cls] = found
     if found == "identity" and isinstance(value, types.BuiltinFunctionType):
-        if isinstance(value.__self__, random.Random) or type(value.__self__).__module__.startswith("numpy.random"):
+        if isinstance(value.__self__, random.Random) or module_of(type(value.__self__)).startswith("numpy.random"):
             return "opaque"
         if value.__module__ == "time" and value.__name__ in _CLOCKS:
             return "opaque"
     return found
+
+
+def module_of(cls: type) -> str:
+    """The name of the module of a class; nothing where that is a descriptor for instances (functions of Cython)."""
+    name: Any = cls.__module__
+    return name if isinstance(name, str) else ""
 
 
 def _kind_of_class(cls: type) -> str:
@@ -86,24 +92,26 @@ def _kind_of_class(cls: type) -> str:
         return "tensor"
     if issubclass(cls, type):
         return "class"
-    if cls.__module__ == "numpy" and issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
+    module = module_of(cls)
+    if module == "numpy" and issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ())):
         return "plain"
     if issubclass(cls, (functools.partial, functools.partialmethod)):
         return "partial"
     if issubclass(cls, _IDENTITY):
         return "identity"
-    if cls.__module__ in ("thunder.frontend.jit", "thunder.frontend.module"):
+    if module in ("thunder.frontend.jit", "thunder.frontend.module"):
         return "jitted"
-    if cls.__module__.split(".")[0] == "typing":
+    package = module.partition(".")[0]
+    if package == "typing":
         return "identity"
     if issubclass(cls, torch.nn.Module) or not is_library_class(cls):
         return "object" if _is_python(cls) else "opaque"
-    if cls.__module__.split(".")[0] in _DATA_LIBRARIES and hasattr(cls, "__dict__") and _is_python(cls):
+    if package in _DATA_LIBRARIES and hasattr(cls, "__dict__") and _is_python(cls):
         return "object"
     if not _is_python(cls):
         return "opaque"
     # Containers of Python's library (os.environ, WeakKeyDictionary) are what is in them.
-    of_python = cls.__module__.partition(".")[0] not in ("torch", "thunder", "numpy")
+    of_python = package not in ("torch", "thunder", "numpy")
     return "namespace" if of_python and issubclass(cls, collections.abc.Collection) else "library"
 
 
@@ -142,7 +150,7 @@ _library_classes: dict[str, bool] = {}
 
 def is_library_class(cls: type) -> bool:
     """Whether a class is torch's, thunder's or Python's own."""
-    name = cls.__module__
+    name = module_of(cls)
     found = _library_classes.get(name)
     if found is None:
         file = getattr(sys.modules.get(name), "__file__", None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,14 +22,14 @@ from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.numbers import equal_shapes, same_shape, specialized
-from thunder.core.prims import get_grad, put_grad, put_grads
+from thunder.core.prims import get_grad, put_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.sizes import known_shape
 from thunder.core.symbol import OpTags
 from thunder.torch.base import torchsymbol
 from thunder.torch.dropout import dropped
-from thunder.torch.private import DisableTorchFunction, fused_sdp_choice, without_modes
+from thunder.torch.private import ATTENTION_ADDS_A_BATCH, DisableTorchFunction, fused_sdp_choice, without_modes
 
 _TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 # torch's numbers for its kernels.
@@ -149,6 +149,17 @@ def _attend(weights: Any, value: Any, query: Any) -> Any:
     return clang.maybe_convert_to_dtype(out, query.dtype)
 
 
+def _lacks_batch(query: Any, key: Any, value: Any) -> bool:
+    """Whether torch adds a dimension for the batch."""
+    return ATTENTION_ADDS_A_BATCH and query.ndim == key.ndim == value.ndim == 3
+
+
+def _with_batch(query: Any, key: Any, value: Any, attn_mask: Any) -> tuple[Any, Any, Any, Any]:
+    if attn_mask is not None:
+        attn_mask = ltorch.reshape(attn_mask, (1,) * (4 - attn_mask.ndim) + attn_mask.shape)
+    return ltorch.unsqueeze(query, 0), ltorch.unsqueeze(key, 0), ltorch.unsqueeze(value, 0), attn_mask
+
+
 @torchsymbol(torch.nn.functional.scaled_dot_product_attention, is_method=False, tags=_TAGS)
 def scaled_dot_product_attention(
     query: Any,
@@ -162,6 +173,10 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Any:
     """softmax(query @ key.T * scale + attn_mask) @ value; a row that may attend to nothing gives zeros."""
+    if _lacks_batch(query, key, value):
+        how: Any = {"scale": scale, "enable_gqa": enable_gqa}
+        tensors = _with_batch(query, key, value, attn_mask)
+        return ltorch.squeeze(scaled_dot_product_attention(*tensors, dropout_p, is_causal, **how), 0)
     _check(query, key, value, attn_mask, dropout_p, enable_gqa)
     weights, _ = _weights(_scores(query, key, attn_mask, is_causal, _scale(query, scale)))
     if dropout_p:
@@ -193,7 +208,9 @@ def _settle_sizes(query: Any, key: Any, value: Any) -> None:
         equal_shapes(n, m)
 
 
-def _chosen_kernel(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, how: dict[str, Any]) -> int:
+def _chosen_kernel(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, how: dict[str, Any]
+) -> int:
     """The number of the kernel that torch takes for these tensors, when their gradients are needed."""
     if query.device.type not in ("cpu", "cuda") or min(query.ndim, key.ndim, value.ndim) < 4:
         return _MATH
@@ -201,11 +218,12 @@ def _chosen_kernel(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: 
         return _MATH
     if query.device.type == "cpu" and key.shape[:-3] != query.shape[:-3]:
         return _MATH
+    if 0 in known_shape(query):
+        return _MATH  # torch's kernel for the CPU divides by the number of heads
     _settle_sizes(query, key, value)
     with _plain_torch():
         tensors = [_stand_in(x).detach().requires_grad_() for x in (query, key, value)]
         mask = None if attn_mask is None else _stand_in(attn_mask).detach()
-        is_causal = how.pop("is_causal")
         return int(fused_sdp_choice(*tensors, mask, dropout_p, is_causal, **how))
 
 
@@ -262,9 +280,15 @@ def attention_mask_grad(
     return clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype)
 
 
+# What the rules return: the result, and the gradients of query, key, value and mask. `flow` gives an operation's result
+# and the gradient that flows into it.
+_Flow = Callable[[Any], tuple[Any, Any]]
+_Rule = tuple[Any, list[Any]]
+
+
 def _stepwise_rule(
-    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float
-) -> Any:
+    flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float
+) -> _Rule:
     check(
         attn_mask is None or not is_causal,
         lambda: "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True",
@@ -274,32 +298,46 @@ def _stepwise_rule(
     noise: Any = 1.0 - dropout_p
     if 0 < dropout_p < 1:
         kept, noise = dropped(weights, dropout_p)
-    out = _attend(kept, value, query)
-    g = _wide(get_grad(out))
+    out, g = flow(_attend(kept, value, query))
+    g = _wide(g)
     of_value = clang.matmul(ltorch.transpose(kept, -2, -1), g)
     of_weights = clang.matmul(g, ltorch.transpose(_for_heads(_wide(value), query), -2, -1))
     of_weights = of_weights * noise if dropout_p else of_weights
     of_scores = ltorch.softmax_backward(of_weights, weights, weights.ndim - 1)
     of_query = clang.matmul(of_scores, _for_heads(_wide(key), query)) * scale
     of_key = clang.matmul(ltorch.transpose(of_scores, -2, -1), _wide(query)) * scale
-    put_grads((query, key, value), (_of_heads(of_query, query), _of_heads(of_key, key), _of_heads(of_value, value)))
-    if attn_mask is not None and dtypes.is_float_dtype(attn_mask.dtype):
-        put_grad(
-            attn_mask,
-            clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype),
-        )
-    return out
+    of_mask = None
+    if _has_gradient(attn_mask):
+        of_mask = clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype)
+    return out, [_of_heads(of_query, query), _of_heads(of_key, key), _of_heads(of_value, value), of_mask]
 
 
 def _dropout_rule(
-    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float, kernel: str
-) -> Any:
+    flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float,
+    kernel: str,
+) -> _Rule:  # fmt: skip
     """With dropout inside the kernel, which is to draw the same numbers again in the backward pass."""
     how = (dropout_p, is_causal, scale, kernel)
     out, lse, seed, offset = prims.attention_dropout(query, key, value, attn_mask, *how)
-    grads = prims.attention_dropout_backward(get_grad(out), query, key, value, attn_mask, out, lse, seed, offset, *how)
-    put_grads((query, key, value), grads)
-    return out
+    result, g = flow(out)
+    grads = prims.attention_dropout_backward(g, query, key, value, attn_mask, out, lse, seed, offset, *how)
+    return result, [*grads, None]
+
+
+def _fused_rule(
+    flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float, kernel: str
+) -> _Rule:
+    out, lse = attention_forward(query, key, value, attn_mask, is_causal, scale, kernel)
+    result, g = flow(out)
+    grads = attention_backward(g, query, key, value, attn_mask, out, lse, is_causal, scale, kernel)
+    of_mask = None
+    if _has_gradient(attn_mask):
+        of_mask = attention_mask_grad(g, query, key, value, attn_mask, out, lse, is_causal, scale)
+    return result, [*grads, of_mask]
+
+
+def _has_gradient(attn_mask: Any) -> bool:
+    return isinstance(attn_mask, TensorProxy) and dtypes.is_float_dtype(attn_mask.dtype)
 
 
 @scaled_dot_product_attention.batch
@@ -333,23 +371,27 @@ def _(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    how = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    given = query, key, value, attn_mask
+    lacks_batch = _lacks_batch(query, key, value)
+
+    def flow(out: Any) -> tuple[Any, Any]:
+        result = ltorch.squeeze(out, 0) if lacks_batch else out
+        g = get_grad(result)
+        return result, ltorch.reshape(g, out.shape) if lacks_batch else g
+
+    tensors = _with_batch(*given) if lacks_batch else given
+    number = _chosen_kernel(*tensors, dropout_p, is_causal, {"scale": scale, "enable_gqa": enable_gqa})
     factor = _scale(query, scale)
-    number = _chosen_kernel(query, key, value, attn_mask, dropout_p, how)
     if number not in _NAMES:
-        return _stepwise_rule(query, key, value, attn_mask, dropout_p, is_causal, factor)
-    kernel = _NAMES[number]
-    if dropout_p:
-        return _dropout_rule(query, key, value, attn_mask, dropout_p, is_causal, factor, kernel)
-    out, lse = attention_forward(query, key, value, attn_mask, is_causal, factor, kernel)
-    g = get_grad(out)
-    put_grads(
-        (query, key, value),
-        attention_backward(g, query, key, value, attn_mask, out, lse, is_causal, factor, kernel),
-    )
-    if isinstance(attn_mask, TensorProxy) and dtypes.is_float_dtype(attn_mask.dtype):
-        put_grad(attn_mask, attention_mask_grad(g, query, key, value, attn_mask, out, lse, is_causal, factor))
-    return out
+        result, grads = _stepwise_rule(flow, *tensors, dropout_p, is_causal, factor)
+    elif dropout_p:
+        result, grads = _dropout_rule(flow, *tensors, dropout_p, is_causal, factor, _NAMES[number])
+    else:
+        result, grads = _fused_rule(flow, *tensors, is_causal, factor, _NAMES[number])
+    if lacks_batch:
+        grads = [g if g is None else ltorch.reshape(g, x.shape) for x, g in zip(given, grads)]
+    put_grads(given, grads)
+    return result
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------

@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 import torch.utils._device
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._prims_common import suggest_memory_format
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "ATTENTION_ADDS_A_BATCH",
     "DISABLED_DISPATCH",
     "DISABLED_FUNCTION",
     "TIES_ARE_SHARED",
@@ -47,6 +50,22 @@ VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 # Since then the gradients of clamp, fmax and fmin are shared where operands are equal, and none at a number's bound.
 TIES_ARE_SHARED = VERSION >= (2, 14)
+
+# Since then attention of three dimensions is that of a batch of one, for which there are kernels.
+ATTENTION_ADDS_A_BATCH = VERSION >= (2, 14)
+
+
+class _FakeTensorMode(fake_tensor.FakeTensorMode):
+    """For torch 2.14, which says of group_norm's result that it is laid out as usual: on the CPU it is as its input."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is torch.ops.aten.native_group_norm.default and args[0].device.type == "cpu":
+            found = found[0].contiguous(memory_format=suggest_memory_format(args[0])), *found[1:]
+        return found
+
+
+FakeTensorMode = _FakeTensorMode if VERSION == (2, 14) else fake_tensor.FakeTensorMode
 
 
 # Documented for those who write tensors or modes of their own, though under a private name: there is no other way.

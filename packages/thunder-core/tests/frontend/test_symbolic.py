@@ -182,6 +182,14 @@ def test_one_program_for_all_sizes(name: str) -> None:
     assert thunder.compile_stats(jitted).constant is None
 
 
+def test_quotients_of_quotients() -> None:
+    """Half of what is half of a size, rounded up, is less than that but for a single element."""
+    fn = lambda x: x[::2].chunk(2)[-1] * 2  # noqa: E731
+    jitted = symbolic(fn)
+    for n in (3, 4, 7, 2):
+        alike(jitted, fn, rand(n, 2))
+
+
 # What a program needs the number itself for; what thunder does not look into; what is asked of strides.
 NEEDED: dict[str, Callable[..., Any]] = {
     "as many operations": lambda x: sum([r * i for i, r in enumerate(x)]),

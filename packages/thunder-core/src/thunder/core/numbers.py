@@ -332,8 +332,9 @@ def _without_quotients(poly: Poly, atoms: list[Atom], *, upper: bool) -> tuple[P
             quotients.append((monomial, atom.operands[0].poly, atom.operands[1]))
     scale = math.lcm(*[divisor for _, _, divisor in quotients]) if quotients else 0
     out = {monomial: scale * coefficient for monomial, coefficient in poly.items()}
-    for monomial, of, divisor in quotients:
-        factor = out.pop(monomial) // divisor
+    # All factors before anything is put in: a quotient may be what another one is taken of.
+    factors = [out.pop(monomial) // divisor for monomial, _, divisor in quotients]
+    for (_, of, divisor), factor in zip(quotients, factors):
         out = add(out, of, factor)
         if (factor > 0) is not upper and divisor > 1:
             out = add(out, {(): 1 - divisor}, factor)

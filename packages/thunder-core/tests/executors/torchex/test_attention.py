@@ -31,9 +31,11 @@ def test_truth_values_become_numbers() -> None:
 
 @pytest.mark.parametrize("size", [8, 20, 64])
 def test_head_sizes_for_the_flash_kernel(size: int) -> None:
-    """Filled up with zeros to a multiple of 8."""
+    """Filled up with zeros to a multiple of 8, and cut to what they were; nothing is done to one that is."""
     x = torch.randn(2, 3, 5, size)
-    padded = attention._padded(x)
+    (padded,) = attention._padded(x)
+    assert (padded is x) == (size % 8 == 0)
+    assert torch.equal(attention._cut(padded, x), x)
     assert padded.shape[-1] % 8 == 0
     assert torch.equal(padded[..., :size], x)
     assert padded[..., size:].eq(0).all()

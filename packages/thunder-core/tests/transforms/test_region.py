@@ -59,6 +59,20 @@ def test_views_of_inputs_and_of_results() -> None:
     assert len(inner.outputs) == 2
 
 
+def test_made_in_the_shape_that_others_read() -> None:
+    """What is only seen in another shape is made in it, but nothing that shares memory with what else is read."""
+
+    def fn(a: Any) -> Any:
+        once, twice, turned, whole = a.exp(), a.sin(), a.cos(), a.neg()
+        rows = once.view(6).reshape(3, 2)
+        return rows, once.sum(), twice.view(6), twice.view(-1, 1), turned.t(), whole, whole.view(6)
+
+    before, inner, after = without_views(whole(acquired(fn, (2, 3))))
+    assert not before and names(after) == ["view", "view", "t", "view"]
+    assert names(inner.operations) == ["exp", "sin", "cos", "neg", "view", "reshape", "sum"]
+    assert sorted(tuple(p.shape) for p in inner.outputs) == [(), (2, 3), (2, 3), (2, 3), (3, 2)]
+
+
 def test_no_views() -> None:
     """Nothing to take out."""
     region = whole(acquired(lambda a: a.sin().cos(), (3,)))

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from thunder.core import prims
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags
@@ -69,9 +71,10 @@ def without_views(region: Region) -> tuple[list[BoundSymbol], Region, list[Bound
     """The views at the border of a region, to be taken before it and after it, and the region without them.
 
     What a region hands out is memory of its own. A view that others read is therefore taken outside, of what it is a
-    view of, so that it shares memory as the program says; one that is also read inside is there as well.
+    view of, so that it shares memory as the program says; one that is also read inside is there as well. What the
+    region makes only to be seen in another shape it makes in that shape.
     """
-    views = _views_at_the_border(region)
+    views = _outside(region, _views_at_the_border(region))
     inner = _without(region, views)
     ready = {p.name for p in region.inputs}
     before: list[BoundSymbol] = []
@@ -94,6 +97,31 @@ def _views_at_the_border(region: Region) -> list[BoundSymbol]:
             wanted.update(op.arg_names)
             found.append(op)
     return found[::-1]
+
+
+_REGROUPS = frozenset({prims.reshape, prims.view, prims.squeeze})
+
+
+def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
+    """Those of the views at the border that share memory with what else is read."""
+    shared = {p.name for p in region.outputs}
+    seen = Counter(name for op in views for name in op.arg_names)
+    shared.update(name for name, count in seen.items() if count > 1)
+    own = {name for op in region.operations for name in op.out_names}
+    own -= {name for op in views for name in op.out_names}
+    found: list[BoundSymbol] = []
+    for op in views:
+        base = op.arg_names[0]
+        if base in own and base not in shared and _regroups(op):
+            own.update(op.out_names)
+        else:
+            found.append(op)
+    return found
+
+
+def _regroups(op: BoundSymbol) -> bool:
+    """Whether a view has the same elements in the same order."""
+    return op.sym in _REGROUPS or (bool(op.subsymbols) and all(map(_regroups, op.subsymbols)))
 
 
 def _without(region: Region, views: list[BoundSymbol]) -> Region:

@@ -200,11 +200,13 @@ def _(make: MakeTensor) -> Any:
 
 
 def linear_grads(g: Any, a: Any, w: Any, bias: Any) -> tuple[Any, Any, Any]:
-    """The gradients of input, weight and bias of a linear layer."""
+    """The gradients of input, weight and bias of a linear layer, by products of matrices."""
     if w.ndim == 1:
         return (*matmul_grads(g, a, w), None)
-    gw = g.reshape((-1, g.shape[-1])).mT @ _conj(a.reshape((-1, a.shape[-1])))
-    return g @ _conj(w), gw, None if bias is None else _summed_to(g, bias.shape)
+    rows = g.reshape((-1, g.shape[-1]))
+    ga = (rows @ _conj(w)).reshape(a.shape)
+    gw = rows.mT @ _conj(a.reshape((-1, a.shape[-1])))
+    return ga, gw, None if bias is None else _summed_to(g, bias.shape)
 
 
 @prim(torch="torch.nn.functional.linear", tags=_TAGS)

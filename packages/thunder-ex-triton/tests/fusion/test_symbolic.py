@@ -109,6 +109,21 @@ def test_sizes_written_in_two_ways_are_one() -> None:
     assert thunder.examine.fusions(jitted)
 
 
+def test_sizes_that_follow_from_others() -> None:
+    """Of a size that is one less, or twice as much, the size itself is found."""
+
+    def f(x: Any, w: Any) -> Any:
+        h = x.unfold(0, 2, 1) @ w
+        return torch.cat((h, h.exp()), 0).clamp(0, 5), (h.reshape(-1) * 2).view(2, -1)
+
+    jitted = thunder.jit(f, executors=["triton"], cache="symbolic values")
+    for n in (5, 9):
+        x, w = torch.randn(8, n, device=DEVICE).T, torch.randn(2, 2, device=DEVICE)
+        torch.testing.assert_close(jitted(x, w), f(x, w))
+    trace = thunder.last_traces(jitted)[-1]
+    assert [op.sym.name for op in trace.bound_symbols if op.sym.name in ("cat", "clamp", "exp", "mul")] == []
+
+
 def test_constants_beside_tensors() -> None:
     """A constant of a size that is unknown is compared and combined like any tensor."""
     f = lambda x: (torch.full_like(x, 3).minimum(x.sign()), torch.ones_like(x).logical_and(x))  # noqa: E731

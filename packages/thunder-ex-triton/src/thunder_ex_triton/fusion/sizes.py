@@ -19,7 +19,11 @@ from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 
-__all__ = ["Size", "Sizes", "hint_of", "is_symbolic"]
+__all__ = ["Size", "Sizes", "UnknownSize", "hint_of", "is_symbolic"]
+
+
+class UnknownSize(Exception):
+    """A number does not follow from what is known of a call."""
 
 
 class Size:
@@ -95,6 +99,7 @@ class Sizes:
     def __init__(self) -> None:
         self.known: list[Size] = []
         self._free: dict[Any, Size] = {}
+        self._lines: dict[int, tuple[int, int] | None] = {}
         self._lock = threading.RLock()  # kernels are written by several threads
 
     def of(self, x: Any, made_of: tuple[Any, ...] | None = None) -> Any:
@@ -149,12 +154,27 @@ class Sizes:
             return type(x)([self._converted(y) for y in x])
         return {k: self._converted(v) for k, v in x.items()} if type(x) is dict else x
 
+    def _line(self, size: Size) -> tuple[int, int] | None:
+        """`factor, constant` where a size is `factor * n + constant` of one number of the program; else None."""
+        if size.index not in self._lines:
+            number, found = size.number, None
+            if len(number.leaves) == 1:
+                try:
+                    constant, next_one = (number.substitute(lambda p, n=n: n) for n in (0, 1))
+                except ZeroDivisionError:
+                    constant = next_one = 0
+                factor = next_one - constant
+                if factor and number.same(number.leaves[0].symbol * factor + constant):
+                    found = factor, constant
+            self._lines[size.index] = found
+        return self._lines[size.index]
+
     def values(
         self, inputs: Sequence[Any], found: Sequence[Any], more: Mapping[int, int] | None = None
     ) -> Callable[[Any], Any]:
         """A function that says what a number is in a call: `inputs` of a region, tensors and numbers, are `found`.
 
-        For a number that does not follow from them it raises LookupError. `more` are sizes that are known besides.
+        For a number that does not follow from them it raises `UnknownSize`. `more` are sizes that are known besides.
         """
         leaves: dict[str, Any] = {}
         known: dict[int, Any] = dict(more or {})
@@ -167,8 +187,10 @@ class Sizes:
                     own = self.of(d)
                     if isinstance(own, Size):
                         known[own.index] = size
-                    if len(d.leaves) == 1 and d.same(d.leaves[0].symbol):
-                        leaves[d.leaves[0].name] = size
+                        line = self._line(own)
+                        if line is not None:
+                            factor, constant = line
+                            leaves[d.leaves[0].name] = (size - constant) // factor
 
         def value(x: Any) -> Any:
             if not isinstance(x, Size):
@@ -178,7 +200,12 @@ class Sizes:
                     fn, *operands = x.made_of
                     known[x.index] = fn(*[value(y) for y in operands])
                 else:
-                    known[x.index] = x.number.substitute(lambda p: leaves[p.name])
+                    known[x.index] = x.number.substitute(leaf)
             return known[x.index]
+
+        def leaf(p: NumberProxy) -> Any:
+            if p.name not in leaves:
+                raise UnknownSize(p.name)
+            return leaves[p.name]
 
         return value

@@ -26,7 +26,7 @@ from thunder.executors.torchex import ex as torch_executor
 from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.readable import program
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, load, processors
-from thunder_ex_triton.fusion.sizes import Sizes
+from thunder_ex_triton.fusion.sizes import Sizes, UnknownSize
 from thunder_ex_triton.fusion.source import KernelSource, module_text
 from thunder_ex_triton.fusion.space import Space, Unfit, is_long
 from thunder_ex_triton.machine import interpreting
@@ -57,7 +57,7 @@ class SymbolicRegion(FusedRegion):
         self.original, self.results = list(operations), tuple(outputs)
         try:
             self._traced = self._launched(self._as_traced())
-        except LookupError:
+        except UnknownSize:
             raise Unfit("has a size that does not follow from its inputs") from None
 
     def __call__(self, *inputs: Any) -> Any:
@@ -68,7 +68,7 @@ class SymbolicRegion(FusedRegion):
                 self._programs.clear()
             try:
                 found = self._programs[key] = self._compile(key)
-            except Unfit:  # what kernels cannot do with these sizes
+            except (Unfit, UnknownSize):  # what kernels cannot do with these sizes and strides
                 return self._by_torch()(*inputs)
         return found(*[x for x in inputs if isinstance(x, torch.Tensor)])
 

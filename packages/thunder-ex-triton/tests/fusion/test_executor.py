@@ -112,6 +112,18 @@ def test_half_precision(name: str) -> None:
     check(f, *args, tolerance=6e-2, backward=None)
 
 
+def test_whole_numbers_of_half_precision() -> None:
+    """Are those of what the program has, which is rounded, and not of what the kernel computes with."""
+
+    def f(x: Any) -> Any:
+        y = x + 33
+        return y, y.int(), (x * x).bool()
+
+    x = torch.tensor([-1e-3, 0.9999, -0.25, 1e-5], dtype=torch.float16, device=DEVICE)
+    check(f, x)
+    assert f(x)[1].tolist() == [33, 34, 32, 33]
+
+
 LONG: dict[str, Callable[..., Any]] = {
     "softmax": lambda x, w: F.softmax(x * w, -1), "log_softmax": lambda x, w: F.log_softmax(x + w, -1),
     "layer_norm": lambda x, w: F.layer_norm(x, w.shape, None, w), "sum": lambda x, w: (x * w).sum(-1) * 2,

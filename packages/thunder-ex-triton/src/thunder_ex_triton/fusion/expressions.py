@@ -97,6 +97,8 @@ def _convert(bsym: Any, a: str) -> str | None:
     source, target = bsym.args[0].dtype, bsym.output.dtype
     if source is target:
         return a
+    if _is_float(source) and not _is_float(target) and compute_type(source) != _TYPES[source]:
+        a = f"{a}.to({_TYPES[source]}).to(tl.float32)"  # a whole number of what the program has, not of what is near
     if target is dtypes.bool8:
         return f"({a} != 0)"
     if _is_float(source) and not _is_float(target) and target not in (dtypes.int32, dtypes.int64):

@@ -21,7 +21,7 @@ from thunder.execution.footprint import MemoryReport, Run, footprint
 from thunder.execution.fusions import Fusion, fusions_of
 from thunder.execution.memory import delete_last_used
 from thunder.execution.report import OperationReport, report
-from thunder.extend import Executor, resolve_executors
+from thunder.extend import Compilation, Executor, compiling, resolve_executors
 from thunder.frontend.acquire import acquire
 from thunder.frontend.autograd import Differentiable
 from thunder.frontend.compiled import Specialization, compile_trace
@@ -60,14 +60,17 @@ def examine(
     """Traces `fn` for these arguments and says who would run each operation. `fn` may be jitted already."""
     jitted = getattr(fn, "_jitted", fn)
     around = []
+    compilation = Compilation()
     if isinstance(jitted, JitFunction):
+        compilation = jitted.compilation
         asked = jitted._options.resolved_executors() if executors is None else resolve_executors(executors)
         fn = jitted._fn
         around = [transform.tracing() for transform in jitted._transforms]
     else:
         asked = resolve_executors(executors)
     acquired = acquire(fn, args, kwargs, name="computation", executors=asked, around=around)
-    return Report(report(dce(acquired.computation), asked), acquired.uncacheable)
+    with compiling(compilation):
+        return Report(report(dce(acquired.computation), asked), acquired.uncacheable)
 
 
 def memory(
@@ -124,9 +127,13 @@ def _specialization(
         independent=not jitted._autograd,
         around=[transform.tracing() for transform in jitted._transforms],
     )
-    options = jitted._options
     return compile_trace(
-        acquired, asked, jitted._transforms, autograd=jitted._autograd, options=options.extra, remat=options.remat
+        acquired,
+        asked,
+        jitted._transforms,
+        autograd=jitted._autograd,
+        compilation=jitted.compilation,
+        remat=jitted._options.remat,
     )
 
 

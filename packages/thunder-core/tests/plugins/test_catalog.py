@@ -114,6 +114,12 @@ def test_applying() -> None:
     with pytest.raises(ThunderError, match="the pass 't' of plugin 'acme' failed: ZeroDivisionError: ") as caught:
         broken.apply([1], context)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+    def refuse(trace: object, context: object) -> object:
+        raise ThunderError("the user's fault")
+
+    with pytest.raises(ThunderError, match=r"^the user's fault$"):
+        TransformSpec("t", refuse, "before_grad").apply([1], context)
     with pytest.raises(ThunderError, match="the pass 't' of plugin 'acme' returned no trace"):
         TransformSpec("t", lambda trace, context: None, "before_grad", owner="plugin 'acme'").apply([1], context)
 

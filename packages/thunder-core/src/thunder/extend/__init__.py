@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adding to thunder from outside: executors, their operators and implementations, and the registry of them."""
 
+from thunder.extend.compilation import Compilation, compilation, compiling
 from thunder.extend.executor import Executor, FusionExecutor, Implementation, OperatorExecutor, implementations_epoch
 from thunder.extend.registry import (
     ExecutorList,
@@ -20,6 +21,7 @@ from thunder.extend.registry import (
 )
 
 __all__ = [
+    "Compilation",
     "Executor",
     "ExecutorList",
     "FusionExecutor",
@@ -28,6 +30,8 @@ __all__ = [
     "add_always_executor",
     "add_default_executor",
     "are_named",
+    "compilation",
+    "compiling",
     "deregister_executor",
     "get_all_executors",
     "get_always_executors",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from thunder.core.trace import Trace
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used, hand_over_early
-from thunder.extend import Executor, implementations_epoch
+from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.acquire import Acquired
 from thunder.frontend.autograd import Differentiable
 from thunder.frontend.lock import collection_paused
@@ -89,16 +89,17 @@ def clean(trace: Trace) -> list[Trace]:
 class Passes:
     """What compiling one program goes by: the executors to ask, the transforms, the user's options for plugins."""
 
-    def __init__(self, executors: Sequence[Executor], options: Mapping[str, Any], transforms: Sequence[Transform]):
+    def __init__(self, executors: Sequence[Executor], compilation: Compilation, transforms: Sequence[Transform]):
         self.executors = executors
-        self.options = options
+        self.compilation = compilation
         self.transforms = transforms
 
     def run(self, traces: list[Trace], phase: str) -> None:
         """Appends what the passes of `phase` make of the last trace: first those of plugins, then the user's."""
-        made = transformed(traces[-1], phase, options=self.options, executors=self.executors)
+        options, state = self.compilation.options, self.compilation.state
+        made = transformed(traces[-1], phase, options=options, executors=self.executors, state=state)
         traces.extend(verify_if_asked(trace) for trace in made)
-        context = PassContext(phase, self.options, tuple(self.executors))
+        context = PassContext(phase, options, tuple(self.executors), state)
         for transform in self.transforms:
             if not transform.has(phase):
                 continue
@@ -119,9 +120,10 @@ class Passes:
     def to_execution(self, trace: Trace) -> list[Trace]:
         """The traces that lead from a program to the one that runs."""
         traces = clean(trace)
-        self.run(traces, "before_execution")
-        traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
-        self.run(traces, "after_execution")
+        with compiling(self.compilation):  # a backward program is compiled when it is first asked for
+            self.run(traces, "before_execution")
+            traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
+            self.run(traces, "after_execution")
         traces.append(verify_if_asked(dce(traces[-1])))
         traces.append(verify_if_asked(delete_last_used(traces[-1])))
         if "stages" in trace.info:
@@ -136,11 +138,11 @@ def compile_trace(
     transforms: Sequence[Transform],
     *,
     autograd: bool = True,
-    options: Mapping[str, Any] | None = None,
+    compilation: Compilation | None = None,
     remat: str = "auto",
 ) -> Specialization:
     """Compiles what was acquired. `remat` says what backward computes again (`transforms/remat.py`)."""
-    passes = Passes(executors, options or {}, transforms)
+    passes = Passes(executors, compilation or Compilation(), transforms)
     traces = [verify_if_asked(acquired.computation)]
     passes.run(traces, "before_grad")
     # A program may switch gradients on itself, though they are off around it.
@@ -149,7 +151,8 @@ def compile_trace(
     wrt = _differentiated(traces[-1]) if autograd and (torch.is_grad_enabled() or switched_on) else []
     if wrt:
         traces += clean(traces[-1])
-        split = Split(traces[-1], executors, wrt, remat=remat)
+        with compiling(passes.compilation):
+            split = Split(traces[-1], executors, wrt, remat=remat)
         if split.returned:
             differentiable = Differentiable(split, passes.to_execution, remat=remat)
             if "symbols" in acquired.computation.info:

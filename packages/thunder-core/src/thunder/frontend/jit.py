@@ -14,7 +14,7 @@ import torch
 from thunder.core.errors import TracingError
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
-from thunder.extend import Executor, get_executor, resolve_executors
+from thunder.extend import Compilation, Executor, compiling, get_executor, resolve_executors
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
@@ -113,9 +113,12 @@ class JitFunction:
         *,
         transforms: Sequence[Transform] = (),
         autograd: bool = True,
+        extra_state: dict[str, Any] | None = None,
     ):
         self._fn = fn
         self._options = options
+        # What is kept besides the programs, by who keeps it. Programs hold on to what is in it: it is written to.
+        self._extra_state: dict[str, Any] = {} if extra_state is None else extra_state
         self._transforms = tuple(transforms)
         self._autograd = autograd
         self._stats = CompileStats()
@@ -236,25 +239,31 @@ class JitFunction:
         self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Acquired, Specialization]:
         executors = self._options.resolved_executors()
-        acquired = acquire(
-            self._fn,
-            args,
-            kwargs,
-            name=self._options.name_for(self._fn),
-            executors=executors,
-            independent=not self._autograd,
-            around=[t.tracing() for t in self._transforms],
-            dynamic=dynamic or None,
-            trusted=self._options.cache == "same input",
-        )
+        with compiling(self.compilation):  # a program may differentiate a part of itself
+            acquired = acquire(
+                self._fn,
+                args,
+                kwargs,
+                name=self._options.name_for(self._fn),
+                executors=executors,
+                independent=not self._autograd,
+                around=[t.tracing() for t in self._transforms],
+                dynamic=dynamic or None,
+                trusted=self._options.cache == "same input",
+            )
         return acquired, compile_trace(
             acquired,
             executors,
             self._transforms,
             autograd=self._autograd,
-            options=self._options.extra,
+            compilation=self.compilation,
             remat=self._options.remat,
         )
+
+    @property
+    def compilation(self) -> Compilation:
+        """What is known of it wherever a program of it is compiled."""
+        return Compilation(self._options.extra, self._extra_state)
 
     def _as_a_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `fn` as a part of the program that is being traced."""
@@ -282,7 +291,11 @@ class JitFunction:
 
     def of_part(self, module: torch.nn.Module) -> JitFunction:
         """The program of a module that this one calls, where it runs in pieces."""
-        return JitFunction(module, self._options, transforms=self._transforms)
+        whole = self._fn
+        names = {id(m): name for name, m in whole.named_modules()} if isinstance(whole, torch.nn.Module) else {}
+        name = names.get(id(module), f"module {len(self._extra_state)}")
+        state = self._extra_state.setdefault(name, {})
+        return JitFunction(module, self._options, transforms=self._transforms, extra_state=state)
 
     def _under_mode(self, mode: str, way_out: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of which something around it is to see the calls that the program makes."""
@@ -311,7 +324,7 @@ class JitFunction:
             self._cache.keep(specialization, args, kwargs)
 
     def __reduce__(self) -> Any:
-        return (_rebuild, (self._fn, self._options, self._transforms, self._autograd))
+        return (_rebuild, (self._fn, self._options, self._transforms, self._autograd, self._extra_state))
 
     def reset(self) -> None:
         """Forgets what has been compiled."""
@@ -324,7 +337,11 @@ class JitFunction:
         Each of its arguments is an input of its own, though the same tensor may be given for several.
         """
         return JitFunction(
-            self._fn, self._options, transforms=(*self._transforms, *as_transforms([transform])), autograd=False
+            self._fn,
+            self._options,
+            transforms=(*self._transforms, *as_transforms([transform])),
+            autograd=False,
+            extra_state=self._extra_state,
         )
 
     def __repr__(self) -> str:
@@ -336,8 +353,8 @@ def _is_lazy(module: torch.nn.Module) -> bool:
     return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
 
 
-def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool) -> JitFunction:
-    return JitFunction(fn, options, transforms=transforms, autograd=autograd)
+def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool, extra_state: Any = None) -> JitFunction:
+    return JitFunction(fn, options, transforms=transforms, autograd=autograd, extra_state=extra_state)
 
 
 def jit_function(fn: Callable[..., Any], options: Options, transforms: Sequence[Transform] = ()) -> JitFunction:

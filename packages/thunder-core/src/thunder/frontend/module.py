@@ -15,8 +15,24 @@ from thunder.frontend.jit import CompileStats, JitFunction
 __all__ = ["ThunderModule"]
 
 
-def _rebuild(model: torch.nn.Module, options: Any, transforms: Any) -> ThunderModule:
-    return ThunderModule(model, JitFunction(model, options, transforms=transforms))
+def _rebuild(model: torch.nn.Module, options: Any, transforms: Any, extra_state: Any = None) -> ThunderModule:
+    return ThunderModule(model, JitFunction(model, options, transforms=transforms, extra_state=extra_state))
+
+
+def _put(state: dict[str, Any], into: dict[str, Any]) -> None:
+    """Gives what is kept other values. Programs hold on to the dicts, so these stay."""
+    for name in into.keys() - state.keys():
+        if isinstance(into[name], dict):
+            _put({}, into[name])
+        else:
+            del into[name]
+    for name, value in state.items():
+        if isinstance(value, dict):
+            if not isinstance(into.get(name), dict):
+                into[name] = {}
+            _put(value, into[name])
+        else:
+            into[name] = value.clone() if isinstance(value, torch.Tensor) else value
 
 
 class _OfModel(type):
@@ -79,7 +95,8 @@ class ThunderModule(torch.nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         d = self.__dict__
-        return (_rebuild, (d["_model"], d["_jitted"]._options, d["_jitted"]._transforms))
+        jitted: JitFunction = d["_jitted"]
+        return (_rebuild, (d["_model"], jitted._options, jitted._transforms, jitted._extra_state))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["_jitted"](*args, **kwargs)
@@ -116,7 +133,7 @@ class ThunderModule(torch.nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         model = self.__dict__.get("_model")
-        if model is None or name == "training":
+        if model is None or name in ("training", "_extra_state"):
             super().__setattr__(name, value)
         else:
             setattr(model, name, value)
@@ -131,6 +148,18 @@ class ThunderModule(torch.nn.Module):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Loads into the model."""
         return self.__dict__["_model"].load_state_dict(*args, **kwargs)
+
+    @property
+    def _extra_state(self) -> dict[str, Any]:
+        """What executors keep from call to call, such as fp8 scales: dicts of tensors, in nobody's `state_dict()`.
+
+        Save it with `torch.save`, and assign what was loaded.
+        """
+        return self.__dict__["_jitted"]._extra_state  # type: ignore[no-any-return]
+
+    @_extra_state.setter
+    def _extra_state(self, state: dict[str, Any]) -> None:
+        _put(state, self.__dict__["_jitted"]._extra_state)
 
     def _apply(self, *args: Any, **kwargs: Any) -> ThunderModule:
         self.__dict__["_model"]._apply(*args, **kwargs)

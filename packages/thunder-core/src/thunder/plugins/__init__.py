@@ -116,13 +116,19 @@ def registered_transforms(phase: str) -> tuple[TransformSpec, ...]:
 
 
 def transformed(
-    trace: Any, phase: str, *, options: Mapping[str, Any] | None = None, executors: Iterable[Any] = ()
+    trace: Any,
+    phase: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    executors: Iterable[Any] = (),
+    state: dict[str, Any] | None = None,
 ) -> Iterator[Any]:
     """The traces that the passes of `phase` make of `trace`, one after the other; none where a pass changed nothing.
 
-    `options` are those that the user gave, and `executors` those that will be asked: passes find them in their context.
+    `options` are those that the user gave, `executors` those that will be asked, and `state` is what the jitted
+    function keeps: passes find them in their context.
     """
-    context = PassContext(phase, dict(options or {}), tuple(executors))
+    context = PassContext(phase, dict(options or {}), tuple(executors), {} if state is None else state)
     for spec in registered_transforms(phase):
         result = spec.apply(trace, context)
         if result is not trace:

@@ -70,6 +70,8 @@ class TransformSpec:
         """The pass's trace. A pass that raises is told apart from the user's program and from thunder's own passes."""
         try:
             result = self.transform(trace, context)
+        except ThunderError:  # it knows what is wrong, and tells the user
+            raise
         except Exception as error:
             raise ThunderError(
                 f"the pass {self.name!r} of {self.owner} failed: {type(error).__name__}: {error}. "

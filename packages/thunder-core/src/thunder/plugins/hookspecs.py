@@ -76,6 +76,9 @@ def thunder_register_options(registry: PluginRegistry) -> None:
     """Register the compile options this plugin understands: `thunder.jit(fn, acme_precision="high")` is then accepted.
 
     `registry.register_option(name, type=…, default=…, help=…)`. An option that nobody registered is an error.
+
+    Passes find what was given in `context.options`; checkers, execution transforms and gradient rules in
+    `thunder.extend.compilation().options`.
     """
 
 

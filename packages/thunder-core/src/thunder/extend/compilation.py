@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What checkers, execution transforms and gradient rules may know of the compilation that asks them.
+
+They see one operation's arguments. What the user asked for as a whole, by options of `thunder.jit`, and what a jitted
+function keeps from call to call, they find here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Compilation", "compilation", "compiling"]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """options: the compile options that the user gave, of all plugins.
+
+    state: what the jitted function keeps besides its programs, by the names of those who keep it: dicts of tensors. It
+    goes along with the jitted function when that is copied or pickled, and is in nobody's `state_dict()`.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class _Current(threading.local):
+    compilation: Compilation | None = None
+
+
+_current = _Current()
+
+
+def compilation() -> Compilation:
+    """The compilation that runs on this thread; outside of any, one without options."""
+    return _current.compilation or Compilation()
+
+
+@contextmanager
+def compiling(of: Compilation) -> Iterator[None]:
+    """Within it, `compilation()` is this one."""
+    before, _current.compilation = _current.compilation, of
+    try:
+        yield
+    finally:
+        _current.compilation = before

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TransformerEngine on this machine: which versions are here, whether they fit together, and where they can run.
+
+Importing TransformerEngine takes seconds, and most programs compute nothing in fp8. So the probe asks what can be asked
+without it, and the library is loaded when it is first needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thunder.plugins import Env
+
+__all__ = ["kernels", "unusable_device", "why_not"]
+
+META, EXTENSION = "transformer_engine", "transformer_engine_torch"
+BINARIES = ("transformer_engine_cu13", "transformer_engine_cu12")
+# `kernels.py` calls what TransformerEngine does not promise to keep: versions with which the tests have passed.
+FIRST, BEFORE = (2, 20), (2, 21)
+# Of the GPUs with fp8 these want both factors with their rows in memory, and get transposed copies.
+CAPABILITY = (9, 0)
+_INSTALL = "pip install --no-build-isolation 'transformer_engine[pytorch]=={}.{}.*'".format(*FIRST)
+
+
+def unusable_device(device: object) -> str | None:
+    """Why TransformerEngine cannot run on a device of this type; None when it can."""
+    kind = getattr(device, "type", str(device))
+    return None if kind == "cuda" else f"TransformerEngine runs on NVIDIA GPUs, not on {kind}"
+
+
+def why_not(env: Env) -> str | None:
+    """Why fp8 products cannot run on this machine; None when they can."""
+    if not env.has_module(META):
+        return f"needs NVIDIA's TransformerEngine, which is not installed: {_INSTALL}"
+    if not env.has_module(EXTENSION):
+        return f"TransformerEngine is installed without its extension for torch: {_INSTALL}"
+    return _wrong_version(env) or _wrong_gpu(env)
+
+
+def _wrong_version(env: Env) -> str | None:
+    found = {name: version for name in (META, *BINARIES, EXTENSION) if (version := env.version_of(name)) is not None}
+    version = found.get(EXTENSION)
+    if version is None:
+        return f"TransformerEngine is there without the metadata of {EXTENSION}, so its version is unknown: {_INSTALL}"
+    if len(set(found.values())) > 1:
+        parts = ", ".join(f"{name} {each}" for name, each in found.items())
+        return f"the parts of TransformerEngine have to be of one version, and here are {parts}: {_INSTALL}"
+    if not FIRST <= _numbers(version) < BEFORE:
+        first, before = (".".join(map(str, each)) for each in (FIRST, BEFORE))
+        return f"needs TransformerEngine {first} or newer, before {before}, and {version} is installed: {_INSTALL}"
+    return None
+
+
+def _wrong_gpu(env: Env) -> str | None:
+    if env.cuda_error is not None:
+        return f"needs an NVIDIA GPU: {env.cuda_error}"
+    if all(gpu.capability[0] != CAPABILITY[0] for gpu in env.devices):
+        there = ", ".join(f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in env.devices) or "none"
+        return f"needs a GPU of compute capability {CAPABILITY[0]}.x (Hopper), and there is only {there}"
+    return None
+
+
+@functools.cache
+def kernels() -> Any:
+    """What calls the library, which is imported when something is to run in fp8: that takes seconds."""
+    from thunder.core.errors import ThunderError
+
+    try:
+        importlib.import_module("torch")
+        return importlib.import_module("thunder_ex_te.kernels")
+    except Exception as error:  # a library that does not fit raises what it likes
+        first = re.sub(r"\s+", " ", str(error).strip().splitlines()[0] if str(error).strip() else "")
+        versions = [f"{name} {_installed(name)}" for name in (EXTENSION, "torch")]
+        raise ThunderError(
+            f"{versions[0]} does not load beside {versions[1]} ({type(error).__name__}: {first}): its extension is "
+            f"compiled for one version of torch. {_INSTALL}"
+        ) from error
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "of an unknown version"
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

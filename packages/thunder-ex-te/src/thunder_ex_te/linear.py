@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers in fp8: which calls are taken, what they become, and their gradients.
+
+Forward is one product, backward two. Each wants both factors with the dimension that is summed over last, so what
+backward needs of input and weight are their transposes, in fp8: these are what is saved.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import thunder.torch as ltorch
+from thunder.core import dtypes, prims
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import current_trace
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import Trace
+from thunder.core.transforms import get_grad, put_grads
+from thunder.extend import compilation
+from thunder_ex_te.library import unusable_device
+from thunder_ex_te.recipes import Quantization, Scheme, scheme_of
+from thunder_ex_te.scales import STATE, Slot
+
+__all__ = ["GROUP", "KEEP", "RECIPE", "register", "takes"]
+
+# The options of thunder.jit.
+RECIPE, GROUP, KEEP = "te_recipe", "te_amax_reduction_group", "te_keep_weights"
+MULTIPLE = 16
+_TAKEN = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
+
+
+# -- what is taken -----------------------------------------------------------------------------------------------------
+def takes(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> bool | str:
+    """True, or why not."""
+    reason = why_not(input, weight, bias)
+    if reason is not None:
+        return reason
+    if recipe is None and compilation().options.get(RECIPE) is None:
+        return f"computes in fp8 where it is asked to: thunder.jit(…, {RECIPE}=…)"
+    return True
+
+
+def why_not(input: Any, weight: Any, bias: Any) -> str | None:
+    """Why such a layer cannot run in fp8; None when it can."""
+    reason = unusable_device(input.device)
+    if reason is not None:
+        return reason
+    if input.dtype not in _TAKEN or weight.dtype is not input.dtype:
+        return f"takes {', '.join(str(d) for d in _TAKEN)}, not {input.dtype}"
+    if weight.ndim != 2:
+        return "takes a matrix as weight"
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        return "takes a bias with a number for each output"
+    rows = math.prod(input.shape[:-1])
+    if rows == 0 or 0 in weight.shape:
+        return "there is nothing to compute for no elements"
+    sizes = {"rows": rows, "inputs": weight.shape[1], "outputs": weight.shape[0]}
+    odd = [f"{n} {what}" for what, n in sizes.items() if n % MULTIPLE != 0]
+    if odd:
+        return f"products in fp8 want sizes that are multiples of {MULTIPLE}, and here are {', '.join(odd)}"
+    return None
+
+
+# -- values of the trace that is written -------------------------------------------------------------------------------
+class _Written:
+    """What is known of the operations of a trace that is being written, as far as they have been looked at."""
+
+    def __init__(self) -> None:
+        self.looked_at = 0
+        self.sources: dict[str, Any] = {}  # of casts to a narrower type
+        self.quantized: dict[Any, Any] = {}
+
+
+_written: weakref.WeakKeyDictionary[Trace, _Written] = weakref.WeakKeyDictionary()
+
+
+def _here() -> _Written:
+    trace = current_trace()
+    assert trace is not None
+    known = _written.get(trace)
+    if known is None:
+        known = _written[trace] = _Written()
+    program = trace.scopes[0]
+    for op in program[known.looked_at :]:
+        if _narrows(op):
+            known.sources[op.output.name] = op.flat_args[0]
+        elif op.sym.name.startswith("te_quantize"):
+            known.quantized.setdefault(_identity(op.sym, op.args), op.output)
+    known.looked_at = len(program)
+    return known
+
+
+def _narrows(op: BoundSymbol) -> bool:
+    """Whether it is a cast to a narrower float type, as autocast makes them."""
+    parts = op
+    while len(parts.like.subsymbols) == 1:
+        parts = parts.like.subsymbols[0]
+    if parts.sym is not prims.convert_element_type or not isinstance(op.output, TensorProxy) or not op.flat_args:
+        return False
+    source = op.flat_args[0]
+    return (
+        isinstance(source, TensorProxy)
+        and source.shape == op.output.shape
+        and source.dtype in _TAKEN
+        and source.dtype.bytes > op.output.dtype.bytes
+    )
+
+
+def _identity(sym: Symbol, args: tuple[Any, ...]) -> Any:
+    """What is equal for quantizations of one value in one way. Slots do not count: one value has one scale."""
+    x, *how = sym.bind(args, {})[0]
+    return sym.name, x.name, *[each for each in how if not isinstance(each, Slot)]
+
+
+class _Parts(NamedTuple):
+    data: Any
+    scale: Any
+    transposed: Any
+    transposed_scale: Any
+
+
+class _Layer:
+    """The pieces of which one linear layer is written."""
+
+    def __init__(self, operators: dict[str, Any], weight: TensorProxy, recipe: Any = None):
+        self.operators = operators
+        self.options = compilation().options
+        self.scheme: Scheme = scheme_of(self.options[RECIPE] if recipe is None else recipe)
+        # Under autocast the weight is a copy in a narrow type, made anew for each call; its source is what stays.
+        self.weight = _here().sources.get(weight.name, weight)
+
+    def quantized(self, x: TensorProxy, role: str) -> _Parts:
+        """`x` in fp8. What several layers take is quantized once."""
+        how: Quantization = getattr(self.scheme, role)
+        by: tuple[Any, ...]
+        keep = role == "weight" and bool(self.options.get(KEEP, True))
+        if self.scheme.delayed is None:
+            symbol, by = self.operators["te_quantize"], (how.power_2, how.epsilon)
+        else:
+            symbol, by = self.operators["te_quantize_scaled"], (self.slot(role, how.kind),)
+        args = (x, how.kind, *by)
+        known = None
+        if role != "grad":
+            known = _here().quantized.get(_identity(symbol, args))
+        if known is None:
+            known = symbol(*args, keep=True) if keep else symbol(*args)
+        return _Parts(*known)
+
+    def slot(self, role: str, kind: str) -> Slot:
+        """Where the scale of one of its tensors is kept."""
+        name = f"{self.weight.name}.{role}"
+        tensors = compilation().state.setdefault(STATE, {}).setdefault(name, {})
+        assert self.scheme.delayed is not None
+        return Slot(name, tensors, kind, self.scheme.delayed, self.options.get(GROUP))
+
+    def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, bias: Any, which: int) -> Any:
+        """One of the three products of a layer."""
+        split = self.scheme.split[which]
+        return self.operators["te_matmul"](*a, *b, to_torch_dtype(dtype), bias, split=split)
+
+    def forward(self, x: TensorProxy, bias: Any) -> tuple[Any, _Parts, _Parts]:
+        """The result, and input and weight in fp8."""
+        of_x, of_w = self.quantized(x, "input"), self.quantized(self.weight, "weight")
+        # The library would have it in bfloat16 beside float32.
+        inside = bias if x.dtype is not dtypes.float32 else None
+        a = (of_x.data, of_x.scale, self.scheme.input.kind)
+        out = self.product(a, (of_w.data, of_w.scale, self.scheme.weight.kind), x.dtype, inside, 0)
+        return (out if inside is bias else ltorch.add(out, bias)), of_x, of_w
+
+
+def like(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
+    """A linear layer in fp8 by this recipe, or by the one that `thunder.jit` was given."""
+    return ltorch.linear(input, weight, bias)
+
+
+def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
+    """Takes linear layers, by thunder's operation and by its primitive, and those that say which recipe is theirs."""
+
+    def execution(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
+        return _Layer(operators, weight, recipe).forward(input, bias)[0]
+
+    def gradient(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
+        layer = _Layer(operators, weight, recipe)
+        kinds = layer.scheme
+        out, of_x, of_w = layer.forward(input, bias)
+        g = get_grad(out)
+        of_g = layer.quantized(g, "grad")
+        rows = (of_g.data, of_g.scale, kinds.grad.kind)
+        columns = (of_g.transposed, of_g.transposed_scale, kinds.grad.kind)
+        by_weight = (of_w.transposed, of_w.transposed_scale, kinds.weight.kind)
+        by_input = (of_x.transposed, of_x.transposed_scale, kinds.input.kind)
+        put_grads(
+            (input, weight),
+            (
+                layer.product(rows, by_weight, input.dtype, None, 1),
+                layer.product(columns, by_input, weight.dtype, None, 2),
+            ),
+        )
+        if bias is not None:
+            put_grads((bias,), (ltorch.sum(g, tuple(range(g.ndim - 1))),))
+        return out
+
+    own = registry.register_operator("te_linear", executor=executor, like=like)
+    implementations: tuple[Callable[..., Any], ...] = (own, ltorch.linear, prims.linear)
+    for symbol in implementations:
+        registry.register_implementation(
+            symbol, executor=executor, checker=takes, execution_transform=execution, grad_transform=gradient
+        )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scales that follow from the largest values of earlier steps (DelayedScaling), and where they are kept.
+
+A `Slot` is the place of one tensor of one linear layer: its scale, and the history of its largest values. It lies in
+the state of the jitted function (`_extra_state`), under a name that follows from the weight's, so that all programs of
+that function share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder_ex_te.library import kernels
+from thunder_ex_te.recipes import Delayed
+
+__all__ = ["STATE", "Slot", "update"]
+
+STATE = "te"  # its name in the state of the jitted function
+
+
+class Slot:
+    """The scale of one tensor, in a dict of tensors: `scale`, `amax_history` and `before`, the scale a step ago."""
+
+    __slots__ = ("group", "how", "kind", "name", "tensors")
+
+    def __init__(self, name: str, tensors: dict[str, torch.Tensor], kind: str, how: Delayed, group: Any):
+        self.name = name
+        self.tensors = tensors
+        self.kind = kind
+        self.how = how
+        self.group = group
+
+    def on(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """Its tensors on that device, made when they are first asked for."""
+        found = self.tensors
+        if "scale" not in found:
+            found["scale"] = torch.ones(1, device=device)
+            found["amax_history"] = torch.zeros(self.how.length, 1, device=device)
+        elif found["scale"].device != device:
+            for key, x in found.items():
+                found[key] = x.to(device)
+        if len(found["amax_history"]) != self.how.length:  # loaded from a run with another length
+            history = torch.zeros(self.how.length, 1, device=device)
+            n = min(len(history), len(found["amax_history"]))
+            history[:n] = found["amax_history"][:n]
+            found["amax_history"] = history
+        found.setdefault("before", found["scale"].clone())
+        return found
+
+    @property
+    def __name__(self) -> str:  # what traces call it
+        return f"scale_of_{self.name.replace('.', '_')}"
+
+    def __repr__(self) -> str:
+        return f"<scale of {self.name}>"
+
+
+def update(slots: Sequence[Slot]) -> None:
+    """Ends a step: each tensor's largest value enters its history, and its scale follows from that."""
+    first = slots[0]
+    found = [slot.tensors for slot in slots]
+    histories, scales = [x["amax_history"] for x in found], [x["scale"] for x in found]
+    torch._foreach_copy_([x["before"] for x in found], scales)
+    amax = torch.cat([h[0] for h in histories])
+    if first.how.reduce and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=first.group)
+    kernels().update_scales(amax, histories, scales, first.how.algorithm, first.kind, first.how.margin)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fp8 copies of parameters, which stay until the parameter changes.
+
+A parameter is quantized once between two steps of its optimizer, however many micro-batches come between. That it has
+changed shows in its version, which torch counts up with each write, in its address, and for one that is trained in a
+step of any of torch's optimizers, some of which write in ways that torch does not count. What nobody can see is a write
+through `.data` outside of an optimizer: who does that turns the copies off (`te_keep_weights=False`).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from thunder_ex_te.reference import Quantized
+
+__all__ = ["kept"]
+
+_lock = threading.Lock()
+_steps = [0]  # of all optimizers
+_copies: dict[int, _Copies] = {}
+
+
+class _Copies:
+    """What there is of one parameter, by how it was quantized."""
+
+    __slots__ = ("made", "parameter", "state")
+
+    def __init__(self, parameter: torch.Tensor):
+        key = id(parameter)
+        self.parameter = weakref.ref(parameter, lambda _: _copies.pop(key, None))
+        self.state: Any = None
+        self.made: dict[Any, Quantized] = {}
+
+
+def _stepped(*_: Any) -> None:
+    _steps[0] += 1
+
+
+register_optimizer_step_post_hook(_stepped)
+
+
+def kept(x: torch.Tensor, key: Any, rows: bool, columns: bool, make: Callable[[bool, bool], Quantized]) -> Quantized:
+    """The fp8 copies of `x` that are asked for: those that are kept, where it is a parameter and as it was then."""
+    if not isinstance(x, torch.nn.Parameter) or x.is_inference():
+        return make(rows, columns)
+    state = x._version, x.data_ptr(), _steps[0] if x.requires_grad else -1
+    with _lock:
+        found = _copies.get(id(x))
+        if found is None or found.parameter() is not x:
+            found = _copies[id(x)] = _Copies(x)
+        if found.state != state:
+            found.made.clear()
+            found.state = state
+        made = found.made.get(key)
+        if made is None:
+            made = found.made[key] = make(rows, columns)
+        elif (rows and made.data is None) or (columns and made.transposed is None):
+            made = found.made[key] = make(True, True)
+    assert made is not None
+    # Autograd marks the float tensors that a program gives: it is given some of its own.
+    own = [None if scale is None else scale.detach() for scale in (made.scale, made.transposed_scale)]
+    return made._replace(scale=own[0], transposed_scale=own[1])

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where TransformerEngine cannot run, a stand-in emulates on the CPU what it computes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import thunder.extend
+from thunder import plugins
+from thunder.plugins.registry import PluginRegistry
+
+os.environ.setdefault("THUNDER_VERIFY", "1")
+
+HOOKS = (
+    "thunder_register_executors", "thunder_register_operators", "thunder_register_implementations",
+    "thunder_register_options", "thunder_register_transforms",
+)  # fmt: skip
+
+
+def _load(name: str) -> Any:
+    """A module that lies beside this one."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("stand_in.py"))
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def where() -> Iterator[str]:
+    """Where the executor `te` runs: a GPU with the library itself, or the CPU with the stand-in."""
+    thunder.extend.get_default_executors()
+    if any(record.name == "te" and record.ready for record in plugins.records()):
+        yield "cuda"
+        return
+    _load("thunder_ex_te_stand_in").install()
+    from thunder_ex_te import library, linear, plugin
+
+    patch = pytest.MonkeyPatch()
+    for module in (library, linear):
+        patch.setattr(module, "unusable_device", lambda device: None)
+    registry = PluginRegistry("te")
+    for hook in HOOKS:
+        getattr(plugin, hook)(registry)
+    registry.close()
+    catalog = plugins.manager().catalog
+    registry.commit(thunder.extend, catalog)  # type: ignore[arg-type]
+    yield "cpu"
+    patch.undo()
+    catalog.remove(registry.owner)
+    for executor in registry.executors.values():
+        thunder.extend.deregister_executor(executor)
+
+
+@pytest.fixture
+def device(where: str) -> str:
+    """The same, for one test."""
+    return where
+
+
+@pytest.fixture
+def recipes(where: str) -> Any:
+    """The library's recipes, or what stands for them."""
+    from thunder_ex_te.library import kernels
+
+    return kernels().recipes
+
+
+@pytest.fixture
+def calls(where: str) -> list[str]:
+    """What the stand-in has run since."""
+    if where != "cpu":
+        pytest.skip("the library does not tell what it runs")
+    found: list[str] = _load("thunder_ex_te_stand_in").calls
+    found.clear()
+    return found

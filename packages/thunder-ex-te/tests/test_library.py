@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the probe says of a machine."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from thunder.core.errors import ThunderError
+from thunder_ex_te import library
+
+PARTS = {"transformer_engine": "2.20.2", "transformer_engine_cu13": "2.20.2", "transformer_engine_torch": "2.20.2"}
+
+
+class Machine:
+    """What a probe may ask, answered from a table."""
+
+    torch = "2.11.0"
+
+    def __init__(self, versions: dict[str, str] = PARTS, *, cuda_error: str | None = None, gpu: Any = (9, 0)):
+        self.versions = versions
+        self.cuda_error = cuda_error
+        self.devices = (SimpleNamespace(name="a GPU", capability=gpu),) if gpu else ()
+
+    def has_module(self, name: str) -> bool:
+        """Whether it is there."""
+        return name in self.versions
+
+    def version_of(self, distribution: str) -> str | None:
+        """The installed version."""
+        return self.versions.get(distribution) or None
+
+
+def _said(*args: Any, **kwargs: Any) -> str:
+    return str(library.why_not(Machine(*args, **kwargs)))  # type: ignore[arg-type]
+
+
+def test_what_is_missing() -> None:
+    """Each part is named, with how to get it."""
+    assert "needs NVIDIA's TransformerEngine, which is not installed: pip install" in _said({})
+    assert "installed without its extension for torch" in _said({"transformer_engine": "2.20.2"})
+    assert "without the metadata of transformer_engine_torch" in _said({**PARTS, "transformer_engine_torch": ""})
+
+
+def test_versions() -> None:
+    """All parts have one version, which is one whose private parts are known."""
+    said = _said({**PARTS, "transformer_engine_torch": "2.20.1"})
+    assert "have to be of one version" in said and "transformer_engine_torch 2.20.1" in said
+    assert "transformer_engine_cu13 2.20.2" in said
+    for version in ("2.19.0", "2.21.0", "3.0", "unknown"):
+        said = _said(dict.fromkeys(PARTS, version))
+        assert f"needs TransformerEngine 2.20 or newer, before 2.21, and {version} is installed" in said
+
+
+def test_gpus() -> None:
+    """One of Hopper's is wanted; others transpose otherwise, or have no fp8."""
+    assert _said(cuda_error="no driver") == "needs an NVIDIA GPU: no driver"
+    for capability in ((8, 0), (8, 9), (10, 0), (12, 0)):
+        text = ".".join(map(str, capability))
+        assert f"capability 9.x (Hopper), and there is only a GPU ({text})" in _said(gpu=capability)
+
+
+def test_a_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loader says is told where fp8 is asked for, with the versions that do not fit."""
+
+    def refuse(name: str) -> Any:
+        if name == "thunder_ex_te.kernels":
+            raise ImportError("undefined symbol: _ZN3c104impl\nmore")
+
+    library.kernels.cache_clear()
+    monkeypatch.setattr(library.importlib, "import_module", refuse)
+    torchs = re.escape(torch.__version__)
+    said = rf"does not load beside torch {torchs} \(ImportError: undefined symbol: _ZN3c104impl\): its extension"
+    with pytest.raises(ThunderError, match=said):
+        library.kernels()
+    library.kernels.cache_clear()
+
+
+def test_the_probe_imports_nothing_heavy() -> None:
+    """All is well, and the library has not been looked at."""
+    assert library.why_not(Machine()) is None  # type: ignore[arg-type]
+
+
+def test_devices() -> None:
+    """Tensors elsewhere are left to others."""
+    assert library.unusable_device(torch.device("cuda")) is None
+    assert library.unusable_device(torch.device("cpu")) == "TransformerEngine runs on NVIDIA GPUs, not on cpu"

@@ -240,6 +240,47 @@ def test_hooks_on_parameters_and_results() -> None:
     assert y.grad.tolist() == [10, 10, 10]
 
 
+def test_hooks_on_what_no_gradient_flows_to() -> None:
+    """Are not called, as in eager: such an input has no edge in torch's graph."""
+    functions = (
+        lambda a, b, c: a * b, lambda a, b, c: (a.sin() + c.detach(), b.exp() * (c > 0)),
+        lambda a, b, c: c @ c.sum() if c.ndim > 1 else (b.detach() * c).cos(),
+    )  # fmt: skip
+    for fn in functions:
+        seen: list[Any] = []
+        for run in (fn, thunder.jit(fn)):
+            inputs = [torch.arange(1.0, 4, requires_grad=True) for _ in range(3)]
+            calls: list[Any] = []
+            for i, x in enumerate(inputs):
+                x.register_hook(lambda g, i=i, calls=calls: calls.append((i, g.clone())))
+            out = run(*inputs)
+            total = sum(x.square().sum() for x in (out if isinstance(out, tuple) else (out,)))
+            again = torch.autograd.grad(total, inputs, create_graph=True, allow_unused=True)
+            total.backward()
+            calls.sort(key=lambda call: call[0])
+            seen.append(([i for i, _ in calls], [g for _, g in calls], [x.grad for x in inputs], again))
+        assert seen[0][0] == seen[1][0]
+        torch.testing.assert_close(seen[1][1], seen[0][1])
+        for found, expected in zip((*seen[1][2], *seen[1][3]), (*seen[0][2], *seen[0][3])):
+            assert (found is None) == (expected is None)
+            assert found is None or torch.equal(found, expected)
+
+
+def test_nothing_is_detached_where_no_gradients_flow() -> None:
+    """Parameters require grad, and the program runs without: it is the same as of constants."""
+    w = torch.randn(3, 3, requires_grad=True)
+    f = thunder.jit(lambda x: ((x @ w).tanh() @ w, w.detach(), (w * 2).detach()))
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        out, same, twice = f(x)
+    torch.testing.assert_close((out, same, twice), ((x @ w).tanh() @ w, w, w * 2))
+    assert same is not w and same.data_ptr() == w.data_ptr()
+    assert not any(t.requires_grad for t in (out, same, twice))
+    assert str(thunder.last_traces(f)[-1].python(depth=0)).count("detach(") == 1
+    f(x)[0].sum().backward()
+    torch.testing.assert_close(w.grad, torch.autograd.grad(((x @ w).tanh() @ w).sum(), w)[0])
+
+
 def test_derivatives_of_any_order() -> None:
     """By `create_graph`, each of which is differentiated in its turn."""
     f = thunder.jit(lambda a: (a**4).sum())

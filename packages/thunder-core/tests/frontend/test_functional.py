@@ -47,6 +47,20 @@ def test_grad_argnums(argnums):
     same((grads, value), torch.func.grad_and_value(f, argnums)(x, w))
 
 
+@pytest.mark.parametrize("fn", [lambda x: x.prod(0), lambda x: (x.permute(0).reshape(3) * x.prod(0, True)).sum()])
+def test_pulling_back_twice(fn):
+    """Each time through values of its own, but for those that an operation hands on as they are."""
+
+    def twice(vjp, x):
+        out, pull = vjp(fn, x)
+        return pull(out)[0] + pull(out * 2)[0] * pull(out.sin())[0]
+
+    x = rand(3)
+    same(thunder.jit(lambda x: twice(thunder.vjp, x))(x), twice(torch.func.vjp, x))
+    nested = thunder.jacrev(lambda x: twice(thunder.vjp, x))(x)
+    same(nested, torch.func.jacrev(lambda x: twice(torch.func.vjp, x))(x))
+
+
 def test_aux_is_handed_on():
     def fn(x):
         y = x.sin()

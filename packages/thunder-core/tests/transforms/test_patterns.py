@@ -79,6 +79,16 @@ def test_found_and_replaced() -> None:
     assert run(fn, gated_pattern()) == ["matmul", "gated", "gated"]
 
 
+def test_found_where_gradients_are_off() -> None:
+    """Though parameters require grad."""
+    w = torch.randn(3, 3, requires_grad=True)
+    f = thunder.jit(lambda a, b: F.silu(a @ w) * (b @ w), executors=[executor], transforms=[gated_pattern()])
+    a, b = torch.randn(3, 3), torch.randn(3, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(f(a, b), F.silu(a @ w) * (b @ w))
+    assert "gated(" in thunder.last_traces(f)[-1].python(depth=0)
+
+
 def test_methods_operators_and_functions_are_the_same() -> None:
     """What matters is which operation a spelling stands for."""
 

@@ -97,6 +97,8 @@ def test_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "triton_linear_crossentropy"
     assert name in operators(plain, h, w, t, **OPTION)
     assert name not in operators(plain, h, w, t)  # it is small
+    with torch.no_grad():  # parameters require grad all the same
+        assert name in operators(plain, h, w.clone().requires_grad_(), t, **OPTION)
     for f in (logits_too, read_twice, by_row):
         assert name not in operators(f, h, w, t, **OPTION)
     monkeypatch.setattr("thunder_ex_triton.cross_entropy.linear_passes.pays", lambda *sizes: True)

@@ -73,8 +73,14 @@ class Differentiable:
         # Asking which gradients are wanted takes time itself.
         worth = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= WORTH_ASKING
         self.prunes = worth and split.takes_less_for_less()
-        found = stages_of(split.forward, split.wrt) if guarded and self.prunes else [[]]
-        self.stages = Stages(found, self.wanted, to_torch_device(split.wrt[0].device)) if len(found) > 1 else None
+        found = stages_of(split.forward, split.wrt) if guarded and self.prunes else [[*range(len(split.wrt))]]
+        known = {p.name for p in split.wrt}
+        # What no gradient flows to has no edge in torch's graph either, where hooks would be called with None.
+        without = guarded and any(
+            getattr(p, "requires_grad", False) and p.name not in known for p in self.traces[-1].args
+        )
+        staged = len(found) > 1 or without
+        self.stages = Stages(found, self.wanted, to_torch_device(split.wrt[0].device)) if staged else None
         program = self.traces[-1].python_callable(decorators=False)
         if not guarded or any_autocast():  # else the prologue has seen to it
             program = no_autocast(program)
@@ -169,7 +175,7 @@ class Differentiable:
             if found is None:
                 with self._settled(), collection_paused():
                     trace = self.split.backward(*key)
-                    if self.stages is not None:
+                    if self.stages is not None and len(self.stages.stages) > 1:
                         trace.info["stages"] = self.stages.stages
                     traces = self._backward_traces[key] = [trace, *self.compile(trace)]
                     found = self._backward[key] = no_autocast(traces[-1].python_callable(decorators=False))

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import TensorProxy
-from thunder.core.trace import Trace
+from thunder.core.symbol import OpTags
+from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used, hand_over_early
@@ -21,7 +24,7 @@ from thunder.frontend.lock import collection_paused
 from thunder.frontend.prologue import Guarded
 from thunder.plugins import transformed
 from thunder.transforms.base import PassContext, Transform
-from thunder.transforms.cse import cse
+from thunder.transforms.cse import cse, escaping_values
 from thunder.transforms.dce import dce
 from thunder.transforms.split import Split
 
@@ -86,6 +89,33 @@ def clean(trace: Trace) -> list[Trace]:
     return traces
 
 
+def without_detaching(trace: Trace) -> list[Trace]:
+    """The trace without `detach`, which is nothing where no gradients flow; none where there is nothing to do.
+
+    What is done without gradients is recorded as detached, since a program may switch them on later. What the caller
+    gets hold of stays a tensor of its own.
+    """
+    if all(op.sym is not ltorch.detach for op in trace.bound_symbols):
+        return []
+    escaping = escaping_values(trace)
+    uses = Counter(name for op in trace.bound_symbols for name in op.arg_names)
+    of_their_own: set[str] = set()  # values that are made here, and no views
+    replaced: dict[str, Any] = {}
+    with construct(trace, "Without Gradients") as out:
+        for op in trace.bound_symbols:
+            op = op.substitute(replaced) if replaced else op
+            if op.sym is ltorch.detach:
+                (source,) = op.arg_names
+                if op.output.name not in escaping or (source in of_their_own and uses[source] == 1):
+                    replaced[op.output.name] = op.args[0]
+                    uses[source] += uses[op.output.name] - 1
+                    continue
+            elif not op.sym.is_structural and OpTags.VIEW_OP not in op.sym.tags:
+                of_their_own.update(op.out_names)
+            out.record(op)
+    return [out]
+
+
 class Passes:
     """What compiling one program goes by: the executors to ask, the transforms, the user's options for plugins."""
 
@@ -144,11 +174,14 @@ def compile_trace(
     """Compiles what was acquired. `remat` says what backward computes again (`transforms/remat.py`)."""
     passes = Passes(executors, compilation or Compilation(), transforms)
     traces = [verify_if_asked(acquired.computation)]
-    passes.run(traces, "before_grad")
     # A program may switch gradients on itself, though they are off around it.
     off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     switched_on = off and acquired.computation.info.get("requires_grad", False)
-    wrt = _differentiated(traces[-1]) if autograd and (torch.is_grad_enabled() or switched_on) else []
+    flowing = autograd and (torch.is_grad_enabled() or switched_on)
+    if not flowing:
+        traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
+    passes.run(traces, "before_grad")
+    wrt = _differentiated(traces[-1]) if flowing else []
     if wrt:
         traces += clean(traces[-1])
         with compiling(passes.compilation):

@@ -27,8 +27,8 @@ from thunder.torch.private import differentiated_otherwise, direct_apply, direct
 __all__ = ["Begin", "Stages", "as_node", "none_of", "stages_of"]
 
 # In bytes of gradients, the least that is worth a stage: on a CPU they are read again while caches hold them, elsewhere
-# only memory is gained, and launching kernels must not wait.
-SMALLEST, SMALLEST_ELSEWHERE = 1 << 20, 1 << 26
+# only memory is gained, and a stage costs the host the time of some ten launches.
+SMALLEST, SMALLEST_ELSEWHERE = 1 << 20, 1 << 28
 MOST_STAGES = 8
 
 # Begins a backward pass, from the first node's context and the gradients that arrive: what has been computed, or the
@@ -107,8 +107,10 @@ class Stages:
             found.update(zip(stage, edges))
         return [found[i] for i in sorted(found)]
 
-    def together(self, steps: Iterator[list[Any]]) -> list[Any]:
+    def together(self, steps: list[Any] | Iterator[list[Any]]) -> list[Any]:
         """All that a backward program gives, as if it gave it at once."""
+        if isinstance(steps, list):
+            return steps
         found = {i: x for stage in self.stages for i, x in zip(stage, _resume(steps))}
         return [found[i] for i in sorted(found)]
 
@@ -124,6 +126,8 @@ class Stages:
             found = begin(ctx, grads)
             if isinstance(found, (list, tuple)):  # computed at once
                 found = iter([[found[i] for i in stage] for stage in self.stages])
+            if not relays:
+                return (None, *_taken(found))
             link = self._link()
             link.steps = found  # type: ignore[attr-defined]
             return (None, link, *_taken(found))

@@ -101,8 +101,9 @@ def anew(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace)
 
     def name(ops: Sequence[BoundSymbol]) -> None:
         for op in ops:
+            made = {*op.out_names}  # what an operation hands on is not its own
             for p in op.flat_outs:
-                if p.name not in names:
+                if p.name in made and p.name not in names:
                     names[p.name] = p.replace_name(trace.make_name(p.prefix))
             name(op.subsymbols)
 

@@ -43,7 +43,8 @@ class Split:
     """A differentiated program: its forward program, and backward programs for what arrives and what is wanted.
 
     `outputs` are the values whose gradients a backward program can be given: first those that the program returns
-    (there are `returned` of them), then those saved values that depend on what is differentiated by.
+    (there are `returned` of them), then those saved values that depend on what is differentiated by. `wrt` is left with
+    what gradients flow to.
     """
 
     def __init__(self, trace: Trace, executors: Sequence[Executor], wrt: Sequence[TensorProxy], *, remat: str = "auto"):
@@ -62,6 +63,7 @@ class Split:
             self._producers = _producers(joint.trace.bound_symbols)
             # What is recorded to see what backward reads is the backward program that is asked for in most cases.
             self._whole = self._record(joint, [True] * len(outputs), None)
+            self._leave_out_what_nothing_flows_to()
             read = _inputs_of(self._whole[0])
             if "symbols" in trace.info:
                 read = list({p.name: p for p in [*read, *_numbers_in(self._whole[0].bound_symbols)]}.values())
@@ -75,6 +77,15 @@ class Split:
             with tracectx(forward):
                 prims.python_return(forward.output)
         self.forward = forward
+
+    def _leave_out_what_nothing_flows_to(self) -> None:
+        trace, _ = self._whole
+        flows = [g is not None for g in trace.output]
+        if all(flows) or not any(flows):  # a result that nothing flows back from requires grad all the same
+            return
+        self.wrt = [p for p, flow in zip(self.wrt, flows) if flow]
+        trace.output = [g for g in trace.output if g is not None]
+        trace.bound_symbols[-1] = BoundSymbol(prims.python_return, (trace.output,), {}, None)
 
     def _find_outputs(self, given: set[str]) -> None:
         """Adds the saved values through which gradients of gradients flow."""

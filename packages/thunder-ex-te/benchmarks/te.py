@@ -2,20 +2,25 @@
 """fp8 linear layers and a training step through `thunder.jit`, beside bf16 and beside TransformerEngine's own modules.
 
     python benchmarks/te.py linear [--size 8192] [--markdown FILE]
+    python benchmarks/te.py kernels [--size 8192] [--markdown FILE]
     python benchmarks/te.py step [--layers 4] [--width 4096] [--length 4096] [--markdown FILE]
     python benchmarks/te.py loss [--steps 200] [--markdown FILE]
 
-`linear`: forward and backward of one layer. `step`: forward, backward and AdamW of a Llama of Transformers, eager bf16,
-thunder bf16 and thunder with each recipe; `loss`: the losses of `--steps` steps on a corpus of sentences that follow a
-pattern, each run from the same weights and the same batches. Times are GPU times by events, host time included where
-that takes longest: medians of alternating repetitions, each of which runs every contender.
+`linear`: forward and backward of one layer; `kernels`: where its time goes. `step`: forward, backward and AdamW of the
+Llama of thunder-core's benchmarks, in bf16 by eager and by thunder, and by thunder with each recipe; the executors are
+those that are installed. `loss`: the losses of `--steps` steps on sequences in which a word mostly decides the next,
+each run from the same weights on the same batches. Times are GPU times by events, host time included where that takes
+longest: medians of alternating repetitions, each of which runs every contender (`step`: of one model after the other).
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +34,9 @@ RECIPES = {
     "DelayedScaling": recipes.DelayedScaling,
     "Float8BlockScaling": recipes.Float8BlockScaling,
 }
+
+
+LENGTH, BATCH = 512, 8  # of the corpus
 
 
 def timed(fn: Callable[[], Any], calls: int) -> float:
@@ -93,29 +101,47 @@ def linear(options: Any) -> list[str]:
     return table(f"linear {n}x{n}x{n}, forward and backward", medians(contenders), "bf16")
 
 
+def kernels(options: Any) -> list[str]:
+    """The kernels that one forward and backward of a layer launches, by their names, and their times."""
+    from torch.profiler import ProfilerActivity, profile
+
+    n, lines = options.size, ["| recipe | kernel | calls | ms |", "|---|---|---|---|"]
+    make = {"device": "cuda", "dtype": torch.bfloat16}
+    x, g = torch.randn(n, n, **make).requires_grad_(), torch.randn(n, n, **make)
+    layer = torch.nn.Linear(n, n, bias=False, **make)
+    runs: dict[str, Any] = {"bf16": layer}
+    for name, make_recipe in RECIPES.items():
+        runs[name] = thunder.jit(layer, te_recipe=make_recipe(), te_keep_weights=False)
+    for name, f in runs.items():
+        for _ in range(3):
+            torch.autograd.grad(f(x), (x, layer.weight), g)
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            torch.autograd.grad(f(x), (x, layer.weight), g)
+            torch.cuda.synchronize()
+        rows = sorted(seen.key_averages(), key=lambda row: -row.device_time_total)[:7]
+        lines += [f"| {name} | {row.key[:60]} | {row.count} | {row.device_time_total / 1000:.3f} |" for row in rows]
+    return lines
+
+
 # -- a model -----------------------------------------------------------------------------------------------------------
-def llama(width: int, layers: int, vocabulary: int, length: int) -> Any:
-    """A Llama of Transformers in bf16."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def llama(width: int, layers: int, length: int) -> Any:
+    """The Llama of thunder-core's benchmarks, in bf16."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "thunder-core" / "benchmarks"))
+    from llama import Llama
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=width, intermediate_size=width * 7 // 2, num_hidden_layers=layers, vocab_size=vocabulary,
-        num_attention_heads=width // 128, num_key_value_heads=max(1, width // 512), max_position_embeddings=length,
-        use_cache=False, tie_word_embeddings=False,
-    )  # fmt: skip
     with torch.device("cuda"):
-        return LlamaForCausalLM(config).to(torch.bfloat16)
+        return Llama(layers, width, length).to(torch.bfloat16)
 
 
-def trained(model: Any, f: Any, ids: Callable[[], Any]) -> Callable[[], Any]:
+def trained(model: Any, f: Any, batches: Callable[[], Any], rate: float) -> Callable[[], Any]:
     """One step of training."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
 
     def step() -> Any:
-        batch = ids()
-        logits = f(input_ids=batch).logits
-        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), batch[:, 1:].flatten())
+        batch = batches()
+        logits = f(batch[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -126,75 +152,85 @@ def trained(model: Any, f: Any, ids: Callable[[], Any]) -> Callable[[], Any]:
 
 def step(options: Any) -> list[str]:
     """A whole step of each, one model after the other: two do not fit beside their optimizers."""
-    vocabulary, found, memory = 32000, {}, {}
-    batch = torch.randint(0, vocabulary, (options.batch, options.length), device="cuda")
+    shape = (options.batch, options.length + 1)
+    batch = torch.randint(0, 320, shape, device="cuda")
     kinds: dict[str, Any] = {"bf16, eager": None, "bf16, thunder": {}}
     kinds.update({f"{name}, thunder": {"te_recipe": make()} for name, make in RECIPES.items()})
+    found, memory = {}, {}
     for name, how in kinds.items():
-        model = llama(options.width, options.layers, vocabulary, options.length)
-        run = trained(model, model if how is None else thunder.jit(model, **how), lambda: batch)
+        model = llama(options.width, options.layers, options.length)
+        run = trained(model, model if how is None else thunder.jit(model, **how), lambda: batch, 1e-5)
+        run()
         torch.cuda.reset_peak_memory_stats()
-        found.update(medians({name: run}, repetitions=3, calls=5))
+        found.update(medians({name: run}, repetitions=5, calls=5))
         memory[name] = torch.cuda.max_memory_allocated() / 2**30
         print(name, found[name], memory[name], flush=True)
         del model, run
+        gc.collect()
         torch.cuda.empty_cache()
-    head = f"step of {options.layers} layers, {options.width} wide, {options.batch}x{options.length} tokens"
-    lines = table(head, found, "bf16, thunder")
-    return [f"{line} {memory[name]:.1f} |" if name in memory else line
-            for line in [f"{lines[0]} GiB |", f"{lines[1]}---|", *lines[2:]]
-            for name in [line.split(" | ")[0].removeprefix("| ")]]  # fmt: skip
+    by = ", ".join(ex.name for ex in thunder.extend.get_default_executors())
+    head = f"step of {options.layers} layers, {options.width} wide, {options.batch}x{options.length} tokens; {by}"
+    lines = [f"| {head} | ms | best bf16 / this | GiB |", "|---|---|---|---|"]
+    best = min(found["bf16, eager"], found["bf16, thunder"])
+    return lines + [f"| {name} | {ms:.1f} | {best / ms:.2f} | {memory[name]:.1f} |" for name, ms in found.items()]
 
 
-def corpus(vocabulary: int, length: int, batch: int) -> Callable[[], Any]:
-    """Batches of sequences in which each word follows from the two before it, mostly: something that can be learnt."""
+def corpus() -> Callable[[], Any]:
+    """Batches of sequences in which a word decides the next in nine of ten cases."""
     generator = torch.Generator(device="cuda").manual_seed(1)
-    a, b = (torch.randint(0, vocabulary, (vocabulary,), device="cuda", generator=generator) for _ in range(2))
 
-    def draw() -> Any:
-        words = [torch.randint(0, vocabulary, (batch,), device="cuda", generator=generator) for _ in range(2)]
-        noise = torch.rand(length, batch, device="cuda", generator=generator) < 0.1
-        other = torch.randint(0, vocabulary, (length, batch), device="cuda", generator=generator)
-        for i in range(length - 2):
-            words.append(torch.where(noise[i], other[i], (a[words[-1]] + b[words[-2]]) % vocabulary))
+    def draw(*shape: int) -> Any:
+        return torch.randint(0, 320, shape, device="cuda", generator=generator)
+
+    follows = draw(320)
+
+    def batch() -> Any:
+        words, other = [draw(BATCH)], draw(LENGTH, BATCH)
+        noise = torch.rand(LENGTH, BATCH, device="cuda", generator=generator) < 0.1
+        for i in range(LENGTH):
+            words.append(torch.where(noise[i], other[i], follows[words[-1]]))
         return torch.stack(words, 1)
 
-    return draw
+    return batch
 
 
 def loss(options: Any) -> list[str]:
     """The mean loss of the last tenth of the steps, from the same weights, on the same batches."""
-    length, size, vocabulary = 512, 8, 512
-    draw = corpus(vocabulary, length, size)
+    draw = corpus()
     batches = [draw() for _ in range(options.steps)]
-    lines = ["| steps | first loss | mean of the last tenth | of bf16's |", "|---|---|---|---|"]
+    lines = ["| steps | first loss | half way | mean of the last tenth | of bf16's |", "|---|---|---|---|---|"]
     kinds: dict[str, Any] = {"bf16": {}, **{name: {"te_recipe": make()} for name, make in RECIPES.items()}}
     bf16 = 0.0
     for name, how in kinds.items():
-        model = llama(1024, 4, vocabulary, length)
+        model = llama(1024, 4, LENGTH)
         left = iter(batches)
-        run = trained(model, thunder.jit(model, **how), lambda left=left: next(left))
+        run = trained(model, thunder.jit(model, **how), lambda left=left: next(left), 3e-4)
         losses = [float(run()) for _ in range(options.steps)]
         last = statistics.mean(losses[-options.steps // 10 :])
         bf16 = bf16 or last
-        lines.append(f"| {options.steps}, {name} | {losses[0]:.4f} | {last:.4f} | {last / bf16:.4f} |")
+        half = losses[options.steps // 2]
+        lines.append(f"| {options.steps}, {name} | {losses[0]:.4f} | {half:.4f} | {last:.4f} | {last / bf16:.4f} |")
         print(lines[-1], flush=True)
     return lines
 
 
 def main() -> None:
     """Measures and prints."""
+    parts = {"linear": linear, "kernels": kernels, "step": step, "loss": loss}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("linear", "step", "loss"))
+    parser.add_argument("what", choices=parts)
     parser.add_argument("--markdown")
-    parser.add_argument("--size", type=int, default=8192)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--width", type=int, default=4096)
-    parser.add_argument("--length", type=int, default=4096)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=200)
+    for name, default in (
+        ("size", 8192),
+        ("layers", 4),
+        ("width", 4096),
+        ("length", 4096),
+        ("batch", 2),
+        ("steps", 200),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    text = "\n".join({"linear": linear, "step": step, "loss": loss}[options.what](options))
+    text = "\n".join(parts[options.what](options))
     print(text)
     if options.markdown:
         with open(options.markdown, "w", encoding="utf-8") as file:

@@ -73,7 +73,7 @@ def test_a_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
     library.kernels.cache_clear()
     monkeypatch.setattr(library.importlib, "import_module", refuse)
-    torchs = re.escape(torch.__version__)
+    torchs = re.escape(library._installed("torch"))
     said = rf"does not load beside torch {torchs} \(ImportError: undefined symbol: _ZN3c104impl\): its extension"
     with pytest.raises(ThunderError, match=said):
         library.kernels()

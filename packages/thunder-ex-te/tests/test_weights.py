@@ -110,6 +110,18 @@ def test_what_inference_made_is_completed_for_training(layer: Any, recipes: Any,
         assert float(f(x)[0, 0]) == pytest.approx(32)
 
 
+def test_a_graph_makes_its_own(layer: Any, recipes: Any, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is captured runs again later, when the parameter has changed."""
+    from thunder_ex_te import weights
+
+    f = thunder.jit(layer, te_recipe=recipes.Float8CurrentScaling())
+    _step(f, layer)
+    monkeypatch.setattr(weights, "_is_captured", lambda x: True)
+    assert _quantized(calls, f, layer) == 3
+    monkeypatch.undo()
+    assert _quantized(calls, f, layer) == 2
+
+
 def test_they_go_with_the_parameter(layer: Any, recipes: Any) -> None:
     """Nothing of a model that is dropped is kept."""
     from thunder_ex_te import weights

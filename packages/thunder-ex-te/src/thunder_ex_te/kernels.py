@@ -9,8 +9,8 @@ that is summed over last. `Float8…Storage` objects are made around them for on
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import transformer_engine.pytorch  # noqa: F401  (loads the libraries that what follows needs)
@@ -27,7 +27,21 @@ from thunder_ex_te.reference import Quantized
 
 __all__ = ["multiply", "quantize", "quantize_scaled", "recipes", "update_scales"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 TYPES = {"e4m3": DType.kFloat8E4M3, "e5m2": DType.kFloat8E5M2}
+
+
+def _on_its_device(fn: F) -> F:
+    """Decorator: kernels run on the GPU of the first argument."""
+
+    @functools.wraps(fn)
+    def run(x: Any, *args: Any) -> Any:
+        if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+            return fn(x, *args)
+        with torch.cuda.device(x.get_device()):
+            return fn(x, *args)
+
+    return run  # type: ignore[return-value]
 
 
 def _block(kind: str) -> int:
@@ -48,6 +62,7 @@ def _quantizer(kind: str, power_2: bool, epsilon: float, rows: bool, columns: bo
     return made
 
 
+@_on_its_device
 def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Quantized:
     """`x` in fp8, by its own largest elements. Its dimensions before the last are rows."""
     found = tex.quantize(x.contiguous(), _quantizer(kind, power_2, epsilon, rows, columns))
@@ -59,6 +74,7 @@ def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bo
     return _of_one_scale(found, rows, columns)
 
 
+@_on_its_device
 def quantize_scaled(
     x: torch.Tensor, kind: str, scale: torch.Tensor, amax: torch.Tensor, rows: bool, columns: bool
 ) -> Quantized:
@@ -93,6 +109,7 @@ def _factor(data: torch.Tensor, scale: torch.Tensor, kind: str, dtype: torch.dty
     return Float8TensorStorage(data=data, fp8_scale_inv=scale, fp8_dtype=type, fake_dtype=dtype)
 
 
+@_on_its_device
 def multiply(
     a: torch.Tensor, a_scale: torch.Tensor, a_kind: str, b: torch.Tensor, b_scale: torch.Tensor, b_kind: str,
     dtype: torch.dtype, bias: torch.Tensor | None, split: bool,
@@ -103,6 +120,7 @@ def multiply(
     return found[0]  # type: ignore[no-any-return]
 
 
+@_on_its_device
 def update_scales(
     amax: torch.Tensor, histories: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], algorithm: str, kind: str,
     margin: int,

@@ -34,9 +34,10 @@ SHAPES = ((16, 32), (2, 80, 144), (256, 384))
 def _quantize(make: Any) -> Iterator[tuple[Any, ...]]:
     for shape in SHAPES:
         for kind in KINDS:
+            if kind.endswith("128x128"):
+                shape = (512, 1024)  # whose scales are not padded: what is in the padding is anything
             # Scales are powers of two, so that they are the same however they are computed.
-            x = make(shape, low=-4, high=4)
-            yield x, kind, True, 0.0
+            yield make(shape, low=-4, high=4), kind, True, 0.0
 
 
 def _quantize_reference(x: Any, kind: str, power_2: bool, epsilon: float) -> Any:

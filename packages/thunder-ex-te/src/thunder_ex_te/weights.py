@@ -38,6 +38,11 @@ class _Copies:
         self.made: dict[Any, Quantized] = {}
 
 
+def _is_captured(x: torch.Tensor) -> bool:
+    """Whether a CUDA graph is being made, which would use the same copies for ever."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 def _stepped(*_: Any) -> None:
     _steps[0] += 1
 
@@ -47,7 +52,7 @@ register_optimizer_step_post_hook(_stepped)
 
 def kept(x: torch.Tensor, key: Any, rows: bool, columns: bool, make: Callable[[bool, bool], Quantized]) -> Quantized:
     """The fp8 copies of `x` that are asked for: those that are kept, where it is a parameter and as it was then."""
-    if not isinstance(x, torch.nn.Parameter) or x.is_inference():
+    if not isinstance(x, torch.nn.Parameter) or x.is_inference() or _is_captured(x):
         return make(rows, columns)
     state = x._version, x.data_ptr(), _steps[0] if x.requires_grad else -1
     with _lock:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Compilation", "compilation", "compiling"]
+__all__ = ["Compilation", "compilation", "compiling", "put"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,25 @@ class Compilation:
 
     options: Mapping[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+
+
+def put(state: Mapping[str, Any], into: dict[str, Any]) -> None:
+    """Gives what is kept other values. Programs hold on to the dicts, and graphs to the tensors: these stay."""
+    for name in into.keys() - state.keys():
+        if isinstance(into[name], dict):
+            put({}, into[name])
+        else:
+            del into[name]
+    for name, value in state.items():
+        known: Any = into.get(name)
+        if isinstance(value, dict):
+            into[name] = known if isinstance(known, dict) else {}
+            put(value, into[name])
+        elif hasattr(value, "copy_"):
+            same = known is not None and (known.shape, known.dtype) == (value.shape, value.dtype)
+            into[name] = known.copy_(value) if same else value.clone()
+        else:
+            into[name] = value
 
 
 class _Current(threading.local):

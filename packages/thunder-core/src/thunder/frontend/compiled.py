@@ -126,10 +126,10 @@ class Passes:
 
     def run(self, traces: list[Trace], phase: str) -> None:
         """Appends what the passes of `phase` make of the last trace: first those of plugins, then the user's."""
-        options, state = self.compilation.options, self.compilation.state
-        made = transformed(traces[-1], phase, options=options, executors=self.executors, state=state)
+        options = self.compilation.options
+        made = transformed(traces[-1], phase, options=options, executors=self.executors)
         traces.extend(verify_if_asked(trace) for trace in made)
-        context = PassContext(phase, options, tuple(self.executors), state)
+        context = PassContext(phase, options, tuple(self.executors))
         for transform in self.transforms:
             if not transform.has(phase):
                 continue

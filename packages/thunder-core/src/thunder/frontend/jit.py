@@ -15,6 +15,7 @@ from thunder.core.errors import TracingError
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, resolve_executors
+from thunder.extend.compilation import put
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
@@ -117,8 +118,7 @@ class JitFunction:
     ):
         self._fn = fn
         self._options = options
-        # What is kept besides the programs, by who keeps it. Programs hold on to what is in it: it is written to.
-        self._extra_state: dict[str, Any] = {} if extra_state is None else extra_state
+        self._kept: dict[str, Any] = {} if extra_state is None else extra_state
         self._transforms = tuple(transforms)
         self._autograd = autograd
         self._stats = CompileStats()
@@ -261,9 +261,18 @@ class JitFunction:
         )
 
     @property
+    def _extra_state(self) -> dict[str, Any]:
+        """What is kept from call to call besides the programs, by who keeps it: dicts of tensors."""
+        return self._kept
+
+    @_extra_state.setter
+    def _extra_state(self, state: dict[str, Any]) -> None:
+        put(state, self._kept)
+
+    @property
     def compilation(self) -> Compilation:
         """What is known of it wherever a program of it is compiled."""
-        return Compilation(self._options.extra, self._extra_state)
+        return Compilation(self._options.extra, self._kept)
 
     def _as_a_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `fn` as a part of the program that is being traced."""

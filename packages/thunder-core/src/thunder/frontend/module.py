@@ -19,22 +19,6 @@ def _rebuild(model: torch.nn.Module, options: Any, transforms: Any, extra_state:
     return ThunderModule(model, JitFunction(model, options, transforms=transforms, extra_state=extra_state))
 
 
-def _put(state: dict[str, Any], into: dict[str, Any]) -> None:
-    """Gives what is kept other values. Programs hold on to the dicts, so these stay."""
-    for name in into.keys() - state.keys():
-        if isinstance(into[name], dict):
-            _put({}, into[name])
-        else:
-            del into[name]
-    for name, value in state.items():
-        if isinstance(value, dict):
-            if not isinstance(into.get(name), dict):
-                into[name] = {}
-            _put(value, into[name])
-        else:
-            into[name] = value.clone() if isinstance(value, torch.Tensor) else value
-
-
 class _OfModel(type):
     """The classes of jitted modules, one for each class of models: what they lack is looked up in the model's."""
 
@@ -159,7 +143,7 @@ class ThunderModule(torch.nn.Module):
 
     @_extra_state.setter
     def _extra_state(self, state: dict[str, Any]) -> None:
-        _put(state, self.__dict__["_jitted"]._extra_state)
+        self.__dict__["_jitted"]._extra_state = state
 
     def _apply(self, *args: Any, **kwargs: Any) -> ThunderModule:
         self.__dict__["_model"]._apply(*args, **kwargs)

@@ -103,10 +103,16 @@ def check_options(values: Mapping[str, Any], others: Iterable[str] = ()) -> dict
     """Checks compile options that core does not know itself; an unknown one is a TypeError that lists the known ones.
 
     An option may belong to a plugin that is not loaded yet, so an unknown name loads all plugins before it is refused.
+    One that begins with the name of a plugin that cannot be used is refused with the reason.
     `others` are option names that the caller knows besides, for the message.
     """
     if any(name not in _manager.catalog.options() for name in values):
         _manager.load_all()
+        unknown = values.keys() - _manager.catalog.options().keys()
+        for record in _manager.records():
+            if not record.ready and any(name.startswith(f"{record.name}_") for name in unknown):
+                names = ", ".join(sorted(repr(name) for name in unknown))
+                raise TypeError(f"unknown compile option {names}: {record.describe()}")
     return _manager.catalog.check_options(values, others)
 
 
@@ -116,19 +122,13 @@ def registered_transforms(phase: str) -> tuple[TransformSpec, ...]:
 
 
 def transformed(
-    trace: Any,
-    phase: str,
-    *,
-    options: Mapping[str, Any] | None = None,
-    executors: Iterable[Any] = (),
-    state: dict[str, Any] | None = None,
+    trace: Any, phase: str, *, options: Mapping[str, Any] | None = None, executors: Iterable[Any] = ()
 ) -> Iterator[Any]:
     """The traces that the passes of `phase` make of `trace`, one after the other; none where a pass changed nothing.
 
-    `options` are those that the user gave, `executors` those that will be asked, and `state` is what the jitted
-    function keeps: passes find them in their context.
+    `options` are those that the user gave, and `executors` those that will be asked: passes find them in their context.
     """
-    context = PassContext(phase, dict(options or {}), tuple(executors), {} if state is None else state)
+    context = PassContext(phase, dict(options or {}), tuple(executors))
     for spec in registered_transforms(phase):
         result = spec.apply(trace, context)
         if result is not trace:

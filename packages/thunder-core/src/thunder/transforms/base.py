@@ -55,13 +55,11 @@ class PassContext:
     """What a pass may know of the compilation it runs in. Later versions may know more; none will know less.
 
     options: the compile options that the user gave, of all plugins. executors: those that will be asked, in order.
-    state: what the jitted function keeps besides its programs (`thunder.extend.Compilation`).
     """
 
     phase: str
     options: Mapping[str, Any] = field(default_factory=dict)
     executors: tuple[Any, ...] = ()
-    state: dict[str, Any] = field(default_factory=dict)
 
 
 class Transform:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -168,6 +170,22 @@ def test_the_choice_of_attention_kernels_around() -> None:
     assert kernels == [True, False, True]
     assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (2, 1)
     assert thunder.cache_misses(without) == 1
+
+
+FIRST_ATTENTION = """
+import torch, thunder
+q = torch.randn(1, 2, 16, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+f = thunder.jit(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
+for _ in range(3):
+    f(q).sum().backward()
+assert thunder.cache_misses(f) == 1
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch changes its mind on a GPU only")
+def test_the_first_attention_of_a_process() -> None:
+    """torch puts its kernels into another order when it first chooses one: before the program is traced."""
+    subprocess.run([sys.executable, "-c", FIRST_ATTENTION], check=True, timeout=120)
 
 
 def test_the_choice_of_attention_kernels_inside() -> None:

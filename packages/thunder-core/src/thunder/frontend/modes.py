@@ -7,6 +7,7 @@ functions that tell them are known by name, and the choice of attention kernels 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,14 +17,17 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from thunder.torch.private import (
+    DisableTorchFunction,
     attention_order,
     function_modes,
     functorch_active,
+    fused_sdp_choice,
     kernels_enabled,
     set_attention_order,
+    without_modes,
 )
 
-__all__ = ["attention_kernels", "is_state", "mode_around", "with_attention_kernels"]
+__all__ = ["attention_kernels", "is_state", "mode_around", "settled_attention_kernels", "with_attention_kernels"]
 
 # Functions without arguments that tell how torch is set up.
 _TELLING: dict[str, tuple[str, ...]] = {
@@ -81,6 +85,16 @@ def attention_kernels() -> tuple[Any, ...]:
 
 
 _KERNELS: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+_settled: list[bool] = []
+
+
+def settled_attention_kernels() -> tuple[Any, ...]:
+    """The same, once torch has put them into the order for this GPU, as it does when it first chooses one."""
+    if not _settled and torch.cuda.is_initialized():
+        _settled.append(True)
+        with contextlib.suppress(RuntimeError), DisableTorchFunction(), without_modes():  # it may have none for these
+            fused_sdp_choice(*[torch.empty((1, 1, 8, 8), dtype=torch.float16, device="cuda")] * 3)
+    return attention_kernels()
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class Tracer:
         self.wrote_input = False
         self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
         self.has_regions = False  # whether a part of the program is to be computed again for backward
-        self.kernels_around = modes.attention_kernels()
+        self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
         self.uncacheable: str | None = None  # why this trace is good for one call only
         self.in_pieces: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)

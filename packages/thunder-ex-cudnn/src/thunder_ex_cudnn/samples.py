@@ -73,11 +73,13 @@ def _dropout_backward_reference(
 
 
 def _sequences(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
-    """Query, key, value, (lengths and offsets), longest, whether they are the same sequences, causal, scale."""
+    """Query, key, value, (lengths and offsets), longest, whether they are the same sequences, window, scale."""
     small: Any = partial(make, low=-2, high=2)
     d, dv = 64, 32
-    for lengths, of_keys, h, hk, causal in (
-        ((5, 1, 70), (5, 1, 70), 4, 4, True), ((8, 8), (8, 8), 4, 2, False), ((5, 1, 7), (3, 40, 9), 2, 1, False),
+    for lengths, of_keys, h, hk, window in (
+        ((5, 1, 70), (5, 1, 70), 4, 4, (-1, 0)), ((8, 8), (8, 8), 4, 2, (-1, -1)),
+        ((5, 1, 7), (3, 40, 9), 2, 1, (-1, -1)), ((5, 9, 7), (3, 40, 9), 2, 2, (-1, 0)),
+        ((5, 40, 7), (5, 40, 7), 2, 2, (6, 0)), ((1, 1, 1), (4, 1, 30), 2, 1, (-1, 0)),
     ):  # fmt: skip
         n, m = sum(lengths), sum(of_keys)
         q, k, v = small((n, h, d)), small((m, hk, d)), small((m, hk, dv))
@@ -85,7 +87,7 @@ def _sequences(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
         begins = [torch.nn.functional.pad(x.long().cumsum(0), (1, 0)) for x in sides]
         steps = ((0, h * d), (1, hk * d), (1, hk * dv), (0, h * dv), (0, h))
         places = (*sides, *(begins[side] * step for side, step in steps))
-        yield q, k, v, places, (max(lengths), max(of_keys)), lengths == of_keys, causal, 0.125
+        yield q, k, v, places, (max(lengths), max(of_keys)), lengths == of_keys, window, 0.125
 
 
 def _sequences_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:

@@ -37,7 +37,7 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
 
 def _summed(x: Tensor, like: Tensor) -> Tensor:
     b, h, s, d = like.shape
-    return x.reshape(b, h, -1, s, d).sum(2).to(like.dtype)
+    return x.reshape(b, h, x.shape[1] // h, s, d).sum(2).to(like.dtype)
 
 
 def _scores(query: Tensor, key: Tensor, bias: Optional, causal: str | None, scale: float) -> Tensor:

@@ -3,6 +3,9 @@
 
 cuDNN takes them as a batch of the longest length in which each sequence begins at an offset of its own, and says how
 long it is. Offsets and lengths are operations of the trace, so that all layers and both directions share them.
+
+`window` is how many keys to the left and to the right of its own a query sees, -1 being all of them: (-1, 0) is causal.
+The last query of a sequence has the last key for its own.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ class Call(NamedTuple):
     longest: tuple[int, int]
     heads: tuple[int, int]
     widths: tuple[int, int]
-    causal: bool
+    window: tuple[int, int]
+    same: bool
     scale: float
     deterministic: bool
 
@@ -85,9 +89,14 @@ class _Description:
     def options(self) -> dict[str, Any]:
         how: dict[str, Any] = {"attn_scale": self.call.scale, "use_padding_mask": True}
         how["seq_len_q"], how["seq_len_kv"] = self.lengths
-        if self.call.causal:
-            how["diagonal_alignment"] = library().diagonal_alignment.TOP_LEFT
-            how["diagonal_band_right_bound"] = 0
+        left, right = self.call.window
+        if left >= 0 or right >= 0:
+            sides = library().diagonal_alignment
+            how["diagonal_alignment"] = sides.TOP_LEFT if self.call.same else sides.BOTTOM_RIGHT
+        if left >= 0:
+            how["diagonal_band_left_bound"] = left + 1  # its own is one of them here
+        if right >= 0:
+            how["diagonal_band_right_bound"] = right
         return how
 
 
@@ -111,17 +120,21 @@ def _described(context: Context, call: Call) -> Plan:
 
 
 # -- running it --------------------------------------------------------------------------------------------------------
-def _run(tensors: Any, places: Any, outputs: Any, longest: Any, causal: bool, scale: float, *, backward: bool) -> bool:
+def _run(tensors: Any, places: Any, outputs: Any, how: Any, *, backward: bool) -> bool:
     """Computes the outputs; False where cuDNN has no plan."""
+    longest, same, window, scale = how
+    if backward:  # with one query for each sequence its gradients would be wrong, without a word: there may be two
+        longest = (max(longest[0], 2), longest[1])
     q, k, v, *_ = tensors
     device = q.get_device()
     if device != current_device():
         with torch.cuda.device(device):
-            return _run(tensors, places, outputs, longest, causal, scale, backward=backward)
+            return _run(tensors, places, outputs, how, backward=backward)
     deterministic = backward and torch.are_deterministic_algorithms_enabled()
     heads, widths = (q.shape[1], k.shape[1]), (q.shape[2], v.shape[2])
     tokens = (q.shape[0], k.shape[0])
-    call = Call(backward, q.dtype, places[0].shape[0], tokens, longest, heads, widths, causal, scale, deterministic)
+    kind = (longest, heads, widths, window, same, scale, deterministic)
+    call = Call(backward, q.dtype, places[0].shape[0], tokens, *kind)
     here = context(device)
     plan = here.plans.get(call, here)
     if plan is here:
@@ -155,26 +168,38 @@ def _sequences(places: Any, *tensors: Any) -> Any:
         yield [x[begins[of_keys][i] : begins[of_keys][i + 1]].transpose(0, 1)[None] for x, of_keys in tensors]
 
 
+def _unseen(rows: int, columns: int, window: tuple[int, int], like: Tensor) -> Tensor | None:
+    """What is added to the scores of a sequence: -inf where a query does not see a key."""
+    left, right = window
+    if left < 0 and right < 0:
+        return None
+    own = torch.arange(rows, device=like.device).unsqueeze(1) + (columns - rows)
+    keys = torch.arange(columns, device=like.device)
+    unseen = (keys < own - left if left >= 0 else keys < 0) | (keys > own + right if right >= 0 else keys < 0)
+    return torch.zeros(rows, columns, device=like.device).masked_fill(unseen, -math.inf)[None, None]
+
+
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, causal: bool, scale: float
+    query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, window: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
     make = torch.empty if same else torch.zeros  # what has no keys is not written
     out = make((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
     sums = make(query.shape[:2], dtype=torch.float32, device=query.device)
-    if not _run((query, key, value), places, (out, sums), longest, causal, scale, backward=False):
-        return forward_in_steps(query, key, value, places, longest, same, causal, scale)
+    how = (longest, same, window, scale)
+    if not _run((query, key, value), places, (out, sums), how, backward=False):
+        return forward_in_steps(query, key, value, places, *how)
     return out, sums
 
 
 def forward_in_steps(
-    query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, causal: bool, scale: float
+    query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, window: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The same by torch, one sequence after the other."""
     out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
     sums = torch.zeros(query.shape[:2], dtype=torch.float32, device=query.device)
     parts = ((query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
     for q, k, v, o, s in _sequences(places, *parts):
-        found, of_rows = fallback.forward(q, k, v, None, "top-left" if causal else None, scale)
+        found, of_rows = fallback.forward(q, k, v, _unseen(q.shape[2], k.shape[2], window, q), None, scale)
         o.copy_(found)
         s.copy_(of_rows.unsqueeze(3))
     return out, sums
@@ -182,33 +207,33 @@ def forward_in_steps(
 
 def _backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, places: Any, longest: Any,
-    same: bool, causal: bool, scale: float,
+    same: bool, window: Any, scale: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     make = torch.empty if same else torch.zeros
     made = tuple(make(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
-    tensors = (query, key, value, out, grad, sums)
-    if not _run(tensors, places, made, longest, causal, scale, backward=True):
-        return backward_in_steps(grad, query, key, value, out, sums, places, longest, same, causal, scale)
+    tensors, how = (query, key, value, out, grad, sums), (longest, same, window, scale)
+    if not _run(tensors, places, made, how, backward=True):
+        return backward_in_steps(grad, query, key, value, out, sums, places, *how)
     return made
 
 
 def backward_in_steps(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, places: Any, longest: Any,
-    same: bool, causal: bool, scale: float,
+    same: bool, window: Any, scale: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The same by torch, one sequence after the other."""
     made = tuple(torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     parts = ((grad, False), (query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
     for g, q, k, v, o, s, *of in _sequences(places, *parts, (made[0], False), (made[1], True), (made[2], True)):
-        how = ("top-left" if causal else None, scale, False)
-        for x, found in zip(of, fallback.backward(g, q, k, v, o, s.squeeze(3), None, *how)):
+        bias = _unseen(q.shape[2], k.shape[2], window, q)
+        for x, found in zip(of, fallback.backward(g, q, k, v, o, s.squeeze(3), bias, None, scale, False)):
             x.copy_(found)
     return made
 
 
 # -- what programs are made of -----------------------------------------------------------------------------------------
 def _forward_meta(
-    query: TensorProxy, key: TensorProxy, value: TensorProxy, places: Any, longest: Any, same: bool, causal: bool,
+    query: TensorProxy, key: TensorProxy, value: TensorProxy, places: Any, longest: Any, same: bool, window: Any,
     scale: float,
 ) -> tuple[TensorProxy, TensorProxy]:  # fmt: skip
     out = TensorProxy(like=query, shape=(*query.shape[:2], value.shape[2]))
@@ -217,7 +242,7 @@ def _forward_meta(
 
 def _backward_meta(
     grad: TensorProxy, query: TensorProxy, key: TensorProxy, value: TensorProxy, out: TensorProxy, sums: TensorProxy,
-    places: Any, longest: Any, same: bool, causal: bool, scale: float,
+    places: Any, longest: Any, same: bool, window: Any, scale: float,
 ) -> tuple[TensorProxy, ...]:  # fmt: skip
     return tuple(TensorProxy(like=x) for x in (query, key, value))
 
@@ -232,12 +257,12 @@ class _Arguments:
         self.query, self.key, self.value = found["query"], found["key"], found["value"]
         self.starts = found["cu_seq_q"], found["cu_seq_k"]
         self.longest = found["max_q"], found["max_k"]
-        window = found.get("window_size") or [-1, -1]
-        self.window = tuple(window)
-        self.causal = bool(found.get("is_causal")) or self.window == (-1, 0)
+        left, right = found.get("window_size") or (-1, -1)
+        self.window = (left, 0 if found.get("is_causal") else right)
         scale = found.get("scale")
         self.scale = 1.0 / math.sqrt(self.query.shape[-1]) if scale is None else float(scale)
-        self.further = [name for name in ("seqused_k", "block_table") if found.get(name) is not None]
+        further = ("seqused_k", "block_table", "num_splits")
+        self.further = [name for name in further if found.get(name) is not None]
 
     @property
     def same(self) -> bool:
@@ -252,10 +277,8 @@ class _Arguments:
             return f"takes sequences without {' and '.join(self.further) or 'a cache'}"
         if not q.ndim == k.ndim == v.ndim == 3:
             return "takes tensors of three dimensions: tokens, heads and width"
-        if self.window not in ((-1, -1), (-1, 0)):
-            return "takes no windows but causal ones"
-        if self.causal and not self.same:
-            return "takes a causal mask where queries and keys are of the same sequences"
+        if not all(type(n) is int and n >= -1 for n in self.window):
+            return "takes windows of known sizes"
         if not all(type(n) is int and n > 0 for n in self.longest) or not self.scale > 0:
             return "takes lengths and scales that are known and above zero"
         return why_not_kinds(q, k, v)
@@ -302,7 +325,7 @@ def register(registry: Any, executor: str) -> None:
         return _Arguments(names, args, kwargs).why_not() or True
 
     def computed(found: _Arguments) -> tuple[Any, Any, Any]:
-        how = (found.places(), found.longest, found.same, found.causal, found.scale)
+        how = (found.places(), found.longest, found.same, found.window, found.scale)
         return forward(found.query, found.key, found.value, *how), how, found
 
     def results(out: Any, sums: Any) -> tuple[Any, ...]:

@@ -33,6 +33,8 @@ def _attention(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
         yield q, k, v, None, "top-left", 0.3
         if s <= t:
             yield q, k, v, None, "bottom-right", 0.3
+            yield q, k, v, None, ("top-left", 4), 0.3
+            yield q, k, v, None, ("bottom-right", 4), 0.3
         yield q, k, v, small((1, 1, s, t)), None, 0.2
     q, k, v = (small((2, n, 3, 64)).transpose(1, 2) for n in (16, 24, 24))  # heads beside their widths
     yield q, k, v, small((2, 3, 16, 24)), None, 0.125

@@ -143,6 +143,23 @@ def test_a_triangle_in_the_other_corner(lengths: tuple[int, int], caplog: Any) -
     assert s == 1 or side in str(thunder.last_traces(found)[-1])
 
 
+@pytest.mark.parametrize("lengths", [(64, 64), (5, 7), (100, 300), (1, 40)])
+@pytest.mark.parametrize("window", [1, 8, 50])
+@pytest.mark.parametrize("side", ["top-left", "bottom-right"])
+def test_bands(lengths: tuple[int, int], window: int, side: str, caplog: Any) -> None:
+    """Masks of which queries see the last few keys before them, at either side."""
+    s, t = lengths
+    shift = 0 if side == "top-left" else t - s
+
+    def mask() -> torch.Tensor:
+        i, j = torch.arange(s, device="cuda")[:, None] + shift, torch.arange(t, device="cuda")[None]
+        return (j <= i) & (j > i - window)
+
+    found = thunder.jit(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask()), executors=["cudnn"])
+    check(found, [heads(2, 3, s, 64), heads(2, 3, t, 64), heads(2, 3, t, 64)], {}, caplog, mask())
+    assert s == 1 or "None, (" in str(thunder.last_traces(found)[-1]) or window > s + shift
+
+
 def test_layouts(caplog: Any) -> None:
     """Slices, expanded tensors, rows that are not dense, a gradient that lies as it likes: all give the same."""
     base = torch.randn(2, 64, 3, 4, 64, dtype=torch.bfloat16, device="cuda")

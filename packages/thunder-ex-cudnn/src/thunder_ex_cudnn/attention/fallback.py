@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from thunder_ex_cudnn.attention.graphs import Causal, side_and_window
+
 __all__ = ["backward", "forward", "log", "seed"]
 
 #: Who hears of what is left to torch.
@@ -40,20 +42,23 @@ def _summed(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape(b, h, x.shape[1] // h, s, d).sum(2).to(like.dtype)
 
 
-def _scores(query: Tensor, key: Tensor, bias: Optional, causal: str | None, scale: float) -> Tensor:
+def _scores(query: Tensor, key: Tensor, bias: Optional, causal: Causal, scale: float) -> Tensor:
     scores = _wide(query) @ _wide(_repeated(key, query.shape[1])).mT * scale
     if bias is not None:
         scores = scores + bias
-    if causal is not None:
+    side, window = side_and_window(causal)
+    if side is not None:
         rows, columns = scores.shape[-2:]
-        allowed = torch.ones(rows, columns, dtype=torch.bool, device=query.device)
-        allowed = allowed.tril(0 if causal == "top-left" else columns - rows)
+        last = 0 if side == "top-left" else columns - rows
+        allowed = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril(last)
+        if window is not None:
+            allowed = allowed.triu(last - window + 1)
         scores = scores.masked_fill(~allowed, -math.inf)
     return scores
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Attention, and the logarithm of each row's sum of exponentials."""
     scores = _scores(query, key, bias, causal, scale)
@@ -64,7 +69,7 @@ def forward(
 
 def backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
-    causal: str | None, scale: float, bias_grad: bool,
+    causal: Causal, scale: float, bias_grad: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """The gradients of query, key and value, and of the bias if it is asked for."""
     heads, g = query.shape[1], _wide(grad)

@@ -7,15 +7,25 @@ A `Call` says all that a graph depends on, so it is also the key that its plan i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from thunder_ex_cudnn.plans import Context, Ints, Plan, library, packed_strides, type_of
 
-__all__ = ["Call", "backward_plan", "fits", "forward_plan"]
+__all__ = ["Call", "Causal", "backward_plan", "fits", "forward_plan", "side_and_window"]
 
 _ALIGNED = 16  # bytes: where tensors and their rows have to begin
+
+
+# The corner that a triangle of what may be seen is put into, "top-left" or "bottom-right", and where queries see only
+# some of the keys before them how many, their own being one of these.
+Causal: TypeAlias = str | tuple[str, int] | None
+
+
+def side_and_window(causal: Causal) -> tuple[str | None, int | None]:
+    """Both parts of it."""
+    return causal if isinstance(causal, tuple) else (causal, None)
 
 
 class Call(NamedTuple):
@@ -26,7 +36,7 @@ class Call(NamedTuple):
     key: tuple[Ints, Ints]
     value: tuple[Ints, Ints]
     bias: tuple[Ints, Ints] | None
-    causal: str | None
+    causal: Causal
     scale: float
     dropout_p: float
     grad: tuple[Ints, Ints] | None = None
@@ -85,10 +95,13 @@ def _options(call: Call, d: _Description) -> dict[str, Any]:
         how["bias"] = d.input("bias", call.bias, call.bias_dtype or call.dtype)
     if call.dropout_p:
         how["dropout"] = (call.dropout_p, d.number("seed"), d.number("offset"))
-    if call.causal is not None:
+    side, window = side_and_window(call.causal)
+    if side is not None:
         sides = cudnn.diagonal_alignment
-        how["diagonal_alignment"] = sides.TOP_LEFT if call.causal == "top-left" else sides.BOTTOM_RIGHT
+        how["diagonal_alignment"] = sides.TOP_LEFT if side == "top-left" else sides.BOTTOM_RIGHT
         how["diagonal_band_right_bound"] = 0
+    if window is not None:
+        how["diagonal_band_left_bound"] = window
     return how
 
 

@@ -11,6 +11,7 @@ import torch
 from thunder.core import dtypes
 from thunder.core.transforms import get_grad, put_grad, put_grads
 from thunder_ex_cudnn.attention import operators
+from thunder_ex_cudnn.attention.graphs import Causal
 from thunder_ex_cudnn.machine import unusable_device
 
 __all__ = ["DTYPES", "added_by", "register", "takes", "why_not_kinds"]
@@ -153,7 +154,7 @@ def register(registry: Any, executor: str) -> None:
         grad_transform=gradient,
     )
 
-    def plain_gradient(query: Any, key: Any, value: Any, bias: Any, causal: str | None, scale: float) -> Any:
+    def plain_gradient(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> Any:
         out, sums = forward(query, key, value, bias, causal, scale)
         grads = backward(get_grad(out), query, key, value, out, sums, bias, causal, scale, bias is not None)
         put_grads((query, key, value, bias)[: len(grads)], grads)

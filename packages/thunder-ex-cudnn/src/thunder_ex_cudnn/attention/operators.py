@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of the attention executor: what they compute, in operations of torch, and how they are run.
 
-`causal` says where a triangle of what may be seen is put: "top-left", "bottom-right", or None. `bias` has four
-dimensions and is added to the scores. What an operator means is written with torch's operations, so that its metadata,
-and its own gradient where somebody differentiates twice, follow. Dropout by cuDNN's random numbers is no such thing.
+`causal` says where a triangle of what may be seen is put, "top-left", "bottom-right" or None, or in a pair with it how
+many keys a query sees of these. `bias` has four dimensions and is added to the scores. What an operator means is
+written with torch's operations, so that its metadata, and its own gradient where somebody differentiates twice, follow.
+Dropout by cuDNN's random numbers is no such thing.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ from thunder.core.errors import UnsupportedError
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import OpTags
 from thunder_ex_cudnn.attention import run
+from thunder_ex_cudnn.attention.graphs import Causal, side_and_window
 
 __all__ = ["Backward", "DropoutBackward", "DropoutForward", "Forward", "Plain", "register"]
 
 
-def _masked(query: Any, key: Any, bias: Any, causal: str | None) -> tuple[Any, bool]:
+def _masked(query: Any, key: Any, bias: Any, causal: Causal) -> tuple[Any, bool]:
     """Bias and triangle as torch's attention takes them."""
-    if causal is None:
+    side, window = side_and_window(causal)
+    if side is None:
         return bias, False
     if causal == "top-left" and bias is None:
         return None, True
     rows, columns = query.shape[-2], key.shape[-2]
-    shift = 0 if causal == "top-left" else columns - rows
-    first = ltorch.unsqueeze(ltorch.arange(rows, device=query.device), 1) + shift
-    allowed = ltorch.arange(columns, device=query.device) <= first
+    shift = 0 if side == "top-left" else columns - rows
+    own = ltorch.unsqueeze(ltorch.arange(rows, device=query.device), 1) + shift
+    keys = ltorch.arange(columns, device=query.device)
+    allowed = keys <= own if window is None else ltorch.logical_and(keys <= own, keys > own - window)
     if bias is None:
         return allowed, False
     return ltorch.where(allowed, bias, -math.inf), False
@@ -40,7 +44,7 @@ class Plain:
     """`cudnn_attention`: the result alone."""
 
     @staticmethod
-    def like(query: Any, key: Any, value: Any, bias: Any, causal: str | None, scale: float) -> Any:
+    def like(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> Any:
         """What it computes."""
         mask, is_causal = _masked(query, key, bias, causal)
         grouped = query.shape[1] != key.shape[1]
@@ -55,7 +59,7 @@ class Forward:
     """`cudnn_attention_forward`: the result, and the logarithm of each row's sum of exponentials."""
 
     @staticmethod
-    def like(query: Any, key: Any, value: Any, bias: Any, causal: str | None, scale: float) -> tuple[Any, Any]:
+    def like(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> tuple[Any, Any]:
         """What it computes."""
         mask, is_causal = _masked(query, key, bias, causal)
         return ltorch.attention_forward(query, key, value, mask, is_causal, scale, "cudnn")
@@ -68,7 +72,7 @@ class Backward:
 
     @staticmethod
     def like(
-        grad: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, bias: Any, causal: str | None, scale: float,
+        grad: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, bias: Any, causal: Causal, scale: float,
         bias_grad: bool,
     ) -> tuple[Any, ...]:  # fmt: skip
         """What it computes."""
@@ -87,7 +91,7 @@ class DropoutForward:
 
     @staticmethod
     def meta(
-        query: TensorProxy, key: TensorProxy, value: TensorProxy, bias: TensorProxy | None, causal: str | None,
+        query: TensorProxy, key: TensorProxy, value: TensorProxy, bias: TensorProxy | None, causal: Causal,
         scale: float, dropout_p: float,
     ) -> tuple[TensorProxy, TensorProxy, TensorProxy]:  # fmt: skip
         """What its results are."""
@@ -104,7 +108,7 @@ class DropoutBackward:
     @staticmethod
     def meta(
         grad: TensorProxy, query: TensorProxy, key: TensorProxy, value: TensorProxy, out: TensorProxy,
-        sums: TensorProxy, seed: TensorProxy, bias: TensorProxy | None, causal: str | None, scale: float,
+        sums: TensorProxy, seed: TensorProxy, bias: TensorProxy | None, causal: Causal, scale: float,
         dropout_p: float, bias_grad: bool,
     ) -> tuple[TensorProxy, ...]:  # fmt: skip
         """What its results are."""

@@ -6,7 +6,8 @@ Before differentiation
 - `softmax(q @ k.T * scale + mask) @ v` becomes one attention, where nothing else reads what is in between and the
   executor takes it: written with matmul or einsum, with masks that are added or filled in, with dropout;
 - heads of keys and values that were repeated for the query's heads are given as they were before;
-- a mask that is a causal triangle is said to be one, and what another mask adds is computed once for all layers.
+- a mask that is a causal triangle, or a band below its edge, is said to be one, and what another mask adds is computed
+  once for all layers.
 
 A row that may see nothing gives zeros then, as torch's attention gives; spelt out it would be NaN. Where gradients are
 cut off inside (`torch.no_grad` does it after each operation), what lies behind is cut off.
@@ -25,14 +26,14 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder_ex_cudnn.attention.graphs import Causal
 from thunder_ex_cudnn.attention.implementation import added_by, takes
 from thunder_ex_cudnn.attention.products import as_scores, as_weighted, is_product, ordered
-from thunder_ex_cudnn.attention.triangles import filled, side_of
+from thunder_ex_cudnn.attention.triangles import filled, is_least, side_of
 
 __all__ = ["register"]
 
 _CASTS = ("torch.to", "torch.type_as", "torch.float", "torch.bfloat16", "torch.half", "torch.type")
-_LEAST = -1e9  # numbers below are filled in to say that something is not seen
 
 
 class _Mask(NamedTuple):
@@ -232,14 +233,14 @@ class _Finder:
         return ltorch.transpose(x, -2, -1)
 
     # -- what takes its place ----------------------------------------------------------------------------------------
-    def side(self, masks: tuple[_Mask, ...], query: Any, key: Any) -> str | None:
-        """The side at which the only mask is a triangle."""
+    def side(self, masks: tuple[_Mask, ...], query: Any, key: Any) -> Causal:
+        """The side at which the only mask is a triangle, or a band."""
         if len(masks) != 1:
             return None
         return side_of(masks[0].tensor, query.shape[2], key.shape[2], self.made, negated=masks[0].negated)
 
     def made_of(
-        self, query: Any, key: Any, value: Any, masks: tuple[_Mask, ...], p: float, side: str | None, scale: float
+        self, query: Any, key: Any, value: Any, masks: tuple[_Mask, ...], p: float, side: Causal, scale: float
     ) -> Any:
         """An attention that the executor takes; None where it does not."""
         import thunder.torch as ltorch
@@ -248,7 +249,7 @@ class _Finder:
         mask = self.biases.get(kind)
         if mask is None and masks:
             mask = added_by(_joined(masks), query.dtype)
-        corner = side == "bottom-right" and query.shape[2] != key.shape[2]
+        corner = isinstance(side, tuple) or (side == "bottom-right" and query.shape[2] != key.shape[2])
         how: dict[str, Any] = {"scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
         if (corner and p) or takes(query, key, value, mask, p, side is not None, **how) is not True:
             return None
@@ -277,14 +278,10 @@ def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
         for x, mask in (args, args[::-1]):
             if isinstance(mask, TensorProxy) and dtypes.is_float_dtype(mask.dtype) and mask.ndim > 1:
                 yield x, _Mask(mask)
-    elif id == "torch.masked_fill" and _is_least(args[2]) and args[1].ndim > 1:
+    elif id == "torch.masked_fill" and is_least(args[2]) and args[1].ndim > 1:
         yield args[0], _Mask(args[1], args[2], negated=True)
-    elif id == "torch.where" and len(args) == 3 and _is_least(args[2]) and args[0].ndim > 1:
+    elif id == "torch.where" and len(args) == 3 and is_least(args[2]) and args[0].ndim > 1:
         yield args[1], _Mask(args[0], args[2])
-
-
-def _is_least(x: Any) -> bool:
-    return type(x) in (int, float) and x <= _LEAST
 
 
 def _joined(masks: tuple[_Mask, ...]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from thunder_ex_cudnn.attention import fallback
-from thunder_ex_cudnn.attention.graphs import Call, backward_plan, fits, forward_plan
+from thunder_ex_cudnn.attention.graphs import Call, Causal, backward_plan, fits, forward_plan
 from thunder_ex_cudnn.plans import Context, Unsupported, context, current_device, new_tensor
 
 __all__ = ["attention", "attention_backward", "attention_forward", "dropout_backward", "dropout_forward"]
@@ -80,7 +80,7 @@ def _without_plan(what: str, query: Tensor) -> Unsupported:
 
 # -- forward -----------------------------------------------------------------------------------------------------------
 def _forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float, dropout_p: float,
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float, dropout_p: float,
     seed: Optional, sums: bool,
 ) -> Any:  # fmt: skip
     """The results of the plan, a list; None where cuDNN has none."""
@@ -116,14 +116,14 @@ def _forward(
     return made
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float) -> Tensor:
+def attention(query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float) -> Tensor:
     """softmax(query @ key.T * scale + bias) @ value."""
     made = _forward(query, key, value, bias, causal, scale, 0.0, None, False)
     return fallback.forward(query, key, value, bias, causal, scale)[0] if made is None else made[0]
 
 
 def attention_forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Attention, and the logarithm of each row's sum of exponentials."""
     made = _forward(query, key, value, bias, causal, scale, 0.0, None, True)
@@ -133,7 +133,7 @@ def attention_forward(
 
 
 def dropout_forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: str | None, scale: float, dropout_p: float
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float, dropout_p: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention with dropout, the sums, and the seed and offset of cuDNN's own random numbers.
 
@@ -149,7 +149,7 @@ def dropout_forward(
 # -- backward ----------------------------------------------------------------------------------------------------------
 def _backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
-    causal: str | None, scale: float, dropout_p: float, seed: Optional, bias_grad: bool,
+    causal: Causal, scale: float, dropout_p: float, seed: Optional, bias_grad: bool,
 ) -> Any:  # fmt: skip
     device = query.get_device()
     if device != current_device():
@@ -189,7 +189,7 @@ def _backward(
 
 def attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
-    causal: str | None, scale: float, bias_grad: bool,
+    causal: Causal, scale: float, bias_grad: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of query, key and value, and of the bias if it is asked for."""
     made = _backward(grad, query, key, value, out, sums, bias, causal, scale, 0.0, None, bias_grad)
@@ -200,7 +200,7 @@ def attention_backward(
 
 def dropout_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, seed: Tensor, bias: Optional,
-    causal: str | None, scale: float, dropout_p: float, bias_grad: bool,
+    causal: Causal, scale: float, dropout_p: float, bias_grad: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The gradients of `dropout_forward`, which draws the same numbers again."""
     made = _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)

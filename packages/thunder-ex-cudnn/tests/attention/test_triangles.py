@@ -35,6 +35,14 @@ def as_transformers() -> torch.Tensor:
     return mask.expand(2, -1, S, T)
 
 
+def with_jumps(positions: torch.Tensor) -> torch.Tensor:
+    """As transformers, where it asks besides for jumps in the numbers of tokens: they begin another sequence."""
+    batch, q, k = torch.arange(2)[:, None, None, None], torch.arange(T)[:, None], torch.arange(T)[None]
+    jumps = (torch.diff(positions, prepend=positions[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+    same = jumps[batch, q[None, None]] == jumps[batch, k[None, None]]
+    return same & (positions[batch, k[None, None]] <= positions[batch, q[None, None]])
+
+
 FOUND: list[tuple[Callable[[], torch.Tensor], Any]] = [
     (lambda: columns() <= rows(), "bottom-right"),
     (lambda: rows() >= columns(), "bottom-right"),
@@ -53,6 +61,27 @@ FOUND: list[tuple[Callable[[], torch.Tensor], Any]] = [
     (lambda: torch.where(columns() <= rows(), 0.0, torch.finfo(torch.bfloat16).min), "bottom-right"),
     (lambda: torch.zeros(S, T).masked_fill(columns() > rows(), -math.inf)[None], "bottom-right"),
 ]
+
+
+def picked() -> list[tuple[Callable[[], torch.Tensor], bool]]:
+    """Masks of squares, of numbers that are picked from others, and whether they are triangles."""
+
+    def counted(first: int) -> torch.Tensor:
+        return (torch.arange(T) + first)[None].expand(2, -1)
+
+    return [
+        (lambda: with_jumps(counted(0)), True), (lambda: with_jumps(counted(3)), True),
+        (lambda: with_jumps(counted(0) * 2), False), (lambda: with_jumps(counted(0) % 5), False),
+        (lambda: with_jumps(torch.cat([counted(0)[:, :5], counted(0)[:, :7]], 1)), False),
+        (lambda: with_jumps(counted(0) + torch.arange(2)[:, None] * 4), False),
+        (lambda: counted(0)[:1] <= counted(0)[0, torch.arange(T)][:, None], False),
+        (lambda: torch.arange(T)[1:, None].new_zeros(T, 1) >= torch.arange(T)[None], False),
+        (lambda: torch.arange(2 * T)[None, T:] <= torch.arange(T, 2 * T)[:, None], True),
+        (lambda: torch.arange(2 * T)[..., :T] <= torch.arange(T).reshape(1, T, 1), True),
+        (lambda: torch.arange(T)[None].bool() <= torch.arange(T)[:, None].bool(), False),
+        (lambda: torch.arange(T)[None] <= torch.arange(T)[:, None] + torch.ones(T, 1).long(), False),
+        (lambda: torch.arange(T)[None] <= torch.arange(T)[:, None] + torch.zeros(T, 1).long(), True),
+    ]  # fmt: skip
 
 
 def no_band() -> list[Callable[[], torch.Tensor]]:
@@ -84,7 +113,7 @@ def tensors(s: int = S, t: int = T) -> list[torch.Tensor]:
     return [torch.randn(2, 3, n, 16, dtype=torch.bfloat16, requires_grad=True) for n in (s, t, t)]
 
 
-def check(mask: Callable[[], torch.Tensor], executor: Any, cudnn: Any) -> str:
+def check(mask: Callable[[], torch.Tensor], executor: Any, cudnn: Any, length: int = S) -> str:
     """The line of the attention. Its results, by what was found, are those of the mask."""
     cudnn.refuses = True  # so they are computed in steps
 
@@ -92,7 +121,7 @@ def check(mask: Callable[[], torch.Tensor], executor: Any, cudnn: Any) -> str:
         m = mask()
         return F.scaled_dot_product_attention(q, k, v, m if m.dtype is torch.bool else m.to(q.dtype))
 
-    args = tensors()
+    args = tensors(length)
     jitted = thunder.jit(f, executors=[executor])
     out, expected = jitted(*args), f(*args)
     g = torch.randn_like(out)
@@ -114,6 +143,12 @@ def test_bands_are_found(mask: Callable[[], torch.Tensor], said: Any, executor: 
 def test_what_is_no_band_stays_a_mask(mask: Callable[[], torch.Tensor], executor: Any, cudnn: Any) -> None:
     """Rows in another order, numbers that were rounded or multiplied, elements that were written to."""
     assert "-left'" not in (line := check(mask, executor, cudnn)) and "-right'" not in line
+
+
+@pytest.mark.parametrize(("mask", "triangle"), picked(), ids=map(str, range(len(picked()))))
+def test_numbers_that_follow_from_places(mask: Any, triangle: bool, executor: Any, cudnn: Any) -> None:
+    """Through slices, differences, sums and indices; and what only looks like it."""
+    assert ("None, 'top-left', 0.25)" in check(mask, executor, cudnn, T)) == triangle
 
 
 @pytest.mark.parametrize("seed", range(12))

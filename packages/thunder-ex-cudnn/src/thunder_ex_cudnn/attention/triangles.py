@@ -8,36 +8,21 @@ cuDNN's kernels leave out what lies outside of a band; a mask that says the same
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from thunder.core import dtypes
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_cudnn.attention.graphs import Causal
+from thunder_ex_cudnn.attention.places import CASTS, VIEWS, Made, Number, filled, number_of, takes_all
 
-__all__ = ["filled", "is_least", "side_of"]
+__all__ = ["is_least", "side_of"]
 
-_VIEWS = ("torch.getitem", "torch.unsqueeze", "torch.reshape", "torch.view", "torch.expand", "torch.contiguous")
-_CASTS = (
-    "torch.detach",
-    "torch.to",
-    "torch.bool",
-    "torch.type_as",
-    "torch.float",
-    "torch.bfloat16",
-    "torch.half",
-    "torch.type",
-)
 _NOT = ("torch.logical_not", "torch.bitwise_not")
 _AND = ("torch.logical_and", "torch.bitwise_and")
 _MIRRORED = {"torch.le": "torch.ge", "torch.lt": "torch.gt", "torch.ge": "torch.le", "torch.gt": "torch.lt"}
 _LEAST = -1e9
-
-# In which the numbers of places are what they are.
-_EXACT = (dtypes.int64, dtypes.int32, dtypes.float32, dtypes.float64)
-
-Made = Mapping[str, BoundSymbol]
 
 
 class _Band(NamedTuple):
@@ -82,26 +67,13 @@ def side_of(mask: Any, rows: int, columns: int, made: Made, *, negated: bool = F
     return (side, window) if side is not None and type(window) is int and window > 0 and rows <= columns else None
 
 
-def _only_adds_dimensions(key: Any) -> bool:
-    """Whether an index takes all elements, in their order."""
-    parts = key if isinstance(key, tuple) else (key,)
-    return all(part is None or part is ... or (isinstance(part, slice) and part.step in (None, 1)) for part in parts)
-
-
-def _source(op: BoundSymbol) -> Any:
-    """What a view or a cast is of, where its elements are in their order; None where they are not."""
-    if op.sym.id == "torch.getitem" and not _only_adds_dimensions(op.args[1]):
-        return None
-    return op.args[0]
-
-
 def _through(op: BoundSymbol, made: Made, how: Callable[[Any, Made], _Band | None]) -> _Band | None:
-    """The answer for what a view or a cast is of."""
-    source, result = _source(op), op.output
-    if source is None or source.ndim < 2 or tuple(source.shape[-2:]) != tuple(result.shape[-2:]):
+    """The answer for what a view or a cast is of: it is the same for all masks that there are."""
+    source, result = op.args[0], op.output
+    if op.sym.id == "torch.getitem" and not takes_all(op.args[1]):
         return None
-    if op.sym.id in _VIEWS and math.prod(source.shape) != math.prod(source.shape[-2:]):
-        return None  # several masks
+    if source.ndim < 2 or tuple(source.shape[-2:]) != tuple(result.shape[-2:]):
+        return None
     return how(source, made)
 
 
@@ -111,11 +83,12 @@ def _seen(x: Any, made: Made) -> _Band | None:
     if op is None:
         return None
     id = op.sym.id
-    if filled(x, made) == 1:
-        return _Band()
+    number = number_of(x, made)
+    if number is not None and number.dim is None:
+        return _Band() if number.offset else None
     if id in _NOT:
         return _opposite(_seen(op.args[0], made))
-    if id in _VIEWS or id in _CASTS:
+    if id in VIEWS or id in CASTS:
         return _through(op, made, _seen)
     if id in _AND:
         first = _seen(op.args[0], made)
@@ -128,7 +101,7 @@ def _seen(x: Any, made: Made) -> _Band | None:
             return _seen(op.args[0], made)
         return None
     if id in _MIRRORED:
-        return _compared(id, _number(op.args[0], made), _number(op.args[1], made))
+        return _compared(id, number_of(op.args[0], made), number_of(op.args[1], made))
     if id in ("torch.tril", "torch.triu"):
         diagonal = _diagonal(op)
         whole = _Band() if filled(op.args[0], made) == 1 else _seen(op.args[0], made)
@@ -147,38 +120,13 @@ def _diagonal(op: BoundSymbol) -> Any:
     return diagonal if isinstance(diagonal, int) else None
 
 
-def _number(x: Any, made: Made) -> tuple[int, int] | None:
-    """The dimension, -1 or -2, of which `x` is the number of each place, and what is added to it."""
-    if not isinstance(x, Proxy) or getattr(x, "ndim", 0) < 1:
-        return None
-    long = [d for d in range(-x.ndim, 0) if x.shape[d] != 1]  # type: ignore[attr-defined]
-    if long not in ([-1], [-2]):
-        return None
-    offset, op = 0, made.get(x.name)
-    while op is not None and op.output.dtype in _EXACT:
-        id, args = op.sym.id, op.args
-        if id == "torch.arange":
-            ends = [
-                n for n in (*args, *(op.kwargs[k] for k in ("start", "end", "step") if k in op.kwargs)) if n is not None
-            ]
-            if len(ends) not in (1, 2) or (len(ends) == 2 and type(ends[0]) is not int):
-                return None
-            return long[0], offset + (ends[0] if len(ends) == 2 else 0)
-        if id in ("torch.add", "torch.sub") and len(args) == 2 and not op.kwargs and type(args[1]) is int:
-            offset += args[1] if id == "torch.add" else -args[1]
-        elif id not in _CASTS and (id not in _VIEWS or _source(op) is None or id == "torch.expand"):
-            return None
-        op = made.get(args[0].name)
-    return None
-
-
-def _compared(id: str, left: tuple[int, int] | None, right: tuple[int, int] | None) -> _Band | None:
+def _compared(id: str, left: Number | None, right: Number | None) -> _Band | None:
     """Where the number of a column is less, or more, than that of a row."""
-    if left is None or right is None or {left[0], right[0]} != {-1, -2}:
+    if left is None or right is None or {left.dim, right.dim} != {-1, -2}:
         return None
-    if left[0] == -2:
+    if left.dim == -2:
         id, left, right = _MIRRORED[id], right, left
-    equal = right[1] - left[1]
+    equal = right.offset - left.offset
     if id in ("torch.le", "torch.lt"):
         return _Band(None, equal if id == "torch.le" else equal - 1)
     return _Band(equal if id == "torch.ge" else equal + 1, None)
@@ -190,7 +138,7 @@ def _added(x: Any, made: Made) -> _Band | None:
     if op is None:
         return None
     id = op.sym.id
-    if id in _VIEWS or id in _CASTS:
+    if id in VIEWS or id in CASTS:
         return _through(op, made, _added)
     if id == "torch.triu" and filled(op.args[0], made) == -math.inf:
         diagonal = _diagonal(op)
@@ -208,22 +156,3 @@ def _added(x: Any, made: Made) -> _Band | None:
 def is_least(x: Any) -> bool:
     """Whether a number that is filled in or added says that something is not seen."""
     return type(x) in (int, float) and x <= _LEAST
-
-
-def filled(x: Any, made: Made) -> Any:
-    """A number, or that which a tensor is full of."""
-    if type(x) in (bool, int, float):
-        return x
-    op = made.get(x.name) if isinstance(x, Proxy) else None
-    if op is None:
-        return None
-    id = op.sym.id
-    if id in ("torch.ones", "torch.ones_like", "torch.new_ones"):
-        return 1
-    if id in ("torch.zeros", "torch.zeros_like", "torch.new_zeros"):
-        return 0
-    if id in ("torch.full", "torch.full_like"):
-        return filled(op.args[1], made)
-    if id in _CASTS:
-        return filled(op.args[0], made)
-    return None

@@ -26,7 +26,7 @@ FASTEST = {
     "rms_norm_forward": (*FUSERS, "cudnn"),
     "rms_norm_backward": (*FUSERS, "cudnn"),
     "layer_norm_forward": (*FUSERS, "cudnn"),
-    "layer_norm_backward": FUSERS,
+    "layer_norm_backward": (*FUSERS, "cudnn"),
     "attention_forward": ("cudnn",),
     "attention_backward": ("cudnn",),
     "cross_entropy_forward": ("triton_crossentropy",),

@@ -88,7 +88,7 @@ def _made_by(op: BoundSymbol, made: Made) -> Number | None:
         return _of_two(id, number_of(args[0], made), number_of(args[1], made))
     if id == "torch.cumsum":
         found = number_of(args[0], made)
-        return found if found == (None, 0) else None
+        return Number(None, 0) if found == (None, 0) else None
     if id == "torch.diff":
         return _differences(op, made)
     if id == "torch.getitem" and not takes_all(args[1], slices=True):

@@ -214,7 +214,7 @@ def _chosen_kernel(
     """The number of the kernel that torch takes for these tensors, when their gradients are needed."""
     if query.device.type not in ("cpu", "cuda") or min(query.ndim, key.ndim, value.ndim) < 4:
         return _MATH
-    if attn_mask is not None and attn_mask.ndim < 2:
+    if dropout_p == 1 or (attn_mask is not None and attn_mask.ndim < 2):  # cuDNN's would take the process down
         return _MATH
     if query.device.type == "cpu" and key.shape[:-3] != query.shape[:-3]:
         return _MATH

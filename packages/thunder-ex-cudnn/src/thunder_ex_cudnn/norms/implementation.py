@@ -12,7 +12,7 @@ from thunder_ex_cudnn.norms import run
 
 __all__ = ["PRIORITY", "register"]
 
-PRIORITY = 10
+PRIORITY = 5
 _TAKEN = tuple(getattr(dtypes, name) for name in ("float16", "bfloat16", "float32"))
 
 
@@ -51,20 +51,16 @@ def _takes_layer_backward(
     return _takes_layer(input, normalized_shape, weight, bias, 0.0)
 
 
-def _pays_not(*args: Any) -> str:
-    return "is no faster than torch's own kernel"
-
-
 def register(registry: Any, executor: str) -> None:
     """Brings the operators, which compute what thunder's operations of the same names do."""
     import thunder.torch as ltorch
 
     table = (
-        ("rms_norm_forward", ltorch.rms_norm_forward, run.rms_norm_forward, _takes_rms, None),
-        ("rms_norm_backward", ltorch.rms_norm_backward, run.rms_norm_backward, _takes_rms_backward, None),
-        ("layer_norm_forward", ltorch.layer_norm_forward, run.layer_norm_forward, _takes_layer, None),
-        ("layer_norm_backward", ltorch.layer_norm_backward, run.layer_norm_backward, _takes_layer_backward, _pays_not),
+        ("rms_norm_forward", ltorch.rms_norm_forward, run.rms_norm_forward, _takes_rms),
+        ("rms_norm_backward", ltorch.rms_norm_backward, run.rms_norm_backward, _takes_rms_backward),
+        ("layer_norm_forward", ltorch.layer_norm_forward, run.layer_norm_forward, _takes_layer),
+        ("layer_norm_backward", ltorch.layer_norm_backward, run.layer_norm_backward, _takes_layer_backward),
     )
-    for name, symbol, fn, takes, pays in table:
+    for name, symbol, fn, takes in table:
         op = registry.register_operator(f"cudnn_{name}", executor=executor, like=symbol, fn=fn)
-        registry.register_implementation(symbol, op, executor=executor, checker=takes, pays=pays, priority=PRIORITY)
+        registry.register_implementation(symbol, op, executor=executor, checker=takes, priority=PRIORITY)

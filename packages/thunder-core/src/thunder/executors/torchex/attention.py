@@ -60,9 +60,13 @@ def _padded(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple([F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x for x in tensors])
 
 
-def _dense_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """What kernels read: the CPU's takes other rows for dense ones, without a word."""
-    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
+def _readable(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """What kernels can read. The CPU's takes other rows for dense ones, cuDNN wants 16 bytes: both without a word."""
+    return [x if _is_readable(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
+
+
+def _is_readable(x: torch.Tensor) -> bool:
+    return x.stride(-1) == 1 and (x.is_cpu or not x.storage_offset() * x.element_size() & 15)
 
 
 def _cut(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -113,7 +117,7 @@ def _forward(
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
     """Result, sums, seed and offset."""
     _require(query, key, mask, causal, kernel)
-    query, key, value = _dense_rows(query, key, value)
+    query, key, value = _readable(query, key, value)
     mask = _additive(mask, query)
     if query.device.type == "cpu":
         how = {"attn_mask": mask, "scale": scale}
@@ -135,7 +139,7 @@ def _backward(
     lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float, kernel: str,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     _require(query, key, mask, causal, kernel)
-    grad, query, key, value, out = _dense_rows(grad, query, key, value, out)
+    grad, query, key, value, out = _readable(grad, query, key, value, out)
     mask = _additive(mask, query)
     if query.device.type == "cpu":
         how = {"attn_mask": mask, "scale": scale}

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,8 +82,17 @@ def test_a_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     library.kernels.cache_clear()
 
 
-def test_the_probe_imports_nothing_heavy() -> None:
-    """All is well, and the library has not been looked at."""
+def test_an_extension_for_another_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is not loaded to find that out."""
+    file = tmp_path / "extension.so"
+    file.write_bytes(b"")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(file)))
+    monkeypatch.setattr(library, "missing_of_torch", lambda path, folder: "_ZN3c104impl" if path == file else None)
+    said = _said()
+    assert (
+        "transformer_engine_torch 2.20.2 was compiled for another torch than 2.11.0, which lacks _ZN3c104impl" in said
+    )
+    monkeypatch.setattr(library, "missing_of_torch", lambda path, folder: None)
     assert library.why_not(Machine()) is None  # type: ignore[arg-type]
 
 

@@ -10,8 +10,12 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from thunder_ex_te.symbols import missing_of_torch
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -39,7 +43,7 @@ def why_not(env: Env) -> str | None:
         return f"needs NVIDIA's TransformerEngine, which is not installed: {_INSTALL}"
     if not env.has_module(EXTENSION):
         return f"TransformerEngine is installed without its extension for torch: {_INSTALL}"
-    return _wrong_version(env) or _wrong_gpu(env)
+    return _wrong_version(env) or _wrong_gpu(env) or _for_another_torch(env)
 
 
 def _wrong_version(env: Env) -> str | None:
@@ -63,6 +67,21 @@ def _wrong_gpu(env: Env) -> str | None:
         there = ", ".join(f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in env.devices) or "none"
         return f"needs a GPU of compute capability {CAPABILITY[0]}.x (Hopper), and there is only {there}"
     return None
+
+
+def _for_another_torch(env: Env) -> str | None:
+    """What torch lacks of what the extension asks it for: looked up, as loading it takes seconds."""
+    spec = importlib.util.find_spec(EXTENSION)
+    torch: Any = importlib.import_module("torch")
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        return None
+    missing = missing_of_torch(Path(spec.origin), Path(torch.__file__).with_name("lib"))
+    if missing is None:
+        return None
+    return (
+        f"{EXTENSION} {env.version_of(EXTENSION)} was compiled for another torch than {env.torch}, which lacks "
+        f"{missing}: {_INSTALL}"
+    )
 
 
 @functools.cache

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an extension fits the torch that is here: whether each function of torch that it asks for is there.
+
+An extension for torch is compiled for one version of it. Loading it tells, but may take seconds; the names that it asks
+for stand in its file (ELF, the format of Linux).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["asked_of_others", "missing_of_torch"]
+
+SYMBOLS, UNDEFINED, GLOBAL = 11, 0, 1
+_SECTION, _SYMBOL = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ")
+_OF_TORCH = re.compile(rb"_Z\w*?(3c10|2at|5torch)\d")
+
+
+def asked_of_others(path: Path) -> Iterator[bytes]:
+    """The names that a shared library asks other libraries for; none where it is no 64-bit ELF file."""
+    if path.stat().st_size < 64:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        if data[:6] != b"\x7fELF\x02\x01":
+            return
+        (start,) = struct.unpack_from("<Q", data, 0x28)
+        size, count = struct.unpack_from("<HH", data, 0x3A)
+        sections = [_SECTION.unpack_from(data, start + i * size) for i in range(count)]
+        for section in sections:
+            if section[1] == SYMBOLS:
+                names = sections[section[6]][4]
+                for at in range(section[4], section[4] + section[5], _SYMBOL.size):
+                    name, info, _, where, *_ = _SYMBOL.unpack_from(data, at)
+                    if where == UNDEFINED and info >> 4 == GLOBAL:
+                        yield data[names + name : data.find(b"\0", names + name)]
+
+
+def missing_of_torch(path: Path, libraries: Path) -> str | None:
+    """The first name that an extension asks torch for and that none of torch's libraries in that folder has."""
+    wanted = [name.decode() for name in asked_of_others(path) if _OF_TORCH.match(name)]
+    found = [ctypes.CDLL(str(each)) for each in sorted(libraries.glob("lib*.so")) if _holds_code(each.name)]
+    return next((name for name in wanted if not any(hasattr(each, name) for each in found)), None)
+
+
+def _holds_code(name: str) -> bool:
+    """Whether it is one of torch's own libraries, which `import torch` has loaded."""
+    return name in ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so")

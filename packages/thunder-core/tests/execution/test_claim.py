@@ -393,6 +393,26 @@ def test_why_a_fuser_does_not_take_something() -> None:
     assert executor.can_fuse(bsyms[2])
 
 
+def test_what_others_run_is_not_fused() -> None:
+    """Neither what an executor took that was asked first nor another one's fusions, whatever they stand for."""
+    first = OperatorExecutor("first")
+    twice = first.register_operator("twice", like=ltorch.mul, fn=lambda a, b: a * b)
+    first.register_implementation(ltorch.mul, twice)
+    second = RunFuser("others")
+    for sym in (prims.add, prims.mul, prims.sin, prims.exp, prims.neg, prims.cos):
+        second.register_supported(sym)
+
+    def f(a: Any, b: Any) -> Any:
+        c = ltorch.exp(ltorch.sin(a))
+        d = ltorch.add(ltorch.cos(c), b)
+        return ltorch.neg(ltorch.exp(ltorch.mul(d, 2)))
+
+    names, result = ran(f, [first, fuser(), second])
+    assert names == ["fusion_0", "fusion_1", "twice", "fusion_1"]
+    a, b = torch.ones(2, 3), torch.full((2, 3), 2.0)
+    torch.testing.assert_close(result, -((a.sin().exp().cos() + b) * 2).exp())
+
+
 def test_fuel() -> None:
     """For bisecting: so many fusions and no more."""
     executor = fuser()

@@ -269,6 +269,9 @@ class FusionExecutor(Executor):
 
     def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
         """Why it does not take that operation into a fusion; None when it does: itself, or all it decomposes into."""
+        owner = bsym.sym.executor
+        if bsym.sym.is_fusion or owner not in (None, self):  # others run it, whatever it stands for
+            return f"is run by {owner.name}" if owner is not None else "is a fusion already"
         reason = self.fuse_whole_rejection(bsym)
         if reason is None or not bsym.subsymbols:
             return reason

@@ -153,22 +153,13 @@ def _draws(makers: _Makers) -> Iterator[tuple[Any, ...]]:
             yield torch.tensor(numbers, device=makers.device), shape
 
 
-def _philox(seed: int, offset: int, counter: int) -> tuple[int, ...]:
-    """Philox with four words of 32 bits and ten rounds."""
-    word = 0xFFFFFFFF
-    a, b, c, d = counter & word, offset & word, offset >> 32 & word, 0
-    first, second = seed & word, seed >> 32 & word
-    for _ in range(10):
-        x, y = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b, c, d = y >> 32 ^ b ^ first, y & word, x >> 32 ^ d ^ second, x & word
-        first, second = first + 0x9E3779B9 & word, second + 0xBB67AE85 & word
-    return a, b, c, d
-
-
 def _uniform(seed: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """The numbers that a kernel makes of a seed, one after the other."""
+    from thunder.tests.philox import philox
+
     number, offset = seed.tolist()
-    words = [_philox(number, offset, place // 4)[place % 4] for place in range(torch.Size(shape).numel())]
+    places = range(torch.Size(shape).numel())
+    words = [philox(number, (place // 4, offset, offset >> 32, 0))[place % 4] for place in places]
     signed = torch.tensor([w - (1 << 32) if w >> 31 else w for w in words], dtype=torch.int64)
     folded = torch.where(signed < 0, -signed - 1, signed).to(torch.float32) * 4.6566127342e-10
     return folded.reshape(shape).to(seed.device)

@@ -28,7 +28,7 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import claim, is_structural
 from thunder.execution.regions import Region, fused, partition, without_views
 from thunder.executors.torchex import ex as torch_executor
-from thunder.extend import FusionExecutor, register_executor
+from thunder.extend import Executor, FusionExecutor, register_executor
 from thunder.transforms.folding import is_literal
 
 __all__ = ["CompiledRegion", "TorchCompileExecutor", "ex", "program_of"]
@@ -181,14 +181,14 @@ def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) 
                 _bind(graph, graph.call_function(operator.getitem, (node, i)), item, nodes)
 
 
-def program_of(name: str, region: Region) -> Trace:
-    """The region as a program of its own, in terms of torch's functions."""
+def program_of(name: str, region: Region, *others: Executor) -> Trace:
+    """The region as a program of its own, in terms of torch's functions, and of operators of `others`."""
     trace = Trace(name, args=region.inputs)
     trace.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     trace.bound_symbols += region.operations
     trace.bound_symbols.append(BoundSymbol(prims.python_return, (region.outputs,), {}, None))
     trace.output = region.outputs
-    return claim(trace, [torch_executor], name="Region")
+    return claim(trace, [torch_executor, *others], name="Region", fusing=False)
 
 
 ex = TorchCompileExecutor("torch_compile", version=torch.__version__)

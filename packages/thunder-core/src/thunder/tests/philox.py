@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Philox in plain Python: what kernels that draw random numbers are compared with."""
+
+from __future__ import annotations
+
+__all__ = ["philox"]
+
+_WORD = 0xFFFFFFFF
+
+
+def philox(seed: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    """Philox with four words of 32 bits and ten rounds; of numbers the lower bits count."""
+    a, b, c, d = (n & _WORD for n in counter)
+    first, second = seed & _WORD, seed >> 32 & _WORD
+    for _ in range(10):
+        x, y = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = y >> 32 ^ b ^ first, y & _WORD, x >> 32 ^ d ^ second, x & _WORD
+        first, second = first + 0x9E3779B9 & _WORD, second + 0xBB67AE85 & _WORD
+    return a, b, c, d

@@ -16,6 +16,8 @@ from thunder import plugins
 from thunder.plugins.registry import PluginRegistry
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
+if not torch.cuda.is_available():  # the other fuser, where it is installed, has an interpreter
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 DTYPES = {
     "Double": torch.float64, "Float": torch.float32, "Half": torch.float16, "BFloat16": torch.bfloat16,
@@ -30,9 +32,6 @@ class Node:
 
     def __init__(self, compute: Callable[[Values], Any]):
         self.compute = compute
-
-    def __iter__(self) -> Iterator[Node]:  # of an operation with two results
-        return iter([Node(lambda values, i=i: value_of(self, values)[i]) for i in (0, 1)])
 
 
 def value_of(x: Any, values: Values) -> Any:
@@ -84,6 +83,27 @@ def _product(x: Any, dims: Any, keep: bool) -> Any:
     return x
 
 
+def _uniform(low: Any, high: Any, shape: Any, *, rng_seed: int, rng_offset: int, dtype: str) -> Any:
+    """Numbers that hang on the seed and the offset alone."""
+    generator = torch.Generator().manual_seed(rng_seed % 1_000_003 * 1_000_003 + rng_offset)
+    return torch.rand([int(n) for n in shape], generator=generator, dtype=DTYPES[dtype]) * (high - low) + low
+
+
+class Generator:
+    """What stands for the generator of a GPU: its offset is drawn from that of the CPU, which so moves on."""
+
+    def initial_seed(self) -> int:
+        """The seed that was set last."""
+        return torch.initial_seed()
+
+    def get_offset(self) -> int:
+        """Another one at each call."""
+        return int(torch.randint(1 << 40, ())) * 4
+
+    def set_offset(self, offset: int) -> None:
+        """It has moved already."""
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cast": lambda x, to: torch.as_tensor(x).to(DTYPES[to]), "set": torch.clone, "pad": _pad,
     "broadcast_in_dim": _broadcast,
@@ -92,9 +112,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "full": lambda shape, value, to: torch.full(shape, value.item(), dtype=DTYPES[to]),
     "iota": lambda n, start, step, to: torch.arange(int(n), dtype=DTYPES[to]) * step + start,
     "sum": _over(torch.sum), "max": _over(torch.amax), "min": _over(torch.amin), "prod": _product,
-    "var": lambda x, dims, c, keep: torch.var(x, dims, correction=c),
-    "var_mean": lambda x, dims, c, keep: torch.var_mean(x, dims, correction=c),
-    "neg": lambda x: -x, "div": torch.true_divide,
+    "neg": lambda x: -x, "div": torch.true_divide, "uniform": _uniform,
 }  # fmt: skip
 
 
@@ -104,11 +122,13 @@ class Operations:
     def __getattr__(self, name: str) -> Callable[..., Node]:
         fn = FUNCTIONS[name] if name in FUNCTIONS else getattr(torch, name)
 
-        def compute(values: Values, args: Any) -> Any:
+        def compute(values: Values, args: Any, named: Any) -> Any:
             given = [value_of(a, values) for a in args]
-            return fn(*given) if name in FUNCTIONS else fn(*map(_tensor, given))
+            if name not in FUNCTIONS:
+                return fn(*map(_tensor, given))
+            return fn(*given, **{key: value_of(a, values) for key, a in named.items()})
 
-        return lambda *args: Node(lambda values: compute(values, args))
+        return lambda *args, **named: Node(lambda values: compute(values, args, named))
 
 
 class FusionDefinition:
@@ -130,7 +150,7 @@ class FusionDefinition:
     def fusion(self) -> FusionDefinition:
         return self
 
-    def define_tensor(self, *, sizes: Any, strides: Any, dtype: str) -> Node:
+    def define_tensor(self, *, sizes: Any, strides: Any, dtype: str, static_sizes: bool = False) -> Node:
         assert len(sizes) == len(strides)
         node = Node(lambda values: values[id(node)])
         self.inputs.append(node)
@@ -163,7 +183,7 @@ class Library:
         """What runs a definition."""
         self.definitions.append(definition)
 
-        def execute(inputs: Any, *, device: Any) -> list[torch.Tensor]:
+        def execute(inputs: Any, *, device: Any = None) -> list[torch.Tensor]:
             if self.refuses is not None:
                 raise RuntimeError(self.refuses)
             self.runs += 1
@@ -176,23 +196,27 @@ class Library:
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     """The executor `nvfuser` on the CPU, with the stand-in for the library."""
-    from thunder_ex_nvfuser import executor, plugin, region
+    from thunder_ex_nvfuser import executor, plugin, random, region
 
     thunder.extend.get_default_executors()
     if any(record.name == "nvfuser" and record.ready for record in plugins.records()):
         pytest.skip("nvFuser itself is here")
     library = Library()
-    region._compiled.cache_clear()
+    region.compiled.cache_clear()
     monkeypatch.setattr(region, "library", lambda: library)
-    monkeypatch.setattr(executor, "unusable_device", lambda device: None)
+    for module in (executor, random):
+        monkeypatch.setattr(module, "unusable_device", lambda device: None)
+    monkeypatch.setattr(random, "generator_of", lambda device: Generator())
     registry = PluginRegistry("nvfuser")
     plugin.thunder_register_executors(registry)
+    plugin.thunder_register_transforms(registry)
     registry.close()
     registry.commit(thunder.extend, plugins.manager().catalog)  # type: ignore[arg-type]
     yield library
-    region._compiled.cache_clear()
+    region.compiled.cache_clear()
     for found in registry.executors.values():
         thunder.extend.deregister_executor(found)
+    plugins.manager().catalog.remove(registry.owner)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import thunder
+from thunder import plugins
 
 # What nvFuser does not run after all torch runs, with a warning: here that is a failure.
 pytestmark = pytest.mark.filterwarnings("error:nvfuser")
@@ -44,7 +45,7 @@ def check(f: Callable[..., Any], *inputs: torch.Tensor, fusions: int | None = 1,
 
 def lies_as(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether their elements lie alike: the strides of dimensions of one element say nothing."""
-    return all(x == y for x, y, n in zip(a.stride(), b.stride(), b.shape) if n != 1)
+    return a.numel() == 0 or all(x == y for x, y, n in zip(a.stride(), b.stride(), b.shape) if n != 1)
 
 
 def made(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0) -> torch.Tensor:
@@ -90,6 +91,30 @@ def test_types(device: str) -> None:
     check(lambda x: x.half().float() + x.bfloat16(), x)
     for reduce in (torch.amax, torch.amin, torch.prod, torch.var):
         check(lambda x, reduce=reduce: reduce(x.exp(), 1, keepdim=True) + 1, x)
+
+
+def test_expanded_dimensions(device: str) -> None:
+    """Reductions over what is expanded, by an operation or by a stride of 0, count every element."""
+    x, b = made(4, 1, device=device), made(3, 1, 5, device=device)
+
+    def f(x: Any, b: Any) -> Any:
+        wide = b.exp().expand(3, 4, 5)
+        reduced = [torch.var_mean(x, 1), torch.var_mean(wide, 1), torch.var_mean(wide * 2, (0, 1), correction=0)]
+        sums = [wide.sum(1), wide.prod(1), wide.amax((1, 2)), x.sum(1), x.mean((0, 1))]
+        return [t for pair in reduced for t in pair] + sums
+
+    check(f, x.expand(4, 3), b, fusions=2)
+    check(lambda x: F.layer_norm(x, (3,)) + 1, x.double().expand(4, 3), grad=True)
+
+
+def test_signs_of_zeros(device: str) -> None:
+    """Are eager's."""
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan")], device=device)
+
+    def f(x: Any) -> Any:
+        return 1 / x.abs(), 1 / x**0.5, 1 / x**-0.5, x**-1, 1 / x**2, 1 / x**3
+
+    check(f, x)
 
 
 def test_a_result_has_memory_of_its_own(device: str) -> None:
@@ -150,12 +175,57 @@ def test_what_it_leaves_to_others(device: str) -> None:
         check(f, *args, fusions=None)
 
 
+@pytest.mark.parametrize("order", [("nvfuser", "triton"), ("triton", "nvfuser")])
+def test_beside_another_fuser(device: str, order: tuple[str, str]) -> None:
+    """Who is asked first fuses as it does alone: the other one gets what it leaves, and divides nothing."""
+    if not any(record.name == "triton" and record.ready for record in plugins.records()):
+        pytest.skip("thunder-ex-triton cannot run here")
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        x = F.layer_norm(x, (16,), b) @ w
+        x = F.gelu(x + b) @ w
+        return torch.softmax(F.dropout(x, 0.1) * 2, -1)
+
+    def made_by(executors: tuple[str, ...]) -> list[Any]:
+        inputs = [made(*shape, device=device).requires_grad_() for shape in ((16, 16), (16, 16), (16,))]
+        jitted = thunder.jit(f, executors=list(executors))
+        jitted(*inputs).sum().backward()
+        return [
+            (fusion.program, [op.sym.name for op in fusion.operations])
+            for fusion in thunder.examine.fusions(jitted)
+            if fusion.executor == executors[0]
+        ]
+
+    alone = made_by(order[:1])
+    assert len(alone) >= 6
+    assert made_by(order) == alone
+
+
 def test_views_alone_are_no_fusion(device: str) -> None:
     """A program that only looks at its input otherwise stays as it is, and shares memory with it."""
     x = made(4, 6, device=device)
     f = thunder.jit(lambda x: x.t().reshape(6, 2, 2), executors=["nvfuser"])
     torch.testing.assert_close(f(x), x.t().reshape(6, 2, 2))
     assert not thunder.examine.fusions(f)
+
+
+def test_what_only_joins_is_torchs(device: str) -> None:
+    """Where the result is handed out anyway; what is computed first, or read inside alone, is fused."""
+    q, k = made(2, 3, 4, 5, device=device), made(2, 3, 4, 5, device=device, seed=1)
+
+    def gathered(q: Any, k: Any) -> Any:
+        both = torch.cat([t.transpose(1, 2).reshape(2, 4, 15) for t in (q, k)], 2)
+        return both, both.sum((0, 1)) * 2
+
+    def names(f: Any, *inputs: Any) -> list[str]:
+        jitted = check(f, *inputs)
+        return [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+
+    found = names(gathered, q, k)
+    assert "cat" in found and found.index("cat") < found.index("nvFusion0")
+    assert "cat" not in names(lambda q, k: (torch.cat((q.exp(), k), 1), q.exp()), q, k)
+    assert "cat" not in names(lambda q, k: torch.cat((q, k), 1) * 2, q, k)
+    assert "pad" in names(lambda q: (wide := F.pad(q, (1, 1)), wide * 2), q)
 
 
 def test_symbolic_sizes(device: str) -> None:

@@ -64,6 +64,21 @@ def test_the_name_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert library.installed_wheel() == Wheel("nvfuser_cu130_torch210", 13, (2, 10))
 
 
+def test_a_library_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not loaded, which would end the process: the probe says which file it is."""
+    info = tmp_path / "nvfuser_cu130_torch211-0.2.36.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvfuser-cu130-torch211\nVersion: 0.2.36\n")
+    (info / "RECORD").write_text("nvfuser_direct/_C.so,,8\nnvfuser_direct/__init__.py,,3\nnvfuser_cu130.libs/x.so,,9\n")
+    (tmp_path / "nvfuser_direct").mkdir()
+    whole = tmp_path / "nvfuser_direct" / "_C.so"
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    whole.write_bytes(b"12345678")
+    assert library.why_not(Machine("nvfuser_direct")) is None
+    whole.write_bytes(b"1234")
+    assert "_C.so has 4 bytes and not 8, as its wheel says" in str(library.why_not(Machine("nvfuser_direct")))
+
+
 def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the loader said is the reason with which every operation is left to others."""
     (tmp_path / "nvfuser_direct.py").write_text("raise ImportError('undefined symbol: _ZN3c1013Message')")

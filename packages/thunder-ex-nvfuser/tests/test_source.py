@@ -16,7 +16,7 @@ def test_a_program_that_can_be_read(device: str) -> None:
     text = fusion.source
     compile(text, "<source>", "exec")
     for line in (
-        "    x = fd.define_tensor(sizes=[4, 6], strides=[6, 1], dtype=DataType.BFloat16)",
+        "    x = fd.define_tensor(sizes=[4, 6], strides=[6, 1], dtype=DataType.BFloat16, static_sizes=True)",
         "    x = fd.ops.cast(x, DataType.Float)",
         "fd.ops.broadcast_in_dim(w, [4, 6], [1])",
         "    # t",

@@ -14,6 +14,7 @@ import importlib.metadata
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ OLDEST_GPU = (7, 0)
 SAFE_NEIGHBOURS = {((2, 10), (2, 11))}
 
 
+_NAME = re.compile(r"nvfuser_cu(\d+)\d_torch(\d)(\d+)")
+
+
 class Wheel(NamedTuple):
     """What the name of a wheel says."""
 
@@ -35,14 +39,19 @@ class Wheel(NamedTuple):
     torch: tuple[int, int]
 
 
-def installed_wheel() -> Wheel | None:
-    """The wheel of nvFuser that is installed; None where it came in another way."""
+def _installed() -> tuple[importlib.metadata.Distribution, Wheel] | None:
     for distribution in importlib.metadata.distributions():
         name = (distribution.metadata["Name"] or "").replace("-", "_").lower()
-        found = re.fullmatch(r"nvfuser_cu(\d+)\d_torch(\d)(\d+)", name)
+        found = _NAME.fullmatch(name)
         if found:
-            return Wheel(name, int(found[1]), (int(found[2]), int(found[3])))
+            return distribution, Wheel(name, int(found[1]), (int(found[2]), int(found[3])))
     return None
+
+
+def installed_wheel() -> Wheel | None:
+    """The wheel of nvFuser that is installed; None where it came in another way."""
+    found = _installed()
+    return None if found is None else found[1]
 
 
 def why_not(env: Env) -> str | None:
@@ -57,7 +66,7 @@ def why_not(env: Env) -> str | None:
         names = ", ".join(f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in old_gpus)
         return f"needs a GPU of compute capability 7.0 or newer, and there is only {names or 'none'}"
     wheel = installed_wheel()
-    return None if wheel is None else _misfit(wheel, env)
+    return None if wheel is None else _misfit(wheel, env) or damage()
 
 
 def _misfit(wheel: Wheel, env: Env) -> str | None:
@@ -67,6 +76,17 @@ def _misfit(wheel: Wheel, env: Env) -> str | None:
     if here != wheel.torch and (wheel.torch, here) not in SAFE_NEIGHBOURS:
         built = ".".join(map(str, wheel.torch))
         return f"{wheel.name} was built for torch {built}, and {env.torch} is installed: pip install {_fitting(env)}"
+    return None
+
+
+def damage() -> str | None:
+    """Which of its libraries is not as long as the wheel says: to load what was cut off ends the process."""
+    installed = _installed()
+    for file in (installed[0].files or ()) if installed else ():
+        if file.suffix == ".so" and file.parts[0] in (MODULE, "nvfuser_common") and file.size is not None:
+            path = Path(str(file.locate()))
+            if path.is_file() and (found := path.stat().st_size) != file.size:
+                return f"{path} has {found} bytes and not {file.size}, as its wheel says: install it again"
     return None
 
 

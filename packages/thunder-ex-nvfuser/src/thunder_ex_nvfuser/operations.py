@@ -16,7 +16,20 @@ from thunder.core import dtypes, prims
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, TensorProxy
 
-__all__ = ["OPERATIONS", "VIEWS", "cast", "held", "is_told_at_the_call", "number", "stored"]
+__all__ = [
+    "COPIES",
+    "OPERATIONS",
+    "UNIFORM",
+    "VIEWS",
+    "cast",
+    "held",
+    "is_told_at_the_call",
+    "number",
+    "stored",
+    "uniform",
+]
+
+UNIFORM = "nvfuser.nvfuser_uniform"  # the id of the operator that draws
 
 Write = Callable[[Any], str]
 Entry = Callable[[Any, Write], "str | None"]
@@ -89,6 +102,9 @@ def _for_bools(name: str, of_bools: str) -> Entry:
     return lambda bsym, write: _call(of_bools if _first(bsym).dtype is dtypes.bool8 else name)(bsym, write)
 
 
+_ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+
+
 def _power(bsym: Any, write: Write) -> str | None:
     a, exponent = bsym.args
     if not _is_float(_first(bsym)):
@@ -99,7 +115,14 @@ def _power(bsym: Any, write: Write) -> str | None:
             return square if exponent == 2 else f"fd.ops.mul({square}, {write(a)})"
         if exponent == 1:
             return f"fd.ops.set({write(a)})"
+        if exponent in _ROOTS:  # of -0.0 and of -inf the powers are others
+            return f"fd.ops.{_ROOTS[exponent]}({write(a)})"
     return _call("pow")(bsym, write)
+
+
+def _abs(bsym: Any, write: Write) -> str | None:
+    text = _call("abs", bools=False)(bsym, write)
+    return f"fd.ops.add({text}, 0.0)" if text is not None and _is_float(bsym.args[0]) else text  # nvFuser's keeps -0.0
 
 
 def _where(bsym: Any, write: Write) -> str | None:
@@ -167,6 +190,13 @@ def _iota(bsym: Any, write: Write) -> str | None:
     return f"fd.ops.iota({length}, {start}, {step}, DataType.{_TYPES[kind]})"
 
 
+def uniform(sizes: str, seed: str) -> str:
+    """Numbers from [0, 1) of a seed and an offset: nvFuser's Philox, a function of these and of an element's place."""
+    low, high = (f"fd.define_scalar({n}, DataType.Float)" for n in (0.0, 1.0))
+    state = f"rng_seed={seed}[0], rng_offset={seed}[1]"
+    return f"fd.ops.uniform({low}, {high}, {sizes}, {state}, dtype=DataType.Float)"
+
+
 def _reduction(name: str, *, integers: bool = True) -> Entry:
     def entry(bsym: Any, write: Write) -> str | None:
         a, dims = bsym.args
@@ -178,7 +208,9 @@ def _reduction(name: str, *, integers: bool = True) -> Entry:
     return entry
 
 
-def _variance(name: str) -> Entry:
+def _variance(*, mean: bool) -> Entry:
+    """Of deviations from the mean: nvFuser's own variance is wrong where a dimension is expanded (stride 0)."""
+
     def entry(bsym: Any, write: Write) -> str | None:
         (a, dims), correction = bsym.args, bsym.kwargs["correction"]
         sizes = [a.shape[d] for d in dims]
@@ -186,7 +218,10 @@ def _variance(name: str) -> Entry:
             return None
         if int(correction) != correction or math.prod(sizes) <= correction:
             return None
-        return f"fd.ops.{name}({write(a)}, {list(dims)}, {int(correction)}, False)"
+        x, n, over = write(a), float(math.prod(sizes)), list(dims)
+        squares = f"fd.ops.mul(_off := fd.ops.sub({x}, _mean := fd.ops.div(fd.ops.sum({x}, {over}, True), {n})), _off)"
+        variance = f"fd.ops.div(fd.ops.sum({squares}, {over}, False), {n - correction})"
+        return f"({variance}, fd.ops.squeeze(_mean, {over}))" if mean else variance
 
     return entry
 
@@ -210,6 +245,9 @@ VIEWS: dict[Any, Entry] = {
     prims.clone.id: _view("set"),
 }  # fmt: skip
 
+# What computes nothing.
+COPIES = {*VIEWS, prims.cat.id, prims.pad.id} - {prims.full.id, prims.iota.id}
+
 OPERATIONS: dict[Any, Entry] = {
     **_named(
         "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan",
@@ -217,13 +255,14 @@ OPERATIONS: dict[Any, Entry] = {
         "ceil", "floor", "round", "trunc", "atan2", "div", floats=True,
     ),
     **_named("nextafter", floats=True, halves=False),
-    **_named("neg", "abs", "sign", "sub", "fmod", "remainder", bools=False),
+    **_named("neg", "sign", "sub", "fmod", "remainder", bools=False),
     **_named("eq", "ne", "lt", "le", "gt", "ge", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
     **_named("bitwise_left_shift", "bitwise_right_shift", "gcd", bools=False),
     prims.add.id: _for_bools("add", "bitwise_or"),
     prims.mul.id: _for_bools("mul", "bitwise_and"),
     prims.maximum.id: _for_bools("maximum", "bitwise_or"),
     prims.minimum.id: _for_bools("minimum", "bitwise_and"),
+    prims.abs.id: _abs,
     prims.pow.id: _power,
     prims.where.id: _where,
     prims.convert_element_type.id: _convert,
@@ -231,9 +270,10 @@ OPERATIONS: dict[Any, Entry] = {
     prims.prod.id: _reduction("prod"),
     prims.amax.id: _reduction("max"),
     prims.amin.id: _reduction("min"),
-    prims.var.id: _variance("var"),
-    prims.var_mean.id: _variance("var_mean"),
+    prims.var.id: _variance(mean=False),
+    prims.var_mean.id: _variance(mean=True),
     prims.pad.id: _pad,
+    UNIFORM: lambda bsym, write: uniform(_sizes(bsym.args[1], write), write(bsym.args[0])),
     prims.cat.id: lambda bsym, write: f"fd.ops.cat([{', '.join(map(write, bsym.args[0]))}], {bsym.args[1]})",
     **VIEWS,
 }  # fmt: skip

@@ -31,6 +31,14 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
     registry.register_executor(NvFusion("nvfuser", version=__version__), default=not _is_beside_triton(), priority=10)
 
 
+@hookimpl
+def thunder_register_transforms(registry: PluginRegistry) -> None:
+    """Random numbers inside fusions."""
+    from thunder_ex_nvfuser import random
+
+    random.register(registry, "nvfuser")
+
+
 def _is_beside_triton() -> bool:
     """Whether thunder-ex-triton, whose fuser was measured faster, is installed too."""
     try:
@@ -43,8 +51,11 @@ def _is_beside_triton() -> bool:
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
     """Tested on a GPU. Sums are taken in another order than torch's."""
+    from thunder_ex_nvfuser.samples import opinfos
+
     return ConformanceProfile(
         devices=("cuda",),
         tolerances={"float32": (5e-6, 1e-5)},
         known_failures=Path(__file__).with_name("known_failures.toml"),
+        opinfos=opinfos,
     )

@@ -22,11 +22,14 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder.execution.regions import Region
 from thunder.executors.torch_compile import program_of
+from thunder.extend import Executor
 from thunder.torch.private import FakeTensorMode
 from thunder_ex_nvfuser.library import library
-from thunder_ex_nvfuser.source import Tensor, by_place, definition, order_of, program
+from thunder_ex_nvfuser.source import Tensor, by_place, definition, order_of, program, seeds_of
 
-__all__ = ["FusedRegion", "contiguous"]
+__all__ = ["FusedRegion", "compiled", "contiguous"]
+
+Run = Callable[[Sequence[Any]], Sequence[torch.Tensor]]  # the results of the inputs of a call
 
 # Definitions that are alike share what nvFuser compiled. It is kept by text, and dropped when it was not used for long.
 MOST_DEFINITIONS = 1024
@@ -55,16 +58,21 @@ class FusedRegion:
 
     template = "nvFuser's"
 
-    def __init__(self, name: str, region: Region, operations: Sequence[BoundSymbol]):
+    def __init__(self, name: str, region: Region, operations: Sequence[BoundSymbol], executor: Executor):
         self.name = self.__name__ = name
         self.region = region
         self.operations = list(operations)
-        self.tensors = [p for p in region.inputs if isinstance(p, TensorProxy)]
+        self.executor = executor
+        seeds = {p.name for p in seeds_of(self.operations)}
+        self.seeds = [i for i, p in enumerate(region.inputs) if p.name in seeds]
+        self.numbers = [i for i, p in enumerate(region.inputs) if isinstance(p, NumberProxy)]
+        self.places = sorted({*range(len(region.inputs))}.difference(self.seeds, self.numbers))
+        self.tensors: list[TensorProxy] = [region.inputs[i] for i in self.places]  # type: ignore[misc]
         self.outputs: list[TensorProxy] = list(region.outputs)  # type: ignore[arg-type]
-        self.symbolic = len(self.tensors) < len(region.inputs) or any(
+        self.symbolic = bool(self.numbers) or any(
             type(n) is not int for op in self.operations for p in op.tensors() for n in p.shape
         )
-        self._calls: dict[Any, Callable[..., Any]] = {}
+        self._calls: dict[Any, Run] = {}
         self._programs: dict[Any, _Program | None] = {}
 
     def __call__(self, *inputs: Any) -> Any:
@@ -73,7 +81,7 @@ class FusedRegion:
         else:
             key = tuple([x.stride() for x in inputs])
         run = self._calls.get(key)
-        return self._first_call(key, inputs) if run is None else run(*inputs)
+        return self._first_call(key, inputs) if run is None else run(inputs)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -86,28 +94,29 @@ class FusedRegion:
             return x.hint if isinstance(x, SymbolicNumber) else x
 
         inputs = [Tensor(p, shape := tuple(map(hint, p.shape)), contiguous(shape)) for p in self.tensors]
-        numbers = [p.symbol.hint for p in self.region.inputs if isinstance(p, NumberProxy)]
-        return program(self.name, self.operations, inputs, self._laid_out(inputs, numbers, hint))
+        numbers = [self.region.inputs[i].symbol.hint for i in self.numbers]  # type: ignore[attr-defined]
+        return program(
+            self.name, self.operations, inputs, self._laid_out(inputs, numbers, hint), fixed=not self.symbolic
+        )
 
     def _first_call(self, key: Any, inputs: Sequence[Any]) -> Any:
         """What runs calls with such inputs. What nvFuser cannot do after all torch does."""
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
         value = self._values(inputs)
-        tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+        tensors = [inputs[i] for i in self.places]
         given = [Tensor(p, tuple(x.shape), x.stride()) for p, x in zip(self.tensors, tensors)]
-        numbers = [x for x in inputs if not isinstance(x, torch.Tensor)]
+        numbers = [inputs[i] for i in self.numbers]
         kind = tuple(_kind(t) for t in given)
         program = self._programs.get(kind)
         if kind in self._programs or any(0 in t.shape for t in given):
-            run = self._by_torch if program is None else self._run_of(program, value)
-            self._calls[key] = run
-            return run(*inputs)
+            run = self._calls[key] = self._run_of(program, value)
+            return run(inputs)
         program = None
         try:
             outputs = self._laid_out(given, numbers, value)
             program = _Program(self, given, outputs)
-            result = program.first(tensors, value)
+            result = program.first(tensors, [*map(value, program.numbers), *self._drawn(inputs)])
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -119,23 +128,27 @@ class FusedRegion:
             )
             program, result = None, self._by_torch(*inputs)
         self._programs[kind] = program
-        self._calls[key] = self._by_torch if program is None else self._run_of(program, value)
+        self._calls[key] = self._run_of(program, value)
         return result
 
-    def _run_of(self, program: _Program, value: Callable[[Any], Any]) -> Callable[..., Any]:
-        """A function of the inputs of such calls."""
+    def _run_of(self, program: _Program | None, value: Callable[[Any], Any]) -> Run:
+        """What runs such calls, given their inputs."""
+        if program is None:
+            return lambda inputs: self._by_torch(*inputs)
+        if not self.symbolic and not self.seeds:
+            return program.run_of(None)
         numbers = [value(x) for x in program.numbers]
-        if not self.symbolic:
-            return program.run
-        shapes = [tuple(map(value, p.shape)) for p in self.outputs]
-        return lambda *inputs: program.run(
-            *[x for x in inputs if isinstance(x, torch.Tensor)], numbers=numbers, shapes=shapes
-        )
+        run = program.run_of([tuple(map(value, p.shape)) for p in self.outputs])
+        return lambda inputs: run([*[inputs[i] for i in self.places], *numbers, *self._drawn(inputs)])
+
+    def _drawn(self, inputs: Sequence[Any]) -> list[int]:
+        """The numbers of the seeds."""
+        return [n for i in self.seeds for n in inputs[i].tolist()]
 
     @functools.cached_property
     def _by_torch(self) -> Callable[..., Any]:
-        """Its operations as torch runs them."""
-        return program_of(self.name, self.region).python_callable()
+        """Its operations as torch runs them, all but draws of random numbers."""
+        return program_of(self.name, self.region, self.executor).python_callable()
 
     def _values(self, inputs: Sequence[Any]) -> Callable[[Any], Any]:
         """A function that says what a number of the trace is in a call."""
@@ -161,8 +174,9 @@ class FusedRegion:
         text = definition(self.operations, inputs, usual, named=by_place()).text
         if text not in _layouts:
             with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
-                tensors, rest = iter([_empty(t) for t in inputs]), iter(numbers)
-                args = [next(tensors if isinstance(p, TensorProxy) else rest) for p in self.region.inputs]
+                args: list[Any] = [torch.empty(2, dtype=torch.int64)] * len(self.region.inputs)  # what seeds are
+                for i, x in zip((*self.places, *self.numbers), (*map(_empty, inputs), *numbers)):
+                    args[i] = x
                 _layouts[text] = [tuple(x.stride()) for x in self._by_torch(*args)]
         return [t._replace(strides=strides) for t, strides in zip(usual, _layouts[text])]
 
@@ -183,7 +197,7 @@ def _kind(t: Tensor) -> Any:
 
 
 @functools.lru_cache(maxsize=MOST_DEFINITIONS)
-def _compiled(text: str) -> Any:
+def compiled(text: str) -> Any:
     """What nvFuser makes of a definition; it compiles kernels when it sees inputs."""
     nvfuser = library()
     scope = {"DataType": nvfuser.DataType}
@@ -202,15 +216,15 @@ class _Program:
     """A region for inputs of one kind of layout."""
 
     def __init__(self, region: FusedRegion, inputs: Sequence[Tensor], outputs: Sequence[Tensor]):
-        text, self.numbers = definition(region.operations, inputs, outputs, named=by_place())
-        self.execute = _compiled(text).execute
+        text, self.numbers = definition(region.operations, inputs, outputs, named=by_place(), fixed=not region.symbolic)
+        self.execute = compiled(text).execute
         self.device = to_torch_device(region.outputs[0].device)
         self.wanted = outputs
         self.laid_anew: list[int] = []
 
-    def first(self, inputs: Sequence[torch.Tensor], value: Callable[[Any], Any]) -> Any:
+    def first(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
         """The first run, which shows what nvFuser's results are."""
-        found = self.execute([*inputs, *map(value, self.numbers)], device=self.device.index)
+        found = self.execute([*inputs, *numbers])
         taken = {x.untyped_storage().data_ptr() for x in inputs}
         for i, (x, (p, shape, strides)) in enumerate(zip(found, self.wanted)):
             if tuple(x.shape) != shape or x.dtype is not to_torch_dtype(p.dtype):
@@ -219,12 +233,12 @@ class _Program:
             if where in taken or not _lies(x, strides):
                 self.laid_anew.append(i)
             taken.add(where)
-        return self._anew(found, None) if self.laid_anew else tuple(found)
+        return self._anew(found, None) if self.laid_anew else found
 
-    def run(self, *inputs: torch.Tensor, numbers: Sequence[Any] = (), shapes: Any = None) -> Any:
-        """The results; `numbers` and the results' `shapes` are those of the call, where sizes are symbolic."""
-        found = self.execute([*inputs, *numbers] if numbers else inputs, device=self.device.index)
-        return self._anew(found, shapes) if self.laid_anew else tuple(found)
+    def run_of(self, shapes: Any) -> Run:
+        """What runs calls whose results have these `shapes`; None where sizes are fixed."""
+        execute: Run = self.execute
+        return (lambda inputs: self._anew(execute(inputs), shapes)) if self.laid_anew else execute
 
     def _anew(self, found: Sequence[torch.Tensor], shapes: Any) -> Any:
         """The results, those that share memory or lie otherwise than eager's in memory of their own."""
@@ -236,7 +250,7 @@ class _Program:
                 shape = shapes[i]
             laid = torch.empty_strided(shape, strides, dtype=to_torch_dtype(p.dtype), device=self.device)
             out[i] = laid.copy_(out[i])
-        return tuple(out)
+        return out
 
 
 def _lies(x: torch.Tensor, strides: Sequence[int]) -> bool:

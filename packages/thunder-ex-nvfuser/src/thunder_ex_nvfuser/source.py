@@ -3,7 +3,7 @@
 
 The text with values named by their place is what definitions are cached by, so that layers that are alike share one;
 the text with the trace's names, and its lines as comments, is what people read. Numbers that only a call tells are
-inputs after the tensors.
+inputs after the tensors, and after them the seeds of random numbers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from thunder.core.dtypes import to_torch_dtype
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_nvfuser.operations import OPERATIONS, cast, held, stored
+from thunder_ex_nvfuser.operations import OPERATIONS, UNIFORM, cast, held, stored
 
-__all__ = ["Definition", "Tensor", "by_place", "definition", "order_of", "program"]
+__all__ = ["TOLD_SEED", "Definition", "Tensor", "by_place", "definition", "order_of", "program", "seeds_of"]
+
+# A seed and an offset, which a call gives as numbers.
+TOLD_SEED = "fd.define_scalar(DataType.Int), fd.define_scalar(DataType.Int)"
 
 
 class Tensor(NamedTuple):
@@ -29,7 +32,7 @@ class Tensor(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """The function `define(fd)`, and the numbers that a call gives after the tensors."""
+    """The function `define(fd)`, and the numbers that a call gives after the tensors; the seeds come after them."""
 
     text: str
     numbers: tuple[Any, ...]
@@ -77,19 +80,30 @@ def _is_float(x: Any) -> bool:
     return type(x.symbol.hint if isinstance(x, NumberProxy) else x.hint) is float
 
 
+def seeds_of(operations: Sequence[BoundSymbol]) -> list[TensorProxy]:
+    """What random numbers are drawn of: tensors of two numbers on the CPU, which calls give as such."""
+    return list({op.args[0].name: op.args[0] for op in operations if op.sym.id == UNIFORM}.values())
+
+
 def definition(
     operations: Sequence[BoundSymbol],
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     *,
     named: Callable[[str], str] | None = None,
+    fixed: bool = False,
 ) -> Definition:
-    """The function that describes a region; with `named` values have other names, and there are no comments."""
+    """The function that describes a region; with `named` values have other names, and there are no comments.
+
+    Where sizes are `fixed`, nvFuser is told that they are: its calls take less of the host's time.
+    """
     numbers = _Numbers(named or (lambda name: name))
     write = numbers.write
     head = []
     for p, shape, strides in inputs:
         how = f"sizes={list(shape)}, strides={list(strides)}, dtype=DataType.{stored(p.dtype)}"
+        if fixed:
+            how += ", static_sizes=True"
         head.append(f"    {write(p)} = fd.define_tensor({how})")
     lines = [
         f"    {write(p)} = {cast(write(p), held(p.dtype))}" for p, _, _ in inputs if held(p.dtype) != stored(p.dtype)
@@ -105,10 +119,13 @@ def definition(
         if order != tuple(range(len(order)))[::-1]:
             text = f"fd.ops.stride_order({text}, {list(order)})"
         lines.append(f"    fd.add_output({text})")
+    seeds = [f"    {write(p)} = {TOLD_SEED}" for p in seeds_of(operations)]
     scalars = numbers.lines()
     if named is not None:
         scalars = [line.partition("  #")[0] for line in scalars]
-    return Definition("\n".join(["def define(fd):", *head, *scalars, *lines]) + "\n", tuple(numbers.known.values()))
+    return Definition(
+        "\n".join(["def define(fd):", *head, *scalars, *seeds, *lines]) + "\n", tuple(numbers.known.values())
+    )
 
 
 _PROGRAM = '''\
@@ -131,13 +148,16 @@ if __name__ == "__main__":
 '''
 
 
-def program(name: str, operations: Sequence[BoundSymbol], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> str:
+def program(
+    name: str, operations: Sequence[BoundSymbol], inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, fixed: bool
+) -> str:
     """The definition as a program that can be read and run."""
-    text, numbers = definition(operations, inputs, outputs)
+    text, numbers = definition(operations, inputs, outputs, fixed=fixed)
     given = [
         f"torch.empty_strided({shape}, {strides}, dtype={to_torch_dtype(p.dtype)}, device='cuda').fill_(1),  # {p.name}"
         for p, shape, strides in inputs
     ]
     given += [f"{x.hint if isinstance(x, SymbolicNumber) else x.symbol.hint},  # {x}" for x in numbers]
+    given += [f"0, 0,  # {p.name}" for p in seeds_of(operations)]
     lines = "\n".join(f"        {line}" for line in given)
     return _PROGRAM.format(name=name, count=len(operations), definition=text, inputs=lines)

@@ -67,14 +67,16 @@ def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], 
     return found
 
 
-def without_views(region: Region) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:
+def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:
     """The views at the border of a region, to be taken before it and after it, and the region without them.
 
     What a region hands out is memory of its own. A view that others read is therefore taken outside, of what it is a
     view of, so that it shares memory as the program says; one that is also read inside is there as well. What the
-    region makes only to be seen in another shape it makes in that shape.
+    region makes only to be seen in another shape it makes in that shape, unless that would be work (`reshapes`).
     """
-    views = _outside(region, _views_at_the_border(region))
+    views = _views_at_the_border(region)
+    if reshapes:
+        views = _outside(region, views)
     inner = _without(region, views)
     ready = {p.name for p in region.inputs}
     before: list[BoundSymbol] = []

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws of random numbers as arithmetic on a seed, so that they become part of fusions.
+
+One operation, `nvfuser_seeds`, takes a seed and an offset for each draw of the program from torch's generator of the
+device, and moves the generator on, as torch's own draws do: nothing is launched and nothing waited for. What was a draw
+is then `nvfuser_uniform(seed, shape, device)`, nvFuser's Philox, and arithmetic on it (`thunder.transforms.seeded`),
+unless the option `nvfuser_random` is False. Seeds are tensors on the CPU: a CUDA graph would repeat them, and so
+`CUDAGraphTransform` leaves what reads them out of its graphs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder.core import devices, dtypes
+from thunder.core.devices import to_torch_device
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import OpTags
+from thunder.transforms.seeded import draw_of_seeds
+from thunder_ex_nvfuser.library import unusable_device
+from thunder_ex_nvfuser.operations import UNIFORM, uniform
+from thunder_ex_nvfuser.region import compiled
+from thunder_ex_nvfuser.source import TOLD_SEED
+
+__all__ = ["drawn_seeds", "register"]
+
+WORDS = 4  # of a generator's stream for a draw: nvFuser takes four words at a place of it, as torch does
+
+
+def generator_of(device: torch.device) -> Any:
+    """torch's generator of a GPU."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
+
+
+def _seeds_meta(n: int, device: Any) -> tuple[TensorProxy, ...]:
+    """A seed and an offset for each of `n` draws on a device, as tensors on the CPU."""
+    return tuple([TensorProxy(shape=(2,), device=devices.cpu, dtype=dtypes.int64) for _ in range(n)])
+
+
+def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
+    """So many seeds of the generator of a device, which is moved past what they make.
+
+    They are places in the stream that torch's own draws are taken of, so that nothing is drawn twice. nvFuser reads 32
+    bits of a place; what is above them makes another seed.
+    """
+    generator = generator_of(to_torch_device(device))
+    seed, offset = generator.initial_seed(), generator.get_offset()
+    generator.set_offset(offset + WORDS * n)
+    places = range(offset // WORDS, offset // WORDS + n)
+    return torch.tensor([[_signed(seed + (place >> 32)), place & 0xFFFFFFFF] for place in places]).unbind()
+
+
+def _signed(seed: int) -> int:
+    """64 bits as a number of int64."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _uniform_meta(seed: TensorProxy, shape: Sequence[int], device: Any) -> TensorProxy:
+    """Numbers from [0, 1), always the same of one seed."""
+    return TensorProxy(shape=tuple(shape), device=device, dtype=dtypes.float32)
+
+
+@functools.cache
+def _uniform_definition(ndim: int) -> str:
+    """What nvFuser is told of a draw by itself; its sizes and its seed are told at the call."""
+    lines = [f"    n{d} = fd.define_scalar(DataType.Int)" for d in range(ndim)]
+    sizes = ", ".join(f"n{d}" for d in range(ndim))
+    drawn = uniform(f"[{sizes}]", "seed")
+    return "\n".join(["def define(fd):", *lines, f"    seed = {TOLD_SEED}", f"    fd.add_output({drawn})", ""])
+
+
+def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Tensor:
+    where = to_torch_device(device)
+    if type(seed) is not torch.Tensor or 0 in shape:  # who asks only for a layout has a tensor that holds nothing
+        return torch.empty(tuple(shape), dtype=torch.float32, device=where)
+    execute = compiled(_uniform_definition(len(shape))).execute
+    return execute([*shape, *seed.tolist()], device=where.index)[0]
+
+
+def register(registry: Any, executor: str) -> None:
+    """Brings the operators, the option and the pass."""
+    seeds = registry.register_operator(
+        "nvfuser_seeds", executor=executor, meta=_seeds_meta, fn=drawn_seeds,
+        tags=(OpTags.RANDOM_OP, OpTags.NON_DIFFERENTIABLE),
+    )  # fmt: skip
+    drawn = registry.register_operator(
+        UNIFORM.partition(".")[2], executor=executor, meta=_uniform_meta, fn=_uniform,
+        tags=(OpTags.RECOMPUTED, OpTags.NON_DIFFERENTIABLE),
+    )  # fmt: skip
+    draw_of_seeds(registry, executor, seeds, drawn, unusable_device)

@@ -164,17 +164,16 @@ def model_rows() -> list[str]:
         texts[name] = f"first step {time.perf_counter() - start:.1f} s, loss {loss:.4f}"
         steps[name] = step
     best = dict.fromkeys(steps, float("inf"))
-    for _ in range(5):
+    for _ in range(30):  # many short turns: a host with other work slows some of them
         for name, step in steps.items():
-            for _ in range(3):
-                step()
+            step()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
-            for _ in range(10):
+            for _ in range(3):
                 step()
             end.record()
             end.synchronize()
-            best[name] = min(best[name], begin.elapsed_time(end) / 10)
+            best[name] = min(best[name], begin.elapsed_time(end) / 3)
     rows = []
     for name, step in steps.items():
         busy, count = kernels(step)

@@ -32,7 +32,8 @@ WORDS = 4  # of a generator's stream for a draw: nvFuser takes four words at a p
 
 
 def generator_of(device: torch.device) -> Any:
-    """torch's generator of a GPU."""
+    """torch's generator of a GPU; there is none before CUDA is initialised, which seeds may be first to need."""
+    torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
 

@@ -98,7 +98,7 @@ def linear(options: Any) -> list[str]:
         run(x, first=True)
         contenders[f"{name}, te.Linear, weight kept"] = of(lambda x, run=run: run(x, first=False), theirs.weight)
         contenders[f"{name}, thunder, weight kept"] = of(ours, layer.weight)
-    return table(f"linear {n}x{n}x{n}, forward and backward", medians(contenders), "bf16")
+    return table(f"linear {n}x{n}x{n}, forward and backward", medians(contenders, repetitions=15), "bf16")
 
 
 def kernels(options: Any) -> list[str]:

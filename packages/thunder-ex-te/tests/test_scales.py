@@ -58,6 +58,21 @@ def test_the_last_value_alone(layer: Any, recipes: Any) -> None:
     assert _scales(f)[::2] == pytest.approx([448 / 2, 57344 / 8])
 
 
+def test_a_program_with_its_own_gradient(layer: Any, recipes: Any) -> None:
+    """Forward and backward are one program, which ends with all new scales, of both types."""
+
+    def loss(x: Any, w: Any) -> Any:
+        return (torch.nn.functional.linear(x, w) * 4).sum()
+
+    f = thunder.value_and_grad(thunder.jit(loss, te_recipe=recipes.DelayedScaling(amax_history_len=2)), argnums=1)
+    x = torch.full((16, 32), 2.0, device=layer.weight.device)
+    for _ in range(2):
+        f(x, layer.weight.detach())
+    found = {name.rpartition(".")[2]: float(kept["scale"]) for name, kept in f._extra_state["te"].items()}
+    of_weight = 448 / float(layer.weight.detach().abs().max())
+    assert found == pytest.approx({"input": 448 / 2, "weight": of_weight, "grad": 57344 / 4})
+
+
 def test_without_gradients_they_stay(layer: Any, recipes: Any) -> None:
     """Evaluation uses the scales of training, and leaves no trace in them."""
     f = thunder.jit(layer, te_recipe=recipes.DelayedScaling())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from thunder.core import prims
 from thunder.core.errors import ThunderError
 from thunder.core.prims.structure import Saved
 from thunder.core.proxies import Proxy
@@ -60,8 +61,9 @@ def _quantizes(op: BoundSymbol) -> bool:
 
 def _as_read(trace: Trace) -> list[BoundSymbol]:
     """The operations, quantizations with the parts of their results that somebody reads."""
-    backward = trace.name == "backward"
-    differentiated = backward or _is_forward(trace)
+    backward = any(op.sym is prims.unpack_saved for op in trace.bound_symbols[:1])
+    # A program may also compute its own gradients (`thunder.grad`), and is forward and backward in one.
+    differentiated = backward or _is_forward(trace) or any(_is_of_gradient(op) for op in trace.bound_symbols)
     read: set[str] = set()
     found = []
     for op in reversed(trace.bound_symbols):
@@ -73,12 +75,17 @@ def _as_read(trace: Trace) -> list[BoundSymbol]:
             output = tuple(p if wanted else None for p, wanted in zip(op.output, (rows, rows, columns, columns)))
             kwargs = {**op.kwargs, "rows": rows, "columns": columns}
             if op.sym.name == "te_quantize_scaled":
-                again = backward and not op.args[2].name.endswith(".grad")
+                again = backward and not _is_of_gradient(op)
                 kwargs.update(note=differentiated and not again, again=again)
             op = op.replace(kwargs=kwargs, output=output)
         read.update(op.arg_names)
         found.append(op)
     return found[::-1]
+
+
+def _is_of_gradient(op: BoundSymbol) -> bool:
+    """Whether it quantizes a gradient, by a scale that moves on."""
+    return op.sym.name == "te_quantize_scaled" and op.args[2].name.endswith(".grad")
 
 
 def _is_forward(trace: Trace) -> bool:

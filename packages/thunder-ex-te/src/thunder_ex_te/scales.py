@@ -60,6 +60,15 @@ class Slot:
 
 def update(slots: Sequence[Slot]) -> None:
     """Ends a step: each tensor's largest value enters its history, and its scale follows from that."""
+    alike: dict[Any, list[Slot]] = {}
+    for slot in slots:
+        alike.setdefault((slot.kind, slot.how), []).append(slot)
+    for each in alike.values():
+        _update(each)
+
+
+def _update(slots: Sequence[Slot]) -> None:
+    """The same for slots of one type and one recipe."""
     first = slots[0]
     found = [slot.tensors for slot in slots]
     histories, scales = [x["amax_history"] for x in found], [x["scale"] for x in found]

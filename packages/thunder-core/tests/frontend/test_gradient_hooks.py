@@ -307,3 +307,25 @@ def test_gradients_that_do_not_exist() -> None:
     """As torch says it."""
     with pytest.raises(RuntimeError, match="doesn't require gradient"):
         thunder.jit(doubled)(torch.ones(3))
+
+
+def test_equal_tensors_with_hooks_of_their_own() -> None:
+    """What is equal is computed once, but results with other hooks stay two tensors."""
+
+    def fn(k: Any) -> Any:
+        a = k * 2.0
+        a.register_hook(lambda g: g * 3)
+        b = k * 2.0
+        b.register_hook(lambda g: g * 5)
+        c = k * 2.0
+        return a, b, c, a.sin() * b.sin()
+
+    jitted = thunder.jit(fn)
+    for run in (fn, jitted):
+        k = torch.tensor([0.5, 1.0], dtype=torch.float64, requires_grad=True)
+        *same, product = run(k)
+        assert len({id(x) for x in same}) == 3
+        found = [torch.autograd.grad(x.sum(), k, retain_graph=True)[0].tolist() for x in same]
+        assert found == [[6.0, 6.0], [10.0, 10.0], [2.0, 2.0]]
+        (g,) = torch.autograd.grad(product.sum(), k)
+        torch.testing.assert_close(g, 2 * (3 + 5) * (2 * k).cos() * (2 * k).sin())

@@ -41,6 +41,7 @@ HOW: list[dict[str, Any]] = [
     {"ignore_index": 0},
     {"label_smoothing": 0.3},
     {"label_smoothing": 0.3, "ignore_index": 2, "reduction": "none"},
+    {"label_smoothing": 0.3, "reduction": "sum"},
     {"weight": True, "label_smoothing": 0.3, "ignore_index": 2},
     {"weight": True, "reduction": "sum"},
 ]
@@ -60,7 +61,7 @@ def test_both_rules(randn: Any, how: dict[str, Any], own_rule: bool, monkeypatch
     torch.testing.assert_close(out, expected)
     (ours,) = torch.autograd.grad(out.sum(), x)
     (theirs,) = torch.autograd.grad(expected.sum(), x)
-    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)  # nothing on the way is of single precision
     saved = [p.shape for p in thunder.last_backward_traces(jitted)[-1].args if p.dtype.is_floating_point]
     if own_rule and "weight" not in how:
         # The input, a number for each row, and the gradient of the result.

@@ -94,7 +94,13 @@ def test_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_row(h: Any, w: Any, t: Any) -> Any:
         return F.cross_entropy(F.linear(h, w), t, reduction="none")
 
+    def hooked(h: Any, w: Any, t: Any) -> Any:
+        logits = F.linear(h, w)
+        logits.register_hook(lambda g: g * 2)
+        return F.cross_entropy(logits, t)
+
     name = "triton_linear_crossentropy"
+    assert name not in operators(hooked, h.clone().requires_grad_(), w, t, **OPTION)
     assert name in operators(plain, h, w, t, **OPTION)
     assert name not in operators(plain, h, w, t)  # it is small
     with torch.no_grad():  # parameters require grad all the same

@@ -25,7 +25,9 @@ def escaping_values(trace: Trace) -> set[str]:
     escaping: set[str] = set()
     view = OpTags.VIEW_OP
     for bsym in reversed(trace.bound_symbols):
-        if bsym.sym is prims.python_return or (view in bsym.sym.tags and not escaping.isdisjoint(bsym.out_names)):
+        # What an operation with a joint rule gives may be what it is given, for the sake of its gradient (hooks).
+        shares = view in bsym.sym.tags or bsym.sym.joint_rule is not None
+        if bsym.sym is prims.python_return or (shares and not escaping.isdisjoint(bsym.out_names)):
             escaping.update(bsym.arg_names)
     return escaping
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder.core.errors import check
-from thunder.core.numbers import greater, same_shape, undecided
+from thunder.core.numbers import greater, same_number, same_shape, undecided
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims, check_same_device, check_same_dtype
 from thunder.core.proxies import TensorProxy
@@ -316,7 +316,7 @@ def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, 
 def _(g: Any, out: Any, a: Any, value: Any, config: Any) -> Any:
     # What was taken away gets zeros; of the rest every (between + 1)-th is wanted.
     cropped = [(greater(-low, 0), greater(-high, 0), 0) for low, high, _ in config]
-    if any(low or high for low, high, _ in cropped):
+    if not all(same_number(low, 0) and same_number(high, 0) for low, high, _ in cropped):
         g = pad(g, 0, tuple(cropped))
     starts = tuple([greater(low, 0) for low, _, _ in config])
     ends = tuple([n - greater(high, 0) for n, (_, high, _) in zip(g.shape, config)])

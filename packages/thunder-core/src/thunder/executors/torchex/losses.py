@@ -125,11 +125,12 @@ def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reducti
     product = x if weight is None else x * _by_class(weight, x)
     loss = ltorch.where(counts, -clang.sum(product, dim), 0.0)
     share = smoothing / x.shape[dim]
-    if reduction == "none":
-        return loss * share, ltorch.where(counts, share, 0.0)
     if reduction == "mean":
         share = share / clang.sum(of_row)
-    return clang.sum(loss) * share, ltorch.where(counts, share, 0.0)
+        return clang.sum(loss) * share, ltorch.where(counts, share, 0.0)
+    # `where` would make a float32 of two numbers, and a gradient that arrives as a number would take that on.
+    of_rows = clang.maybe_convert_to_dtype(counts, clang.compute_dtype(x.dtype)) * share
+    return (loss if reduction == "none" else clang.sum(loss)) * share, of_rows
 
 
 def _cross_entropy_rule(

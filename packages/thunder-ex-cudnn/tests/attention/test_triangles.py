@@ -97,6 +97,7 @@ def no_band() -> list[Callable[[], torch.Tensor]]:
         return torch.arange(300, 300 + T).bfloat16()[None] <= torch.arange(300, 300 + S).bfloat16()[:, None]
 
     return [
+        lambda: torch.full((S, T), -1).tril(T - S) > 0, lambda: torch.full((S, T), 2).tril(T - S) == 1,
         lambda: (columns() <= rows())[order], lambda: columns() <= rows()[order], written, rounded,
         lambda: (columns() <= rows()).flip(0), lambda: columns() <= rows() * 2, lambda: columns() <= rows() + 1,
         lambda: columns() <= columns().new_full((S, 1), 5), lambda: (columns() <= rows()) | (columns() == 7),

@@ -28,8 +28,8 @@ CASTS = (
     "torch.half",
     "torch.type",
 )
-# In which the numbers of places are what they are.
-_EXACT = (dtypes.bool8, dtypes.int64, dtypes.int32, dtypes.float32, dtypes.float64)
+# In which the numbers of places are what they are; what networks compute is of others, and not looked into.
+_EXACT = (dtypes.bool8, dtypes.int64, dtypes.int32)
 
 Made = Mapping[str, BoundSymbol]
 

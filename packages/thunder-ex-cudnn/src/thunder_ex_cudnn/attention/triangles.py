@@ -78,14 +78,14 @@ def _through(op: BoundSymbol, made: Made, how: Callable[[Any, Made], _Band | Non
 
 
 def _seen(x: Any, made: Made) -> _Band | None:
-    """The band in which `x` is true, or not zero."""
+    """The band in which `x` is true, or one and not zero."""
     op = made.get(x.name) if isinstance(x, Proxy) else None
     if op is None:
         return None
     id = op.sym.id
     number = number_of(x, made)
     if number is not None and number.dim is None:
-        return _Band() if number.offset else None
+        return _Band() if number.offset == 1 else None
     if id in _NOT:
         return _opposite(_seen(op.args[0], made))
     if id in VIEWS or id in CASTS:
@@ -104,7 +104,7 @@ def _seen(x: Any, made: Made) -> _Band | None:
         return _compared(id, number_of(op.args[0], made), number_of(op.args[1], made))
     if id in ("torch.tril", "torch.triu"):
         diagonal = _diagonal(op)
-        whole = _Band() if filled(op.args[0], made) == 1 else _seen(op.args[0], made)
+        whole = _seen(op.args[0], made)
         if whole is None or diagonal is None:
             return None
         return whole.within(_Band(None, diagonal) if id == "torch.tril" else _Band(diagonal, None))

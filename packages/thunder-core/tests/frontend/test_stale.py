@@ -882,6 +882,15 @@ class Compiled:
 COMPILED = Compiled()
 
 
+def test_annotations_that_are_evaluated_late() -> None:
+    """Since Python 3.14 asking for a signature runs code of the function's module."""
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    Watched(lambda x: double(x) * len(inspect.signature(double).parameters))
+
+
 def test_a_class_without_the_name_of_a_module() -> None:
     watched = Watched(lambda x: COMPILED(x))
     COMPILED.scale = 3.0

@@ -82,6 +82,8 @@ class Functions(Classes):
         """A code object ran for the first time."""
         if id(code) in self._ran or codes.is_library(code.co_filename) or state.frontend is None:
             return
+        if code.co_name == "__annotate__":
+            return  # Python 3.14 evaluates annotations when somebody asks for them, before that they were there already
         if code.co_filename == "<string>" and codes.is_library_scope(frame.f_globals):
             return  # written by the library when it was imported: the __init__ of a dataclass
         functions = self._functions.get(id(code))

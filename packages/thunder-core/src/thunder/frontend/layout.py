@@ -71,6 +71,11 @@ def _is_dense(sym: Symbol, kwargs: dict[str, Any]) -> bool:
     return sym.id in _DENSE and kwargs.get("memory_format") in (None, torch.contiguous_format)
 
 
+def _asks_for_layout(bsym: BoundSymbol) -> bool:
+    given = [x for x in (*bsym.args, *bsym.kwargs.values()) if isinstance(x, torch.memory_format)]
+    return any(x not in (torch.contiguous_format, torch.preserve_format) for x in given)
+
+
 def _stand_in(tracer: Tracer, outer: TensorProxy, batch_dim: int | None) -> torch.Tensor:
     whole = meta_tensor(tracer, outer)
     with torch.no_grad(), DisableTorchFunction():
@@ -83,7 +88,8 @@ def _contiguous(p: TensorProxy) -> torch.Tensor:
 
 def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
     outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
-    if OpTags.ELEMENTWISE_OP in bsym.sym.tags and all(known[p.name].is_contiguous() for p in bsym.tensors()):
+    elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not _asks_for_layout(bsym)
+    if elementwise and all(known[p.name].is_contiguous() for p in bsym.tensors()):
         known.update((p.name, _contiguous(p)) for p in outs)
         return
     fn = _torch_function(bsym)

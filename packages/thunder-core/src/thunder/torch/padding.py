@@ -142,7 +142,7 @@ def _by_mode(a: TensorProxy, pad: Sequence[Any], mode: str) -> TensorProxy:
     return a
 
 
-@torchsymbol(torch.nn.functional.pad, is_method=False, tags=_SHAPE)
+@torchsymbol(torch.nn.functional.pad, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL))
 def pad(input: TensorProxy, pad: Sequence[int], mode: str = "constant", value: Any = None) -> TensorProxy:
     """`input` with a margin: a constant, or its own elements reflected, replicated or taken from the other end."""
     if mode == "constant":

@@ -55,17 +55,27 @@ TIES_ARE_SHARED = VERSION >= (2, 14)
 ATTENTION_ADDS_A_BATCH = VERSION >= (2, 14)
 
 
-class _FakeTensorMode(fake_tensor.FakeTensorMode):
-    """For torch 2.14, which says of group_norm's result that it is laid out as usual: on the CPU it is as its input."""
+# On the CPU their results are laid out as their first argument is, channels last or in the usual way.
+_LAID_OUT_AS_INPUT = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "channel_shuffle", "native_group_norm", "reflection_pad2d", "reflection_pad3d", "replication_pad2d",
+        "replication_pad3d",
+    )
+)  # fmt: skip
+
+
+class FakeTensorMode(fake_tensor.FakeTensorMode):
+    """torch's, which in one version or another takes the results of these for ones laid out in the usual way."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = super().__torch_dispatch__(func, types, args, kwargs)
-        if func is torch.ops.aten.native_group_norm.default and args[0].device.type == "cpu":
-            found = found[0].contiguous(memory_format=suggest_memory_format(args[0])), *found[1:]
-        return found
-
-
-FakeTensorMode = _FakeTensorMode if VERSION == (2, 14) else fake_tensor.FakeTensorMode
+        if func not in _LAID_OUT_AS_INPUT or args[0].device.type != "cpu":
+            return found
+        layout = suggest_memory_format(args[0])
+        if isinstance(found, torch.Tensor):
+            return torch.empty_like(found, memory_format=layout)
+        return torch.empty_like(found[0], memory_format=layout), *found[1:]
 
 
 # Documented for those who write tensors or modes of their own, though under a private name: there is no other way.

@@ -402,7 +402,9 @@ def _check_channels(name: str, a: TensorProxy, factor: int, factor_name: str) ->
     check(factor > 0, lambda: f"{name} expects a positive {factor_name}, but got {factor}")
 
 
-@torchsymbol(torch.nn.functional.pixel_shuffle, torch.pixel_shuffle, is_method=False, tags=_SHAPE)
+@torchsymbol(
+    torch.nn.functional.pixel_shuffle, torch.pixel_shuffle, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL)
+)
 def pixel_shuffle(input: TensorProxy, upscale_factor: int) -> TensorProxy:
     """Channels spread over pixels: `(…, c * r * r, h, w)` becomes `(…, c, h * r, w * r)`."""
     r = upscale_factor
@@ -439,7 +441,9 @@ def pixel_unshuffle(input: TensorProxy, downscale_factor: int) -> TensorProxy:
     return clang.reshape(moved, (*batch, c * r * r, h // r, w // r))
 
 
-@torchsymbol(torch.nn.functional.channel_shuffle, torch.channel_shuffle, is_method=False, tags=_SHAPE)
+@torchsymbol(
+    torch.nn.functional.channel_shuffle, torch.channel_shuffle, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL)
+)
 def channel_shuffle(input: TensorProxy, groups: int) -> TensorProxy:
     """The channels in the second dimension dealt out: one of each group after the other."""
     check(

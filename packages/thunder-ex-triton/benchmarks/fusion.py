@@ -5,7 +5,7 @@
 
 GPU time is the sum of the kernels' own times, by torch's profiler, so that a launch-bound program does not hide them;
 TB/s is the least traffic of the operation over that time. Model rows are whole training steps, timed by events, with
-the number of kernels and the peak memory.
+the contenders in turns, and with the number of kernels and the peak memory.
 """
 
 from __future__ import annotations
@@ -259,74 +259,143 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
-def model_rows(repetitions: int) -> list[list[str]]:
-    """Training steps."""
-    makers: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int], ...] = (
-        ("Llama, 4 layers, 2048 wide, 2x4096", lambda: Llama(4, 2048, 32, 8, 8192, 32000, 4096), (2, 4096), 32000),
-        ("nanoGPT, 12 layers, 768 wide, 8x256", GPT, (8, 256), 50304),
-    )
-    out = []
-    for name, make, shape, classes in makers:
-        cells = [name]
-        tokens = torch.randint(0, classes, shape, device="cuda")
-        for contender in ("thunder", "torch.compile", "eager"):
-            torch.manual_seed(0)
-            torch._dynamo.reset()
-            model = make().cuda().bfloat16()
-            run = {
-                "thunder": thunder.jit,
-                "torch.compile": lambda m: torch.compile(m, dynamic=False),
-                "eager": lambda m: m,
-            }
-            try:
-                cells += step_cells(run[contender](model), model, tokens, repetitions)
-            except Exception as error:
-                print(f"{name}: {contender} cannot run: {type(error).__name__}: {str(error)[:600]}", file=sys.stderr)
-                cells += ["-", "-"]
-            del model
-            torch.cuda.empty_cache()
-        out.append(cells)
-    return out
+class Contender:
+    """A model and what runs it."""
 
+    def __init__(self, name: str, make: Callable[[], nn.Module], tokens: torch.Tensor):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        before = torch.cuda.memory_allocated()
+        self.model = make().cuda().bfloat16()
+        self.tokens = tokens
+        self.run: Callable[..., Any] = self.model
+        if name != "eager":
+            self.run = thunder.jit(self.model) if name == "thunder" else torch.compile(self.model, dynamic=False)
+        begin = time.perf_counter()
+        self.loss = self.step().item()
+        self.first = time.perf_counter() - begin
+        for _ in range(3):
+            self.step()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        self.step()
+        torch.cuda.synchronize()
+        self.memory = (torch.cuda.max_memory_allocated() - before) / 2**30
+        self.model.zero_grad(set_to_none=True)
+        self.times: list[float] = []
 
-def step_cells(fn: Callable[..., Any], model: nn.Module, tokens: torch.Tensor, repetitions: int) -> list[str]:
-    """Time, kernels and memory of a step; the loss and the first step's time."""
-
-    def step() -> Any:
-        model.zero_grad(set_to_none=True)
-        loss = fn(tokens, tokens)
+    def step(self) -> Any:
+        """A training step without its optimizer."""
+        self.model.zero_grad(set_to_none=True)
+        loss = self.run(self.tokens, self.tokens)
         loss.backward()
         return loss
 
-    begin = time.perf_counter()
-    loss = step().item()
-    first = time.perf_counter() - begin
-    for _ in range(3):
-        step()
+    def timed(self, steps: int) -> None:
+        """Notes the milliseconds of a step."""
+        self.step()
+        self.times.append(by_events(lambda: [self.step() for _ in range(steps)]) / steps)
+        self.model.zero_grad(set_to_none=True)
+
+    def cells(self) -> list[str]:
+        """Time, kernels and memory of a step; the loss and the first step's time."""
+        gpu, kernels = gpu_time(self.step, 3)
+        self.model.zero_grad(set_to_none=True)
+        return [
+            f"{statistics.median(self.times):.2f} ms ({gpu:.2f} in {kernels:.0f} kernels), {self.memory:.2f} GiB",
+            f"{self.first:.1f} s, loss {self.loss:.4f}",
+        ]
+
+
+def by_events(fn: Callable[[], Any]) -> float:
+    """Milliseconds from before its first to after its last kernel."""
     torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(repetitions):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(5):
-            step()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) / 5)
-    memory = torch.cuda.max_memory_allocated() / 2**30
-    gpu, kernels = gpu_time(step, 3)
-    return [
-        f"{statistics.median(times):.2f} ms ({gpu:.2f} in {kernels:.0f} kernels), {memory:.2f} GiB",
-        f"{first:.1f} s, loss {loss:.4f}",
-    ]
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    fn()
+    end.record()
+    end.synchronize()
+    milliseconds: float = start.elapsed_time(end)
+    return milliseconds
+
+
+def llama_floor(layers: int, width: int, heads: int, groups: int, inner: int, classes: int, b: int, t: int) -> Any:
+    """A function that runs the matrix products and the attention of a step, by cuDNN, one after the other."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def new(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+    size = width // heads
+    sides = {(width, (heads + 2 * groups) * size): 1, (width, width): 1, (width, inner): 2, (inner, width): 1}
+    products = [(new(b * t, i), new(b * t, o), new(o, i)) for (i, o), n in sides.items() for _ in range(n)]
+    head = new(b * t, width), new(b * t, classes), new(classes, width)
+    q, k, v = (new(b, t, n, size).transpose(1, 2).requires_grad_() for n in (heads, groups, groups))
+    g = new(b, t, heads, size).transpose(1, 2)
+
+    def run() -> None:
+        for _ in range(layers):
+            for x, y, w in products:
+                torch.mm(x, w.t()), torch.mm(y, w), torch.mm(y.t(), x)
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != groups)
+            torch.autograd.grad(out, (q, k, v), g)
+        x, y, w = head
+        torch.mm(x, w.t()), torch.mm(y, w), torch.mm(y.t(), x)
+
+    return run
+
+
+def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[str]]:
+    """Training steps: the contenders take turns. Also lines on the floor and the ratios of the bars."""
+    llama = (4, 2048, 32, 8, 8192, 32000)
+    makers: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int, int], ...] = (
+        ("Llama, 4 layers, 2048 wide, 2x4096", lambda: Llama(*llama, 4096), (2, 4096), 32000, 5),
+        ("nanoGPT, 12 layers, 768 wide, 8x256", GPT, (8, 256), 50304, 10),
+    )
+    out, notes = [], []
+    for name, make, shape, classes, steps in makers:
+        if only not in name:
+            continue
+        tokens = torch.randint(0, classes, shape, device="cuda")
+        found: dict[str, Contender | None] = {}
+        for contender in ("thunder", "torch.compile", "eager"):
+            try:
+                found[contender] = Contender(contender, make, tokens)
+            except Exception as error:
+                print(f"{name}: {contender} cannot run: {type(error).__name__}: {str(error)[:600]}", file=sys.stderr)
+                found[contender] = None
+        floor = llama_floor(*llama, *shape) if name.startswith("Llama") else None
+        floors: list[float] = []
+        for _ in range(3 * repetitions):
+            for c in found.values():
+                if c is not None:
+                    c.timed(steps)
+            if floor is not None:
+                floors.append(by_events(floor))
+        del floor
+        ours, theirs = found["thunder"], found["torch.compile"]
+        if ours is not None and theirs is not None:
+            bottom = statistics.median(floors) if floors else 0.0
+            own, other = ([t - bottom for t in c.times] for c in (ours, theirs))
+            ratios = sorted(x / y for x, y in zip(own, other))
+            a, b = statistics.median(own), statistics.median(other)
+            notes.append(
+                f"{name}: floor {bottom:.2f} ms; above it {a:.2f} of thunder's, {b:.2f} of torch.compile's: {a / b:.2f}"
+                f" (turn by turn {statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f})"
+            )
+        out.append([name, *[cell for c in found.values() for cell in (c.cells() if c else ("-", "-"))]])
+        found.clear()
+        ours = theirs = None
+        torch.cuda.empty_cache()
+    return out, notes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--markdown", help="write the tables to this file too")
     parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--models", action="store_true", help="training steps too")
+    parser.add_argument("--models", action="store_true", help="training steps too, those whose name contains it")
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     contenders = ("thunder", "torch.compile", "eager")
@@ -340,7 +409,8 @@ def main() -> None:
     if options.models:
         head = ["training step, bfloat16", *(f"{c}{what}" for c in contenders for what in ("", ", first step"))]
         lines += ["", f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-        lines += [f"| {' | '.join(cells)} |" for cells in model_rows(options.repetitions)]
+        models, notes = model_rows(options.repetitions, options.only)
+        lines += [*(f"| {' | '.join(cells)} |" for cells in models), "", *notes]
     text = "\n".join([*lines, "", f"{torch.cuda.get_device_name()}, torch {torch.__version__}"])
     print(text)
     if options.markdown:

@@ -17,6 +17,7 @@ from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used, hand_over_early
+from thunder.execution.views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.acquire import Acquired
 from thunder.frontend.autograd import Differentiable
@@ -154,6 +155,7 @@ class Passes:
             self.run(traces, "before_execution")
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
             self.run(traces, "after_execution")
+        traces.append(verify_if_asked(merge_views(traces[-1])))
         traces.append(verify_if_asked(dce(traces[-1])))
         traces.append(verify_if_asked(delete_last_used(traces[-1])))
         if "stages" in trace.info:

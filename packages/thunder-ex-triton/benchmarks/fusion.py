@@ -292,7 +292,7 @@ class Contender:
         return loss
 
     def timed(self, steps: int) -> None:
-        """Notes the milliseconds of a step."""
+        """Notes the milliseconds of a step, among others."""
         self.step()
         self.times.append(by_events(lambda: [self.step() for _ in range(steps)]) / steps)
         self.model.zero_grad(set_to_none=True)
@@ -308,8 +308,7 @@ class Contender:
 
 
 def by_events(fn: Callable[[], Any]) -> float:
-    """Milliseconds from before its first to after its last kernel."""
-    torch.cuda.synchronize()
+    """Milliseconds of a function, from when the device has done what it was given before."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     fn()
@@ -367,11 +366,12 @@ def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[
                 found[contender] = None
         floor = llama_floor(*llama, *shape) if name.startswith("Llama") else None
         floors: list[float] = []
-        for _ in range(3 * repetitions):
+        for _ in range(6 * repetitions):
             for c in found.values():
                 if c is not None:
                     c.timed(steps)
             if floor is not None:
+                floor()
                 floors.append(by_events(floor))
         del floor
         ours, theirs = found["thunder"], found["torch.compile"]

@@ -180,6 +180,30 @@ def test_what_a_fusion_executor_takes_is_computed_again() -> None:
     assert sizes == [5, 4]  # x, w, x @ w and sigmoid's result stay, tanh's is computed again
 
 
+def test_what_would_be_a_kernel_by_itself_is_kept() -> None:
+    """Where only a product reads it, and no fusion of backward what it is computed of."""
+    fuser = Fuser("remat_test_alone")
+    for sym in (prims.mul, prims.sin, prims.cos):
+        fuser.register_supported(sym)
+    x, w = leaves((N, N), (N, N))
+    c = torch.rand(N, N, dtype=torch.float64)
+
+    def alone(x: Any, w: Any) -> Any:
+        u = x @ w
+        return u @ w + (u * c * c) @ w
+
+    def beside(x: Any, w: Any) -> Any:
+        u = x @ w
+        return u @ w + (u * c * c) @ w + u.sin()
+
+    kept, program = saved(alone, x, w, executors=[fuser])
+    assert sum(kept.values()) // (N * N * 8) == 5 and program.count("mul") == 2  # x, w, c, u and the product with c
+    kept, program = saved(beside, x, w, executors=[fuser])
+    assert sum(kept.values()) // (N * N * 8) == 4 and program.count("mul") > 3
+    kept, program = saved(alone, x, w, executors=[fuser], remat="all")
+    assert sum(kept.values()) // (N * N * 8) == 4 and program.count("mul") == 4
+
+
 def test_random_numbers_from_a_seed() -> None:
     """Of an executor that draws from one, the seed is kept, and the same numbers are made of it again."""
     executor = OperatorExecutor("seeds_test")

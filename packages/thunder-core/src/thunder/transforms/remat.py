@@ -14,8 +14,10 @@ What is computed again is what costs no time to speak of. With torch, which runs
 - operations that their executor marks so (`OpTags.RECOMPUTED`): random numbers that follow from a seed, which is saved.
 
 A fusion executor that takes an operation computes it again in a kernel that it launches anyway, where it reads less
-than it would have read. So where one is asked, elementwise operations that it takes are computed again too. Matrix
-products, attention, convolutions, reductions, sorting and draws of random numbers never are.
+than it would have read. So where one is asked, elementwise operations that it takes are computed again too: unless only
+operations of their own read the result (attention, products), and no kernel of backward reads what it is computed of,
+so that it would be a kernel by itself. Matrix products, attention, convolutions, reductions, sorting and draws of
+random numbers never are.
 
 `remat` says otherwise: "none" saves all that backward reads, "all" computes every elementwise operation again, whoever
 runs it: the least memory, for some time.
@@ -24,7 +26,7 @@ runs it: the least memory, for some time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thunder.core import prims
 from thunder.core.dtypes import bool8
@@ -62,14 +64,18 @@ def choose_saved(
     executors: Sequence[Executor],
     remat: str = "auto",
     results: Sequence[Proxy] = (),
+    backward: Sequence[BoundSymbol] = (),
 ) -> list[Proxy]:
     """The values to save so that all of `read` can be had in backward, in the order in which they are read.
 
-    `results` are what the caller gets.
+    `results` are what the caller gets, `backward` the operations that read.
     """
     if remat == "none":
         return list(read)
+    fusers = _fusers(executors)
     graph = _Graph(read, producers, _rule(executors, remat, producers), results)
+    if remat == "auto" and fusers:
+        graph.keep_what_takes_a_kernel(*_readers(backward, fusers), _rule([], remat, producers))
     chosen = graph.cut()
     # Of a chosen piece of memory the views are saved that are read, or the one that all others are computed from.
     saved: dict[str, Proxy] = {}
@@ -105,6 +111,26 @@ def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> Ca
         return _is_light(op) and all(map(at_hand, op.flat_args))
 
     return can_recompute
+
+
+def _fusers(executors: Sequence[Executor]) -> list[Any]:
+    return [ex for ex in executors if hasattr(ex, "can_fuse")]
+
+
+def _readers(backward: Sequence[BoundSymbol], fusers: Sequence[Any]) -> tuple[set[str], set[str]]:
+    """What operations that are run by themselves read, and what those read that a fuser takes; views hand on."""
+    alone: set[str] = set()
+    together: set[str] = set()
+    for op in reversed(backward):
+        if OpTags.VIEW_OP in op.sym.tags:
+            for kind in (alone, together):
+                if not kind.isdisjoint(op.out_names):
+                    kind.update(op.arg_names)
+        elif any(ex.can_fuse(op) for ex in fusers):
+            together.update(op.arg_names)
+        elif not op.sym.is_structural:
+            alone.update(op.arg_names)
+    return alone, together
 
 
 def _constants(producers: Producers) -> set[str]:
@@ -183,6 +209,7 @@ class _Graph:
             root = self._root(p).name
             return root in read_anyway or root not in producers
 
+        self._at_hand = at_hand
         stack = list(read)
         while stack:
             p = stack.pop()
@@ -197,6 +224,39 @@ class _Graph:
             self.recomputed[root.name] = found is not None and can_recompute(found[1], at_hand)
             if found is not None and self.recomputed[root.name]:
                 stack += found[1].flat_args
+
+    def keep_what_takes_a_kernel(self, alone: set[str], together: set[str], by_itself: CanRecompute) -> None:
+        """Does not compute again what a kernel of backward would have to be launched for.
+
+        `alone` and `together` are what operations of their own read, and what kernels do. `by_itself` says what is
+        worth an operation.
+        """
+        together = {self.memory[name] for name in together if name in self.memory}
+        found = [self.memory[name] for name in self.read if name in alone]
+        for name in found:
+            if not self.recomputed[name] or name in together:
+                continue
+            op = self.producers[name][1]
+            if not _SHAPING.isdisjoint(op.sym.tags) or by_itself(op, self._at_hand):
+                continue
+            made_of = self._made_of(name)
+            small = bytes_of(self.values[name]) // 4
+            saved = any(not self.recomputed[x] for x in made_of)  # else it hangs on inputs alone
+            if saved and not any(bytes_of(self.values[x]) > small for x in made_of & together):
+                self.recomputed[name] = False
+
+    def _made_of(self, name: str) -> set[str]:
+        """The memory, but for inputs, that a value is computed again of, directly or not."""
+        seen: set[str] = set()
+        stack = [name]
+        while stack:
+            op = self.producers[stack.pop()][1]
+            for memory in {self.memory[a] for a in op.arg_names} - seen:
+                if memory in self.producers:
+                    seen.add(memory)
+                    if self.recomputed[memory]:
+                        stack.append(memory)
+        return seen
 
     def _root(self, p: Proxy) -> Proxy:
         """The value that a value is a view of."""

@@ -68,7 +68,7 @@ class Split:
             if "symbols" in trace.info:
                 read = list({p.name: p for p in [*read, *_numbers_in(self._whole[0].bound_symbols)]}.values())
             results = [p for p in proxies_in(joint.output) if isinstance(p, TensorProxy)]
-            self.saved = choose_saved(read, self._producers, executors, remat, results)
+            self.saved = choose_saved(read, self._producers, executors, remat, results, self._whole[0].bound_symbols)
             self._copies = _copies_before_writes(joint.trace, self.saved)
             self._find_outputs(given)
             forward.names = set(joint.trace.names)

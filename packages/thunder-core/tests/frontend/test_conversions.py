@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
+from math import exp as exponential
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import thunder
@@ -62,6 +65,68 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
     "narrow": (lambda x, n: (x.narrow(0, 0, n.item()), torch.arange(n.item())), INSIDE),
     "split": (lambda x, n: torch.split(x, [int(n), 6 - int(n)]), INSIDE),
     "reshape": (lambda x, n: x.reshape(n.item(), -1), [(X, t(2)), (X, t(3)), (X, t(6))]),
+    "functions": (
+        lambda x: (x * math.sqrt(x[-1].item()), math.log(x[-1].item(), 3), exponential(x[0].item()), math.isnan(x[0])),
+        ((X,), (X * 2,)),
+    ),
+    "functions of integers": (
+        lambda x, n: (math.sqrt(int(n)), math.gcd(int(n), 6), math.factorial(n.item()), int(n).bit_length()),
+        INSIDE[:2],
+    ),
+    "the largest": (
+        lambda x: (
+            max(x[0].item(), 0.5),
+            min(x[0].item(), x[1].item()),
+            max(x.tolist()),
+            min(float(v) for v in x),
+            x * max(int(x[0]), 1),
+            max(int(x[0]), int(x[1]), 2),
+        ),
+        ((X,), (-X,), (X * float("nan"),))[:2],
+    ),
+    "rounded": (lambda x: (round(x[-1].item() / 7, 2), divmod(x[-1].item(), 2), abs(int(x[0]))), ((X,), (-X,))),
+    "powers": (lambda x: (x ** x[-1].item(), x[-1].item() ** 2, x[-1].item() ** -1.5), ((X,), (X + 9,))),
+    "what is compared": (
+        lambda x: (
+            x[0].item() > 0,
+            int(x[0]) == -2,
+            (int(x[0]) == 3) + 1,
+            (x[0].item() > 0) & (x[1].item() < 9),
+            x * (x[0].item() > 0),
+            x[0].item() != x[1].item(),
+            torch.tensor(x[0].item() > 0),
+            x[0].item().is_integer(),
+        ),
+        ((X,), (-X,)),
+    ),
+    "complex numbers": (
+        lambda x: (
+            (x + 1j).sum().item(),
+            x * (x * 1j).sum().item(),
+            abs((x + 2j)[0].item()),
+            complex(x[0]) + 1,
+            (x + 1j)[0].item().conjugate() * 2.0,
+            (x - 1j)[1].item().imag,
+            1j * x[0].item(),
+            (x + 1j).tolist(),
+        ),
+        ((X,), (-X,)),
+    ),
+    "lengths": (lambda x: (len(x[x > 0]), len((x > 0).nonzero()), torch.ones(len(x[x > 0])), len(x)), ((X,), (-X,))),
+    "new ones of that length": (
+        lambda x, n: (
+            torch.eye(int(n)),
+            x[None].expand(int(n), -1),
+            x.repeat(int(n), 2),
+            x.new_zeros(n.item(), 2),
+            F.pad(x, (0, int(n))),
+            F.one_hot(x.abs().long(), int(x.max()) + 3),
+            x.topk(int(n)).values,
+            x.repeat_interleave(n.item()),
+            torch.arange(1, n.item() + 1, 2),
+        ),
+        INSIDE[:2],
+    ),
     "a mask of lengths": (lambda x, n: torch.arange(int(n.max()))[None] < n[:, None], [(X, t(2, 3)), (X, t(5, 1))]),
 }
 
@@ -162,3 +227,79 @@ def test_symbolic_numbers_in_conversions() -> None:
     jf = thunder.jit(f, cache="symbolic values")
     for n, scale in ((3, 2.5), (4, 2.5), (5, 3.5)):
         same(jf(torch.ones(n), scale), f(torch.ones(n), scale))
+
+
+def test_gradients_with_numbers_of_the_program() -> None:
+    def f(x: Any) -> Any:
+        n = int(x.detach().abs().max())
+        wide = F.pad(x, (0, n)) * math.sqrt(n + 1) + torch.zeros(6 + n)
+        return (wide * max(x.mean().item(), 0.5)).sum() + x.topk(n).values.sum() + (x ** x.max().item())[-1]
+
+    jf = thunder.jit(f)
+    for top in (2.0, 5.0, 3.0):
+        x = torch.linspace(0, top, 6, requires_grad=True)
+        (got,), (wanted,) = (torch.autograd.grad(g(x), x) for g in (jf, f))
+        torch.testing.assert_close(got, wanted)
+    assert thunder.cache_misses(jf) == 1
+
+
+def test_a_number_that_a_function_refuses_is_its_error() -> None:
+    jf = thunder.jit(lambda x: x * math.sqrt(x[0].item()))
+    same(jf(X + 3), (X + 3) * math.sqrt(1.0))
+    with pytest.raises(ValueError, match=r"math domain error|expected a nonnegative input"):
+        jf(X)
+    with pytest.raises(ValueError, match="math domain error"):  # else it were complex, which the program is not for
+        thunder.jit(lambda x: x[0].item() ** 0.5)(X)
+    lengths = thunder.jit(lambda x: torch.zeros(int(x[0])))
+    same(lengths(X + 4), torch.zeros(2))
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        lengths(X)
+
+
+def test_functions_are_python_s_again() -> None:
+    before = math.sqrt, max, math.exp
+    with pytest.raises(RuntimeError):
+        thunder.jit(lambda x: x if math.sqrt(x[-1].item()) > max(x[0].item(), 1.0) else exponential(x[0].item()))(X)
+    assert (math.sqrt, max, math.exp) == before and exponential is math.exp and "max" not in globals()
+
+
+TEXTS: dict[str, Callable[[Any], Any]] = {
+    "a format": lambda x: (f"{x.sum().item():.2f}", x * 2),
+    "a key": lambda x: x * {"n3": 2.0, "n9": 3.0}[f"n{int(x.sum())}"],
+    "str": lambda x: str(x.sum().item()),
+    "repr": lambda x: repr(x.tolist()),
+    "a comparison": lambda x: str(x.sum().item() > 5),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_program_that_writes_its_numbers_as_text_runs_as_python(name: str) -> None:
+    f = TEXTS[name]
+    jf = thunder.jit(f)
+    for x in (X, X + 1, X):
+        same(jf(x), f(x))
+    assert "as text" in thunder.explain(jf)
+    assert thunder.cache_misses(jf) == 1
+
+
+def test_modules_around_text_are_programs(capsys: Any) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(6, 1), nn.Tanh())
+
+        def forward(self, x: Any) -> Any:
+            out = self.net(x)
+            print(f"loss {out.item():.3f}")
+            return out
+
+    net = Net()
+    jnet = thunder.jit(net)
+    for x in (X, X * 2):
+        wanted = net(x)
+        said = capsys.readouterr().out
+        same(jnet(x), wanted)
+        assert capsys.readouterr().out == said
+    assert "thunder.jit(Sequential): 2 calls, 1 traced" in thunder.explain(jnet)
+    with pytest.raises(RuntimeError, match="transformed as a whole, but the program writes the number u0 as text"):
+        thunder.grad(lambda x: x.sum() * float(f"{x.sum().item()}"))(X)

@@ -143,3 +143,42 @@ def test_objects_that_no_guard_can_give_again() -> None:
     for _ in range(2):
         assert torch.equal(jf(torch.ones(3)), torch.ones(3))
     assert "remembers" in thunder.explain(jf)
+
+
+class Settings:
+    """Options of a model, given to helpers that remember."""
+
+    def __init__(self, base: float) -> None:
+        self.base = base
+
+
+@functools.lru_cache
+def scaled(settings: Settings, shape: torch.Size, kind: torch.dtype, name: str, where: Any = None) -> torch.Tensor:
+    return torch.full(shape, settings.base, dtype=kind) * len(name)
+
+
+def test_what_is_given_may_be_objects_that_stand_somewhere() -> None:
+    """Found anew at each call, as are values that have no text, and strings with braces in them."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.settings = Settings(2.0)
+
+        def forward(self, x: Any) -> Any:
+            return x * scaled(self.settings, x.shape, x.dtype, "a{}{1}b", where=x.device)
+
+    net = Net()
+    jnet = thunder.jit(net)
+    x = torch.ones(3, dtype=torch.float64)
+    for _ in range(2):
+        torch.testing.assert_close(jnet(x), net(x))
+    assert thunder.cache_misses(jnet) == 1
+    net.settings.base = 5.0  # which the helper does not see
+    torch.testing.assert_close(jnet(x), net(x))
+    net.settings = Settings(7.0)
+    torch.testing.assert_close(jnet(x), torch.full((3,), 49.0, dtype=torch.float64))
+    scaled.cache_clear()
+    net.settings.base = 1.0
+    torch.testing.assert_close(jnet(x), torch.full((3,), 7.0, dtype=torch.float64))
+    assert thunder.cache_misses(jnet) <= 2

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -185,12 +187,15 @@ def test_what_is_checked_of_a_number() -> None:
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a branch on a tensor": (lambda x: x if x.sum() > 0 else -x, "value of a tensor"),
     "a branch on a number": (lambda x: x if x.sum().item() > 0 else -x, r"whether u0 > 0.*torch\.cond"),
-    "a branch on a size": (lambda x: x if len(x[x > 0.5]) else -x, "the number u0"),
+    "a branch on a size": (lambda x: x if len(x[x > 0.5]) else -x, "whether u0 != 0"),
     "a loop": (lambda x: [x * i for i in range((x > 0.5).sum().item())], "the number u0"),
     "float": (lambda x: x if float(x[0, 0]) > 0 else -x, r"whether u0 > 0.*thunder\.disable"),
     "int": (lambda x: [x * i for i in range(int(x[0, 0]))], r"the number math\.trunc\(u0\)"),
     "bool": (lambda x: x if bool(x.sum() > 0) else -x, r"the number u0|whether u0"),
-    "a format": (lambda x: f"{x.sum().item():.2f}", "the number u0"),
+    "the greater of an integer and a float": (lambda x: x * max(x.sum().item(), 1), "write both as floats"),
+    "percent": (lambda x: operator.mod("%.2f", x.sum().item()), "the number u0"),
+    "a loop over what a mask left": (lambda x: [row * 2 for row in x[x > 0.5]], "the number u0"),
+    "an array": (lambda x: np.sqrt(x.sum().item()), "the number u0"),
     "a key": (lambda x: {x.sum().item(): x}, "the number u0"),
     "numpy": (lambda x: x.numpy(), r"numpy\(\)"),
     "contains": (lambda x: 1.0 in x, r"\(in\)"),
@@ -198,7 +203,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "max": (lambda x: max(x[0]), "a branch on it"),
     "a truth value": (lambda x: x if (x > 0).all().item() else -x, "u0"),
     "many numbers": (lambda x: x.repeat(1000, 1).tolist(), "at most 1024"),
-    "a count that topk needs": (lambda x: x.view(-1).topk((x > 0.5).sum().item()), "the number u0"),
+    "how many parts": (lambda x: x.chunk((x > 0.5).sum().item()), "the number u0"),
 }
 
 

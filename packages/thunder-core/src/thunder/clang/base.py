@@ -95,15 +95,25 @@ def _is_same_size(n: Any, m: Any) -> bool:
         return True
 
 
+def _is_one(n: Any) -> bool:
+    """Whether a size is 1. One that only running tells is taken not to be."""
+    if not undecided(n):
+        return bool(n == 1)
+    try:
+        return bool(n == 1)
+    except Undecided:
+        return False
+
+
 def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     """The shape that all of `shapes` broadcast to; torch's error where there is none."""
     rank = max(map(len, shapes))
     out = [1] * rank
     for shape in shapes:
         for i, n in enumerate(reversed(shape), start=1):
-            if n == 1 or _is_same_size(n, out[-i]):
+            if _is_one(n) or _is_same_size(n, out[-i]):
                 continue
-            if out[-i] != 1:
+            if not _is_one(out[-i]):
                 raise RuntimeError(
                     f"The size of tensor a ({out[-i]}) must match the size of tensor b ({n}) at non-singleton "
                     f"dimension {rank - i}"

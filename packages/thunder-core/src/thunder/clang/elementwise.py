@@ -10,6 +10,7 @@ from typing import Any
 from thunder.clang.base import clangop, elementwise_binary, maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import prims
 from thunder.core.dtypes import COMPLEX, FLOAT, float32, low_precision_dtypes
+from thunder.core.numbers import undecided
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from thunder.core.promotion import elementwise_type_promotion
 from thunder.core.proxies import TensorProxy, number_value
@@ -87,7 +88,7 @@ def pow(a: Any, b: Any) -> Any:
 
 def _pow(a: Any, b: Any) -> Any:
     # Exponents that are cheaper as something else, which is also what torch's kernel does for them.
-    if isinstance(b, TensorProxy) or a.dtype.category == COMPLEX:
+    if isinstance(b, TensorProxy) or a.dtype.category == COMPLEX or undecided(b):
         return prims.pow(a, b)
     if b == 2:
         return prims.mul(a, a)

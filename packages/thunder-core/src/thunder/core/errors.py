@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from thunder.core.state import state
+
 __all__ = [
+    "AsksForText",
     "PluginLoadError",
     "ThunderError",
     "TraceVerificationError",
@@ -22,7 +25,20 @@ __all__ = [
 
 
 class ThunderError(RuntimeError):
-    """The base of errors that are thunder's own and have no counterpart in torch."""
+    """The base of errors that are thunder's own and have no counterpart in torch.
+
+    One that the program itself is given ends its trace: were it caught there, the trace would go where eager does not.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        note_refusal(self)
+
+
+def note_refusal(error: ThunderError) -> None:
+    """Says to whoever traces the program that is running that it is given this error."""
+    if hasattr(state.frontend, "refusal"):
+        state.frontend.refusal = error  # type: ignore[union-attr]
 
 
 class TracingError(ThunderError):
@@ -31,6 +47,10 @@ class TracingError(ThunderError):
 
 class Undecided(TracingError):
     """The program needs to know of a number what only running it tells."""
+
+
+class AsksForText(Undecided):
+    """The program writes a number as text that only running it tells."""
 
 
 class UnsupportedError(ThunderError):

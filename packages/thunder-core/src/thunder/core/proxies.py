@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from thunder.core import devices, dtypes
 from thunder.core.errors import TracingError
 from thunder.core.langctx import get_langctx, resolve_method
+from thunder.core.numbers import text_of
 from thunder.core.state import state
 
 __all__ = [
@@ -256,7 +257,7 @@ class TensorProxy(Proxy):
         return new
 
     def type_string(self) -> str:
-        return f"{self.device} {self.dtype.short}{list(self.shape)}"
+        return f"{self.device} {self.dtype.short}[{', '.join(map(text_of, self.shape))}]"
 
     @property
     def true_dtype(self) -> dtypes.dtype:

@@ -28,48 +28,24 @@ Nothing here is private to torch but what a `node` of a SymInt has to answer (`c
 
 from __future__ import annotations
 
-import math
-import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from thunder.core import numbers
 from thunder.core.errors import TracingError, Undecided
 from thunder.core.numbers import Atom, Constraint, Poly, SymbolicNumber
 from thunder.core.proxies import NumberProxy
 from thunder.core.state import state
-from thunder.core.symbolic_numbers import (
-    SymbolicBool,
-    SymbolicFloat,
-    SymbolicInt,
-    key_of,
-    key_of_poly,
-    number_of,
-    poly_of,
-)
+from thunder.core.symbolic_expressions import APPLY, INFIX, number_of, written
+from thunder.core.symbolic_functions import SymbolicBool, SymbolicComplex, Unsettled
+from thunder.core.symbolic_numbers import SymbolicFloat, SymbolicInt, key_of, key_of_poly, poly_of
 
 if TYPE_CHECKING:
     from thunder.core.trace import Trace
 
 __all__ = ["Constraint", "SymbolicFloat", "SymbolicInt", "Symbols", "Undecided", "Unsettled", "symbols_of"]
-
-
-class Unsettled:
-    """The answer to a comparison of a program's that only running tells: what `torch._check` is given to rely on."""
-
-    def __init__(self, symbols: Symbols, constraint: Constraint):
-        self.symbols = symbols
-        self.constraint = constraint
-
-    def __bool__(self) -> bool:
-        raise self.symbols.undecided(self.constraint)
-
-    def __repr__(self) -> str:
-        return self.constraint.text()
 
 
 class Symbols:
@@ -81,6 +57,7 @@ class Symbols:
         self.leaves: dict[str, Any] = {}  # by the names of their proxies
         self._constraints: dict[Any, Constraint] = {}
         self._operations: dict[Any, Atom] = {}
+        self._truths: set[int] = set()  # the atoms that are truth values
         # Atoms, and products of atoms, that have been found to be equal to something else.
         self._known: dict[int, Poly] = {}
         self._products: dict[tuple[int, ...], Poly] = {}
@@ -125,6 +102,9 @@ class Symbols:
             out = SymbolicFloat(self, "leaf", (proxy,), hint)
         elif python_type is bool:
             out = SymbolicBool(self, {(atom.index,): 1}, hint)
+            self._truths.add(atom.index)
+        elif python_type is complex:
+            out = SymbolicComplex(self, "leaf", (proxy,), hint)
         else:
             out = SymbolicInt(self, {(atom.index,): 1}, hint)
         proxy.symbol = out
@@ -139,6 +119,17 @@ class Symbols:
             atom = self._operations[key] = Atom(len(self.atoms), kind, operands, hint, low, high)
             self.atoms.append(atom)
         return SymbolicInt(self, {(atom.index,): 1}, hint)
+
+    def truth(self, kind: str, operands: tuple[Any, ...]) -> Any:
+        """The truth value that an operation gives of what only running tells."""
+        (monomial,) = self.operation(kind, operands, None, 0, 1).poly
+        self._truths.update(monomial)
+        return SymbolicBool(self, {monomial: 1}, None)
+
+    def is_truth(self, poly: Poly) -> bool:
+        """Whether an integer is a truth value that is computed with."""
+        ((monomial, coefficient),) = poly.items() if len(poly) == 1 else (((), 0),)
+        return coefficient == 1 and len(monomial) == 1 and monomial[0] in self._truths
 
     def make(self, poly: Poly) -> Any:
         """The number that a polynomial is: a symbolic one, or an int where nothing is unknown in it."""
@@ -177,9 +168,9 @@ class Symbols:
         return numbers.bounds(poly, usual)
 
     def is_quotient(self, term: tuple[tuple[int, ...], int]) -> bool:
-        """Whether a term is nothing but a quotient or remainder."""
+        """Whether a term is nothing but a quotient, a remainder or a comparison."""
         monomial, coefficient = term
-        return coefficient == 1 and len(monomial) == 1 and self.atoms[monomial[0]].kind in ("//", "%")
+        return coefficient == 1 and len(monomial) == 1 and self.atoms[monomial[0]].kind in INFIX
 
     def known_at_most_zero(self, poly: Poly) -> bool | None:
         """Whether `poly <= 0`, where that is known of all calls."""
@@ -363,7 +354,7 @@ class Symbols:
 
     def unsettled(self, left: Any, relation: str, right: Any) -> Unsettled:
         """The answer to a program that compares what only running tells."""
-        return Unsettled(self, Constraint(left, relation, right))
+        return Unsettled(self, self.truth(relation, (left, right)).poly, Constraint(left, relation, right))
 
     def undecided(self, constraint: Constraint | None, x: Any = None) -> Undecided:
         asked = f"whether {constraint.text()}" if constraint is not None else f"the number {x.text()}"
@@ -375,16 +366,13 @@ class Symbols:
         )
 
     # -- text ---------------------------------------------------------------------------------------------------------
-    def atom_text(self, index: int, written: Callable[[NumberProxy], str] | None) -> str:
+    def atom_text(self, index: int, said: Callable[[NumberProxy], str] | None) -> str:
         """An atom as Python, in parentheses where it needs them."""
         atom = self.atoms[index]
         if atom.proxy is not None:
-            return written(atom.proxy) if written is not None else atom.proxy.name
-        operands = [numbers.text_of(x, written) for x in atom.operands]
-        if atom.kind in ("//", "%"):
-            left, right = (numbers.in_parentheses(t) for t in operands)
-            return f"({left} {atom.kind} {right})"
-        return f"{atom.kind}({', '.join(operands)})"
+            return said(atom.proxy) if said is not None else atom.proxy.name
+        text = written(atom.kind, [numbers.text_of(x, said) for x in atom.operands])
+        return f"({text})" if atom.kind in INFIX else text
 
     def atom_leaves(self, index: int, found: dict[str, NumberProxy]) -> None:
         """Adds the leaves below an atom."""
@@ -401,15 +389,11 @@ class Symbols:
         if atom.proxy is not None:
             return number_of(mapping(atom.proxy))
         operands = [x.substitute(mapping) if isinstance(x, SymbolicNumber) else x for x in atom.operands]
-        return _APPLY[atom.kind](*operands)
+        return APPLY[atom.kind](*operands)
 
 
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 _MIRRORED = {"==": "==", "!=": "!=", "<=": ">=", ">=": "<=", "<": ">", ">": "<"}
-_APPLY: dict[str, Callable[..., Any]] = {
-    "//": operator.floordiv, "%": operator.mod, "max": torch.sym_max, "min": torch.sym_min,
-    "math.floor": math.floor, "math.ceil": math.ceil, "math.trunc": math.trunc, "round": round,
-}  # fmt: skip
 
 
 class _Unnoted(dict[Any, Any]):

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thunder.core import numbers
-from thunder.core.errors import TracingError
+from thunder.core.errors import AsksForText, TracingError
 from thunder.core.numbers import Constraint, Poly, SymbolicNumber
 from thunder.core.proxies import NumberProxy
 from thunder.core.state import state
+from thunder.core.symbolic_expressions import APPLY, Expression
 from thunder.core.symbolic_node import Node, of_node
 
 if TYPE_CHECKING:
     from thunder.core.symbolic import Symbols
 
-__all__ = ["SymbolicBool", "SymbolicFloat", "SymbolicInt"]
+__all__ = ["SymbolicFloat", "SymbolicInt"]
 
 
 def poly_of(x: Any) -> Poly:
@@ -39,20 +40,15 @@ def key_of(x: Any) -> Any:
     """A hashable stand-in for a number, symbolic or not."""
     if isinstance(x, SymbolicInt):
         return key_of_poly(x.poly)
-    return x.text() if isinstance(x, SymbolicFloat) else repr(x)
-
-
-def number_of(x: Any) -> Any:
-    """What stands for a number of the trace in expressions."""
-    if isinstance(x, NumberProxy):
-        if x.symbol is None:
-            raise TracingError(f"the number {x.name} is no symbolic number of its trace")
-        return x.symbol
-    return x
+    return x.text() if isinstance(x, Expression) else repr(x)
 
 
 def _is_float(x: Any) -> bool:
     return type(x) is float or isinstance(x, SymbolicFloat)
+
+
+def _is_complex(x: Any) -> bool:
+    return isinstance(x, complex)  # which a symbolic one says that it is
 
 
 def _is_int(x: Any) -> bool:
@@ -78,9 +74,19 @@ class _Arithmetic(Node):
         return hash(self.symbols.specialize(self))
 
     def __repr__(self) -> str:
-        if self.hint is not None and (state.frontend is not None or self.symbols.is_elsewhere):
-            return repr(self.symbols.specialize(self))  # the program itself asks, or another thread's
-        return self.text()
+        if self.hint is not None and self.symbols.is_elsewhere:
+            return repr(self.hint)
+        return self.text() if state.frontend is None else self._as_text(repr)
+
+    def _as_text(self: Any, write: Callable[[Any], str]) -> str:
+        """It as the program writes it, which has to be how it is."""
+        if self.hint is None:
+            raise AsksForText(
+                f"the program writes the number {self.text()} as text, which is computed by the program and not known "
+                "while tracing. Ways out: return the number and write it outside, or put the line into a function that "
+                "stays Python (thunder.disable)"
+            )
+        return write(self.symbols.specialize(self))
 
     def __str__(self) -> str:
         return repr(self)
@@ -88,7 +94,7 @@ class _Arithmetic(Node):
     def __format__(self, spec: str) -> str:
         if state.frontend is None and not self.symbols.is_elsewhere:
             return self.text()
-        return format(self.symbols.specialize(self), spec)
+        return self._as_text(lambda x: format(x, spec))
 
     def __reduce__(self) -> Any:
         return type(self.hint), (self.symbols.specialize(self),)
@@ -105,6 +111,17 @@ class _Arithmetic(Node):
         (proxy,) = self.leaves
         return proxy
 
+    def __divmod__(self: Any, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self: Any, other: Any) -> Any:
+        return other // self, other % self
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        import numpy
+
+        return numpy.asarray(self.symbols.specialize(self), dtype)
+
     def conjugate(self) -> Any:
         return self
 
@@ -116,7 +133,10 @@ def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Sym
     divisor: Any = operands[1] if kind in ("/", "//", "%") else None
     if isinstance(divisor, SymbolicNumber) and divisor.hint is not None and not divisor:
         raise ZeroDivisionError("division by zero")
-    if kind == "**" and not operands[0] > 0:  # such a power may be complex, or fail
+    if kind == "**" and numbers.undecided(*operands):
+        if not _is_int(operands[1]):  # that of a negative number is complex: an error when the program runs
+            kind, fn = "math.pow", math.pow
+    elif kind == "**" and not operands[0] > 0:  # such a power may be complex, or fail
         return fn(*[symbols.specialize(x) if isinstance(x, SymbolicNumber) else x for x in operands])
     hints = [x.hint if isinstance(x, SymbolicNumber) else x for x in operands]
     hint = None if any(h is None for h in hints) else fn(*hints)
@@ -131,6 +151,8 @@ def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., An
         if _is_int(a) and _is_int(b):
             if integers is not None:
                 return integers(self.symbols, a, b)
+        elif fn is not None and (_is_complex(a) or _is_complex(b)):
+            return APPLY["complex operation"](kind, a, b, self.symbols)
         elif fn is None or not (_is_int(a) or _is_float(a)) or not (_is_int(b) or _is_float(b)):
             return NotImplemented
         return _float_operation(kind, fn, (a, b), self.symbols)
@@ -288,9 +310,12 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
         if _is_int(self) and _is_int(other):
             if state.frontend is None:
                 return _compare_integers(symbols, self, relation, other)
+            before = getattr(state.frontend, "refusal", None)
             try:
                 return _compare_integers(symbols, self, relation, other)
             except TracingError:  # the program may do something else with it than to branch
+                if hasattr(state.frontend, "refusal"):
+                    state.frontend.refusal = before
                 return symbols.unsettled(self, relation, other)
         if not (_is_int(other) or _is_float(other)):
             return NotImplemented
@@ -362,7 +387,7 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 
     def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
         text = numbers.render(self.poly, lambda i: self.symbols.atom_text(i, written))
-        if self.__class__ is int and self.symbols.leaves.get(text).__class__ is bool:
+        if self.__class__ is int and self.symbols.is_truth(self.poly):
             return f"int({text})"
         return text[1:-1] if len(self.poly) == 1 and self.symbols.is_quotient(next(iter(self.poly.items()))) else text
 
@@ -392,16 +417,12 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         return self
 
     def __abs__(self) -> Any:
+        if self.hint is None:
+            return _one_of_two("max", self.symbols, self, -self)
         return self if self >= 0 else -self
 
     def __invert__(self) -> Any:
         return -self - 1
-
-    def __divmod__(self, other: Any) -> Any:
-        return self // other, self % other
-
-    def __rdivmod__(self, other: Any) -> Any:
-        return other // self, other % self
 
     def __round__(self, ndigits: Any = None) -> Any:
         return self if ndigits is None or ndigits >= 0 else round(int(self), ndigits)
@@ -456,59 +477,22 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 
     denominator = property(lambda self: 1)
 
-    def bit_length(self) -> int:
-        return int(self).bit_length()
+    def bit_length(self) -> Any:
+        return (
+            self.symbols.operation("int.bit_length", (self,), None, 0)
+            if self.hint is None
+            else self.__index__().bit_length()
+        )
 
     def is_integer(self) -> bool:
         return True
 
 
-class SymbolicBool(SymbolicInt):
-    """A truth value that is read off a tensor: 0 or 1 where the program computes with it."""
-
-    __class__ = property(lambda self: bool)
-
-
-class SymbolicFloat(_Arithmetic, torch.SymFloat):
-    """A float that is computed from a program's numbers, by exactly the operations that the program wrote."""
+class SymbolicFloat(Expression, _Arithmetic, torch.SymFloat):
+    """A float that is computed from a program's numbers."""
 
     __class__ = property(lambda self: float)
     hint: Any = None  # in newer versions of torch its class has a property of that name
-
-    def __init__(self, symbols: Symbols, kind: str, operands: tuple[Any, ...], hint: float | None):
-        self.symbols = symbols
-        self.kind = kind
-        self.operands = operands
-        self.hint = hint
-
-    @property
-    def leaves(self) -> tuple[NumberProxy, ...]:
-        found: dict[str, NumberProxy] = {}
-        for x in self.operands:
-            if isinstance(x, NumberProxy):
-                found[x.name] = x
-            elif isinstance(x, SymbolicNumber):
-                found.update((p.name, p) for p in x.leaves)
-        return tuple(found.values())
-
-    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
-        if self.kind == "leaf":
-            return written(self.operands[0]) if written is not None else self.operands[0].name
-        operands = [numbers.text_of(x, written) for x in self.operands]
-        if self.kind in ("neg", "abs", "float"):
-            (x,) = operands
-            return f"-{numbers.in_parentheses(x)}" if self.kind == "neg" else f"{self.kind}({x})"
-        left, right = (numbers.in_parentheses(x) for x in operands)
-        return f"{left} {self.kind} {right}"
-
-    def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
-        if self.kind == "leaf":
-            return number_of(mapping(self.operands[0]))
-        operands = [x.substitute(mapping) if isinstance(x, SymbolicNumber) else x for x in self.operands]
-        return _FLOATS[self.kind](*operands)
-
-    def same(self, other: Any) -> bool:
-        return isinstance(other, SymbolicFloat) and self.text() == other.text()
 
     def __neg__(self) -> Any:
         if self.symbols.is_elsewhere:
@@ -540,19 +524,22 @@ class SymbolicFloat(_Arithmetic, torch.SymFloat):
     __sym_int__ = __trunc__
 
     def __round__(self, ndigits: Any = None) -> Any:
-        return self._to_integer("round", round) if ndigits is None else round(float(self), ndigits)
+        if ndigits is None or self.symbols.is_elsewhere:
+            return self._to_integer("round", round) if ndigits is None else round(self.hint, ndigits)
+        hint = None if self.hint is None else round(self.hint, int(ndigits))
+        return SymbolicFloat(self.symbols, "round", (self, int(ndigits)), hint)
 
     def __sym_float__(self) -> Any:
         return self
 
     def __sym_max__(self, other: Any) -> Any:
-        return self if self >= other else other
+        return self if not numbers.undecided(self, other) and self >= other else APPLY["max"](self, other)
 
     def __sym_min__(self, other: Any) -> Any:
-        return self if self <= other else other
+        return self if not numbers.undecided(self, other) and self <= other else APPLY["min"](self, other)
 
-    def is_integer(self) -> bool:
-        return float(self).is_integer()
+    def is_integer(self) -> Any:
+        return self.symbols.truth("float.is_integer", (self,)) if self.hint is None else float(self).is_integer()
 
     def as_integer_ratio(self) -> Any:
         return float(self).as_integer_ratio()
@@ -560,11 +547,6 @@ class SymbolicFloat(_Arithmetic, torch.SymFloat):
     def hex(self) -> str:
         return float(self).hex()
 
-
-_FLOATS: dict[str, Callable[..., Any]] = {
-    "neg": operator.neg, "abs": abs, "float": torch.sym_float,
-    **{kind: fn for kind, fn, _ in _OPERATORS.values()},
-}  # fmt: skip
 
 for _cls in (SymbolicInt, SymbolicFloat):
     for _name, (_kind, _fn, _integers) in _OPERATORS.items():

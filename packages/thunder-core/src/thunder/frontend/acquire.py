@@ -141,6 +141,7 @@ def _run(
     ]
     copies = pytree.tree_unflatten(leaves, arguments.structure)
     aliases: dict[int, Any] = {}
+    asks_for_numbers = tracer.symbolic is not None and tracer.symbolic.dynamic.converts
     writes: list[Any] = []
     try:
         with recorder:
@@ -148,12 +149,18 @@ def _run(
             arguments.read(recorder)
             for original, copy, place in zip(call, copies, arguments.roots):
                 recorder.copied(original, copy, place, aliases)
-            with replaced_entry_points(), tracer.user_code(), recorder.watch_code():
+            with replaced_entry_points(numbers=asks_for_numbers), tracer.user_code(), recorder.watch_code():
                 result = recorder.context.run(_result, fn, *copies)
+    except Exception as error:
+        if tracer.refusal is None or error is tracer.refusal or isinstance(error, RunsInPieces):
+            raise
+        raise _located(tracer.refusal) from error  # which it has made something else of
     finally:
         writes += recorder.undo()
     if tracer.in_pieces is not None:
         raise tracer.in_pieces  # the program has caught it
+    if tracer.refusal is not None:
+        raise _located(tracer.refusal)
     reason = recorder.seeded(tracer.generators)
     if reason is not None:
         raise RunsInPieces(reason)
@@ -184,8 +191,7 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     try:
         return fn(*args, **kwargs)
     except TracingError as error:
-        annotate(error, _line_of(error))
-        raise
+        raise _located(error) from error.__cause__
     except RuntimeError as error:
         if "TorchScript interpreter" not in str(error):
             raise
@@ -195,6 +201,12 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         )
         annotate(refusal, _line_of(error))
         raise refusal from error
+
+
+def _located(error: Exception) -> Exception:
+    """An error with the line of the user's that it comes from."""
+    annotate(error, _line_of(error))
+    return error
 
 
 def _line_of(error: BaseException) -> SourceLine | None:

@@ -1,29 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`int(t)`, `float(t)` and `bool(t)` of a tensor whose value only running tells.
+"""`int(t)`, `math.sqrt(n)`, `max(n, 1)` and the like of values that only running tells.
 
 Python itself insists that `int()` gives an int, so a program that asks for one is traced once more, with classes of the
-same names in the place of the built-in ones. These give a number that only running tells (`unknown.py`), which may be
-computed with, stored and returned; where it decides what the program does, that is an error. For everything else, and
-for everybody but the program that is traced, they are what they stand for.
+same names in the place of the built-in ones, and with functions in the place of those of `math`
+(`core/symbolic_functions.py`). These give a number that only running tells (`unknown.py`), which may be computed with,
+stored and returned; where it decides what the program does, that is an error. For everything else, and for everybody
+but the program that is traced, they are what they stand for.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from thunder.core.errors import TracingError
-from thunder.core.numbers import SymbolicNumber, converted
+from thunder.core.errors import Undecided
+from thunder.core.numbers import SymbolicNumber, converted, undecided
 from thunder.core.state import state
+from thunder.core.symbolic_functions import FUNCTIONS, made_complex
 from thunder.frontend.packing import known_number
 from thunder.frontend.tracer import Tracer
 from thunder.frontend.unknown import asks_for_value
 
-__all__ = ["CONVERSIONS", "AsksForNumber", "convert_natively"]
+__all__ = [
+    "CONVERSIONS",
+    "STAND_INS",
+    "AsksForNumber",
+    "convert_natively",
+    "functions_replaced",
+    "original_of",
+    "stand_in_of",
+]
 
 
-class AsksForNumber(TracingError):
+class AsksForNumber(Undecided):
     """The program converts a tensor to a number."""
 
 
@@ -36,11 +47,13 @@ def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
 
 
 class _Conversion(type):
-    """The classes that stand for `int`, `float` and `bool`."""
+    """The classes that stand for `int`, `float`, `bool` and `complex`."""
 
     plain: type
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls.plain is complex and not kwargs and undecided(*args):
+            return made_complex(*args)
         x = args[0] if len(args) == 1 and not kwargs else None
         if not isinstance(x, (torch.Tensor, SymbolicNumber)) or not isinstance(state.frontend, Tracer):
             return cls.plain(*args, **kwargs)
@@ -50,6 +63,10 @@ class _Conversion(type):
             elif cls.plain is int and x.dtype is torch.bool:
                 x = x.to(torch.int64)
             x = x.item()
+        if cls.plain is complex:
+            return made_complex(x)
+        if x.__class__ is complex:
+            return cls.plain(x)
         if x.hint is not None or (cls.plain is bool and x.__class__ is not bool):
             return cls.plain(x)
         return x + 0 if cls.plain is int and x.__class__ is bool else converted(x, cls.plain)
@@ -74,5 +91,24 @@ class _Conversion(type):
 
 
 CONVERSIONS: dict[str, Any] = {
-    kind.__name__: _Conversion(kind.__name__, (), {"plain": kind}) for kind in (int, float, bool)
+    kind.__name__: _Conversion(kind.__name__, (), {"plain": kind}) for kind in (int, float, bool, complex)
 }
+# By name, what stands for a built-in in a program that asks.
+STAND_INS: dict[str, Any] = {**CONVERSIONS, **FUNCTIONS["builtins"]}
+_BY_ORIGINAL = {id(getattr(math, name)): fn for name, fn in FUNCTIONS["math"].items()}
+_BY_STAND_IN = {id(fn): getattr(math, name) for name, fn in FUNCTIONS["math"].items()}
+
+
+def stand_in_of(x: Any) -> Any:
+    """What stands for a function of `math` under whatever name a program has it; None where nothing does."""
+    return _BY_ORIGINAL.get(id(x))
+
+
+def original_of(x: Any) -> Any:
+    """What a stand-in in the module `math` stands for, or `x` itself."""
+    return _BY_STAND_IN.get(id(x), x)
+
+
+def functions_replaced() -> list[tuple[Any, str, Any]]:
+    """The functions of `math`, replaced in the module: programs import it themselves."""
+    return [(math, name, fn) for name, fn in FUNCTIONS["math"].items()]

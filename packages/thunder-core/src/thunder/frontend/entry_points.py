@@ -19,7 +19,7 @@ from thunder.core.errors import TracingError
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.state import state
 from thunder.frontend.checkpointing import checkpoint_traced
-from thunder.frontend.conversions import CONVERSIONS
+from thunder.frontend.conversions import CONVERSIONS, functions_replaced
 from thunder.frontend.custom_function import apply_traced
 from thunder.torch import private
 
@@ -165,12 +165,22 @@ def _flex_attention() -> list[tuple[Any, str, Any]]:
     if found is None:
         return []
     module, name, mathematics = found
-    kernel = getattr(module, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (mathematics if state.frontend is not None else kernel)(*args, **kwargs)
+    def here_or(original: Any, ours: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (ours if state.frontend is not None else original)(*args, **kwargs)
 
-    return [(module, name, call)]
+        return call
+
+    def indexing(original: Any) -> Any:
+        # torch's vmap needs another operation for a tensor that is indexed by its examples, thunder's does not.
+        return lambda: nullcontext() if state.frontend is not None else original()
+
+    modes = [(owner, mode, indexing(getattr(owner, mode))) for owner, mode in private.modes_that_replace_indexing()]
+    replaced = [(module, name, here_or(getattr(module, name), mathematics)), *modes]
+    if hasattr(module, "_validate_device"):  # devices for which torch's kernels have gradients
+        replaced.append((module, "_validate_device", here_or(module._validate_device, lambda *tensors: None)))
+    return replaced
 
 
 def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
@@ -207,8 +217,10 @@ def _initializers() -> list[tuple[Any, str, Any]]:
 
 
 @contextmanager
-def replaced_entry_points() -> Iterator[None]:
+def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
     """Within it, what torch's overrides do not reach goes to the tracer of the program that calls it.
+
+    With `numbers` functions of Python's do too, which the program gives numbers that only running tells.
 
     The replacements hold no tracer: what is imported meanwhile may keep them.
     """
@@ -254,6 +266,7 @@ def replaced_entry_points() -> Iterator[None]:
     owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
     owners += _checkpointed() + number_checks() + _mask_detectors() + _flex_attention() + _initializers()
     owners += _masks_of_unknown_size()
+    owners += functions_replaced() if numbers else []
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
     try:

@@ -18,6 +18,7 @@ from typing import Any
 from thunder.core.state import state
 from thunder.frontend import codes, kinds, modes
 from thunder.frontend.classes import Classes
+from thunder.frontend.conversions import original_of, stand_in_of
 from thunder.frontend.hooks import ABSENT
 from thunder.frontend.kinds import is_library_class
 from thunder.frontend.modes import is_state
@@ -205,6 +206,10 @@ class Functions(Classes):
                 place.label = place.title = name
                 if scope.get(name, ABSENT) is snapshot.before[name]:
                     self.value(place, snapshot.before[name], holder=(scope, name))
+                    if self.symbolic is not None and self.symbolic.dynamic.converts:
+                        stands_for_it = stand_in_of(snapshot.before[name])
+                        if stands_for_it is not None:
+                            self.symbolic.plant(scope, name, snapshot.before[name], stands_for_it)
                     self._attributes_of(place, snapshot.before[name], chain[1:], code)
             elif name in scope:
                 continue  # the program assigned it
@@ -236,7 +241,7 @@ class Functions(Classes):
                     self.value(place.attribute("environ"), os.environ)
                 if value is sys and name == "modules" and not codes.only_asks(code, ("sys", "modules")):
                     self._refuse("the program takes modules from sys.modules")
-                owner, place, value = value.__name__, place.to(f"{{}}.{name}", name), found
+                owner, place, value = value.__name__, place.to(f"{{}}.{name}", name), original_of(found)
                 place.label = name
                 self.value(place, value)
                 if is_state(owner, name):

@@ -18,6 +18,7 @@ from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend.messages import Message, said, shown
+from thunder.frontend.places import filled
 from thunder.frontend.snapshots import class_attributes, dict_type
 from thunder.torch.private import (
     any_autocast,
@@ -461,14 +462,15 @@ unpack = Symbol(
 
 
 def _print_fetch(bsym: BoundSymbol, context: Any) -> list[str]:
-    parent, step = bsym.args
-    return [f"{bsym.output.name} = {step.replace('{}', _written(parent, context))}"]
+    parent, step, *others = bsym.args
+    written = filled(step, _written(parent, context), [_written(x, context) for x in others])
+    return [f"{bsym.output.name} = {written}"]
 
 
 fetch = Symbol("fetch", _flatten_meta, id="python.fetch", is_prim=True, printer=_print_fetch, tags=(OpTags.UNPACK_OP,))
 
 
-def fetched(parent: Any, step: str, name: str) -> tuple[BoundSymbol, Proxy]:
+def fetched(parent: Any, step: str, name: str, others: Sequence[Any] = ()) -> tuple[BoundSymbol, Proxy]:
     """The line of a prologue that takes a step (`{}.name`) from a value, and the value that it binds."""
     out = AnyProxy(name=name)
-    return BoundSymbol(fetch, (parent, step), {}, out), out
+    return BoundSymbol(fetch, (parent, step, *others), {}, out), out

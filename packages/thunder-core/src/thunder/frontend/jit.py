@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import TracingError
+from thunder.core.errors import AsksForText, TracingError, Undecided
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, resolve_executors
@@ -19,7 +19,6 @@ from thunder.extend.compilation import put
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
-from thunder.frontend.conversions import AsksForNumber
 from thunder.frontend.disabled import Pieces, RunsInPieces
 from thunder.frontend.effects import RunsEagerly
 from thunder.frontend.lock import tracing_lock
@@ -207,30 +206,33 @@ class JitFunction:
         """Traces and compiles a call.
 
         Where that fails with symbolic numbers, which a few programs take for something else than numbers, they are
-        constants from then on. A program that makes numbers of tensors is traced again (`conversions.py`).
+        constants from then on. A program that asks for numbers that only running tells is traced again, with functions
+        of Python's that take those (`conversions.py`).
         """
         dynamic = self._cache.dynamic
+        failure: Exception
         try:
             return self._compile_with(dynamic, args, kwargs)
         except RunsEagerly:
             raise
-        except AsksForNumber as asked:
-            failure: Exception = asked
-            converts = dynamic.converts or dynamic.given_up is not None
+        except Undecided as asked:
+            failure = asked
+            if not dynamic.converts and dynamic.given_up is None:
+                dynamic.converts = True
+                try:
+                    return self._compile_with(dynamic, args, kwargs)
+                except Exception as again:
+                    dynamic.converts = False
+                    if not dynamic or isinstance(again, RunsEagerly):
+                        raise again from None
+                    failure = again
         except Exception as error:
             if not dynamic:
                 raise
-            failure, converts = error, True
-        if not converts:
-            dynamic.converts = True
-            try:
-                return self._compile_with(dynamic, args, kwargs)
-            except Exception:
-                dynamic.converts = False
-                raise
+            failure = error
         try:
             found = self._compile_with(None, args, kwargs)
-        except AsksForNumber:
+        except Undecided:
             raise failure from None
         dynamic.given_up = f"{type(failure).__name__}: {failure}"
         return found
@@ -239,18 +241,21 @@ class JitFunction:
         self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Acquired, Specialization]:
         executors = self._options.resolved_executors()
-        with compiling(self.compilation):  # a program may differentiate a part of itself
-            acquired = acquire(
-                self._fn,
-                args,
-                kwargs,
-                name=self._options.name_for(self._fn),
-                executors=executors,
-                independent=not self._autograd,
-                around=[t.tracing() for t in self._transforms],
-                dynamic=dynamic or None,
-                trusted=self._options.cache == "same input",
-            )
+        try:
+            with compiling(self.compilation):  # a program may differentiate a part of itself
+                acquired = acquire(
+                    self._fn,
+                    args,
+                    kwargs,
+                    name=self._options.name_for(self._fn),
+                    executors=executors,
+                    independent=not self._autograd,
+                    around=[t.tracing() for t in self._transforms],
+                    dynamic=dynamic or None,
+                    trusted=self._options.cache == "same input",
+                )
+        except AsksForText as error:
+            raise RunsInPieces(str(error.args[0])) from None
         return acquired, compile_trace(
             acquired,
             executors,

@@ -8,10 +8,10 @@ Python with `{}` for the place it starts from. Paths hold no user object, so a c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Argument", "Place"]
+__all__ = ["Argument", "Place", "filled"]
 
 
 class Argument:
@@ -27,7 +27,7 @@ class Argument:
 class Place:
     """One step of a path. Steps from the same place are the same object when their text is."""
 
-    __slots__ = ("_steps", "_text", "label", "parent", "root", "step", "title")
+    __slots__ = ("_steps", "_text", "label", "others", "parent", "root", "step", "title")
 
     def __init__(
         self, root: Any = None, label: str = "", *, title: str = "", parent: Place | None = None, step: str = ""
@@ -35,6 +35,7 @@ class Place:
         self.root = root
         self.parent = parent
         self.step = step
+        self.others: tuple[Place, ...] = ()  # what stands for `{1}`, `{2}` in the step
         self.label = label  # what an input that is made of it is called
         self.title = title  # what a message calls it
         self._steps: dict[str, Place] = {}
@@ -46,6 +47,17 @@ class Place:
         if found is None:
             joined = f"{self.label}_{label}" if self.label and label else self.label or label
             found = self._steps[step] = Place(parent=self, step=step, label=joined)
+        return found
+
+    def call(self, arguments: str, others: Sequence[Place], label: str) -> Place:
+        """What a function that stands here gives; `others` stand for `{1}`, `{2}` in the text of its arguments."""
+        key = f"{{}}({arguments})"
+        found = self._steps.get(f"{key} {[id(other) for other in others]}" if others else key)
+        if found is None:
+            found = self.to(key, label)
+            if others:
+                self._steps[f"{key} {[id(other) for other in others]}"] = self._steps.pop(key)
+                found.others = tuple(others)
         return found
 
     def item(self, key: Any) -> Place:
@@ -64,7 +76,8 @@ class Place:
         """What stands there now; `arguments` says what an argument is."""
         if self.parent is None:
             return arguments(self.root) if isinstance(self.root, Argument) else self.root
-        return eval(self.step.replace("{}", "_"), {"_": self.parent.find(arguments)})
+        names = {f"_{i}": other.find(arguments) for i, other in enumerate(self.others, 1)}
+        return eval(filled(self.step, "_", [*names]), {"_": self.parent.find(arguments), **names})
 
     def __str__(self) -> str:
         """What a reader of a message wants to see: m.weight, not m.__dict__['_parameters']['weight']."""
@@ -73,6 +86,8 @@ class Place:
         return self._text
 
     def _describe(self) -> str:
+        if self.parent is not None and self.others and not self.title:
+            return filled(self.step, str(self.parent), [str(other) for other in self.others])
         if self.parent is None or self.title:
             return self.root.name if isinstance(self.root, Argument) else self.title or self.label
         named = _ITEM.fullmatch(self.step)
@@ -84,6 +99,13 @@ class Place:
         if owner.step not in ("{}.__dict__", "{}.__globals__") or owner.parent is None:
             return f"{owner}['{named[1]}']"
         return f"{owner if owner.title else owner.parent}.{named[1]}"
+
+
+def filled(step: str, start: str, others: Sequence[str]) -> str:
+    """A step as Python, from what it starts with, and with what else it names."""
+    for i, other in enumerate(others, 1):
+        step = step.replace(f"{{{i}}}", other)
+    return step.replace("{}", start)
 
 
 _TABLES = ("_parameters", "_buffers", "_modules")

@@ -92,6 +92,8 @@ class _Writer:
         self._uses[place] = self._uses.get(place, 0) + n
         if not seen and place.parent is not None:
             self._count(place.parent)
+            for other in place.others:
+                self._count(other, 2)
 
     def expect(self, places: Iterable[Place]) -> None:
         """Notes that places are fetched besides being checked."""
@@ -111,10 +113,11 @@ class _Writer:
             found = place.root
         else:
             parent = self.fetch(place.parent, inline=inline)
-            if inline and self._uses.get(place, 0) <= 1:
+            if inline and self._uses.get(place, 0) <= 1 and not place.others:
                 return guards.Step(parent, place.step)
+            others = [self.fetch(other) for other in place.others]
             line, found = guards.fetched(
-                parent, place.step, self.trace.add_name(name) if name else self.trace.make_name("v")
+                parent, place.step, self.trace.add_name(name) if name else self.trace.make_name("v"), others
             )
             self.trace.record(line)
         self._found[place] = found

@@ -8,14 +8,16 @@ tensor of the program does its Python become a part of that.
 
 from __future__ import annotations
 
+import enum
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from thunder.core import pytree
-from thunder.core.numbers import specialized
+from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.state import state
 from thunder.frontend import kinds
 from thunder.frontend.handle import Handle
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["remembering"]
 
 
+# Where functions remember what they compute of sizes and of nothing else, so that symbolic ones may be computed with.
+_OF_NUMBERS = ("einops.einops",)
+
+
 def remembering(recorder: Values, place: Place, remembered: Any) -> Callable[..., Any]:
     """What stands for a function that remembers, found at a place."""
 
@@ -36,9 +42,12 @@ def remembering(recorder: Values, place: Place, remembered: Any) -> Callable[...
         tracer: Any = state.frontend
         if tracer is None:
             return remembered(*args, **kwargs)
-        args, kwargs = specialized(args), specialized(kwargs)
-        if any(isinstance(x, Handle) for x in pytree.tree_leaves((args, kwargs))):
+        leaves = [y for x in pytree.tree_leaves((args, kwargs)) for y in (x if type(x) is torch.Size else (x,))]
+        symbolic = any(isinstance(x, SymbolicNumber) for x in leaves)
+        if any(isinstance(x, Handle) for x in leaves) or (symbolic and remembered.__module__ in _OF_NUMBERS):
             return remembered.__wrapped__(*args, **kwargs)
+        if symbolic:
+            args, kwargs = pytree.tree_map(_as_it_is, (args, kwargs))
         with Paused():
             before, state.frontend = state.frontend, None
             try:
@@ -53,26 +62,40 @@ def remembering(recorder: Values, place: Place, remembered: Any) -> Callable[...
     return call
 
 
+def _as_it_is(x: Any) -> Any:
+    """An argument with the symbolic numbers in it as they are in this call."""
+    return torch.Size(specialized(tuple(x))) if type(x) is torch.Size else specialized(x)
+
+
 def _record(
     recorder: Values, place: Place, remembered: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> None:
     """Guards what a call has given, where the call can be written down."""
-    written = _written(args, kwargs)
-    step = f"{{}}({written})"
-    if written is None and args and id(args[0]) in recorder.reached:  # a method
-        written = _written(args[1:], kwargs)
-        place, step = recorder.reached[id(args[0])].place, f"{{}}.{remembered.__name__}({written})"
-    if written is None:
+    others: list[Place] = []
+    try:
+        given = [_written(recorder, x, others) for x in args]
+        given += [f"{name}={_written(recorder, x, others)}" for name, x in kwargs.items()]
+    except LookupError:
         recorder._refuse(f"{place} remembers what it was given, which no guard can give it again")
         return
-    inner = place.to(step, remembered.__name__)
-    inner.title = step.replace("{}", str(place))
+    inner = place.call(", ".join(given), others, remembered.__name__)
     if not isinstance(result, torch.Tensor) or not kinds.is_handle(result):
         recorder.value(inner, result)
 
 
-def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """The arguments of a call as Python; None where they are not all of the simplest kinds."""
-    if not all(kinds.is_literal(x) or type(x) is float for x in (*args, *kwargs.values())):
-        return None
-    return ", ".join([*map(repr, args), *[f"{name}={x!r}" for name, x in kwargs.items()]])
+def _written(recorder: Values, x: Any, others: list[Place]) -> str:
+    """An argument as Python: what it is, or `{1}`, `{2}` for what stands in the first or second of `others`."""
+    if kinds.is_literal(x):
+        return repr(x).replace("{", "\\x7b").replace("}", "\\x7d")  # in strings: they mean something in a step
+    if type(x) is float:
+        return repr(x) if math.isfinite(x) else f"float('{x}')"
+    if type(x) is tuple or type(x) is torch.Size:  # which are equal
+        return f"({''.join(f'{_written(recorder, i, others)}, ' for i in x)})"
+    reached = recorder.reached.get(id(x))
+    if reached is not None and reached.thing is x:
+        others.append(reached.place)
+    elif kinds.kind_of(x) == "plain" or isinstance(x, enum.Enum):
+        others.append(Place(x, repr(x)))
+    else:
+        raise LookupError(x)
+    return f"{{{len(others)}}}"

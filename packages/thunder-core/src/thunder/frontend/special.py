@@ -60,7 +60,7 @@ def _methods(*names: str) -> list[Any]:
 # -- values that are not known while tracing --------------------------------------------------------------------------
 _ASKING = {
     "numpy": ".numpy()",
-    "__complex__": "complex()", "__index__": "its use as an index or a count", "is_nonzero": "a branch on it",
+    "__index__": "its use as an index or a count", "is_nonzero": "a branch on it",
     "__contains__": "in", "__array__": "NumPy", "data_ptr": "its memory", "__dlpack__": "its memory",
 }  # fmt: skip
 
@@ -75,7 +75,8 @@ def _asking(what: str) -> Callable[..., Any]:
 for _name, _what in _ASKING.items():
     for _fn in _methods(_name):
         SPECIAL[_fn] = _asking(_what)
-for _name, _what in (("__bool__", "a branch on it"), ("__int__", "int()"), ("__float__", "float()")):
+for _name, _what in (("__bool__", "a branch on it"), ("__int__", "int()"), ("__float__", "float()"),
+                     ("__complex__", "complex()")):  # fmt: skip
     SPECIAL[getattr(torch.Tensor, _name)] = functools.partial(convert_natively, _what)
 for _fn in (torch.equal, torch.allclose, torch.is_nonzero):
     SPECIAL[_fn] = _asking("a comparison" if _fn is not torch.is_nonzero else "a branch on it")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from thunder.core.numbers import SymbolicNumber
+from thunder.core.numbers import SymbolicNumber, undecided
 from thunder.core.state import state
 from thunder.frontend.places import Argument, Place
 from thunder.frontend.planting import Plants
@@ -53,7 +53,7 @@ class Dynamic:
         self.sizes: dict[str, set[int]] = {}
         self.numbers: set[str] = set()
         self.containers: set[str] = set()  # of numbers, which are looked at one by one
-        self.converts = False  # the program makes numbers of tensors (`conversions.py`)
+        self.converts = False  # the program asks for numbers that only running tells (`conversions.py`)
         self.given_up: str | None = None  # why nothing is symbolic any more
         self._failures: Counter[tuple[str, Any]] = Counter()
 
@@ -170,16 +170,21 @@ class Inputs:
 
     def stands_for(self, name: str) -> Any:
         """What takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
-        from thunder.frontend.conversions import CONVERSIONS
+        from thunder.frontend.conversions import STAND_INS
 
         if name == "type":
             return TypeOf
-        if name == "len" and any(place.startswith("len(") for place in self.dynamic.numbers):
+        if name == "len" and (self.dynamic.converts or any(place.startswith("len(") for place in self.dynamic.numbers)):
             return self._length
-        return CONVERSIONS.get(name) if self.dynamic.converts else None
+        return STAND_INS.get(name) if self.dynamic.converts else None
 
     def _length(self, x: Any) -> Any:
-        """`len(x)` for the program: of some lists a number that is an input, and what the program has added."""
+        """`len(x)` for the program: of some lists a number that is an input, and what the program has added.
+
+        Of a tensor it may be a number that only running tells.
+        """
+        if isinstance(x, torch.Tensor) and x.dim() and undecided(x.shape[0]):
+            return x.shape[0]
         place = self.place_of_list(x) if type(x) in (list, deque) and state.frontend is self._tracer else None
         if place is None:
             return len(x)
@@ -204,7 +209,7 @@ class _LikeType(type):
 
 def _as_the_program_sees(kind: type) -> Any:
     """A built-in type, in a program for which something else stands for it."""
-    if kind in (int, float, bool):
+    if kind in (int, float, bool, complex):
         symbolic = getattr(state.frontend, "symbolic", None)
         return kind if symbolic is None else symbolic.stands_for(kind.__name__) or kind
     return kind

@@ -20,7 +20,7 @@ import torch
 from thunder.core import prims
 from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
-from thunder.core.errors import TracingError
+from thunder.core.errors import ThunderError, TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
@@ -131,6 +131,7 @@ class Tracer:
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
         self.uncacheable: str | None = None  # why this trace is good for one call only
+        self.refusal: Exception | None = None  # what the program was told that it cannot do, and may have caught
         self.in_pieces: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
         self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
         self.generators: list[torch.Generator] = []  # those that operations of the program are given
@@ -288,6 +289,8 @@ class Tracer:
             yield
         except Exception as error:
             annotate(error, state.source)
+            if isinstance(error, ThunderError) and before[0] is self:
+                self.refusal = error
             raise
         finally:
             state.frontend, state.source = before

@@ -18,9 +18,9 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.core import prims
-from thunder.core.dtypes import COMPLEX, float32, float64, int64, is_inexact_dtype
+from thunder.core.dtypes import float32, float64, int64, is_inexact_dtype
 from thunder.core.errors import TracingError
-from thunder.core.numbers import SymbolicNumber
+from thunder.core.numbers import SymbolicNumber, text_of, undecided
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, proxies_in
@@ -62,8 +62,6 @@ def _item(tracer: Tracer, x: Any) -> Any:
     value = aliasing.read(tracer.handle_of(x))
     if math.prod(value.shape) != 1:
         raise RuntimeError(f"a Tensor with {math.prod(value.shape)} elements cannot be converted to Scalar")
-    if value.dtype.category is COMPLEX:
-        raise asks_for_value(f".item() of {value.dtype}, of which there is no unknown number in Python")
     return tracer.wrap(_once(tracer, "item", value, lambda: prims.item(value)))
 
 
@@ -73,7 +71,7 @@ def _tolist(tracer: Tracer, x: Any) -> Any:
         return _item(tracer, x)
     count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
     if isinstance(count, SymbolicNumber) or count > MAX_NUMBERS:
-        raise asks_for_value(f".tolist() of {count} elements: at most {MAX_NUMBERS} are read as numbers")
+        raise asks_for_value(f".tolist() of {text_of(count)} elements: at most {MAX_NUMBERS} are read as numbers")
     return [_tolist(tracer, row) for row in torch.Tensor.unbind(x, 0)]
 
 
@@ -139,16 +137,15 @@ def number_checks() -> list[tuple[Any, str, Any]]:
 
 def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, message: Any) -> Any:
     """What is said is relied on from there, and checked when the program runs."""
-    from thunder.core.symbolic import Unsettled
-
-    if not isinstance(condition, Unsettled):
+    if not undecided(condition) or condition.__class__ is not bool:
         return original(condition, message)
-    told = condition.constraint
-    text = f"Expected {told.text()} to be true" if message is None else str(message())
+    truth: Any = condition
+    told = truth.constraint
     with tracer.recording():
+        text = f"Expected {told.text()} to be true" if message is None else str(message())
         prims.check_number(told.left, told.relation, told.right, text)
-        if told.relation != "!=":
-            condition.symbols.assume(told.left, told.relation, told.right)
+        if told.relation != "!=" and all(issubclass(x.__class__, int) for x in (told.left, told.right)):
+            truth.symbols.assume(told.left, told.relation, told.right)
     return None
 
 

@@ -50,10 +50,8 @@ def size_of(name: str, sizes: tuple[Any, ...], size: Any = None) -> tuple[int, .
         if isinstance(n, bool) or not isinstance(n, (int, NumberProxy)):
             raise TypeError(f"{name}(): the size must be ints, but found {type(n).__name__}: {n!r}")
     found = tuple([index(number_value(n)) for n in size])
-    check(
-        all(n >= 0 for n in found),
-        lambda: f"Trying to create tensor with negative dimension {min(found)}: {list(found)}",
-    )
+    for n in found:
+        clang.demand(n, ">=", 0, lambda: f"Trying to create tensor with negative dimension {n}: {list(found)}")
     return found
 
 

@@ -12,7 +12,7 @@ from thunder import clang
 from thunder.core import devices, dtypes, prims
 from thunder.core.dtypes import BOOL, COMPLEX, INTEGER, float32, float64, int64
 from thunder.core.errors import check
-from thunder.core.numbers import converted
+from thunder.core.numbers import converted, undecided
 from thunder.core.promotion import default_dtype, result_type
 from thunder.core.proxies import NumberProxy, TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
@@ -35,10 +35,7 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = No
     check(step != 0, lambda: "step must be nonzero")
     finite = all(isinstance(x, int) or math.isfinite(x) for x in (start, end))
     check(finite, lambda: f"unsupported range: {start} -> {end}")
-    check(
-        start == end or (start < end) == (step > 0),
-        lambda: f"upper bound and lower bound inconsistent with step sign: {start} -> {end} by {step}",
-    )
+    _check_sign(start, end, step)
     if kind.category == BOOL:
         raise NotImplementedError('"arange" not implemented for bool: convert its result')
     return _arange(start, end, step, kind, device_or_default(device))
@@ -53,10 +50,21 @@ def _known_number(name: str, x: Any) -> Any:
     raise TypeError(f"{name}: the bounds must be real numbers, but found {type(x).__name__}: {x!r}")
 
 
+def _check_sign(start: Any, end: Any, step: Any) -> None:
+    def inconsistent() -> str:
+        return f"upper bound and lower bound inconsistent with step sign: {start} -> {end} by {step}"
+
+    if undecided(start, end) and all(isinstance(x, int) for x in (start, end)):
+        clang.demand(start, "<=" if step > 0 else ">=", end, inconsistent)
+    else:
+        check(start == end or (start < end) == (step > 0), inconsistent)
+
+
 def _arange(start: Any, end: Any, step: Any, kind: dtypes.dtype, device: devices.Device) -> Any:
     if kind is int64:
         start, end, step = converted(start, int), converted(end, int), converted(step, int)
         check(step != 0, lambda: "step must be nonzero")
+        clang.demand(-((start - end) // step), ">=", 0, lambda: "arange: the length must not be negative")
         return prims.iota(-((start - end) // step), start=start, step=step, device=device, dtype=kind)
     length = max(0, math.ceil((end - start) / step))
     if kind.category == INTEGER:
@@ -178,8 +186,8 @@ for _op in (linspace, logspace):
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Any:
     """Ones on the diagonal, zeros elsewhere."""
     columns = n if m is None else m
-    check(n >= 0, lambda: f"n must be greater or equal to 0, got {n}")
-    check(columns >= 0, lambda: f"m must be greater or equal to 0, got {columns}")
+    clang.demand(n, ">=", 0, lambda: f"n must be greater or equal to 0, got {n}")
+    clang.demand(columns, ">=", 0, lambda: f"m must be greater or equal to 0, got {columns}")
     where = device_or_default(device)
     row = prims.iota(n, start=0, step=1, device=where, dtype=int64)
     column = prims.iota(columns, start=0, step=1, device=where, dtype=int64)

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
+from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import UnsupportedError, check
+from thunder.core.numbers import undecided
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
 from thunder.torch.base import torchsymbol
@@ -89,14 +91,15 @@ def _(make: MakeTensor) -> Any:
 def one_hot(input: Any, num_classes: int = -1) -> Any:
     """Zeros, with a one at each number of `input`: a dimension of `num_classes` more."""
     check(input.dtype is dtypes.int64, lambda: "one_hot is only applicable to index tensor of type LongTensor.")
-    if num_classes == -1:
+    if not undecided(num_classes) and num_classes == -1:
         raise UnsupportedError(
             "one_hot without num_classes asks for the largest number in the tensor, which is not known while tracing: "
             "give "
             "num_classes"
         )
-    check(num_classes > 0 or 0 not in input.shape, lambda: "Can not infer total number of classes from empty tensor.")
-    check(num_classes >= 1, lambda: "num_classes should be positive")
+    if 0 in input.shape:
+        clang.demand(num_classes, ">=", 1, lambda: "Can not infer total number of classes from empty tensor.")
+    clang.demand(num_classes, ">=", 1, lambda: "num_classes should be positive")
     numbers = ltorch.arange(num_classes, device=input.device)
     return (ltorch.unsqueeze(input, -1) == numbers).to(torch.int64)
 

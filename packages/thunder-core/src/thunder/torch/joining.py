@@ -214,10 +214,8 @@ def repeat(input: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
         len(counts) >= input.ndim,
         lambda: "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor",
     )
-    check(
-        all(n >= 0 for n in counts),
-        lambda: f"Trying to create tensor with negative dimension: repeat counts are {counts}",
-    )
+    for n in counts:
+        clang.demand(n, ">=", 0, lambda: f"Trying to create tensor with negative dimension: repeat counts are {counts}")
     return _repeated(input, counts)
 
 
@@ -275,8 +273,8 @@ def repeat_interleave(
     dim = canonicalize_dim(input.ndim, dim)
     if isinstance(repeats, TensorProxy):
         return _interleaved_by_tensor(input, repeats, dim, output_size)
-    repeats = operator.index(number_value(repeats))
-    check(repeats >= 0, lambda: "Repeats must be non-negative")
+    repeats = index(number_value(repeats))
+    clang.demand(repeats, ">=", 0, lambda: "Repeats must be non-negative")
     wide = clang.unsqueeze(input, dim + 1)
     wide = clang.expand(wide, (*wide.shape[: dim + 1], repeats, *wide.shape[dim + 2 :]))
     return own_memory(

@@ -15,7 +15,7 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import converted, index
+from thunder.core.numbers import converted, index, undecided
 from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -53,11 +53,18 @@ def _constant(a: TensorProxy, pad: Sequence[Any], value: Any) -> TensorProxy:
     config = [(0, 0, 0)] * a.ndim
     for d, before, after in _widths(a, pad):
         new = a.shape[d] + before + after
-        if new < 0:
-            raise RuntimeError(
+        for n in (before, after):
+            if undecided(n):
+                clang.demand(n, ">=", 0, lambda: f"the padding {n} of dimension {d} is negative: give a number for it")
+        clang.demand(
+            new,
+            ">=",
+            0,
+            lambda: (
                 f"The input size {a.shape[d]}, plus negative padding {before} and {after} resulted in a negative "
                 f"output size, which is invalid. Check dimension {d} of your input."
-            )
+            ),
+        )
         config[d] = (before, after, 0)
     return prims.pad(a, _value(value, a.dtype), tuple(config))
 

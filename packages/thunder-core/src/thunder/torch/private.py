@@ -256,6 +256,12 @@ def flex_attention() -> tuple[Any, str, Any] | None:
     return module, "flex_attention_hop", mathematics.math_attention
 
 
+def modes_that_replace_indexing() -> list[tuple[Any, str]]:
+    """Where flex attention has its functions of scores and masks call another operation in place of an index."""
+    module, name = sys.modules.get("torch._dynamo._trace_wrapped_higher_order_op"), "TransformGetItemToIndex"
+    return [(module, name)] if hasattr(module, name) else []
+
+
 def mask_detectors() -> list[tuple[Any, str]]:
     """Where torch's transformer modules compare a mask with the causal one, to choose a kernel; none, none do."""
     module = torch.nn.modules.transformer

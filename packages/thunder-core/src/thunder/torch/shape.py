@@ -15,7 +15,7 @@ from thunder import clang
 from thunder.clang.shape import infer_shape, numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import index
+from thunder.core.numbers import index, undecided
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
@@ -267,6 +267,15 @@ def _atleast_samples(make: MakeTensor) -> Any:
 
 
 # -- broadcasting -----------------------------------------------------------------------------------------------------
+def _check_unknown(n: Any, old: Any) -> None:
+    """That a length which only running tells is one that a dimension can be spread to."""
+    clang.demand(n, ">=", 0, lambda: f"The expanded size of the tensor ({n}) must not be negative here")
+    if old is not None and old != 1:
+        clang.demand(
+            n, "==", old, lambda: f"The expanded size of the tensor ({n}) must match the existing size ({old})"
+        )
+
+
 def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
     """`size` with the lengths of `a` for -1; torch's errors where `a` does not expand to it."""
     sizes = [index(n) for n in size]
@@ -280,7 +289,9 @@ def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
     )
     for d, n in enumerate(sizes):
         old = a.shape[d - new] if d >= new else None
-        if n == -1:
+        if undecided(n):
+            _check_unknown(n, old)
+        elif n == -1:
             if old is None:
                 raise RuntimeError(
                     f"The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {d}"

@@ -11,6 +11,7 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.binder import Binder
+from thunder.core.numbers import index
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.prims.sorting import distinct_values
 from thunder.core.proxies import TensorProxy, number_value
@@ -80,7 +81,10 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.topk, tags=_SHAPE)
 def topk(input: TensorProxy, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The `k` largest (or smallest) elements along `dim`, and their positions."""
-    k = operator.index(number_value(k))
+    k = index(number_value(k))
+    clang.demand(k, ">=", 0, lambda: f"selected index k out of range: k is {k}")
+    length = input.shape[canonicalize_dim(input.ndim, dim)] if input.ndim else 1
+    clang.demand(k, "<=", length, lambda: f"selected index k out of range: k is {k}, there are {length} elements")
     return torch.return_types.topk(prims.topk(input, k, dim, bool(largest), bool(sorted)))
 
 

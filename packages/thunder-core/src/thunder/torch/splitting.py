@@ -420,7 +420,7 @@ def narrow(input: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy
     check(input.ndim > 0, lambda: "narrow() cannot be applied to a 0-dim tensor.")
     dim = canonicalize_dim(input.ndim, dim)
     length = index_of(number_value(length))
-    check(length >= 0, lambda: "narrow(): length must be non-negative.")
+    clang.demand(length, ">=", 0, lambda: "narrow(): length must be non-negative.")
     if isinstance(start, TensorProxy):
         return prims.take(input, dim, _positions_from(input, dim, start, length))
     start = _narrow_start(input, dim, index_of(number_value(start)), length)

@@ -10,6 +10,7 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.dtypes import BOOL, COMPLEX, int64, is_inexact_dtype
 from thunder.core.errors import check
+from thunder.core.numbers import undecided
 from thunder.core.prims.autodiff import zero_vjp, zeros_of
 from thunder.core.prims.base import prim
 from thunder.core.prims.elementwise_base import (
@@ -154,6 +155,8 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 def pow_by_base(g: Any, a: Any, b: Any) -> Any:
     """The gradient of a ** b with respect to `a`; the operands may be of other types and shapes than the result."""
+    if undecided(b):
+        b = zeros_of(a) + b
     if not isinstance(b, TensorProxy):
         if b == 0:
             return zeros_of(a)

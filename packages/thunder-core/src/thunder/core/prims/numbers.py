@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from thunder.core.dtypes import is_boolean_dtype, is_inexact_dtype
+from thunder.core.dtypes import is_boolean_dtype, is_complex_dtype, is_inexact_dtype
 from thunder.core.prims.base import prim
 from thunder.core.printer import PrintContext, printable
 from thunder.core.proxies import NumberProxy, TensorProxy
@@ -45,7 +45,8 @@ def item(x: TensorProxy, /) -> NumberProxy:
     symbols = symbols_of(state.trace)
     if is_boolean_dtype(x.dtype):
         return symbols.unbacked(bool, low=0, high=1).proxy  # type: ignore[no-any-return]
-    return symbols.unbacked(float if is_inexact_dtype(x.dtype) else int).proxy  # type: ignore[no-any-return]
+    kind = complex if is_complex_dtype(x.dtype) else float if is_inexact_dtype(x.dtype) else int
+    return symbols.unbacked(kind).proxy  # type: ignore[no-any-return]
 
 
 def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:

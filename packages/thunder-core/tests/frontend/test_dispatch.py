@@ -563,3 +563,25 @@ def test_functions_of_lists() -> None:
     for fn in [lambda x: torch._foreach_sin([x, x * 2]), *public]:
         x = torch.ones(3)
         torch.testing.assert_close(list(thunder.jit(fn)(x)), list(fn(x)))
+
+
+def test_new_tells_sizes_from_data() -> None:
+    """`Tensor.new` of a `torch.Size` or of numbers is a size, of a list or tuple data."""
+    x = torch.ones(3, 4, dtype=torch.float64)
+    for fn in (
+        lambda x: x.new(x.shape).zero_(),
+        lambda x: x.new(2, 3).fill_(1),
+        lambda x: x.new(),
+        lambda x: x.new([2, 3]),
+    ):
+        out, wanted = thunder.jit(fn)(x), fn(x)
+        assert out.dtype is wanted.dtype
+        torch.testing.assert_close(out, wanted)
+
+
+def test_shapes_that_are_returned_are_torchs() -> None:
+    jf = thunder.jit(lambda x: (x.shape, [x.size()], x.sum(0).shape))
+    for _ in range(2):
+        out = jf(torch.ones(2, 3))
+        assert out == (torch.Size([2, 3]), [torch.Size([2, 3])], torch.Size([3]))
+        assert {type(s) for s in (out[0], out[1][0], out[2])} == {torch.Size}

@@ -65,6 +65,10 @@ def test_views(program: Any, strided: bool) -> None:
 
 
 STRIDES: list[Any] = [
+    lambda x: x.to(memory_format=torch.channels_last),
+    lambda x: F.conv2d(x.to(memory_format=torch.channels_last), torch.ones(6, 3, 1, 1)).relu(),
+    lambda x: x.double(memory_format=torch.channels_last),
+    lambda x: torch.zeros_like(x, memory_format=torch.channels_last),
     lambda x: F.conv2d(x, torch.ones(6, 3, 1, 1)),
     lambda x: F.conv_transpose2d(x, torch.ones(3, 6, 2, 2)),
     lambda x: F.batch_norm(x, torch.ones(3), torch.ones(3)),

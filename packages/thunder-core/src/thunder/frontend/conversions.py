@@ -21,7 +21,7 @@ from thunder.core.state import state
 from thunder.core.symbolic_functions import FUNCTIONS, made_complex
 from thunder.frontend.packing import known_number
 from thunder.frontend.tracer import Tracer
-from thunder.frontend.unknown import asks_for_value
+from thunder.frontend.unknown import asks_for_value, holds_where_it_runs
 
 __all__ = [
     "CONVERSIONS",
@@ -43,6 +43,8 @@ def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
     number = known_number(tracer, x)
     if number is not None and what == "int()":
         return int(number)
+    if what == "a branch on it" and holds_where_it_runs(tracer, x):
+        return True
     raise AsksForNumber(*asks_for_value(what).args)
 
 

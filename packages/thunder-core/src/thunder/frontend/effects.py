@@ -244,7 +244,7 @@ class Epilogue:
         if isinstance(x, SymbolicNumber) or kinds.is_tensor(x):
             return self._tensor(x)
         kind = kinds.kind_of(x)
-        if type(x) is torch.Size and any(isinstance(n, SymbolicNumber) for n in x):
+        if type(x) is torch.Size:  # which a trace would write as a tuple
             return self._make(x, "new_tuple", [self.expression(n) for n in x])
         if kind in ("plain", "identity"):
             return specialized(x)  # a slice may have symbolic bounds

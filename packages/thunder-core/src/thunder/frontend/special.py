@@ -342,6 +342,16 @@ def _tensor(
     return out
 
 
+@_special(torch.Tensor.new)
+@_in_torch
+def _new(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """A `torch.Size` and numbers say how large it is, a tuple or list what is in it."""
+    sizes = args[0] if len(args) == 1 and type(args[0]) is torch.Size else args
+    if kwargs or not all(isinstance(n, int) for n in sizes):
+        return NotImplemented
+    return x.new_empty(tuple(sizes) or 0)
+
+
 def _has_unknown(x: Any) -> bool:
     return any(map(_has_unknown, x)) if isinstance(x, (tuple, list)) else undecided(x)
 

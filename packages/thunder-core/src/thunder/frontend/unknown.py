@@ -11,6 +11,8 @@ true elements.
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,13 +28,14 @@ from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.frontend import aliasing
 from thunder.frontend.opaque_symbols import RESULTS, opaque_symbol
-from thunder.frontend.tracer import Tracer, needs_grad
+from thunder.frontend.tracer import Tracer, needs_grad, user_line
 from thunder.transforms.dce import has_effect
 
 __all__ = ["HANDLERS", "asks_for_value", "number_checks", "positions", "run", "unknown_size"]
 
 # Functions of torch, and what they give in a traced program; NotImplemented where torch's own answer is known.
 HANDLERS: dict[Any, Callable[..., Any]] = {}
+_THUNDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # So many numbers are read off one tensor.
 MAX_NUMBERS = 1024
 
@@ -147,6 +150,33 @@ def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, messa
         if told.relation != "!=" and all(issubclass(x.__class__, int) for x in (told.left, told.right)):
             truth.symbols.assume(told.left, told.relation, told.right)
     return None
+
+
+# Where torch checks values that programs give it, and raises an error where they are wrong.
+_CHECKS = {
+    ("distribution.py", "__init__"), ("distribution.py", "_validate_sample"), ("uniform.py", "__init__"),
+    ("geometric.py", "__init__"),
+}  # fmt: skip
+_DISTRIBUTIONS = os.path.join(os.path.dirname(torch.__file__), "distributions")
+_CONSTRAINTS = os.path.join(_DISTRIBUTIONS, "constraints.py")
+
+
+def holds_where_it_runs(tracer: Tracer, condition: Any) -> bool:
+    """Whether a branch is a check of a distribution's (`validate_args`): then it is one of the program's, as in eager."""
+    frame: Any = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_THUNDER):
+        frame = frame.f_back
+    while frame.f_code.co_filename == _CONSTRAINTS:  # of which one asks the other
+        frame = frame.f_back
+    folder, file = os.path.split(frame.f_code.co_filename)
+    if folder != _DISTRIBUTIONS or (file, frame.f_code.co_name) not in _CHECKS:
+        return False
+    held = (condition if condition.dtype is torch.bool else condition != 0).item()
+    name = type(frame.f_locals.get("self")).__name__
+    with tracer.recording():
+        text = f"Expected values of the distribution {name} to satisfy its constraints, at {user_line()}"
+        prims.check_number(held, "==", True, text, "ValueError")
+    return True
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ _CASTS = {
 
 
 def _declare_cast(name: str, dtype: dtypes.dtype) -> Symbol:
-    def cast(input: TensorProxy, memory_format: Any = torch.preserve_format) -> TensorProxy:
+    def cast(input: TensorProxy, *, memory_format: Any = torch.preserve_format) -> TensorProxy:
         return _laid_out(clang.maybe_convert_to_dtype(input, dtype), memory_format)
 
     cast.__name__ = cast.__qualname__ = name
@@ -171,6 +171,7 @@ def _cast_samples(make: MakeTensor) -> Any:
     for shape in ((4, 3), (), (0, 2)):
         yield SampleInput(make(shape, low=0, high=9))
     yield SampleInput(make((5, 3), low=0, high=9).mT)
+    yield SampleInput(make((2, 3, 4, 5), low=0, high=9), memory_format=torch.channels_last)
 
 
 for _name, _dtype in _CASTS.items():

@@ -60,11 +60,11 @@ def number(x: Any, /) -> NumberProxy:
 
 
 def _print_check(bsym: BoundSymbol, context: PrintContext) -> list[str]:
-    left, relation, right, message = bsym.args
+    left, relation, right, message, kind = (*bsym.args, "RuntimeError")[:5]
     condition = f"{printable(left, context)} {relation} {printable(right, context)}"
-    return [f"if not {condition}: raise RuntimeError({message!r})"]
+    return [f"if not {condition}: raise {kind}({message!r})"]
 
 
 @prim(tags=_NUMBERS, printer=_print_check)
-def check_number(left: Any, relation: str, right: Any, message: str, /) -> None:
+def check_number(left: Any, relation: str, right: Any, message: str, kind: str = "RuntimeError", /) -> None:
     """An error where two numbers do not compare like that: what the program has been told of them."""

@@ -442,3 +442,54 @@ def test_views_of_views_of_symbolic_sizes() -> None:
         x = torch.arange(8.0 * n).view(2, n, 4)
         torch.testing.assert_close(jitted(x), f(x))
     assert thunder.cache_misses(jitted) == 1, thunder.explain(jitted)
+
+
+# -- windows that overlap ---------------------------------------------------------------------------------------------
+def _one_window(y):
+    y.unfold(0, 3, 1)[1].mul_(2)
+
+
+def _first_of_each(y):
+    y.unfold(dimension=0, size=3, step=1)[:, 0].mul_(y[:4] + 1)
+
+
+def _ends_of_some(y):
+    y.unfold(0, 3, 1)[1:3, 2].copy_(torch.zeros(2))
+
+
+def _a_row(y):
+    y.as_strided((3, 3), (1, 1))[1].add_(1)
+
+
+def _columns_of_windows(y):
+    y.view(2, 3).unfold(1, 2, 1)[:, :, 0].transpose(0, 1).mul_(2)
+
+
+@pytest.mark.parametrize("write", [_one_window, _first_of_each, _ends_of_some, _a_row, _columns_of_windows])
+def test_a_write_to_elements_of_windows_that_overlap(write):
+    """What is written to is in different places, though the windows on the way to it are not."""
+
+    def f(x):
+        y = x * 1
+        other = y[2:]
+        write(y)
+        return y, other * 2
+
+    jf = thunder.jit(f)
+    for _ in range(2):
+        x = torch.randn(6, dtype=torch.float64, requires_grad=True)
+        out, wanted = jf(x), f(x)
+        torch.testing.assert_close(out, wanted)
+        torch.testing.assert_close(*[torch.autograd.grad((a.sin().sum() + b.sum()), x) for a, b in (out, wanted)])
+    assert thunder.cache_misses(jf) == 1
+
+
+@pytest.mark.parametrize("write", [lambda y: y.unfold(0, 3, 1).mul_(2), lambda y: y.as_strided((3, 2), (1, 1)).mul_(2)])
+def test_a_write_to_one_place_twice_is_refused(write):
+    def f(x):
+        y = x * 1
+        write(y)
+        return y
+
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        thunder.jit(f)(torch.ones(6))

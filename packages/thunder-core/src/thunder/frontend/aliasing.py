@@ -7,15 +7,21 @@ next read. A write through a view puts the view's new elements back into the bas
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from thunder.clang import expand, maybe_convert_to_dtype
 from thunder.core import prims
+from thunder.core.errors import TracingError
+from thunder.core.numbers import specialized
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import proxies_in
 from thunder.frontend.handle import Handle, View
-from thunder.frontend.layout import is_view
+from thunder.frontend.layout import function_of, is_view
+from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["read", "write"]
 
@@ -85,8 +91,12 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
         bases = [storage.value]
         for view in handle._views[:-1]:
             bases.append(view.apply(bases[-1]))
-        value = new
-        for view, base in zip(reversed(handle._views), reversed(bases)):
+        value, views = new, list(zip(handle._views, bases))
+        first = next((i for i, view in enumerate(handle._views) if _overlaps(view)), None)
+        if first is not None:
+            value = _put_at_positions(bases[first], handle._views[first:], new)
+            views = views[:first]
+        for view, base in reversed(views):
             value = view.put_back(base, value)
         storage.value = value
     storage.written = True
@@ -101,6 +111,49 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
             return  # seen anew from there when it is next read
     handle._value = new
     handle._version_seen = storage.version
+
+
+def _overlaps(view: View) -> bool:
+    """Whether elements of what a view gives may be in the same place: then what it gives cannot be put back whole."""
+    if view.sym.name == "unfold":
+        _, size, step = view.args
+        return bool(step < size)
+    if view.sym.name != "as_strided":
+        return False
+    size, stride = view.args[:2]
+    reach = 0
+    for n, s in sorted([(n, s) for n, s in zip(size, stride) if n > 1], key=lambda pair: int(pair[1])):
+        if s <= reach:
+            return True
+        reach += (n - 1) * s
+    return False
+
+
+def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy) -> TensorProxy:
+    """`base` with the elements that `views` of it lead to replaced by `new`."""
+    import thunder.torch as ltorch
+
+    shape = specialized(base.shape)
+    found = torch.arange(math.prod(shape)).reshape(shape)
+    with torch.no_grad(), DisableTorchFunction():
+        for view in views:
+            if any(isinstance(p, TensorProxy) for p in proxies_in((view.args, view.kwargs))):
+                raise TracingError(
+                    "an in-place write through windows that overlap, at positions that a tensor tells, is not "
+                    "supported: use the out-of-place form"
+                )
+            found = function_of(view)(found, *specialized(view.args), **specialized(view.kwargs))
+            found = found if view.part is None else found[view.part]
+    if found.unique().numel() < found.numel():
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+    where = ltorch.reshape(ltorch.arange(math.prod(shape), device=base.device), shape)
+    for view in views:
+        where = view.apply(where)
+    flat = [ltorch.reshape(x, (math.prod(x.shape),)) for x in (base, where, new)]
+    return ltorch.reshape(prims.index_put(flat[0], (flat[1],), flat[2]), shape)  # type: ignore[no-any-return]
 
 
 def _hidden_from_autograd(handle: Handle) -> bool:

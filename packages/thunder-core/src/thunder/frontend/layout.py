@@ -30,7 +30,7 @@ _DENSE = frozenset(
     f"torch.{name}" for name in ("linear", "mm", "bmm", "addmm", "baddbmm", "layer_norm", "embedding", "contiguous")
 )
 
-__all__ = ["check_view", "is_view", "meta_of", "meta_tensor"]
+__all__ = ["check_view", "function_of", "is_view", "meta_of", "meta_tensor"]
 
 
 class _UnknownSizes(Exception):
@@ -219,11 +219,11 @@ def _apply(handle: Handle, view: View, value: torch.Tensor) -> torch.Tensor:
         return _on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
 
     with torch.no_grad(), DisableTorchFunction():
-        out = _function_of(view)(value, *on_meta(view.args), **on_meta(view.kwargs))
+        out = function_of(view)(value, *on_meta(view.args), **on_meta(view.kwargs))
     return out if view.part is None else out[view.part]  # type: ignore[no-any-return]
 
 
-def _function_of(view: View) -> Any:
+def function_of(view: View) -> Any:
     """The function of torch that takes a step; of a property (`x.T`) what reads it."""
     found = view.sym.reference or view.sym.fn or getattr(torch.Tensor, view.sym.name)
     return found if callable(found) else found.__get__

@@ -162,7 +162,7 @@ _CONSTRAINTS = os.path.join(_DISTRIBUTIONS, "constraints.py")
 
 
 def holds_where_it_runs(tracer: Tracer, condition: Any) -> bool:
-    """Whether a branch is a check of a distribution's (`validate_args`): then it is one of the program's, as in eager."""
+    """Whether a branch is a check of a distribution's (`validate_args`): then it is made when the program runs."""
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_THUNDER):
         frame = frame.f_back

@@ -47,13 +47,13 @@ def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
     """So many seeds of the generator of a device, which is moved past what they make.
 
     They are places in the stream that torch's own draws are taken of, so that nothing is drawn twice. nvFuser reads 32
-    bits of a place; what is above them makes another seed.
+    bits of a place, with a sign; what is above makes another seed.
     """
     generator = generator_of(to_torch_device(device))
     seed, offset = generator.initial_seed(), generator.get_offset()
     generator.set_offset(offset + WORDS * n)
     places = range(offset // WORDS, offset // WORDS + n)
-    return torch.tensor([[_signed(seed + (place >> 32)), place & 0xFFFFFFFF] for place in places]).unbind()
+    return torch.tensor([[_signed(seed + (place >> 31)), place & 0x7FFFFFFF] for place in places]).unbind()
 
 
 def _signed(seed: int) -> int:

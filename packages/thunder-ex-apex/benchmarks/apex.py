@@ -10,7 +10,6 @@ alternating repetitions, each of which runs every contender. `thunder, torch` is
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
+from thunder.tests.measuring import in_turns, table
 
 LOSSES = (
     (2048, 50257, torch.float32), (8192, 32000, torch.float32), (512, 50257, torch.float32),
@@ -30,32 +30,9 @@ NORMS = (
 )  # fmt: skip
 
 
-def timed(fn: Callable[[], Any], calls: int = 10) -> float:
-    """Milliseconds a call, by events."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(calls):
-        fn()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / calls
-
-
 def step(f: Callable[..., Any], inputs: tuple[Any, ...], leaves: tuple[Any, ...], g: Any) -> Callable[[], Any]:
     """One forward and backward."""
     return lambda: torch.autograd.grad(f(*inputs), leaves, g)
-
-
-def medians(contenders: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
-    """The median time of each."""
-    for fn in contenders.values():
-        for _ in range(3):
-            fn()
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repetitions):
-        for name, fn in contenders.items():
-            found[name].append(timed(fn))
-    return {name: statistics.median(times) for name, times in found.items()}
 
 
 def contenders(f: Callable[..., Any], named: str, inputs: Any, leaves: Any, g: Any) -> dict[str, Callable[[], Any]]:
@@ -78,7 +55,7 @@ def losses(repetitions: int) -> list[tuple[str, dict[str, float]]]:
         x = torch.randn(n, classes, device="cuda", dtype=dtype, requires_grad=True)
         t = torch.randint(0, classes, (n,), device="cuda")
         g = torch.ones((), device="cuda", dtype=dtype)
-        found = medians(contenders(F.cross_entropy, "apex", (x, t), (x,), g), repetitions)
+        found = in_turns(contenders(F.cross_entropy, "apex", (x, t), (x,), g), repetitions)
         rows.append((f"cross-entropy {n}x{classes} {str(dtype)[6:]}", found))
         del x
     return rows
@@ -92,9 +69,9 @@ def norms(repetitions: int) -> list[tuple[str, dict[str, float]]]:
         w, b = (torch.randn(width, device="cuda", dtype=dtype, requires_grad=True) for _ in range(2))
         g = torch.randn_like(x)
         layer = contenders(lambda x, w, b: F.layer_norm(x, (width,), w, b), "apex_norm", (x, w, b), (x, w, b), g)
-        rows.append((f"layer norm {n}x{width} {str(dtype)[6:]}", medians(layer, repetitions)))
+        rows.append((f"layer norm {n}x{width} {str(dtype)[6:]}", in_turns(layer, repetitions)))
         rms = contenders(lambda x, w: F.rms_norm(x, (width,), w), "apex_norm", (x, w), (x, w), g)
-        rows.append((f"RMS norm {n}x{width} {str(dtype)[6:]}", medians(rms, repetitions)))
+        rows.append((f"RMS norm {n}x{width} {str(dtype)[6:]}", in_turns(rms, repetitions)))
     return rows
 
 
@@ -106,12 +83,11 @@ def main() -> None:
     options = parser.parse_args()
     rows = losses(options.repetitions) + norms(options.repetitions)
     names = list(rows[0][1])
-    lines = [f"| ms, forward and backward | {' | '.join(names)} | apex / best |", f"|---|{'---|' * (len(names) + 1)}"]
+    cells = []
     for name, found in rows:
         best = min(time for other, time in found.items() if other != "apex")
-        times = " | ".join(f"{found[other]:.3f}" for other in names)
-        lines.append(f"| {name} | {times} | {found['apex'] / best:.2f} |")
-    text = "\n".join(lines)
+        cells.append([name, *(f"{found[other]:.3f}" for other in names), f"{found['apex'] / best:.2f}"])
+    text = table(["ms, forward and backward", *names, "apex / best"], cells)
     print(text)
     if options.markdown:
         with open(options.markdown, "w", encoding="utf-8") as file:

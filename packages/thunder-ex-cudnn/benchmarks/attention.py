@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import thunder
 from thunder.extend import get_all_executors
+from thunder.tests.measuring import by_kernels, in_turns, on_host, replayed, table
 from thunder_ex_cudnn.attention import run
 
 aten = torch.ops.aten
@@ -32,51 +32,6 @@ aten = torch.ops.aten
 ROWS = ((2, 32, 32, 4096, 64), (2, 32, 32, 4096, 128), (1, 32, 32, 16384, 64), (1, 32, 32, 16384, 128))
 SHARED = ((2, 32, 8, 4096, 128), (1, 32, 8, 16384, 128))
 NORMS = ((16384, 4096), (8192, 8192), (32768, 2048))
-Contenders = dict[str, Callable[[], Any]]
-
-
-def timed(fn: Callable[[], Any], calls: int) -> float:
-    """Milliseconds a call, by events."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(calls):
-        fn()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / calls
-
-
-def kernel_time(fn: Callable[[], Any], calls: int = 20) -> float:
-    """Milliseconds a call that kernels take, by torch's profiler."""
-    from torch.profiler import ProfilerActivity, profile
-
-    for _ in range(3):
-        fn()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        for _ in range(calls):
-            fn()
-        torch.cuda.synchronize()
-    events = [e for e in found.events() if e.device_type.name == "CUDA" and not e.name.startswith("Activity")]
-    return sum(e.device_time for e in events) / calls / 1e3
-
-
-def compare(contenders: Contenders, repetitions: int, calls: int = 10) -> dict[str, float]:
-    """The median time of each, in milliseconds; one that fails is left out, and why is printed."""
-    alive = {}
-    for name, fn in contenders.items():
-        try:
-            for _ in range(3):
-                fn()
-            torch.cuda.synchronize()
-            alive[name] = fn
-        except Exception as error:
-            print(f"{name} fails: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
-    times: dict[str, list[float]] = {name: [] for name in alive}
-    for _ in range(repetitions):
-        for name, fn in alive.items():
-            times[name].append(timed(fn, calls))
-    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def heads(b: int, h: int, t: int, d: int) -> torch.Tensor:
@@ -125,12 +80,6 @@ def of_ours(q: Any, k: Any, v: Any, g: Any) -> tuple[Callable[[], Any], Callable
     return forward, partial(run.attention_backward, g, q, k, v, out, sums, None, "top-left", scale, False)
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> str:
-    """Markdown."""
-    lines = [f"| {' | '.join([title, *columns])} |", f"| {' | '.join(['---'] * (len(columns) + 1))} |"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
 def kernels(repetitions: int) -> str:
     """TFLOP/s forward / backward."""
     names = ["thunder-ex-cudnn", "torch cuDNN", "torch flash", "FlexAttention"]
@@ -147,7 +96,7 @@ def kernels(repetitions: int) -> str:
             except Exception as error:
                 print(f"{name} {b}x{h}/{hk}x{t}x{d}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
         work = 2 * b * h * t * t * d
-        both = [compare({n: fns[i] for n, fns in made.items()}, repetitions) for i in (0, 1)]
+        both = [in_turns({n: fns[i] for n, fns in made.items()}, repetitions) for i in (0, 1)]
         cells = [
             f"{work / both[0][n] / 1e9:.0f} / {2.5 * work / both[1][n] / 1e9:.0f}"
             if n in both[0] and n in both[1]
@@ -156,7 +105,7 @@ def kernels(repetitions: int) -> str:
         ]
         rows.append([f"{b}x{h}{'' if h == hk else f'/{hk}'}x{t}x{d}", *cells])
         print(*rows[-1], flush=True)
-    return table("causal attention, TFLOP/s forward / backward", names, rows)
+    return table(["causal attention, TFLOP/s forward / backward", *names], rows)
 
 
 def host(repetitions: int) -> str:
@@ -185,19 +134,9 @@ def host(repetitions: int) -> str:
     rows = []
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         for name, pair in contenders.items():
-            best = [1e9, 1e9]
-            for _ in range(repetitions):
-                for i, fn in enumerate(pair):
-                    for _ in range(50):
-                        fn()
-                    torch.cuda.synchronize()
-                    begin = time.perf_counter()
-                    for _ in range(300):
-                        fn()
-                    best[i] = min(best[i], (time.perf_counter() - begin) / 300 * 1e6)
-                    torch.cuda.synchronize()
-            rows.append([name, *(f"{x:.1f} µs" for x in best)])
-    return table("host time of a call, 2x8x128x64", ["thunder-ex-cudnn", "torch cuDNN"], rows)
+            best = in_turns({"ours": pair[0], "torch's": pair[1]}, repetitions, on_host, min)
+            rows.append([name, *(f"{x:.1f} µs" for x in best.values())])
+    return table(["host time of a call, 2x8x128x64", "thunder-ex-cudnn", "torch cuDNN"], rows)
 
 
 def small(repetitions: int) -> str:
@@ -218,24 +157,9 @@ def small(repetitions: int) -> str:
             ),
             names[2]: flash,
         }
-        times = compare({n: replayed(fn) for n, fn in made.items()}, repetitions)
+        times = in_turns({n: replayed(fn) for n, fn in made.items()}, repetitions)
         rows.append([f"{b}x{h}/{hk}, {s} of {t}x{d}", *(f"{times[n] * 1e3 / 20:.1f} µs" for n in names)])
-    return table("attention that is not causal, forward", names, rows)
-
-
-def replayed(fn: Callable[[], Any]) -> Callable[[], Any]:
-    """Twenty calls as one CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        fn()
-        fn()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(20):
-            fn()
-    return graph.replay
+    return table(["attention that is not causal, forward", *names], rows)
 
 
 def norms(repetitions: int) -> str:
@@ -261,13 +185,16 @@ def norms(repetitions: int) -> str:
                 out = jitted(*args)
                 backward[name] = lambda out=out: torch.autograd.grad(out, args, g, retain_graph=True)
             times = [
-                {e: statistics.median(kernel_time(fn) for _ in range(repetitions)) for e, fn in fns.items()}
+                {
+                    e: statistics.median(by_kernels(fn, 20).milliseconds for _ in range(repetitions))
+                    for e, fn in fns.items()
+                }
                 for fns in (forward, backward)
             ]
             size = n * c * 2
             cells = [f"{2 * size / times[0][e] / 1e9:.2f} / {3 * size / times[1][e] / 1e9:.2f}" for e in executors]
             rows.append([f"{kind} {n}x{c}", *cells])
-    return table("bfloat16, TB/s forward / backward", list(executors), rows)
+    return table(["bfloat16, TB/s forward / backward", *executors], rows)
 
 
 def main() -> None:

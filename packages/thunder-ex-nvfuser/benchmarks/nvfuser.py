@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.profiler import ProfilerActivity, profile
 
 import thunder
+from thunder.tests.measuring import by_events, by_kernels, in_turns, on_host
 
 
 class Row(NamedTuple):
@@ -45,19 +46,6 @@ ROWS = (
 )
 
 
-def kernels(fn: Callable[[], Any], calls: int = 5) -> tuple[float, float]:
-    """Milliseconds of kernels and the number of kernels, a call."""
-    for _ in range(3):
-        fn()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        for _ in range(calls):
-            fn()
-        torch.cuda.synchronize()
-    events = [e for e in found.events() if e.device_type.name == "CUDA" and not e.name.startswith("Activity")]
-    return sum(e.device_time for e in events) / calls / 1e3, len(events) / calls
-
-
 def contenders(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """The function run by each."""
     out = {"nvfuser": thunder.jit(fn, executors=["nvfuser"]), "eager": fn}
@@ -71,8 +59,8 @@ def contenders(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 def cell(row: Row, fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> str:
     """Forward and backward."""
     g = torch.randn_like(fn(*inputs))
-    forward, first = kernels(lambda: fn(*inputs))
-    whole, all_kernels = kernels(lambda: torch.autograd.grad(fn(*inputs), inputs, g))
+    forward, first = by_kernels(lambda: fn(*inputs))
+    whole, all_kernels = by_kernels(lambda: torch.autograd.grad(fn(*inputs), inputs, g))
     size = inputs[0].numel() * 2e-9
     texts = []
     for time_taken, tensors, n in (
@@ -95,15 +83,8 @@ def host_cost() -> str:
         ("thunder.jit", lambda: f(x, y)),
         ("eager", lambda: (x + y) * x),
     ):
-        best = float("inf")
-        for _ in range(5):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(200):
-                fn()
-            best = min(best, (time.perf_counter() - start) / 200)
-        found[name] = best
-    return ", ".join(f"{name} {seconds * 1e6:.1f} µs" for name, seconds in found.items())
+        found[name] = min(on_host(fn, 200) for _ in range(5))
+    return ", ".join(f"{name} {microseconds:.1f} µs" for name, microseconds in found.items())
 
 
 class Block(nn.Module):
@@ -163,20 +144,11 @@ def model_rows() -> list[str]:
         loss = step().item()
         texts[name] = f"first step {time.perf_counter() - start:.1f} s, loss {loss:.4f}"
         steps[name] = step
-    best = dict.fromkeys(steps, float("inf"))
-    for _ in range(30):  # many short turns: a host with other work slows some of them
-        for name, step in steps.items():
-            step()
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            for _ in range(3):
-                step()
-            end.record()
-            end.synchronize()
-            best[name] = min(best[name], begin.elapsed_time(end) / 3)
+    # many short turns: a host with other work slows some of them
+    best = in_turns(steps, 30, partial(by_events, calls=3), min)
     rows = []
     for name, step in steps.items():
-        busy, count = kernels(step)
+        busy, count = by_kernels(step)
         rows.append(
             f"| nanoGPT step | {name} | {best[name]:.2f} ms ({busy:.2f} in {count:.0f} kernels) | {texts[name]} |"
         )

@@ -20,6 +20,7 @@ import gc
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from torch.nn import functional as F
 from transformer_engine.common import recipe as recipes
 
 import thunder
+from thunder.tests.measuring import by_events, in_turns
 
 RECIPES = {
     "Float8CurrentScaling": recipes.Float8CurrentScaling,
@@ -37,29 +39,6 @@ RECIPES = {
 
 
 LENGTH, BATCH = 512, 8  # of the corpus
-
-
-def timed(fn: Callable[[], Any], calls: int) -> float:
-    """Milliseconds a call, by events."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(calls):
-        fn()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / calls
-
-
-def medians(contenders: dict[str, Callable[[], Any]], repetitions: int = 5, calls: int = 10) -> dict[str, float]:
-    """The median time of each."""
-    for fn in contenders.values():
-        for _ in range(3):
-            fn()
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repetitions):
-        for name, fn in contenders.items():
-            found[name].append(timed(fn, calls))
-    return {name: statistics.median(times) for name, times in found.items()}
 
 
 def table(head: str, found: dict[str, float], base: str) -> list[str]:
@@ -98,7 +77,7 @@ def linear(options: Any) -> list[str]:
         run(x, first=True)
         contenders[f"{name}, te.Linear, weight kept"] = of(lambda x, run=run: run(x, first=False), theirs.weight)
         contenders[f"{name}, thunder, weight kept"] = of(ours, layer.weight)
-    return table(f"linear {n}x{n}x{n}, forward and backward", medians(contenders, repetitions=15), "bf16")
+    return table(f"linear {n}x{n}x{n}, forward and backward", in_turns(contenders, 15), "bf16")
 
 
 def kernels(options: Any) -> list[str]:
@@ -162,7 +141,7 @@ def step(options: Any) -> list[str]:
         run = trained(model, model if how is None else thunder.jit(model, **how), lambda: batch, 1e-5)
         run()
         torch.cuda.reset_peak_memory_stats()
-        found.update(medians({name: run}, repetitions=5, calls=5))
+        found.update(in_turns({name: run}, measure=partial(by_events, calls=5)))
         memory[name] = torch.cuda.max_memory_allocated() / 2**30
         print(name, found[name], memory[name], flush=True)
         del model, run

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +19,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
+from thunder.tests.measuring import by_events, in_turns
 
 LOSS_ROWS = ((2048, 50257, torch.float32), (8192, 128256, torch.bfloat16), (16384, 32000, torch.bfloat16))
 LINEAR_ROWS = ((8192, 2048, 128256, torch.bfloat16),)
@@ -30,19 +29,8 @@ def copy_bandwidth() -> float:
     """Bytes a second of a large copy."""
     x = torch.empty(1 << 29, dtype=torch.float32, device="cuda")
     y = torch.empty_like(x)
-    best = min(timed(lambda: y.copy_(x), 5) for _ in range(5))
+    best = min(by_events(lambda: y.copy_(x), 5) for _ in range(5))
     return 2 * x.numel() * 4 / (best * 1e-3)
-
-
-def timed(fn: Callable[[], Any], calls: int) -> float:
-    """Milliseconds a call, by events."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(calls):
-        fn()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) / calls
 
 
 def step(loss: Callable[..., Any], inputs: tuple[Any, ...], parameters: tuple[Any, ...]) -> Callable[[], Any]:
@@ -69,25 +57,6 @@ def peak(fn: Callable[[], Any], parameters: tuple[Any, ...]) -> float:
     return (torch.cuda.max_memory_allocated() - before - gradients) / 2**30
 
 
-def compare(contenders: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
-    """The median time of each, in milliseconds; one that fails is left out, and why is printed."""
-    alive = {}
-    for name, fn in contenders.items():
-        try:
-            for _ in range(3):
-                fn()
-            torch.cuda.synchronize()
-            alive[name] = fn
-        except Exception as error:
-            print(f"  {name} cannot run: {type(error).__name__}: {str(error).splitlines()[0][:160]}", file=sys.stderr)
-    times: dict[str, list[float]] = {name: [] for name in alive}
-    for _ in range(repetitions):
-        for name, fn in alive.items():
-            fn()
-            times[name].append(timed(fn, 10))
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def liger_loss() -> Callable[..., Any] | None:
     """Liger's kernel, where it is installed. It writes the gradient over its input, which therefore is copied."""
     try:
@@ -106,7 +75,7 @@ def loss_row(tokens: int, classes: int, dtype: torch.dtype, bandwidth: float, re
         "Liger": liger_loss(),
     }  # fmt: skip
     contenders = {name: step(f, (x, t), (x,)) for name, f in losses.items() if f is not None}
-    times = compare(contenders, repetitions)
+    times = in_turns(contenders, repetitions)
     floor = 3 * x.numel() * x.element_size() / bandwidth * 1e3
     name = f"cross-entropy {tokens}x{classes} {str(dtype).rpartition('.')[2]}"
     return [name, f"{floor:.3f}", *(_cell(times, contenders, c, floor, (x,)) for c in losses)]
@@ -127,7 +96,7 @@ def linear_row(
         "thunder": thunder.jit(loss), "eager": loss, "torch.compile": compiled(loss), "Liger": liger_linear(),
     }  # fmt: skip
     contenders = {name: step(f, (x, w, t), (x, w)) for name, f in losses.items() if f is not None}
-    times = compare(contenders, repetitions)
+    times = in_turns(contenders, repetitions)
     floor = products(x.detach(), w.detach(), repetitions)
     name = f"linear + cross-entropy {tokens}x{features}→{classes} {str(dtype).rpartition('.')[2]} (floor: its products)"
     return [name, f"{floor:.3f}", *(_cell(times, contenders, c, floor, (x, w)) for c in losses)]
@@ -142,7 +111,7 @@ def products(x: torch.Tensor, w: torch.Tensor, repetitions: int) -> float:
         torch.mm(a, w)
         torch.mm(a.t(), x)
 
-    return compare({"products": run}, repetitions)["products"]
+    return in_turns({"products": run}, repetitions)["products"]
 
 
 def liger_linear() -> Callable[..., Any] | None:

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import thunder
+from thunder.tests.measuring import by_events, by_kernels
 
 
 class Row(NamedTuple):
@@ -101,21 +102,6 @@ def liger() -> dict[str, Callable[..., Any]]:
     }
 
 
-def gpu_time(fn: Callable[[], Any], calls: int = 5) -> tuple[float, float]:
-    """Milliseconds of kernels and the number of kernels, a call."""
-    from torch.profiler import ProfilerActivity, profile
-
-    for _ in range(3):
-        fn()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        for _ in range(calls):
-            fn()
-        torch.cuda.synchronize()
-    events = [e for e in found.events() if e.device_type.name == "CUDA" and not e.name.startswith("Activity")]
-    return sum(e.device_time for e in events) / calls / 1e3, len(events) / calls
-
-
 def measured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], leaves: tuple[torch.Tensor, ...]) -> Any:
     """Milliseconds and kernels forward, and backward."""
     outputs = fn(*inputs)
@@ -126,8 +112,8 @@ def measured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], leaves: t
         out = fn(*inputs)
         torch.autograd.grad(out if isinstance(out, tuple) else (out,), leaves, gradients)
 
-    forward, first = gpu_time(lambda: fn(*inputs))
-    whole, kernels = gpu_time(both)
+    forward, first = by_kernels(lambda: fn(*inputs))
+    whole, kernels = by_kernels(both)
     return forward, first, whole - forward, kernels - first
 
 
@@ -294,28 +280,17 @@ class Contender:
     def timed(self, steps: int) -> None:
         """Notes the milliseconds of a step, among others."""
         self.step()
-        self.times.append(by_events(lambda: [self.step() for _ in range(steps)]) / steps)
+        self.times.append(by_events(self.step, steps))
         self.model.zero_grad(set_to_none=True)
 
     def cells(self) -> list[str]:
         """Time, kernels and memory of a step; the loss and the first step's time."""
-        gpu, kernels = gpu_time(self.step, 3)
+        gpu, kernels = by_kernels(self.step, 3)
         self.model.zero_grad(set_to_none=True)
         return [
             f"{statistics.median(self.times):.2f} ms ({gpu:.2f} in {kernels:.0f} kernels), {self.memory:.2f} GiB",
             f"{self.first:.1f} s, loss {self.loss:.4f}",
         ]
-
-
-def by_events(fn: Callable[[], Any]) -> float:
-    """Milliseconds of a function, from when the device has done what it was given before."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    fn()
-    end.record()
-    end.synchronize()
-    milliseconds: float = start.elapsed_time(end)
-    return milliseconds
 
 
 def llama_floor(layers: int, width: int, heads: int, groups: int, inner: int, classes: int, b: int, t: int) -> Any:
@@ -372,7 +347,7 @@ def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[
                     c.timed(steps)
             if floor is not None:
                 floor()
-                floors.append(by_events(floor))
+                floors.append(by_events(floor, 1))
         del floor
         ours, theirs = found["thunder"], found["torch.compile"]
         if ours is not None and theirs is not None:

@@ -123,8 +123,9 @@ def _described(context: Context, call: Call) -> Plan:
 def _run(tensors: Any, places: Any, outputs: Any, how: Any, *, backward: bool) -> bool:
     """Computes the outputs; False where cuDNN has no plan."""
     longest, same, window, scale = how
-    if backward:  # with one query for each sequence its gradients would be wrong, without a word: there may be two
-        longest = (max(longest[0], 2), longest[1])
+    # With one query for each sequence its sums of other heads than the first would be missing, without a word, and so
+    # gradients wrong: there may be two.
+    longest = (max(longest[0], 2), longest[1])
     q, k, v, *_ = tensors
     device = q.get_device()
     if device != current_device():

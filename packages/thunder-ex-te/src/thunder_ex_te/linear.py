@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
+
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
 from thunder.core.dtypes import to_torch_dtype
@@ -22,6 +24,7 @@ from thunder.core.trace import Trace
 from thunder.core.transforms import get_grad, put_grads
 from thunder.extend import compilation
 from thunder_ex_te.library import unusable_device
+from thunder_ex_te.operators import multiply, quantize, quantize_scaled
 from thunder_ex_te.recipes import Quantization, Scheme, scheme_of
 from thunder_ex_te.scales import STATE, Slot
 
@@ -49,7 +52,8 @@ def why_not(input: Any, weight: Any, bias: Any) -> str | None:
     reason = unusable_device(input.device)
     if reason is not None:
         return reason
-    if input.dtype not in _TAKEN or weight.dtype is not input.dtype:
+    kinds = input.dtype, weight.dtype
+    if dtypes.to_dtype(kinds[0]) not in _TAKEN or kinds[0] != kinds[1]:
         return f"takes {', '.join(str(d) for d in _TAKEN)}, not {input.dtype}"
     if weight.ndim != 2:
         return "takes a matrix as weight"
@@ -177,6 +181,26 @@ def like(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
     return ltorch.linear(input, weight, bias)
 
 
+def run(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
+    """The same on real tensors, outside of a program; scales that move on are one there."""
+    if why_not(input, weight, bias) is not None:
+        return torch.nn.functional.linear(input, weight, bias)
+    scheme = scheme_of(recipe)
+
+    def fp8(x: Any, how: Quantization) -> tuple[Any, Any, str]:
+        if scheme.delayed is None:
+            data, scale, *_ = quantize(x, how.kind, how.power_2, how.epsilon, columns=False)
+        else:
+            slot = Slot("a call", {}, how.kind, scheme.delayed, None)
+            data, scale, *_ = quantize_scaled(x, how.kind, slot, columns=False, note=False)
+        return data, scale, how.kind
+
+    inside = bias if input.dtype is not torch.float32 else None
+    factors = (*fp8(input, scheme.input), *fp8(weight, scheme.weight))
+    out = multiply(*factors, input.dtype, inside, split=scheme.split[0])
+    return out if inside is bias else out + bias
+
+
 def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
     """Takes linear layers, by thunder's operation and by its primitive, and those that say which recipe is theirs."""
 
@@ -204,7 +228,7 @@ def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
             put_grads((bias,), (ltorch.sum(g, tuple(range(g.ndim - 1))),))
         return out
 
-    own = registry.register_operator("te_linear", executor=executor, like=like)
+    own = registry.register_operator("te_linear", executor=executor, like=like, fn=run)
     implementations: tuple[Callable[..., Any], ...] = (own, ltorch.linear, prims.linear)
     for symbol in implementations:
         registry.register_implementation(

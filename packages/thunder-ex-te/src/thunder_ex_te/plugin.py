@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
@@ -79,5 +80,9 @@ def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
     from thunder_ex_te.samples import TOLERANCES, opinfos
 
     return ConformanceProfile(
-        devices=("cuda",), dtypes=("float32", "float16", "bfloat16"), tolerances=TOLERANCES, opinfos=opinfos
+        devices=("cuda",),
+        dtypes=("float32", "float16", "bfloat16"),
+        tolerances=TOLERANCES,
+        known_failures=Path(__file__).with_name("known_failures.toml"),
+        opinfos=opinfos,
     )

@@ -20,7 +20,7 @@ __all__ = ["TOLERANCES", "opinfos"]
 # Hopper's kernels add up fp8 products in fewer bits than float32 has, and in whole only where `split` says so. Where a
 # value lies between two of fp8's, scales that differ in their last bit decide for different ones.
 TOLERANCES = {
-    "te_matmul:float32": (2e-3, 2e-2),
+    "te_matmul:float32": (2e-3, 6e-2),
     "te_matmul:float16": (4e-3, 2e-2),
     "te_matmul:bfloat16": (1.6e-2, 2e-2),
     "te_linear:float32": (2e-2, 6e-2),

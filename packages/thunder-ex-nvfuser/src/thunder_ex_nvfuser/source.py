@@ -95,7 +95,7 @@ def definition(
 ) -> Definition:
     """The function that describes a region; with `named` values have other names, and there are no comments.
 
-    Where sizes are `fixed`, nvFuser is told that they are: its calls take less of the host's time.
+    Where sizes are `fixed`, nvFuser is told that they are.
     """
     numbers = _Numbers(named or (lambda name: name))
     write = numbers.write

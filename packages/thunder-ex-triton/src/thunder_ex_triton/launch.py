@@ -30,8 +30,10 @@ class Kernel:
     `numbers` are its other arguments, constants among them, in the order of its parameters.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Any], *, checks: bool = False):
         self.jit: Any = triton.jit(function) if inspect.isfunction(function) else function
+        # What it asserts is compiled; Triton's own checks, of all arithmetic, are not.
+        self.options = {"debug": True, "sanitize_overflow": False} if checks else {}
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self._compiled: dict[Any, Any] = {}
@@ -63,13 +65,13 @@ class Kernel:
         warps: int,
     ) -> Any:
         """Launches it on the current device, and gives what Triton compiled for such arguments."""
-        return self.jit[grid](*tensors, *numbers, num_warps=warps)
+        return self.jit[grid](*tensors, *numbers, num_warps=warps, **self.options)
 
     def compile_ahead(
         self, grid: tuple[int, int], dtypes: tuple[torch.dtype, ...], numbers: tuple[Any, ...], warps: int
     ) -> None:
         """Compiles it for tensors of these types at aligned addresses, without running it."""
-        self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps)
+        self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps, **self.options)
 
     def _launch(
         self,

@@ -92,16 +92,11 @@ def test_gradients_are_one_kernel_too(name: str) -> None:
     check(f, *(make(*shape, seed=i) for i, shape in enumerate(shapes)))
 
 
-@pytest.mark.parametrize("name", ["softmax", "layer_norm", "gelu with a bias"])
 @pytest.mark.parametrize("rows", [3, 300])
-def test_rows_in_turn(name: str, rows: int) -> None:
-    """Wide rows are taken in turn by few programs, with those that come next on their way."""
-    width = 8200 if DEVICE == "cuda" or rows == 3 else 64
-    f, shapes = CASES[name]
-    jitted = check(f, *(make(*(rows, width)[2 - len(s[-2:]) :], seed=i) for i, s in enumerate(shapes)), tolerance=1e-4)
-    if width > 64 and name != "gelu with a bias":
-        (fusion,) = [op.sym.fn for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.is_fusion]
-        assert fusion.template == "turns"
+def test_rows_in_turn(rows: int) -> None:
+    """Rows that are summed are taken in turn by few programs, with those that come next on their way."""
+    f, shapes = CASES["gelu with a bias"]
+    check(f, *(make(*(rows, 64)[2 - len(s[-2:]) :], seed=i) for i, s in enumerate(shapes)), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "rotary", "reshaped", "softmax"])
@@ -110,6 +105,54 @@ def test_half_precision(name: str) -> None:
     f, shapes = CASES[name]
     args = [make(*shape, dtype=torch.bfloat16, seed=i) for i, shape in enumerate(shapes)]
     check(f, *args, tolerance=6e-2, backward=None)
+
+
+def looked_up(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Of places and a table."""
+    return lambda t, w: f(F.embedding(t, w), t)
+
+
+TABLES: dict[str, Callable[[Any, Any], Any]] = {
+    "a norm": looked_up(lambda x, t: F.layer_norm(x, x.shape[-1:])),
+    "a sum of rows": looked_up(lambda x, t: (x * 2).sum((0, 1))),
+    "two": lambda t, w: (F.embedding(t, w) + F.embedding(torch.arange(t.shape[1], device=DEVICE), w)).tanh(),
+    "in parts": looked_up(lambda x, t: torch.cat((x * 2, F.pad(x, (0, 0, 1, 0))[:, 1:], x), 1)),
+    "numbers that are computed": lambda t, w: F.embedding((t + 1) % 3 - 1 + t * 0 + 1, w) * 2,
+    "short numbers, transposed": lambda t, w: F.embedding(t.int().T, w).transpose(0, 1) * t[..., None],
+    "a table that is computed": lambda t, w: F.embedding(t, w * 2) + 1,
+    "by index_select": lambda t, w: w.index_select(0, t.flatten()) * 2,
+    "a single one": lambda t, w: w.index_select(0, t[0, 0]).exp(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+@pytest.mark.parametrize("name", TABLES)
+def test_rows_of_tables(name: str, cache: str) -> None:
+    """Are read by the kernel that needs them, by their numbers."""
+    f = TABLES[name]
+    jitted = thunder.jit(f, executors=["triton"], cache=cache)
+    w = make(11, 12)
+    for length in (7, 5):
+        t = torch.randint(0, 11, (3, length), generator=torch.Generator().manual_seed(length)).to(DEVICE)
+        found, expected = jitted(t, w), f(t, w)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+        g = torch.randn_like(expected)
+        torch.testing.assert_close(torch.autograd.grad(found, w, g), torch.autograd.grad(expected, w, g))
+    names = {op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols}
+    assert not names & {"embedding", "index_select"}, names
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="what stops a GPU's program stops all that come after it")
+@pytest.mark.parametrize("number", [11, -1])
+def test_numbers_that_no_row_has(number: int) -> None:
+    """Are an error, and nothing is read; a table's rows that are copied and nothing else are left to torch."""
+    t, w = torch.tensor([3, number, 0]), make(11, 12)
+    with pytest.raises(Exception, match="index out of range"):
+        thunder.jit(lambda t, w: F.embedding(t, w) * 2, executors=["triton"])(t, w)
+    jitted = thunder.jit(F.embedding, executors=["triton"])
+    jitted(t.clamp(0, 10), w)
+    assert not thunder.examine.fusions(jitted)
 
 
 def test_whole_numbers_of_half_precision() -> None:
@@ -131,12 +174,15 @@ LONG: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("width", [5000, 33_001])
 @pytest.mark.parametrize("name", LONG)
-def test_long_rows(name: str) -> None:
+def test_long_rows(name: str, width: int) -> None:
     """Are gone over in pieces."""
-    x, w = make(2, 33_001).detach(), make(33_001).detach()
+    x, w = make(2, width).detach(), make(width).detach()
     jitted = check(LONG[name], x, w, tolerance=1e-4)
-    assert "long" in thunder.examine.fusions(jitted)[0].template
+    (fusion,) = thunder.examine.fusions(jitted)
+    assert fusion.template == "long"
+    assert ("evict_last" in fusion.source) == (fusion.source.count("tl.load(x_ptr") > 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -259,6 +305,23 @@ def test_a_fusion_can_be_read_and_run() -> None:
         inputs = [make(*p.shape).detach() for p in found.inputs]
         for mine, right in zip(program[found.name](*inputs), found.fn(*inputs)):
             torch.testing.assert_close(mine, right, equal_nan=True)
+
+
+def test_a_fusions_names_are_its_own() -> None:
+    """What the program calls like a function that kernels call is called otherwise."""
+
+    def f(_max: Any, row_number: Any) -> Any:
+        return F.softmax(_max, -1) * row_number
+
+    jitted = thunder.jit(f, executors=["triton"])
+    x, y = make(3, 6).detach(), make(3, 6, seed=1).detach()
+    expected = jitted(x, y)
+    (fusion,) = thunder.examine.fusions(jitted)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "fusion.py"
+        path.write_text(fusion.source)
+        (found,) = runpy.run_path(str(path))[fusion.name](_max=x, row_number=y)
+    torch.testing.assert_close(found, expected)
 
 
 def test_layers_expand_what_they_share_for_themselves() -> None:

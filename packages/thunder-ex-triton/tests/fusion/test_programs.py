@@ -66,6 +66,8 @@ TWO: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: small(x + y), "sub": lambda x, y: small(x.float() - y), "mul": lambda x, y: small(x * y),
     "max": torch.maximum, "min": torch.minimum, "lt": torch.lt, "ge": torch.ge, "eq": torch.eq, "or": torch.logical_or,
     "greater": lambda x, y: torch.where(x > y, x, y), "chosen": lambda x, y: torch.where(x != 0, y, x),
+    "rows": lambda x, y: F.embedding(torch.nan_to_num(x).clamp(0, y.shape[0] - 1).long(), y),
+    "taken": lambda x, y: x.index_select(0, y.flatten()[:9].long().clamp(0, x.shape[0] - 1)),
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
 from thunder_ex_triton.fusion.space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
-from thunder_ex_triton.fusion.values import UNIFORM
+from thunder_ex_triton.fusion.values import GATHERS, UNIFORM
 from thunder_ex_triton.machine import unusable_device
 
 __all__ = ["TritonFusion"]
@@ -90,11 +90,29 @@ class TritonFusion(FusionExecutor):
         own = _with_own_expansions(trace, lambda bsym: key(bsym) is not None)
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
-        return fused(own, parts, run, "Fusion by triton")
+        out = fused(own, parts, run, "Fusion by triton")
+        _ASKED.clear()
+        return out
+
+
+_ASKED: dict[int, tuple[BoundSymbol, str | None]] = {}  # by the operation's id; kept, so that no other has it
+_MOST_ASKED = 20_000
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Why a primitive is not written into kernels; of a composite, that its parts have to be asked."""
+    """Why a primitive is not written into kernels; of a composite, that its parts have to be asked.
+
+    It is asked of an operation whenever anything it is a part of is looked at, so answers are remembered.
+    """
+    found = _ASKED.get(id(bsym))
+    if found is None or found[0] is not bsym:
+        if len(_ASKED) >= _MOST_ASKED:
+            _ASKED.clear()
+        found = _ASKED[id(bsym)] = bsym, _found_unfit(bsym)
+    return found[1]
+
+
+def _found_unfit(bsym: BoundSymbol) -> str | None:
     sym = bsym.sym
     results: list[Any] = bsym.flat_outs
     values: list[Any] = [*bsym.flat_args, *results]
@@ -128,7 +146,9 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         return _unfit_reduction(bsym)
     if sym is prims.pad and (any(between != 0 for _, _, between in bsym.args[2]) or isinstance(bsym.args[1], Proxy)):
         return "puts something between elements"
-    if sym in _CONSTANTS or sym in _SHAPES:
+    if sym is prims.take and (not bsym.args[0].ndim or bsym.args[1] % bsym.args[0].ndim):
+        return "takes parts along another dimension than the first"
+    if sym in _CONSTANTS or sym in _SHAPES or sym in GATHERS:
         return None
     return "has no form in Triton's language"
 
@@ -181,8 +201,10 @@ def _primitives(bsym: BoundSymbol) -> list[BoundSymbol]:
 
 
 def _computes(bsym: BoundSymbol) -> bool:
-    """Whether an operation does more than to look at its input otherwise."""
-    return OpTags.VIEW_OP not in bsym.sym.tags and bsym.sym not in _CONSTANTS
+    """Whether an operation does more than to look at its input otherwise, or to copy rows of it."""
+    return OpTags.VIEW_OP not in bsym.sym.tags and any(
+        op.sym not in _CONSTANTS and op.sym not in GATHERS for op in _primitives(bsym)
+    )
 
 
 def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -> Trace:

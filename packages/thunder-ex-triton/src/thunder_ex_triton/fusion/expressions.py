@@ -164,8 +164,9 @@ def _power(bsym: Any, a: str, b: str) -> str | None:
             return f"({' * '.join([a] * int(exponent))})"
         if exponent == 1:
             return a
-        if exponent == 0.5 and not (interpreting() and bsym.output.dtype is dtypes.float16):
-            return f"tl.sqrt({a})"  # torch's CPU kernel for half precision alone takes no root: -inf gives inf
+        if abs(exponent) == 0.5 and not (interpreting() and bsym.output.dtype is dtypes.float16):
+            # Torch takes roots, but for its CPU kernel for half precision: a power of -inf is inf, a root NaN.
+            return f"tl.{'sqrt' if exponent > 0 else 'rsqrt'}({a})"
     return _libdevice("pow")(bsym, a, b) if _is_float(bsym.output.dtype) else None
 
 

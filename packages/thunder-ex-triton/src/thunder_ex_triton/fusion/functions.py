@@ -11,7 +11,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["logistic", "rounded_to_bfloat16", "tanh"]
+from thunder_ex_triton.machine import interpreting
+
+__all__ = ["logistic", "rounded_to_bfloat16", "row_number", "tanh"]
 
 
 @triton.jit
@@ -48,3 +50,20 @@ def tanh(x):
     s = x * x
     near = ((0.019272814 * s - 0.053716268) * s + 0.13332538) * s - 0.33333328
     return tl.where(tl.abs(x) < 0.4, x * (near * s + 1.0), far)  # -0 stays -0
+
+
+if interpreting():
+
+    def row_number(number, rows, exists):
+        """A number of a row, where it exists; one that no row has is an error. (The interpreter asserts nothing.)"""
+        if (exists & ((number < 0) | (number >= rows))).handle.data.any():
+            raise IndexError("index out of range in self")
+        return tl.where(exists, number, 0).to(tl.int64)
+
+else:
+
+    @triton.jit
+    def row_number(number, rows, exists):
+        """A number of a row, where it exists; one that no row has stops the program."""
+        tl.device_assert((exists == 0) | ((number >= 0) & (number < rows)), "index out of range")
+        return tl.where(exists, number, 0).to(tl.int64)

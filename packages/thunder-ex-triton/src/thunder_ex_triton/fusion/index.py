@@ -73,6 +73,24 @@ class Index:
                 out.append(Group(e, (d,)))
         return out
 
+    def split(self, count: int) -> tuple[Index, Index]:
+        """The index of the first `count` dimensions, and that of the others."""
+        first: list[Group] = []
+        last: list[Group] = []
+        for expression, dims in self.groups:
+            here = min(len(dims), count)
+            count -= here
+            ahead, behind = dims[:here], dims[here:]
+            inner = math.prod(behind)
+            if not behind:
+                first.append(Group(expression, dims))
+            elif not ahead:
+                last.append(Group(expression, dims))
+            else:
+                first.append(Group(f"({expression} // {inner})" if expression != "0" else "0", ahead))
+                last.append(Group(f"({expression} % {inner})" if expression != "0" else "0", behind))
+        return Index(first), Index(last)
+
     def reshaped(self, shape: Sequence[int]) -> Index:
         """The index of a tensor of that shape, seen from one of this."""
         wanted = [d for d in shape if d != 1]

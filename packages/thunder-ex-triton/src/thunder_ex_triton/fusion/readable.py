@@ -16,13 +16,15 @@ from thunder.core.dtypes import is_float_dtype, to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.sizes import bytes_of, in_bytes
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion.source import KernelSource, module_text
+from thunder_ex_triton.fusion.source import HELPERS, KernelSource, module_text
 
 __all__ = ["program"]
 
 _PLACES = {"x": "rows", "xm": "in_rows", "r": "columns", "rm": "in_columns"}
 _PLACES_OF_ELEMENTS = {"x": "element", "xm": "in_tensor"}
-_TAKEN = frozenset({"zero", "row", "first", "start", "p", "programs", "XB", "RB", "tl", "triton", "torch", "libdevice"})
+_TAKEN = frozenset(
+    {"zero", "row", "first", "start", "p", "programs", "XB", "RB", "tl", "triton", "torch", "libdevice", *HELPERS}
+)
 _NUMBER = re.compile(r"\b[vc]\d+\b")
 
 
@@ -82,7 +84,8 @@ def _function(
     body += [f"{n} = torch.empty({partial}, dtype=torch.float32, device={device})" for n in scratch]
     for k in launches:
         arguments = ", ".join([*k.source.reads, *k.source.writes, *map(repr, k.numbers)])
-        body.append(f"{k.source.name}[{k.grid}]({arguments}, num_warps={k.warps})")
+        options = "".join(f", {name}={value}" for name, value in k.kernel.options.items())
+        body.append(f"{k.source.name}[{k.grid}]({arguments}, num_warps={k.warps}{options})")
     made = ", ".join(p.name for p, _ in outputs)
     head = f"def {name}({', '.join(p.name for p in inputs)}):"
     return [head, *(f"    {line}" for line in body), f"    return {made}{',' if len(outputs) == 1 else ''}"]

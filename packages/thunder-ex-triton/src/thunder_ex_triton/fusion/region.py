@@ -83,6 +83,7 @@ class FusedRegion:
         elif program.compiled and self._run == self._general:
             usual = [None if s == contiguous(p.shape) else s for p, s in zip(self.inputs, key)]
             self._run = program.warm(usual, self._general)
+            return self._run(*inputs)
         return program(*inputs)
 
     def __repr__(self) -> str:
@@ -198,8 +199,13 @@ class Program:
         """Launches as Triton does, until all is compiled for the addresses that tensors usually have."""
         made = self._launch(*inputs)
         if self.compiled:
-            self.run = self.warm(None, self._launch)
+            self.run = self._second
         return made
+
+    def _second(self, *inputs: torch.Tensor) -> Any:
+        """Writes the function for warm calls, which a program that is called once does without."""
+        self.run = self.warm(None, self._launch)
+        return self.run(*inputs)
 
     def _launch(self, *inputs: torch.Tensor) -> Any:
         """Launches the kernels one after the other, as Triton does."""
@@ -243,7 +249,8 @@ def launches_of(
     for source in sources:
         sums = len(source.writes) - len({*source.writes} & given)
         programs, numbers, warps = tiling(source, space, multiprocessors, partial)
-        out.append(Launch(Kernel(getattr(module, source.name)), source, programs, numbers, warps))
+        kernel = Kernel(getattr(module, source.name), checks=source.checks)
+        out.append(Launch(kernel, source, programs, numbers, warps))
         partial = programs[0] if sums else partial
     return out, partial
 

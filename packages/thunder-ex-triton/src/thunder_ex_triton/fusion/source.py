@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The text of kernels: templates around what `values` writes.
 
-A kernel without reductions goes over elements. One that reduces rows has a program for each row or several, or few
-programs that take rows in turn, or goes over long rows in pieces. One that reduces columns takes many rows one after
-the other, and another adds up what its programs found.
+A kernel without reductions goes over elements. One that reduces rows has a program for each row or several, or goes
+over long rows in pieces. One that reduces columns takes many rows one after the other, and another adds up what its
+programs found.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,15 +19,15 @@ from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.expressions import compute_type
-from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, tanh
+from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
-from thunder_ex_triton.fusion.tiles import turns_pay
+from thunder_ex_triton.fusion.tiles import pieces_pay
 from thunder_ex_triton.fusion.values import Writer, in_pieces, mentions, pointer
 
-__all__ = ["KernelSource", "kernels_of", "module_text"]
+__all__ = ["HELPERS", "KernelSource", "kernels_of", "module_text"]
 
 _IMPORTS = """\
 import triton
@@ -35,9 +36,10 @@ from triton.language.extra import libdevice
 """
 
 # Functions that kernels call, each after those that it calls.
-_HELPERS = {
+HELPERS = {
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
+    "row_number": f"\n{textwrap.dedent(inspect.getsource(getattr(row_number, 'fn', row_number)))}",
     "_larger": """
 @triton.jit
 def _larger(a, b):
@@ -61,7 +63,7 @@ def _min(tile, axis: tl.constexpr):
 }
 
 
-_REDUCING = ("tl.sum(", "_max(", "_min(")
+_IN_PIECES = "for start in range("
 
 
 class KernelSource(NamedTuple):
@@ -71,11 +73,13 @@ class KernelSource(NamedTuple):
     text: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    template: str  # "elements", "rows", "turns", "long", "columns" or "finish"
+    template: str  # "elements", "rows", "long", "columns" or "finish"
     titles: dict[str, str]  # what the trace calls values of the text
     read: int = 0  # the bytes that it reads for an element of its space
     tensors: int = 0  # how many tensors it reads and writes
     operations: int = 0  # how many lines compute something
+    passes: int = 0  # how many times it goes over a long row
+    checks: bool = False  # whether it stops where a number is none that it may be
     sizes: tuple[int, ...] = ()  # the unknown sizes that are parameters after the tensors, by their index
 
 
@@ -83,7 +87,7 @@ def module_text(kernels: Sequence[str]) -> str:
     """These kernels as a module: with what they import and call."""
     needed: dict[str, str] = {}
     text = "\n".join(kernels)
-    for name, helper in reversed(_HELPERS.items()):
+    for name, helper in reversed(HELPERS.items()):
         if mentions(text, name):
             needed[name] = helper
             text += helper
@@ -112,6 +116,8 @@ def kernels_of(
     writer = Writer(operations, strides, space)
     stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
     if not space.by_column:
+        if not isinstance(space.columns, Size) and pieces_pay(space.columns, len(writer.tiles), writer.lines):
+            return [_long(operations, strides, outputs, space, integer)]
         return [_rows(writer, [p.name for p in outputs], stores, integer)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
     partial = [f"{op.output.name}_part" for op in sums]
@@ -135,14 +141,8 @@ def kernels_of(
 
 
 def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[str], integer: str) -> KernelSource:
-    """A program for each row, or few programs that take rows in turn."""
+    """A program for each row or several."""
     space = writer.space
-    reductions = sum(text.startswith(_REDUCING) for _, _, text in (line.partition(" = ") for line in writer.lines))
-    if not isinstance(space.columns, Size) and turns_pay(space.columns, reductions, len(writer.tiles)):
-        turns = _in_turn(space, integer, [*writer.lines, *stores])
-        body = ["first = tl.program_id(0)", *_columns(space, whole=True), *writer.before, *turns]
-        parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
-        return _kernel("turns", writer, writer.reads, writes, parameters, body)
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     body = [*head, *_columns(space, whole=True), *writer.before, *writer.lines, *stores]
     return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
@@ -189,8 +189,22 @@ def _long(
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     last = in_pieces([*writer.lines, *whole], space) if whole else []
-    body = [*head, *writer.before, *writer.rows, *single, *last]
+    body = _held([*head, *writer.before, *writer.rows, *single, *last])
     return _kernel("long", writer, writer.reads, [p.name for p in outputs], "XB: tl.constexpr, RB: tl.constexpr", body)
+
+
+def _held(lines: Sequence[str]) -> list[str]:
+    """Lines whose loads say that a row stays in the cache as long as it is gone over again, and need not afterwards."""
+    loads = [re.search(r"tl\.load\((\w+) .*mask=xm & rm\b", line) for line in lines]
+    last = {found[1]: i for i, found in enumerate(loads) if found}
+    again = {found[1] for i, found in enumerate(loads) if found and last[found[1]] != i}
+    out = []
+    for i, (line, found) in enumerate(zip(lines, loads)):
+        if found and found[1] in again:
+            policy = "evict_first" if last[found[1]] == i else "evict_last"
+            line = line.replace("other=0)", f'other=0, eviction_policy="{policy}")', 1)
+        out.append(line)
+    return out
 
 
 def _columns(space: Space, *, whole: bool) -> list[str]:
@@ -278,4 +292,5 @@ def _kernel(
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
         tensors=len(reads) + len(writes), operations=len(body), sizes=sizes,
+        passes=text.count(_IN_PIECES), checks="row_number(" in text,
     )  # fmt: skip

@@ -3,18 +3,18 @@
 
 Memory is what bounds these kernels, and it is busy as long as enough is on its way. A kernel that goes over rows one
 after the other has those that come next copied into shared memory while it computes (`stages`); one with a program for
-each row relies on other programs being at another point. The first is faster the more a program has to wait for between
-reading a row and writing it.
+each row relies on other programs being at another point, and the less each of them holds, the more there are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from thunder_ex_triton.fusion.space import Space
 from thunder_ex_triton.launch import blocks, power_of_two
 
-__all__ = ["Tiling", "tiling", "turns_pay"]
+__all__ = ["Tiling", "pieces_pay", "tiling"]
 
 # What a multiprocessor has of shared memory for rows to come; some is left for reductions.
 _SHARED = 200 * 1024
@@ -47,14 +47,22 @@ class Kernel(Protocol):
         ...
 
     @property
+    def passes(self) -> int:
+        """How many times it goes over a long row."""
+        ...
+
+    @property
     def operations(self) -> int:
         """How many lines it has."""
         ...
 
 
-def turns_pay(columns: int, reductions: int, tiles_read: int) -> bool:
-    """Whether programs should take rows in turn: where a row is large and is waited for more than once."""
-    return tiles_read == 1 and reductions > 1 and power_of_two(columns) >= 8192
+def pieces_pay(columns: int, tiles_read: int, lines: Sequence[str]) -> bool:
+    """Whether a row is read again for each reduction, from the cache: it leaves registers to more programs at a time.
+
+    What is computed of it is computed again too, and should be little.
+    """
+    return tiles_read == 1 and columns > 4096 and len(lines) <= 40 and not any("uniform(" in line for line in lines)
 
 
 def tiling(source: Kernel, space: Space, multiprocessors: int, partial: int) -> Tiling:
@@ -63,18 +71,21 @@ def tiling(source: Kernel, space: Space, multiprocessors: int, partial: int) -> 
     rows, columns = space.rows, space.columns
     wide = power_of_two(columns)
     if template == "elements":
-        block = 512 if source.operations > 250 else 2048 if source.tensors <= 3 and source.operations < 100 else 1024
+        block = (
+            512
+            if source.operations > 250 or source.tensors > 5
+            else 2048
+            if source.tensors <= 3 and source.operations < 100
+            else 1024
+        )
         block = min(block, power_of_two(rows))
         return Tiling((blocks(rows, block), 1), (block,), 4)
     if template == "rows":
         tall = max(1, min(2048 // wide, power_of_two(rows)))
         return Tiling((blocks(rows, tall), 1), (tall, wide), _warps(tall * wide))
     if template == "long":  # few at a time, so that a row is still in the cache when it is gone over again
-        return Tiling((rows, 1), (1, 4096), 16)
-    if template == "turns":
-        each = max(1, min(32768 // wide, 4))
-        stages = _stages(wide * read * each, 4 if each == 1 else 3)
-        return Tiling((min(rows, multiprocessors * each), 1), (1, wide, stages), 32 if wide > 16384 else 16)
+        piece, warps = _piece(columns, source.passes)
+        return Tiling((rows, 1), (1, piece), warps)
     if template == "finish":
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
         tall = min(power_of_two(partial), 128, 2048 // wide)
@@ -89,6 +100,14 @@ def tiling(source: Kernel, space: Space, multiprocessors: int, partial: int) -> 
     tall = max(1, min(2048 // wide, power_of_two(rows)))
     programs = min(blocks(rows, tall), max(1, multiprocessors * 4 // across))
     return Tiling((programs, across), (tall, wide, 3), 4)
+
+
+def _piece(columns: int, passes: int) -> tuple[int, int]:
+    """How much of a long row is taken at a time, and by how many warps."""
+    if columns <= 16384 or columns % 16:
+        return 4096, 8 if columns <= 8192 and passes > 2 else 16
+    whole = columns % 16384 == 0 or columns > 65536
+    return 16384 if whole else 8192, 32 if columns > 32768 else 16
 
 
 def _tile_of_rows(wide: int) -> tuple[int, int, int]:

@@ -30,9 +30,10 @@ from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
 from thunder_ex_triton.machine import interpreting
 
-__all__ = ["UNIFORM", "Writer", "in_pieces", "mentions", "pointer"]
+__all__ = ["GATHERS", "UNIFORM", "Writer", "in_pieces", "mentions", "pointer"]
 
 UNIFORM = "triton.triton_uniform"  # the id of the operator that draws
+GATHERS = {prims.embedding, prims.take}  # rows of tables by their numbers
 
 
 class Writer:
@@ -163,7 +164,19 @@ class Writer:
             return self.cat(args[0], args[1], index, guard)
         if sym is prims.pad:
             return self.pad(args[0], args[1], args[2], index, guard)
+        if sym in GATHERS:
+            return self.gathered(args, args[1].ndim if sym is prims.embedding else 1, index, guard)
         raise Unfit(f"does not write {sym.name}")
+
+    def gathered(self, args: Sequence[Any], leading: int, index: Index, guard: str) -> str:
+        """An element of a table's row, by the row's number. A number that no row has stops the program."""
+        table, numbers = (a for a in args if isinstance(a, TensorProxy))
+        first, rest = index.split(leading)
+        number = self.value(numbers, first.reshaped(numbers.shape), guard)
+        masks = [f"{v}m" for v in ("x", "r") if v in self.depends.get(number, ())]
+        exists = " & ".join([*masks, *([guard] if guard else [])]) or f"{number} == {number}"
+        row = self.named(f"row_number({number}, {table.shape[0]}, {exists})")
+        return self.value(table, Index([Group(row, (table.shape[0],)), *rest.groups]), guard)
 
     def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
         """Each part where it is."""

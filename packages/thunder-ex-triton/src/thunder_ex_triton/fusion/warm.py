@@ -74,9 +74,11 @@ def warm_call(
         f"        return ({''.join(f'{x}, ' for x in results)})",
         f"return otherwise({', '.join(inputs)})",
     ]
-    text = "\n".join([f"def {name}({', '.join(inputs)}):", *(f"    {line}" for line in body), ""])
+    # Regions that are alike have one text, which is compiled once.
+    text = "\n".join([f"def call({', '.join(inputs)}):", *(f"    {line}" for line in body), ""])
     exec(_code(text), names)
-    function: Callable[..., Any] = names[name]
+    function: Callable[..., Any] = names["call"]
+    function.__name__ = function.__qualname__ = name
     return function
 
 

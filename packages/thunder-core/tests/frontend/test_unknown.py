@@ -275,3 +275,19 @@ def test_parts_of_sizes_that_are_read() -> None:
 def test_positions_of_scalars_and_of_nothing(x: torch.Tensor) -> None:
     for program in (lambda x: torch.where(x != 0), lambda x: x.nonzero(as_tuple=True), torch.nonzero, torch.argwhere):
         torch.testing.assert_close(thunder.jit(program)(x), program(x))
+
+
+def test_what_is_asked_of_values_of_unknown_sizes_is_no_text() -> None:
+    """Whether two values are the same is told by how they are computed, with such sizes in it."""
+
+    def f(x: Any, n: Any) -> Any:
+        wide = x[x > 0].repeat(n.item()).reshape(n.item() * 2, -1)
+        torch._check_tensor_all(wide > 0)
+        return wide[wide > 1], (wide > 1).nonzero(), wide.sum().item()
+
+    jitted = thunder.jit(f)
+    for n in (2, 4):
+        x = torch.tensor([1.0, 2.0, -1.0, 3.0, 4.0])
+        torch.testing.assert_close(jitted(x, torch.tensor(n)), f(x, torch.tensor(n)))
+    assert thunder.cache_misses(jitted) == 1
+    assert thunder.explain(jitted).count("runs as Python") == 0

@@ -107,7 +107,7 @@ def _written(x: Any, of: Callable[[Any], Any]) -> Any:
         return tuple([_written(i, of) for i in x])
     if isinstance(x, dict):
         return tuple([(k, _written(v, of)) for k, v in x.items()])
-    return f"{type(x).__name__} {x!r}"
+    return f"{type(x).__name__} {text_of(x) if isinstance(x, SymbolicNumber) else x!r}"
 
 
 def number_checks() -> list[tuple[Any, str, Any]]:
@@ -126,9 +126,9 @@ def number_checks() -> list[tuple[Any, str, Any]]:
         def traced_all(condition: Any, message: Any = None) -> Any:
             if not isinstance(state.frontend, Tracer) or not isinstance(condition, torch.Tensor):
                 return original(condition, message)
-            text = "Expected every element to be true" if message is None else str(message())
             held = torch.all(condition).item()
             with state.frontend.recording():
+                text = "Expected every element to be true" if message is None else str(message())
                 return prims.check_number(held, "==", True, text)
 
         return torch, name, traced_all

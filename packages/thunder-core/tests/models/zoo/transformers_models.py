@@ -33,6 +33,8 @@ ENCODERS: list[Entry] = [
     encoder("distilbert", dim=32, hidden_dim=48, n_layers=2, n_heads=4),
     encoder("albert", embedding_size=16),
     encoder("mpnet"),
+    encoder("camembert"),
+    encoder("fnet"),
 ]
 
 GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
@@ -266,18 +268,22 @@ SEEING: list[Entry] = [
     ),
 ]  # fmt: skip
 
+LISTENING = {
+    "task": "ForAudioClassification", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "conv_dim": (8, 8), "conv_stride": (4, 2), "conv_kernel": (8, 3),
+    "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "vocab_size": 20,
+    "apply_spec_augment": False, "classifier_proj_size": 16, "layerdrop": 0.0,
+}  # fmt: skip
 AUDIO: list[Entry] = [
     listener(
         "whisper", d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, num_mel_bins=8,
         decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=10,
         max_target_positions=32, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
     ),
-    audio(
-        "wav2vec2", task="ForAudioClassification", hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, conv_dim=(8, 8), conv_stride=(4, 2), conv_kernel=(8, 3), num_feat_extract_layers=2,
-        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, vocab_size=20, apply_spec_augment=False,
-        classifier_proj_size=16, layerdrop=0.0,
-    ),
+    audio("wav2vec2", **LISTENING),
+    audio("hubert", **LISTENING),
+    audio("wavlm", **LISTENING),
+    audio("sew", **LISTENING, squeeze_factor=2),
 ]  # fmt: skip
 
 # Those that thunder refuses, and why.

@@ -54,7 +54,7 @@ def merge_views(trace: Trace) -> Trace:
 
 def _is_view(op: BoundSymbol) -> bool:
     """Whether torch itself runs it as a view of its first argument, whatever else that is."""
-    if not _by_torch(op) or len(set(op.arg_names)) != 1 or not isinstance(op.args[0], TensorProxy):
+    if not op.args or not _by_torch(op) or len(set(op.arg_names)) != 1 or not isinstance(op.args[0], TensorProxy):
         return False
     # What runs an operation may have marks of its own; below it stands the operation.
     return OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in part.sym.tags for part in op.subsymbols)

@@ -512,6 +512,14 @@ def test_random_programs_have_torchs_gradients(steps: Any, outputs: Any) -> None
     torch.testing.assert_close(grad(lambda a, b: run(steps, outputs, a, b))(*detached), zeros, rtol=1e-10, atol=1e-12)
 
 
+def test_nothing_flows_through_what_is_detached() -> None:
+    """Though torch lets no gradient flow where `grad` is applied: what it is applied to requires none."""
+    x = torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(grad(lambda a: (a.detach() * a).sum())(x)[0], x)
+    with torch.no_grad():
+        torch.testing.assert_close(grad(lambda a: (a.detach() * a).sum())(x)[0], x)
+
+
 def test_tags_of_the_gradient_operations() -> None:
     """They never reach an executor."""
     for sym in (prims.get_grad, prims.put_grad):

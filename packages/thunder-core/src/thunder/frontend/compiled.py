@@ -180,7 +180,7 @@ def compile_trace(
     off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     switched_on = off and acquired.computation.info.get("requires_grad", False)
     flowing = autograd and (torch.is_grad_enabled() or switched_on)
-    if not flowing:
+    if not flowing and not any(t.is_needed for t in transforms):  # else one of them may differentiate
         traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     passes.run(traces, "before_grad")
     wrt = _differentiated(traces[-1]) if flowing else []

@@ -25,6 +25,12 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile turns the checks off for the whole process."""
+    monkeypatch.setattr(D.Distribution, "_validate_args", True)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_samples_and_gradients(name: str) -> None:
     fn = PROGRAMS[name]

@@ -33,7 +33,7 @@ from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import ABSENT, hush, resume
 from thunder.frontend.symbolic import Inputs
-from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION
+from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION, DisableTorchFunction
 from thunder.transforms.checkpoint import settle
 
 if TYPE_CHECKING:
@@ -166,9 +166,10 @@ class Tracer:
         for mark, kind in (("_is_param", torch.nn.Parameter), ("_is_buffer", torch.nn.Buffer)):
             if isinstance(tensor, kind):
                 handle.__dict__[mark] = True  # isinstance() goes by it
-        self.meta_tensors[proxy.name] = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
-        )
+        with DisableTorchFunction():  # a tensor may first be met where the tracer's mode is on
+            self.meta_tensors[proxy.name] = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
         trace.args.append(proxy)
         lifted = Lifted(tensor, proxy, handle)
         self.inputs.append(lifted)

@@ -92,3 +92,30 @@ def test_programs_that_are_traced_each_time() -> None:
     after = len([k for k in linecache.cache if k.startswith("<thunder.")]), len(gc.get_objects())
     assert after[0] <= before[0]
     assert after[1] < before[1] + 20
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_nothing_of_a_call_stays_alive(grad: bool, cached: bool) -> None:
+    """Neither arguments nor results nor handles; at once where eager needs no collection either."""
+    f = thunder.jit(lambda x, y: ((x * y).exp(), x + 1), cache="constant values" if cached else "no caching")
+    gc.collect()
+    gc.disable()
+    try:
+        for call in range(3):
+            x, y = torch.ones(3, requires_grad=grad), torch.ones(3)
+            out = f(x, y)
+            refs = [weakref.ref(t) for t in (x, y, *out)]
+            if grad:
+                out[0].sum().backward()
+                refs.append(weakref.ref(x.grad))
+            del x, y, out
+            alive = [r() is not None for r in refs]
+            if call == 0 or not cached:
+                gc.enable()
+                gc.collect()  # tracing itself may leave cycles
+                gc.disable()
+                alive = [r() is not None for r in refs]
+            assert not any(alive), (call, alive)
+    finally:
+        gc.enable()

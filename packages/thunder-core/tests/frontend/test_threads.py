@@ -94,3 +94,44 @@ def test_torch_is_untouched_elsewhere() -> None:
 
     thunder.jit(Watching())(torch.ones(3))
     assert set(seen) == {(torch.Tensor, torch.Tensor, False, torch.Tensor, 2)}
+
+
+def test_threads_call_and_trace_at_once() -> None:
+    """Each gets its own results, and those that do not trace see torch as it is."""
+    failed: list[BaseException] = []
+    stop = threading.Event()
+    shared = thunder.jit(lambda x, n: (x * n).sin().sum())
+    start = threading.Barrier(4)
+
+    def tracer(k: int) -> None:
+        try:
+            start.wait()
+            for i in range(12):
+                x = torch.full((i % 3 + 1,), float(k))
+                own = thunder.jit(lambda x, i=i: x * i + k)
+                torch.testing.assert_close(own(x), x * i + k)
+                torch.testing.assert_close(shared(x, k), (x * k).sin().sum())
+        except BaseException as error:
+            failed.append(error)
+
+    def bystander() -> None:
+        try:
+            start.wait()
+            module = torch.nn.Linear(3, 3)
+            while not stop.is_set():
+                y = module(torch.ones(2, 3)).relu()
+                assert type(y) is torch.Tensor
+                assert not torch.compiler.is_compiling()
+                y.sum().backward()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=tracer, args=(k,)) for k in range(3)] + [threading.Thread(target=bystander)]
+    for t in threads:
+        t.start()
+    for t in threads[:3]:
+        t.join()
+    stop.set()
+    threads[3].join()
+    assert not failed
+    assert thunder.cache_misses(shared) + thunder.cache_hits(shared) == 36

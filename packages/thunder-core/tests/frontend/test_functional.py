@@ -122,51 +122,6 @@ def test_jacrev_in_chunks():
         same(thunder.jacrev(vector, chunk_size=size)(x, w), torch.func.jacrev(vector)(x, w))
 
 
-@pytest.mark.parametrize(
-    ("in_dims", "out_dims"),
-    [(0, 0), ((0, None), 0), ((1, None), 1), ((-1, None), -1), ((None, 1), (0, {"y": None})), ((0, 0), (1, {"y": 2}))],
-)
-def test_vmap_dims(in_dims, out_dims):
-    def fn(x, w):
-        return x @ w[:3].expand(3, 3) if w.dim() == 1 else x @ w, {"y": w * 2}
-
-    batched = in_dims if isinstance(in_dims, tuple) else (in_dims, in_dims)
-    x, w = rand(3, 3), rand(3, 3)
-    args = []
-    for a, d in zip((x, w), batched):
-        args.append(a if d is None else torch.stack([a, a + 1, a * 2, a - 1], d))
-    if out_dims == (0, {"y": None}):
-        fn = lambda x, w: (x @ w, {"y": x + 1})  # noqa: E731
-    elif batched[1] is None and not isinstance(out_dims, tuple):
-        fn = lambda x, w: (x @ w, {"y": x * 2})  # noqa: E731
-    same(thunder.vmap(fn, in_dims, out_dims)(*args), torch.func.vmap(fn, in_dims, out_dims)(*args))
-
-
-def test_vmap_containers_and_chunks():
-    def fn(d, n):
-        return d["a"] * d["b"][0] + n, (d["a"].sum(),)
-
-    d, dims = {"a": rand(5, 2), "b": [rand(2, 5)]}, ({"a": 0, "b": [1]}, None)
-    expected = torch.func.vmap(fn, dims)(d, 3)
-    same(thunder.vmap(fn, dims)(d, 3), expected)
-    for size in (1, 2, 5, 9):
-        same(thunder.vmap(fn, dims, chunk_size=size)(d, 3), expected)
-    x = rand(4)
-    same(thunder.vmap(lambda a, b=None: a * b)(x, b=x), torch.func.vmap(lambda a, b=None: a * b)(x, b=x))
-    same(thunder.vmap(lambda a: x)(rand(3)), torch.func.vmap(lambda a: x)(rand(3)))
-    assert thunder.vmap(lambda a: a.sum())(rand(0, 3)).shape == (0,)
-
-
-def test_type_promotion_is_that_of_one_example():
-    x, half, whole = rand(3), torch.ones(3, 2), torch.arange(3)
-    for args in ((x, half), (whole, half), (whole, x), (half, whole), (x.float(), half.bfloat16())):
-        fn = lambda a, b: (a * b, torch.where(a > 0, a, b), a.add(b))  # noqa: E731
-        expected = [torch.stack(parts) for parts in zip(*[fn(*example) for example in zip(*args)])]
-        ours = thunder.vmap(fn)(*args)
-        assert [t.dtype for t in ours] == [t.dtype for t in expected]
-        same(ours, tuple(expected))
-
-
 # -- composition ------------------------------------------------------------------------------------------------------
 def scalar(x):
     return torch.nn.functional.softplus(x * x.cumsum(-1)).prod(-1).sum()
@@ -229,18 +184,6 @@ def test_transforms_of_jitted_functions_and_modules():
     same(thunder.grad(lambda x: jitted(x).sum())(x), torch.func.grad(lambda x: model(x).sum())(x))
 
 
-def test_ensembles():
-    models = [torch.nn.Linear(3, 2).double() for _ in range(4)]
-    params, buffers = torch.func.stack_module_state(models)
-    base = torch.nn.Linear(3, 2, device="meta")
-
-    def call(params, buffers, x):
-        return functional_call(base, (params, buffers), (x,))
-
-    x = rand(5, 3)
-    same(thunder.vmap(call, (0, 0, None))(params, buffers, x), torch.func.vmap(call, (0, 0, None))(params, buffers, x))
-
-
 # -- in torch's autograd ----------------------------------------------------------------------------------------------
 def test_results_are_differentiated_by_torch():
     for m in (thunder, torch.func):
@@ -284,70 +227,53 @@ def test_no_grad_inside_is_respected():
         same(thunder.vjp(fn, x)[1](torch.ones((), dtype=F64)), torch.func.vjp(fn, x)[1](torch.ones((), dtype=F64)))
 
 
-# -- writes -----------------------------------------------------------------------------------------------------------
-def test_writes_inside():
-    def fn(x):
-        y = x.clone()
-        y[0] *= 3
-        y.add_(x)
-        return y
+def test_torch_func_around_jitted_functions() -> None:
+    """Outside of a traced program torch's own transforms see the function's calls, also of one that was compiled."""
+    module = torch.nn.Linear(4, 4, dtype=torch.float64)
 
-    x = rand(4, 3)
-    same(thunder.vmap(fn)(x), torch.func.vmap(fn)(x))
-    same(
-        thunder.vmap(thunder.grad(lambda x: fn(x).sum()))(x), torch.func.vmap(torch.func.grad(lambda x: fn(x).sum()))(x)
-    )
-    same(thunder.jvp(fn, (x,), (x,)), torch.func.jvp(fn, (x,), (x,)))
+    def h(x: torch.Tensor) -> torch.Tensor:
+        return (module(x).sin() * x).sum()
 
-
-def test_writes_to_inputs_reach_them():
-    for transform in (
-        lambda m, x: m.vmap(lambda x: x.mul_(2))(x),
-        lambda m, x: m.vmap(lambda x: x.mul_(2), 1, 1)(x),
-        lambda m, x: m.jvp(lambda x: x.mul_(2), (x,), (torch.ones_like(x),)),
-    ):
-        ours, theirs = torch.ones(2, 3), torch.ones(2, 3)
-        same(transform(thunder, ours), transform(torch.func, theirs))
-        same(ours, theirs)
-    counter = torch.zeros(2)
-    jitted = thunder.jit(lambda x: thunder.vmap(lambda x: x + counter.add_(1))(x))
-    jitted(torch.ones(3, 2))
-    same(jitted(torch.ones(3, 2)), torch.full((3, 2), 3.0))
-    same(counter, torch.full((2,), 2.0))
+    f, x = thunder.jit(h), torch.randn(5, 4, dtype=torch.float64)
+    for _ in range(2):
+        for transform in (torch.func.grad, torch.func.hessian, lambda g: lambda v: torch.func.jvp(g, (v,), (v,))):
+            same(transform(f)(x[0]), transform(h)(x[0]))
+            same(torch.func.vmap(transform(f))(x), torch.func.vmap(transform(h))(x))
+        same(f(x[0]), h(x[0]))  # compiled, from here on
+        same(torch.autograd.grad(f(x[0]), module.weight), torch.autograd.grad(h(x[0]), module.weight))
+    jitted, values = thunder.jit(module), {name: p.detach() for name, p in module.named_parameters()}
+    same(functional_call(jitted, values, (x,)), functional_call(module, values, (x,)))
+    strict = thunder.jit(h, sharp_edges="error")
+    with pytest.raises(RuntimeError, match=r"torch\.func is running.* Take thunder's transform of that name"):
+        torch.func.grad(strict)(x[0])
 
 
-@pytest.mark.parametrize(
-    ("transform", "kind", "message"),
-    [
-        (lambda m, x: m.grad(lambda x: x.mul_(2).sum())(x), RuntimeError, "a leaf Variable that requires grad"),
-        (lambda m, x: m.grad(lambda y: (x.mul_(2) * y).sum())(x.clone()), RuntimeError, "mutate a captured Tensor"),
-        (lambda m, x: m.jvp(lambda y: x.mul_(y), (x.clone(),), (x,)), RuntimeError, "mutate a captured Tensor"),
-        (lambda m, x: m.vmap(lambda y: x.mul_(y))(x.clone()), RuntimeError, "vmap"),
-    ],
-)
-def test_writes_that_are_refused(transform, kind, message):
-    for m in (torch.func, thunder):
-        x = torch.ones(3)
-        with pytest.raises(kind, match=message):
-            transform(m, x)
-        same(x, torch.ones(3))
-
-
-# -- random numbers ---------------------------------------------------------------------------------------------------
-def test_randomness():
-    x = torch.zeros(50, 8)
-    drop = lambda x: torch.nn.functional.dropout(x + 1, 0.5)  # noqa: E731
-    draw = lambda x: x + torch.rand(8)  # noqa: E731
-    for fn in (drop, draw):
-        with pytest.raises(RuntimeError, match="randomness error mode"):
-            thunder.vmap(fn)(x)
-        for mode in ("different", "same"):
-            torch.manual_seed(3)
-            theirs = torch.func.vmap(fn, randomness=mode)(x)
-            torch.manual_seed(3)
-            ours = thunder.vmap(fn, randomness=mode)(x)
-            same(ours, theirs)
-            assert (ours == ours[0]).all() == (mode == "same")
+def test_forward_mode_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dual numbers go through a jitted function whose parameters require grad, which torch's Function would refuse."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).double()
+    f, x, t = thunder.jit(module), torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    same(f(x), module(x))
+    for run in (f, module, f):
+        with torch.autograd.forward_ad.dual_level():
+            out = torch.autograd.forward_ad.unpack_dual(run(torch.autograd.forward_ad.make_dual(x, t)))
+            found = (out.primal, out.tangent, *torch.autograd.grad(out.tangent.sum(), [*module.parameters()][:1]))
+        if run is f:
+            first = found
+    same(found, first)
+    monkeypatch.setattr("thunder.frontend.stages.SMALLEST", 1)
+    staged = thunder.jit(lambda x: module(x))
+    jacobian = torch.autograd.functional.jacobian
+    torch.autograd.grad(staged(x).sum(), [*module.parameters()])
+    for run in (f, staged, staged):
+        same(jacobian(run, x, vectorize=True, strategy="forward-mode"), jacobian(module, x))
+    g = thunder.jit(lambda x, p: ((x @ p).sin(), {"x": x, "y": [x[0], (x * 2).long()]}))
+    p = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, t)
+        y, rest = g(dual, p)
+        same(torch.autograd.forward_ad.unpack_dual(y).tangent, (t @ p) * (x @ p).cos())
+        assert rest["x"] is dual
+        same(torch.autograd.forward_ad.unpack_dual(rest["y"][0]).tangent, t[0])
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
@@ -403,23 +329,6 @@ def test_errors_are_torchs(name):
     assert not inside or "test_functional.py" in str(ours.value), "the user's line"
 
 
-def test_what_depends_on_values_is_refused_in_vmap():
-    for fn in (lambda a: a.item() * a, lambda a: a if a > 0 else -a, lambda a: a.nonzero()):
-        with pytest.raises(RuntimeError):
-            thunder.vmap(fn)(torch.ones(2, 2) if fn.__code__.co_names == ("nonzero",) else torch.ones(2))
-
-
-def test_tensors_do_not_escape_from_vmap():
-    kept = []
-
-    def fn(x):
-        kept.append(x * 2)
-        return x
-
-    with pytest.raises(thunder.core.errors.TracingError, match="vmap"):
-        thunder.jit(lambda x: thunder.vmap(fn)(x) + kept.pop())(torch.ones(3))
-
-
 # -- caching ----------------------------------------------------------------------------------------------------------
 def test_programs_are_cached():
     x, w = rand(3, 4), rand(4, 5)
@@ -466,254 +375,9 @@ def test_traces_name_the_functions_arguments():
     assert "def computation(x, w):" in text
 
 
-# -- users' own rules -------------------------------------------------------------------------------------------------
-class Scaled(torch.autograd.Function):
-    """x ** 2, with a gradient, tangents and batches that say who they are."""
-
-    generate_vmap_rule = False
-
-    @staticmethod
-    def forward(x, factor):
-        return x * x
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        x, ctx.factor = inputs
-        ctx.save_for_backward(x.exp())
-        ctx.save_for_forward(x.exp())
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.factor * ctx.saved_tensors[0], None
-
-    @staticmethod
-    def jvp(ctx, t, _):
-        return t * (ctx.factor + 1) * ctx.saved_tensors[0]
-
-
-class WithVmap(Scaled):
-    @staticmethod
-    def vmap(info, in_dims, x, factor):
-        assert (info.batch_size, in_dims) == (3, (0, None))
-        return (x.movedim(in_dims[0], 1) * 100), 1
-
-
-class Generated(Scaled):
-    generate_vmap_rule = True
-
-
-def test_autograd_functions_bring_their_rules():
-    x = rand(3, 2)
-    expected = None
-    for m in (torch.func, thunder):
-        found = (
-            m.grad(lambda x: Scaled.apply(x, 3).sum())(x),
-            m.jvp(lambda x: Scaled.apply(x, 3), (x,), (x.cos(),)),
-            m.vmap(lambda x: WithVmap.apply(x, 3))(x),
-            m.vmap(m.grad(lambda x: Generated.apply(x, 3).sum()))(x),
-            m.grad(lambda x: m.vmap(lambda x: Generated.apply(x, 3))(x).sum())(x),
-        )
-        expected = found if expected is None else expected
-    same(found, expected)
-    # What torch has no answer to keeps its own gradient and tangents here.
-    same(thunder.jvp(lambda x: thunder.vmap(lambda x: Scaled.apply(x, 3))(x), (x,), (x,))[1], x * 4 * x.exp())
-    same(thunder.grad(lambda x: thunder.vmap(lambda x: Scaled.apply(x, 3))(x).sum())(x), 3 * x.exp())
-
-
-def test_operations_that_thunder_does_not_look_into():
-    x = rand(3, 4, 4)
-    for fn in (torch.linalg.det, lambda x: torch.fft.rfft(x).abs(), lambda x: torch.linalg.solve(x, x + 1)):
-        for call in (
-            lambda m, fn: m.vmap(fn)(x),
-            lambda m, fn: m.jvp(fn, (x,), (x.sin(),)),
-            lambda m, fn: m.vmap(m.grad(lambda x: fn(x).sum()))(x),
-            lambda m, fn: m.vmap(lambda x: m.jvp(fn, (x,), (x.sin(),)))(x),
-            lambda m, fn: m.grad(lambda x: m.vmap(fn)(x).sum())(x),
-        ):
-            same(call(thunder, fn), call(torch.func, fn))
-
-
-def test_choices():
-    def fn(p, x):
-        return torch.cond(p, lambda x: (x.sin() * w,), lambda x: (x.cos() + 1,), (x,))[0]
-
-    x, w, p = rand(4, 3), rand(3), torch.tensor([True, False, True, False])
-    plain = lambda p, x: torch.where(p, x.sin() * w, x.cos() + 1)  # noqa: E731
-    expected = torch.func.vmap(plain)(p, x)
-    same(thunder.vmap(fn)(p, x), expected)
-    same(thunder.vmap(fn, (None, 0))(p[1], x), x.cos() + 1)
-    same(thunder.jvp(lambda x: fn(p[0], x), (x,), (x,)), torch.func.jvp(lambda x: plain(p[0], x), (x,), (x,)))
-    ours, theirs = (
-        m.vmap(m.grad(lambda p, x, f=f: f(p, x).sum(), 1))(p, x) for m, f in ((thunder, fn), (torch.func, plain))
-    )
-    same(ours, theirs)
-
-
-def test_regions_that_are_computed_again():
-    from torch.utils.checkpoint import checkpoint
-
-    def block(x):
-        return torch.tanh(x @ w).sin()
-
-    def fn(x):
-        return checkpoint(block, x, use_reentrant=False).pow(2).sum()
-
-    x, w = rand(3, 4), rand(4, 4)
-    plain = lambda x: block(x).pow(2).sum()  # noqa: E731
-    same(thunder.grad(fn)(x), torch.func.grad(plain)(x))
-    same(thunder.jvp(fn, (x,), (x,)), torch.func.jvp(plain, (x,), (x,)))
-    same(thunder.vmap(thunder.grad(fn))(x[:, None]), torch.func.vmap(torch.func.grad(plain))(x[:, None]))
-    same(thunder.hessian(fn)(x), torch.func.hessian(plain)(x))
-
-
-def test_complex_numbers_and_autocast():
-    z = torch.randn(3, dtype=torch.complex128)
-    for call in (
-        lambda m: m.grad(lambda a: (a * a.conj() * z).abs().sum())(z),
-        lambda m: m.vjp(lambda a: a.sin() * z, z)[1](z),
-        lambda m: m.jvp(lambda a: a.sin() * z, (z,), (z.conj(),)),
-        lambda m: m.vmap(m.grad(lambda a: (a.exp() * z).abs().sum()))(torch.stack([z, z * 2])),
-    ):
-        same(call(thunder), call(torch.func))
-
-    def cast(x):
-        with torch.autocast("cpu", torch.bfloat16):
-            return (x @ x.T).float().sum()
-
-    x = torch.ones(2, 2)
-    same(thunder.grad(cast)(x), torch.func.grad(cast)(x))
-
-
-def test_modules_with_statistics():
-    x = torch.randn(5, 4, 3)
-    for module in (torch.nn.BatchNorm1d(3), torch.nn.BatchNorm1d(3).eval()):
-        for transform in (
-            lambda m, f: m.vmap(f)(x),
-            lambda m, f: m.grad(lambda x: f(x[0]).pow(2).sum())(x),
-            lambda m, f: m.jvp(f, (x[0],), (x[0],)),
-        ):
-            before = module.running_mean.clone()
-            if module.training:  # nothing may be half written
-                for m in (torch.func, thunder):
-                    with pytest.raises(RuntimeError):
-                        transform(m, module)
-            else:
-                torch.testing.assert_close(transform(thunder, module), transform(torch.func, module))
-            same(module.running_mean, before)
-
-
-def test_dropout_draws_what_torch_draws():
-    x = torch.randn(6, 3)
-    net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 1))
-    found = []
-    for m in (torch.func, thunder):
-        torch.manual_seed(5)
-        found.append([m.vmap(m.grad(lambda x: net(x).sum()), randomness=r)(x) for r in ("different", "same")])
-        found[-1].append(
-            m.vmap(lambda x, m=m: m.vmap(torch.rand_like, randomness="different")(x), randomness="same")(x)
-        )
-    torch.testing.assert_close(*found)
-
-
 def test_symbolic_sizes():
     g = thunder.vmap(thunder.grad(thunder.jit(lambda x: (x.sin() ** 2).sum(), cache="symbolic values")))
     for n in (2, 3, 5):
         x = rand(n, 4)
         same(g(x), 2 * x.sin() * x.cos())
     assert thunder.cache_misses(g) == 1
-
-
-def test_layouts_are_those_of_examples():
-    def fn(x):
-        y = x.reshape(-1)
-        y[0] = 7
-        return x, x.is_contiguous(), x.stride()
-
-    for x, dim in ((rand(3, 4, 5), 0), (rand(3, 4, 5).mT, 0), (rand(3, 4, 5), 2), (rand(3, 4, 5), 1)):
-        expected = [fn(a.clone(memory_format=torch.preserve_format)) for a in ()]
-        ours = thunder.vmap(fn, dim, (0, None, None))(x.clone())
-        example = x.clone().select(dim, 0)
-        expected = fn(example)
-        same(ours[0][0], expected[0])
-        assert ours[1:] == expected[1:]
-
-
-def test_rules_from_outside():
-    from thunder.core.transforms import register_batch, register_grad, register_jvp
-
-    ex = thunder.extend.OperatorExecutor("rules_from_outside")
-    thunder.extend.register_executor(ex)
-
-    def meta(x):
-        return thunder.core.proxies.TensorProxy(like=x)
-
-    double = ex.register_operator("double_of_outside", meta=meta, fn=lambda x: x * 2)
-    fn, x = thunder.jit(lambda x: double(x) + 1, executors=[ex]), rand(3)
-    with pytest.warns(UserWarning, match="double_of_outside has no batching rule"):
-        same(thunder.vmap(fn)(x), x * 2 + 1)
-    with pytest.raises(thunder.core.errors.ThunderError, match="double_of_outside has neither") as caught:
-        thunder.jvp(fn, (x,), (x,))
-    assert "test_functional.py" in str(caught.value)
-    register_grad(double, lambda x: _doubled(double, x))
-    same(thunder.jvp(fn, (x,), (x,))[1], x * 2)
-    register_jvp(double.id, lambda t, out, x: t[0] * 20)
-    register_batch(double, lambda b, x: double(x) + 100)
-    same(thunder.jvp(thunder.jit(lambda x: double(x), executors=[ex]), (x,), (x,))[1], x * 20)
-    same(thunder.vmap(thunder.jit(lambda x: double(x), executors=[ex]))(x), x * 2 + 100)
-
-
-def _doubled(double, x):
-    from thunder.core.transforms import get_grad, put_grad
-
-    out = double(x)
-    put_grad(x, get_grad(out) * 2)
-    return out
-
-
-def test_torch_func_around_jitted_functions() -> None:
-    """Outside of a traced program torch's own transforms see the function's calls, also of one that was compiled."""
-    module = torch.nn.Linear(4, 4, dtype=torch.float64)
-
-    def h(x: torch.Tensor) -> torch.Tensor:
-        return (module(x).sin() * x).sum()
-
-    f, x = thunder.jit(h), torch.randn(5, 4, dtype=torch.float64)
-    for _ in range(2):
-        for transform in (torch.func.grad, torch.func.hessian, lambda g: lambda v: torch.func.jvp(g, (v,), (v,))):
-            same(transform(f)(x[0]), transform(h)(x[0]))
-            same(torch.func.vmap(transform(f))(x), torch.func.vmap(transform(h))(x))
-        same(f(x[0]), h(x[0]))  # compiled, from here on
-        same(torch.autograd.grad(f(x[0]), module.weight), torch.autograd.grad(h(x[0]), module.weight))
-    jitted, values = thunder.jit(module), {name: p.detach() for name, p in module.named_parameters()}
-    same(functional_call(jitted, values, (x,)), functional_call(module, values, (x,)))
-    strict = thunder.jit(h, sharp_edges="error")
-    with pytest.raises(RuntimeError, match=r"torch\.func is running.* Take thunder's transform of that name"):
-        torch.func.grad(strict)(x[0])
-
-
-def test_forward_mode_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dual numbers go through a jitted function whose parameters require grad, which torch's Function would refuse."""
-    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).double()
-    f, x, t = thunder.jit(module), torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
-    same(f(x), module(x))
-    for run in (f, module, f):
-        with torch.autograd.forward_ad.dual_level():
-            out = torch.autograd.forward_ad.unpack_dual(run(torch.autograd.forward_ad.make_dual(x, t)))
-            found = (out.primal, out.tangent, *torch.autograd.grad(out.tangent.sum(), [*module.parameters()][:1]))
-        if run is f:
-            first = found
-    same(found, first)
-    monkeypatch.setattr("thunder.frontend.stages.SMALLEST", 1)
-    staged = thunder.jit(lambda x: module(x))
-    jacobian = torch.autograd.functional.jacobian
-    torch.autograd.grad(staged(x).sum(), [*module.parameters()])
-    for run in (f, staged, staged):
-        same(jacobian(run, x, vectorize=True, strategy="forward-mode"), jacobian(module, x))
-    g = thunder.jit(lambda x, p: ((x @ p).sin(), {"x": x, "y": [x[0], (x * 2).long()]}))
-    p = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, t)
-        y, rest = g(dual, p)
-        same(torch.autograd.forward_ad.unpack_dual(y).tangent, (t @ p) * (x @ p).cos())
-        assert rest["x"] is dual
-        same(torch.autograd.forward_ad.unpack_dual(rest["y"][0]).tangent, t[0])

@@ -159,6 +159,7 @@ _CHECKS = {
 }  # fmt: skip
 _DISTRIBUTIONS = os.path.join(os.path.dirname(torch.__file__), "distributions")
 _CONSTRAINTS = os.path.join(_DISTRIBUTIONS, "constraints.py")
+_ASKS = "_all_true_or_runtime_assert"  # through which the checks ask from torch 2.15 on
 
 
 def holds_where_it_runs(tracer: Tracer, condition: Any) -> bool:
@@ -166,7 +167,7 @@ def holds_where_it_runs(tracer: Tracer, condition: Any) -> bool:
     frame: Any = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_THUNDER):
         frame = frame.f_back
-    while frame.f_code.co_filename == _CONSTRAINTS:  # of which one asks the other
+    while frame.f_code.co_filename == _CONSTRAINTS or frame.f_code.co_name == _ASKS:  # constraints ask others
         frame = frame.f_back
     folder, file = os.path.split(frame.f_code.co_filename)
     if folder != _DISTRIBUTIONS or (file, frame.f_code.co_name) not in _CHECKS:

@@ -172,3 +172,90 @@ def test_what_is_refused(name: str) -> None:
     with pytest.raises((RuntimeError, TracingError), match=message) as caught:
         thunder.jit(f)(points())
     assert "test_inner_gradients.py" in str(caught.value)
+
+
+# -- tensors from outside ---------------------------------------------------------------------------------------------
+def squared(x: Any) -> Any:
+    """The gradient of a cube, twice differentiable."""
+    y = (x**3).sum()
+    return y, torch.autograd.grad(y, x, create_graph=True)[0]
+
+
+def test_hooks_of_inputs() -> None:
+    """They are called with the gradient that is asked for inside, once, and may change it, whenever they came."""
+
+    def runs(run: Callable[[Any], Any]) -> list[Any]:
+        found: list[Any] = []
+        leaf = points()
+        made = points() * 2
+        for x in (leaf, made):
+            found.append(run(x)[1].detach())
+            handle = x.register_hook(lambda g: found.append(g.detach()) or g * 10)
+            x.register_hook(lambda g: found.append(g.detach()))
+            found.append(run(x)[1].detach())
+            handle.remove()
+            found.append(run(x)[1].detach())
+        y, g = run(leaf)  # and hooks see the gradient of the whole as well
+        (y + g.sum()).backward()
+        return [*found, leaf.grad]
+
+    jitted = thunder.jit(squared)
+    expected = runs(squared)
+    close(runs(jitted), expected)
+    assert len(expected) == 6 + 6 + 3
+    close(runs(jitted), expected)
+    assert thunder.cache_misses(jitted) == 4  # with and without hooks, of a leaf and of another
+
+
+def test_derivatives_through_hooks_of_inputs() -> None:
+    """What hooks of parameters and inputs do is differentiated."""
+
+    def run(jit: Callable[[Any], Any]) -> list[Any]:
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 1).double()
+        x = points()
+        layer.weight.register_hook(lambda g: g * g)
+        x.register_hook(lambda g: g.sin())
+
+        def penalty(x: Any) -> Any:
+            value = layer(x).tanh().sum()
+            return sum(g.pow(2).sum() for g in torch.autograd.grad(value, [x, layer.weight], create_graph=True))
+
+        loss = jit(penalty)(x)
+        loss.backward()
+        return [loss.detach(), x.grad, layer.weight.grad, layer.bias.grad]
+
+    close(run(thunder.jit), run(lambda f: f))
+
+
+def test_what_keeps_its_gradient() -> None:
+    def run(f: Callable[[Any], Any]) -> list[Any]:
+        x = points() * 2
+        x.retain_grad()
+        return [f(x)[1].detach(), f(x)[1].detach(), x.grad]
+
+    close(run(thunder.jit(squared)), run(squared))
+
+
+def test_inputs_that_are_made_of_others() -> None:
+    """Gradients that would have to flow outside of the program are refused, in every call; others are as in eager."""
+
+    def product(x: Any, z: Any) -> Any:
+        return torch.autograd.grad((x * z).sum(), z)[0]
+
+    jitted = thunder.jit(product)
+    z, w = points(), points()
+    for x in (w, w**2, torch.stack([w, w]).unbind(0)[0]):
+        close(jitted(x, z), product(x, z))
+    for x in (z**2, (z * 2).exp()):
+        with pytest.raises(TracingError, match="another of the function's inputs was computed outside") as caught:
+            jitted(x, z)
+        assert "test_inner_gradients.py" in str(caught.value)
+    middle = z * 2
+    with pytest.raises(TracingError, match="computed outside"):
+        jitted(middle.sin(), middle)
+    both = thunder.jit(lambda x, z: torch.autograd.grad((x * z).sum(), [x, z]))
+    close(both(*(z * torch.ones(2, 5, 3)).unbind(0)), (z.detach(), z.detach()))
+    with pytest.raises(TracingError, match="computed outside"):
+        both(middle.sin(), middle)
+    close(thunder.jit(lambda x, z: torch.autograd.grad(z.sum(), z)[0])(middle.sin(), middle), torch.ones(5, 3).double())

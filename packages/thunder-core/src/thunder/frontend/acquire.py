@@ -97,6 +97,7 @@ def acquire(
             return arguments.place_of(tensor) or recorder.place_of(tensor)
 
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(place_of(tensor), tensor, name)
+        tracer.guarded_of = lambda tensor, condition: recorder.tensor_is(place_of(tensor), tensor, condition)
         if dynamic:
             symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic, recorder.plants)
             symbolic.place_of = place_of

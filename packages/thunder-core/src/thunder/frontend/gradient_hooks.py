@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
     from thunder.transforms.autodiff import JointTrace
 
-__all__ = ["module_hook_class", "register_tensor_hook", "run_gradient_hooks"]
+__all__ = ["hooked_gradient", "module_hook_class", "register_tensor_hook"]
 
 
 class Node:
@@ -205,6 +205,45 @@ def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSym
 
 
 hooked.joint_rule = _differentiated
+
+
+def _node_of_meta(x: TensorProxy) -> Any:
+    """The hooks of an input, as they are when the program runs."""
+    assert state.trace is not None
+    return AnyProxy(name=state.trace.make_name("hooks"))
+
+
+def _node_of(x: torch.Tensor) -> Node:
+    def retain(gradient: torch.Tensor) -> None:
+        gradient = gradient.detach()
+        x.grad = gradient.clone() if x.grad is None else x.grad + gradient
+
+    node = Node(1)
+    for hook in [*(x._backward_hooks or {}).values(), *([retain] if x.retains_grad else [])]:
+        node.register_hook(_of_one(hook))
+    return node
+
+
+def _of_one(hook: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """A hook of a tensor as one of a node with one input."""
+    return lambda gradients, _: hook(gradients[0])
+
+
+node_of_input = Symbol(
+    "node_of_input", _node_of_meta, id="node_of_input", is_prim=True, executor=torch_executor, fn=_node_of,
+    tags=(OpTags.NON_DIFFERENTIABLE,),
+)  # fmt: skip
+
+_HAS_HOOKS = "(bool({}._backward_hooks) or {}.retains_grad)"
+
+
+def hooked_gradient(tracer: Tracer, x: TensorProxy, gradient: Any) -> Any:
+    """A gradient that is asked for by `x`, as the hooks of that tensor make it: the program's, or from outside."""
+    lifted = tracer.input_of(x)
+    node = tracer.unknown.get(("hooked", x.name))
+    if lifted is not None and tracer.guarded_of(lifted.tensor, _HAS_HOOKS):
+        node = node_of_input(x)
+    return gradient if node is None else run_gradient_hooks(node, (0,), gradient)[0]
 
 
 def _identity(tracer: Tracer, node: Node, handles: Sequence[Handle]) -> Any:

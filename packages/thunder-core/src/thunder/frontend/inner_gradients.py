@@ -18,9 +18,11 @@ from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import TracingError
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.state import SourceLine
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.executors.torchex.base import ex as torch_executor
 from thunder.frontend.derivatives import one_of
-from thunder.frontend.gradient_hooks import run_gradient_hooks
+from thunder.frontend.gradient_hooks import hooked_gradient
 from thunder.frontend.tracer import needs_grad, user_line
 from thunder.transforms.autodiff import JointTrace
 from thunder.transforms.forward import part, pulled_back
@@ -56,6 +58,7 @@ def gradients(
     flowing = [
         (_value(tracer, x), _cotangent(tracer, x, g)) for x, g in zip(results, given) if g is not None or needs_grad(x)
     ]
+    _check_outside(tracer, [value for value, _ in flowing], values)
     found = _hooked(tracer, values, _differentiated(tracer, flowing, values))
     unused = next((i for i, g in enumerate(found) if g is None), None)
     if unused is not None and not allow_unused and not materialize_grads:
@@ -124,12 +127,12 @@ def _differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Seq
 
 def _hooked(tracer: Tracer, wrt: Sequence[TensorProxy], found: Sequence[Any]) -> list[Any]:
     """Gradients as the hooks of the tensors make them, by which they are taken."""
-    out = []
+    out: dict[str, Any] = {}
     with tracer.recording():
         for p, g in zip(wrt, found):
-            node = tracer.unknown.get(("hooked", p.name))
-            out.append(g if g is None or node is None else run_gradient_hooks(node, (0,), g)[0])
-    return out
+            if p.name not in out:
+                out[p.name] = g if g is None else hooked_gradient(tracer, p, g)
+    return [out[p.name] for p in wrt]
 
 
 def _aliases(joint: JointTrace) -> list[BoundSymbol]:
@@ -157,3 +160,52 @@ def _check_reach(
             "torch.autograd.grad inside a function that is transformed (thunder.grad, vmap, checkpoint) reaches back "
             f"to operations before that function, in {user_line()}: compute them inside of it"
         )
+
+
+# -- what inputs have to do with each other outside -------------------------------------------------------------------
+def _check_outside(tracer: Tracer, results: Sequence[TensorProxy], wrt: Sequence[TensorProxy]) -> None:
+    """Gradients flow within the program: an input that was computed of another outside would need more than that."""
+    asked = [x for x in tracer.inputs if any(x.proxy.name == p.name for p in wrt)]
+    if not asked:
+        return
+    reached = {p.name for p in results}
+    for op in reversed([op for scope in tracer.trace.scopes for op in scope]):
+        if op.sym.differentiable and not reached.isdisjoint(op.out_names):
+            reached.update(op.arg_names)
+    made = [
+        x for x in tracer.inputs
+        if x.proxy.name in reached and x.tensor.requires_grad and not tracer.guarded_of(x.tensor, "{}.is_leaf")
+    ]  # fmt: skip
+    if made and (len(asked) > 1 or made[0] is not asked[0] or len(made) > 1):
+        with tracer.recording():
+            check_apart(tuple(x.proxy for x in made), tuple(x.proxy for x in asked), user_line())
+
+
+def _apart_meta(made: Sequence[TensorProxy], asked: Sequence[TensorProxy], line: SourceLine | None) -> None:
+    """Refuses a call in which some of the tensors that are `made` hang on one by which a gradient is `asked` for."""
+
+
+def _apart(made: Sequence[torch.Tensor], asked: Sequence[torch.Tensor], line: SourceLine | None) -> None:
+    """torch's graph goes on outside of the program."""
+    nodes = {x.grad_fn for x in asked} - {None}
+    for x in made:
+        seen: set[Any] = set()
+        stack: list[Any] = [x.grad_fn]
+        while stack:
+            for node, _ in stack.pop().next_functions:
+                if node is None or node in seen:
+                    continue
+                if node in nodes or any(getattr(node, "variable", None) is y for y in asked):
+                    raise TracingError(
+                        "torch.autograd.grad inside a traced function is asked for the gradient by a tensor of which "
+                        f"another of the function's inputs was computed outside, in {line}: compute that inside of "
+                        "it, or leave the call to torch.autograd.grad outside"
+                    )
+                seen.add(node)
+                stack.append(node)
+
+
+check_apart = Symbol(
+    "check_apart", _apart_meta, id="check_apart", is_prim=True, executor=torch_executor, fn=_apart,
+    tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE),
+)  # fmt: skip

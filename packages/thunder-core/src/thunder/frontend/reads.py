@@ -19,7 +19,7 @@ import torch
 
 from thunder.frontend.functions import Functions
 from thunder.frontend.hooks import ABSENT, CodeWatch, Paused, Youth
-from thunder.frontend.places import Place
+from thunder.frontend.places import Place, filled
 from thunder.frontend.snapshots import TABLES, AttributesSnapshot, Write, snapshots_of, variables
 from thunder.frontend.values import Check, Reached
 
@@ -100,6 +100,16 @@ class Recorder(Functions):
             self._absence(place.to("{}.__dict__"), name)
         else:
             self.value(place.to("{}.__dict__").item(name), found)
+        return found
+
+    def tensor_is(self, place: Place | None, tensor: torch.Tensor, condition: str) -> bool:
+        """Whether a condition, as Python with `{}` for the tensor, holds of one of the program's; it is guarded."""
+        with Paused():
+            found = bool(eval(filled(condition, "x", ()), {"x": tensor}))
+        if place is None:
+            self._refuse("the hooks of a tensor were asked for that no path leads to")
+        else:
+            self.value(place.to(condition), found)
         return found
 
     def given_attributes(self, place: Place | None, tensor: torch.Tensor, given: dict[str, Any]) -> list[Write]:

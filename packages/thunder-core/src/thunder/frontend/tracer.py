@@ -141,6 +141,7 @@ class Tracer:
         self._known: dict[int, Lifted] = {}
         self._lift = lift
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
+        self.guarded_of: Callable[[torch.Tensor, str], bool] = lambda tensor, condition: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
 
     # -- inputs -------------------------------------------------------------------------------------------------------
@@ -210,6 +211,10 @@ class Tracer:
         """An attribute that the user has given to an input, or `ABSENT`."""
         lifted = next((x for x in self.inputs if x.handle is handle), None)
         return ABSENT if lifted is None else self.read_attribute(lifted.tensor, name)
+
+    def input_of(self, value: TensorProxy) -> Lifted | None:
+        """The input that a value is, as it was given."""
+        return next((x for x in self.inputs if x.proxy.name == value.name), None)
 
     def name_lifted(self, names_of: Callable[[torch.Tensor], str | None]) -> None:
         """Says how tensors that the program reaches by itself are called."""

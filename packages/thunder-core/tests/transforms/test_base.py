@@ -311,3 +311,60 @@ def test_modules_only() -> None:
         thunder.jit(lambda a: a, transforms=[thunder.transforms.LoRATransform()])
     with pytest.raises(AttributeError, match=r"has no attribute 'Quantize'; it has .*QuantizationTransform"):
         thunder.transforms.Quantize  # noqa: B018
+
+
+BAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("ConstantFoldingTransform", {"max_bytes": -1}, "max_bytes is a number of bytes, at least 0, not -1"),
+    ("ConstantFoldingTransform", {"max_bytes": 1e6}, "max_bytes is a number of bytes, at least 0, not 1000000.0"),
+    ("ConstantFoldingTransform", {"max_bytes": None}, "max_bytes is a number of bytes, at least 0, not None"),
+    ("CUDAGraphTransform", {"min_operations": 0}, "min_operations is a whole number, at least 1, not 0"),
+    ("CUDAGraphTransform", {"min_operations": "2"}, "min_operations is a whole number, at least 1, not '2'"),
+    ("CUDAGraphTransform", {"min_operations": 2.5}, "min_operations is a whole number, at least 1, not 2.5"),
+    ("LoRATransform", {"rank": True}, "rank is a positive integer, not True"),
+    ("LoRATransform", {"rank": "8"}, "rank is a positive integer, not '8'"),
+    ("LoRATransform", {"alpha": "16"}, "alpha is a finite number, not '16'"),
+    ("LoRATransform", {"alpha": float("nan")}, "alpha is a finite number, not nan"),
+    ("LoRATransform", {"dropout": "0.1"}, "dropout is at least 0 and less than 1, not '0.1'"),
+    ("LoRATransform", {"dropout": -0.1}, "dropout is at least 0 and less than 1, not -0.1"),
+    ("LoRATransform", {"modules": "q_proj"}, "modules is a list of names or patterns of modules, not 'q_proj'"),
+    ("LoRATransform", {"modules": [torch.nn.Linear]}, "modules is a list of names or patterns of modules"),
+    ("QuantizationTransform", {"kind": ["int8"]}, r"kind is one of int8, nf4, not \['int8'\]"),
+    ("QuantizationTransform", {"kind": torch.int8}, "kind is one of int8, nf4, not torch.int8"),
+    ("QuantizationTransform", {"modules": "head"}, "modules is a list of names or patterns of modules, not 'head'"),
+    ("QuantizationTransform", {"skip": "head"}, "skip is a list of names or patterns of modules, not 'head'"),
+    ("QuantizationTransform", {"skip": None}, "skip is a list of names or patterns of modules, not None"),
+    ("MaterializationTransform", {"state_dict": "model.pt"}, "state_dict is a mapping from names to tensors"),
+    ("MaterializationTransform", {"initialize": True}, "initialize is a function of a submodule, not True"),
+    ("ProfileTransform", {"nvtx": "yes"}, "nvtx is True, False or None, not 'yes'"),
+    ("autocast", {"dtype": "bfloat16"}, "autocast takes torch.bfloat16 or torch.float16, not 'bfloat16'"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), BAD_OPTIONS, ids=[f"{n} {o}" for n, o, _ in BAD_OPTIONS])
+def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
+    """What an option cannot be is an error when it is given, which says what it can be."""
+    with pytest.raises(ValueError, match=message):
+        getattr(thunder.transforms, name)(**options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ConstantFoldingTransform", "CUDAGraphTransform", "LoRATransform", "MaterializationTransform",
+        "ProfileTransform", "QuantizationTransform", "autocast", "debug",
+    ],
+)  # fmt: skip
+def test_unknown_options(name: str) -> None:
+    """They are errors that name them."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'optoin'"):
+        getattr(thunder.transforms, name)(optoin=1)
+
+
+def test_what_is_no_function() -> None:
+    """Where a transform takes one."""
+    with pytest.raises(TypeError, match="debug's only= is a function of an operation"):
+        thunder.transforms.debug(print, only=["log"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"thunder\.pattern\(after_grad=…\) is True or False, not 'yes'"):
+        thunder.pattern(after_grad="yes")(torch.sin)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the replacement of a pattern is a function, not 3"):
+        thunder.pattern(lambda a: a.sin()).replacement(3)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from thunder.core.trace import Trace
 
-__all__ = ["PHASES", "FunctionTransform", "PassContext", "Transform", "as_transforms"]
+__all__ = ["PHASES", "FunctionTransform", "PassContext", "Transform", "as_transforms", "check_names", "check_option"]
 
 #: The stages of compilation at which a pass may run, and what it sees there.
 PHASES = {
@@ -169,6 +169,18 @@ class FunctionTransform(Transform):
 
     def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
         return self.fn(trace, context.executors)
+
+
+def check_option(transform: str, name: str, value: Any, good: bool, what: str) -> None:
+    """Refuses a value of a transform's option that is not `good`; `what` says which are."""
+    if not good:
+        raise ValueError(f"{transform}: {name} is {what}, not {value!r:.80}")
+
+
+def check_names(transform: str, name: str, value: Any) -> None:
+    """The same for names and patterns of modules."""
+    good = not isinstance(value, str) and hasattr(value, "__iter__") and all(isinstance(x, str) for x in value)
+    check_option(transform, name, value, good, "a list of names or patterns of modules")
 
 
 def as_transforms(transforms: Any) -> tuple[Transform, ...]:

@@ -23,7 +23,7 @@ from thunder.core import prims
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.base import PassContext, Transform, check_option
 from thunder.transforms.debugging import runs
 from thunder.transforms.region import Region, without_views
 
@@ -39,8 +39,8 @@ class CUDAGraphTransform(Transform):
     changes_results = False
 
     def __init__(self, *, min_operations: int = 2):
-        if min_operations < 1:
-            raise ValueError(f"CUDAGraphTransform: min_operations is at least 1, not {min_operations}")
+        good = type(min_operations) is int and min_operations >= 1
+        check_option("CUDAGraphTransform", "min_operations", min_operations, good, "a whole number, at least 1")
         self.min_operations = min_operations
         self.reason: str | None = None  # why nothing of the last program was captured
         self._memory: Any = None

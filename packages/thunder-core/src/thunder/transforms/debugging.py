@@ -28,6 +28,8 @@ class DebugTransform(Transform):
     def __init__(self, callback: Callback, only: Callable[[BoundSymbol], bool] | None = None):
         if not callable(callback):
             raise TypeError(f"debug takes a function (operation, values), not {callback!r}")
+        if only is not None and not callable(only):
+            raise TypeError(f"debug's only= is a function of an operation that says whether to call, not {only!r}")
         self.callback = callback
         self.only = only
 

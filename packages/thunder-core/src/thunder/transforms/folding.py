@@ -20,7 +20,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
 from thunder.core.trace import Trace, construct
-from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.base import PassContext, Transform, check_option
 from thunder.transforms.cse import escaping_values
 from thunder.transforms.dce import dce
 
@@ -51,6 +51,8 @@ class ConstantFoldingTransform(Transform):
     changes_results = False
 
     def __init__(self, *, max_bytes: int = 1 << 20):
+        good = type(max_bytes) is int and max_bytes >= 0
+        check_option("ConstantFoldingTransform", "max_bytes", max_bytes, good, "a number of bytes, at least 0")
         self.max_bytes = max_bytes
 
     def transform_execution(self, trace: Trace, context: PassContext) -> Trace:

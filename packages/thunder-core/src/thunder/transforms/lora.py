@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from thunder.transforms.base import Transform
+from thunder.transforms.base import Transform, check_names, check_option
 from thunder.transforms.modules import Variant, become, chosen_modules, replaced_tensors, saved_tensors
 
 __all__ = ["LoRATransform"]
@@ -84,10 +84,13 @@ class LoRATransform(Transform):
     def __init__(
         self, *, rank: int = 8, alpha: float | None = None, dropout: float = 0.0, modules: Sequence[str] | None = None
     ):
-        if not isinstance(rank, int) or rank < 1:
-            raise ValueError(f"LoRATransform: rank is a positive integer, not {rank!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"LoRATransform: dropout is at least 0 and less than 1, not {dropout!r}")
+        check_option("LoRATransform", "rank", rank, type(rank) is int and rank >= 1, "a positive integer")
+        good = alpha is None or (_is_number(alpha) and math.isfinite(alpha))
+        check_option("LoRATransform", "alpha", alpha, good, "a finite number")
+        good = _is_number(dropout) and 0 <= dropout < 1
+        check_option("LoRATransform", "dropout", dropout, good, "at least 0 and less than 1")
+        if modules is not None:
+            check_names("LoRATransform", "modules", modules)
         self.rank = rank
         self.alpha = float(2 * rank if alpha is None else alpha)
         self.dropout = dropout
@@ -134,3 +137,7 @@ def _freeze(module: torch.nn.Module) -> None:
         id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in module.parameters() if p.requires_grad
     }
     replaced_tensors(module, frozen)
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from thunder.transforms.base import Transform
+from thunder.transforms.base import Transform, check_option
 from thunder.transforms.modules import replaced_tensors
 
 __all__ = ["MaterializationTransform"]
@@ -43,6 +43,11 @@ class MaterializationTransform(Transform):
         self.device = torch.device(device)
         if self.device.type == "meta":
             raise ValueError("MaterializationTransform: give the device that tensors go to, which is not meta")
+        good = state_dict is None or isinstance(state_dict, Mapping)
+        what = "a mapping from names to tensors (torch.load and safetensors read one from a file)"
+        check_option("MaterializationTransform", "state_dict", state_dict, good, what)
+        good = initialize is None or callable(initialize)
+        check_option("MaterializationTransform", "initialize", initialize, good, "a function of a submodule")
         self.state_dict = state_dict
         self.initialize = initialize
 

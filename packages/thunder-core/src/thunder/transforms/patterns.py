@@ -46,6 +46,10 @@ class Pattern(Transform):
     ):
         if not callable(match):
             raise TypeError(f"thunder.pattern takes a function, not {match!r}")
+        if replace is not None and not callable(replace):
+            raise TypeError(f"the replacement of a pattern is a function, not {replace!r}")
+        if type(after_grad) is not bool:
+            raise TypeError(f"thunder.pattern(after_grad=…) is True or False, not {after_grad!r}")
         self.match = match
         self.replace = replace
         self.after_grad = after_grad
@@ -58,6 +62,8 @@ class Pattern(Transform):
 
     def replacement(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: what is put in the place of each match; it takes the pattern's arguments."""
+        if not callable(fn):
+            raise TypeError(f"the replacement of a pattern is a function, not {fn!r}")
         self.replace = fn
         return fn
 

@@ -16,7 +16,7 @@ import torch
 
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import Trace, construct
-from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.base import PassContext, Transform, check_option
 from thunder.transforms.debugging import runs
 
 __all__ = ["ProfileTransform"]
@@ -28,6 +28,7 @@ class ProfileTransform(Transform):
     changes_results = False
 
     def __init__(self, *, nvtx: bool | None = None):
+        check_option("ProfileTransform", "nvtx", nvtx, nvtx is None or type(nvtx) is bool, "True, False or None")
         self.nvtx = torch.cuda.is_available() if nvtx is None else nvtx
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:

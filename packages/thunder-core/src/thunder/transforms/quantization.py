@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from thunder.core.errors import ThunderError
-from thunder.transforms.base import Transform
+from thunder.transforms.base import Transform, check_names, check_option
 from thunder.transforms.modules import Variant, become, chosen_modules, saved_tensors
 
 __all__ = ["QuantizationTransform", "dequantize_int8", "quantize_int8"]
@@ -121,8 +121,10 @@ class QuantizationTransform(Transform):
     changes_results = False  # what is quantized is the module itself
 
     def __init__(self, kind: str = "int8", *, modules: Sequence[str] | None = None, skip: Sequence[str] = ()):
-        if kind not in KINDS:
-            raise ValueError(f"QuantizationTransform: kind is one of {', '.join(KINDS)}, not {kind!r}")
+        check_option("QuantizationTransform", "kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
+        if modules is not None:
+            check_names("QuantizationTransform", "modules", modules)
+        check_names("QuantizationTransform", "skip", skip)
         if kind == "nf4" and importlib.util.find_spec("bitsandbytes") is None:
             raise ImportError(
                 "QuantizationTransform('nf4') needs bitsandbytes: pip install bitsandbytes, or use 'int8'"

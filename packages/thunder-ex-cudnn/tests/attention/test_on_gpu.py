@@ -45,12 +45,12 @@ def check(found: Any, tensors: list[torch.Tensor], how: dict[str, Any], caplog: 
     g = torch.randn_like(out)
     grads = torch.autograd.grad(out, tensors, g)
     q, k, v, *added = wide = [x.detach().double().requires_grad_() for x in tensors]
-    times = q.shape[1] // k.shape[1]
+    times = q.shape[-3] // k.shape[-3]
     how = {n: x for n, x in how.items() if n != "enable_gqa"}
     mask = added[0] if added else mask
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         truth = F.scaled_dot_product_attention(
-            q, k.repeat_interleave(times, 1), v.repeat_interleave(times, 1), mask, **how
+            q, k.repeat_interleave(times, -3), v.repeat_interleave(times, -3), mask, **how
         )
     limit = NEAR[out.dtype]
     near(out, truth, limit)
@@ -121,6 +121,27 @@ def test_masks(lengths: tuple[int, int], caplog: Any) -> None:
     for a, b in zip(torch.autograd.grad(out, tensors, g), expected):
         near(a, b, NEAR[out.dtype])
     assert not caplog.records
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_without_batch(masked: bool, caplog: Any) -> None:
+    """Three dimensions: heads, lengths and widths, as they lie in memory."""
+    tensors = [heads(1, 4, 40, 64)[0], heads(1, 4, 72, 64)[0], heads(1, 4, 72, 64)[0]]
+    tensors = [x.detach().requires_grad_() for x in tensors]
+    bias = [torch.randn(4, 1, 72, device="cuda", dtype=torch.bfloat16).requires_grad_()] if masked else []
+    f = jitted() if masked else jitted(is_causal=True)
+    check(f, [*tensors, *bias], {} if masked else {"is_causal": True}, caplog)
+    assert "cudnn_attention_forward(" in str(thunder.last_traces(f)[-1])
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 16, 64), (4, 16, 64)])
+def test_dropout_of_everything(shape: tuple[int, ...]) -> None:
+    """Gives zeros, and zeros for gradients, as eager does."""
+    tensors = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    out = jitted(dropout_p=1.0)(*tensors)
+    assert not out.any()
+    for a, x in zip(torch.autograd.grad(out, tensors, torch.ones_like(out)), tensors):
+        assert a.shape == x.shape and not a.any()
 
 
 def _added(mask: torch.Tensor) -> torch.Tensor:

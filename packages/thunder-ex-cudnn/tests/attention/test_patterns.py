@@ -84,6 +84,16 @@ def called(q: Any, k: Any, v: Any, m: Any) -> Any:
     return F.scaled_dot_product_attention(q, k, v, ~torch.triu(torch.ones(S, T, dtype=torch.bool), 1), scale=0.3)
 
 
+def without_batch(q: Any, k: Any, v: Any, m: Any) -> Any:
+    """Heads alone, and a mask for each."""
+    return F.scaled_dot_product_attention(q[0], k[0], v[0], m.expand(H, S, T))
+
+
+def shared_without_batch(q: Any, k: Any, v: Any, m: Any) -> Any:
+    """Fewer heads of keys, and a triangle."""
+    return F.scaled_dot_product_attention(q[1], k[1, :2], v[1, :2], is_causal=True, enable_gqa=True)
+
+
 FOUND: dict[Callable[..., Any], tuple[str, tuple[int, int]]] = {
     plain: ("None, None, 0.25)", (4, 4)),
     added: ("None, 0.25)", (4, 4)),
@@ -95,6 +105,8 @@ FOUND: dict[Callable[..., Any], tuple[str, tuple[int, int]]] = {
     interleaved_heads: ("None, 'top-left', 0.25)", (4, 1)),
     batched: ("None, None, 0.25)", (1, 1)),
     called: ("None, 'top-left', 0.3)", (4, 4)),
+    without_batch: ("None, 0.25)", (4, 4)),
+    shared_without_batch: ("None, 'top-left', 0.25)", (4, 2)),
 }
 
 

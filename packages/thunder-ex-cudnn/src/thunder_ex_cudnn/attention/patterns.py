@@ -6,6 +6,7 @@ Before differentiation
 - `softmax(q @ k.T * scale + mask) @ v` becomes one attention, where nothing else reads what is in between and the
   executor takes it: written with matmul or einsum, with masks that are added or filled in, with dropout;
 - heads of keys and values that were repeated for the query's heads are given as they were before;
+- attention without a dimension for the batch has one of one;
 - a mask that is a causal triangle, or a band below its edge, is said to be one, and what another mask adds is computed
   once for all layers.
 
@@ -101,19 +102,25 @@ class _Finder:
     # -- attention that is called ------------------------------------------------------------------------------------
     def simplified(self, op: BoundSymbol) -> Any:
         """The same attention with heads as they were before they were repeated, and a triangle for a mask."""
+        import thunder.torch as ltorch
+
         query, key, value, mask, p, is_causal, scale, _ = _arguments(*op.args, **op.kwargs)
+        lacks_batch = query.ndim == key.ndim == value.ndim == 3
+        if lacks_batch:
+            query, key, value = (ltorch.unsqueeze(x, 0) for x in (query, key, value))
         if not query.ndim == key.ndim == value.ndim == 4:
             return None
         masks = () if mask is None else (_Mask(mask),)
         side = None if is_causal else self.side(masks, query, key)
         heads = self.shared_heads(key), self.shared_heads(value)
         truths = mask is not None and mask.dtype is dtypes.bool8
-        if heads[0] is key and heads[1] is value and side is None and not truths:
+        if heads[0] is key and heads[1] is value and side is None and not truths and not lacks_batch:
             return None
         scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
         if side is not None:
             masks = ()
-        return self.made_of(query, *heads, masks, p, "top-left" if is_causal else side, scale)
+        out = self.made_of(query, *heads, masks, p, "top-left" if is_causal else side, scale)
+        return ltorch.squeeze(out, 0) if lacks_batch and out is not None else out
 
     def shared_heads(self, x: Any) -> Any:
         """Keys or values whose heads were repeated, as they were before; else as they are."""

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import thunder
+from thunder.tests import seeded
 from thunder_ex_nvfuser import random
 
 pytestmark = pytest.mark.filterwarnings("error:nvfuser")
@@ -33,85 +34,24 @@ def ones(*shape: int, device: str, dtype: torch.dtype = torch.float32) -> torch.
 
 def test_residual_dropout_norm(device: str) -> None:
     """Is one fusion, and so is its gradient; no mask is kept."""
-
-    def f(x: Any, r: Any, w: Any) -> Any:
-        h = x + F.dropout(r, 0.25)
-        return F.layer_norm(h, w.shape, w), h
-
-    jitted = jit(f)
-    noise = torch.linspace(-2, 2, 192, device=device).reshape(6, 32).requires_grad_()
-    x, w = ones(6, 32, device=device), ones(32, device=device)
-    out, h = jitted(x, noise, w)
+    jitted = seeded.assert_residual_dropout_norm(jit, device)
     assert names(thunder.last_traces(jitted)[-1]) == ["nvfuser_seeds", "nvFusion0"]
-    assert not any(p.dtype is thunder.dtypes.bool8 for p in thunder.last_traces(jitted)[-1].output[1])
-    kept = (h - 1 != 0).detach()
-    torch.testing.assert_close((h - 1)[kept], (noise / 0.75)[kept], rtol=1e-5, atol=1e-5)
-    expected = F.layer_norm((x + noise * kept / 0.75).detach(), (32,), w)
-    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
-    h.sum().backward()
-    torch.testing.assert_close(noise.grad, kept / 0.75)
     assert names(thunder.last_backward_traces(jitted)[-1]) == ["nvFusion0"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_dropout(device: str, dtype: torch.dtype) -> None:
-    """The share that it drops, another mask at each call, and a gradient with the mask of its call."""
-    x = ones(64, 64, device=device, dtype=dtype)
-    jitted = jit(lambda x: F.dropout(x * 2, 0.3) * 1)
-    first, second = jitted(x), jitted(x)
-    for out in (first, second):
-        assert abs((out == 0).double().mean().item() - 0.3) < 0.04
-        torch.testing.assert_close(out.unique().double().cpu(), torch.tensor([0, 2 / 0.7]).double(), rtol=1e-2, atol=0)
-    assert not torch.equal(first, second)
-    for out in (first, second):
-        (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
-        torch.testing.assert_close(gradient, out)
+    seeded.assert_dropout(jit, device, dtype)
 
 
 def test_seeds_are_of_torchs_generator(device: str) -> None:
-    """It is advanced, and what follows from a seed repeats; two draws of a program are not one."""
-    jitted = jit(lambda x: F.dropout(x, 0.5) + F.dropout(x, 0.5))
-    x = ones(40, 8, device=device)
-    results = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        results.append((jitted(x), jitted(x), torch.rand(4, device=device)))
-    (a, b, _), (c, d, _), (e, _, _) = results
-    assert torch.equal(a, c)
-    assert torch.equal(b, d)
-    assert not torch.equal(a, b)
-    assert not torch.equal(a, e)
-    assert torch.equal(results[0][2], results[1][2])
-    assert set(a.unique().tolist()) == {0, 2, 4}
-    torch.manual_seed(-1)  # a seed of 64 bits
-    negative = jitted(x)
-    torch.manual_seed(-1)
-    assert torch.equal(negative, jitted(x))
+    seeded.assert_seeds_are_torchs(jit, device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_distributions(device: str, dtype: torch.dtype) -> None:
-    """Means, variances and bounds are those of the distributions."""
-
-    def f(x: Any) -> Any:
-        even = torch.rand_like(x) * 1
-        between = torch.empty_like(x).uniform_(-1, 3) * 1
-        normal = torch.randn_like(x) * 2 + 1
-        exponential = torch.empty_like(x).exponential_(2.0) * 1
-        bernoulli = torch.empty_like(x).bernoulli_(0.2) * 1
-        return [t + x for t in (even, between, normal, exponential, bernoulli)]
-
-    jitted = jit(f)
-    torch.manual_seed(0)
-    found = [t.double() for t in jitted(torch.zeros(50, 200, device=device, dtype=dtype))]
+    jitted = seeded.assert_distributions(jit, device, dtype)
     assert names(thunder.last_traces(jitted)[-1]) == ["nvfuser_seeds", "nvFusion0"]
-    for t, mean, variance in zip(found, (0.5, 1, 1, 0.5, 0.2), (1 / 12, 4 / 3, 4, 0.25, 0.16)):
-        assert abs(t.mean() - mean) < 0.05
-        assert abs(t.var() / variance - 1) < 0.06
-    assert found[0].min() >= 0
-    assert found[0].max() < 1
-    assert found[1].min() >= -1
-    assert found[1].max() < 3
 
 
 def test_numbers_do_not_hang_on_the_fusion(device: str) -> None:

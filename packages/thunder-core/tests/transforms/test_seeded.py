@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,13 +14,11 @@ from torch.nn import functional as F
 import thunder
 import thunder.extend
 from thunder import plugins
-from thunder.core import dtypes
 from thunder.core.devices import cpu
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
 from thunder.extend import FusionExecutor
 from thunder.plugins.registry import PluginRegistry
+from thunder.tests import seeded
 from thunder.transforms.seeded import draw_of_seeds
 
 
@@ -41,12 +40,12 @@ class Fuser(FusionExecutor):
 
 def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
     """Of torch's generator."""
-    return torch.randint(1 << 40, (n, 1)).unbind()
+    return torch.randint(1 << 40, (n, 2)).unbind()
 
 
 def uniform(seed: torch.Tensor, shape: Any, device: Any) -> torch.Tensor:
     """Of a generator that starts with the seed."""
-    return torch.rand(tuple(shape), generator=torch.Generator().manual_seed(int(seed)))
+    return torch.rand(tuple(shape), generator=torch.Generator().manual_seed(int(seed[0])))
 
 
 @pytest.fixture
@@ -55,15 +54,7 @@ def fuser() -> Iterator[FusionExecutor]:
     thunder.extend.get_default_executors()
     registry = PluginRegistry("toy")
     ex = registry.register_executor(Fuser("toy"), priority=5)
-    seeds = registry.register_operator(
-        "toy_seeds", fn=drawn_seeds, tags=(OpTags.RANDOM_OP, OpTags.NON_DIFFERENTIABLE),
-        meta=lambda n, device: tuple([TensorProxy(shape=(1,), device=cpu, dtype=dtypes.int64) for _ in range(n)]),
-    )  # fmt: skip
-    drawn = registry.register_operator(
-        "toy_uniform", fn=uniform, tags=(OpTags.RECOMPUTED, OpTags.NON_DIFFERENTIABLE),
-        meta=lambda seed, shape, device: TensorProxy(shape=tuple(shape), device=device, dtype=dtypes.float32),
-    )  # fmt: skip
-    draw_of_seeds(registry, "toy", seeds, drawn, lambda device: None)
+    draw_of_seeds(registry, "toy", drawn_seeds, uniform, lambda device: None, seeds_on=cpu)
     registry.close()
     registry.commit(thunder.extend, plugins.manager().catalog)  # type: ignore[arg-type]
     yield ex
@@ -106,19 +97,13 @@ def test_what_is_left_to_torch(fuser: FusionExecutor) -> None:
         assert "toy_seeds" not in names(jitted)
 
 
-def test_distributions(fuser: FusionExecutor) -> None:
-    """Bounds and moments, and results that repeat under a seed."""
-
-    def f(x: Any) -> Any:
-        return torch.empty_like(x).uniform_(-1, 3) * 1, torch.randn_like(x) * 2 + 1, torch.rand_like(x).bernoulli() * 1
-
-    jitted = thunder.jit(f, executors=[fuser])
-    x = torch.zeros(100, 100)
-    torch.manual_seed(1)
-    found = jitted(x)
-    for t, mean, variance in zip(found, (1, 1, 0.5), (4 / 3, 4, 0.25)):
-        assert abs(t.mean() - mean) < 0.06
-        assert abs(t.var() / variance - 1) < 0.06
-    torch.manual_seed(1)
-    for a, b in zip(found, jitted(x)):
-        assert torch.equal(a, b)
+def test_what_draws_have_to_be_like(fuser: FusionExecutor) -> None:
+    """Dropout, distributions and seeds."""
+    jit = functools.partial(thunder.jit, executors=[fuser])
+    for jitted in (
+        seeded.assert_dropout(jit, "cpu", torch.float32),
+        seeded.assert_residual_dropout_norm(jit, "cpu"),
+        seeded.assert_seeds_are_torchs(jit, "cpu"),
+        seeded.assert_distributions(jit, "cpu", torch.float32),
+    ):
+        assert names(jitted).count("toy_seeds") == 1

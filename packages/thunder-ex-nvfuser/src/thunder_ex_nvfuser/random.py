@@ -16,13 +16,11 @@ from typing import Any
 
 import torch
 
-from thunder.core import devices, dtypes
+from thunder.core import devices
 from thunder.core.devices import to_torch_device
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import OpTags
 from thunder.transforms.seeded import draw_of_seeds
 from thunder_ex_nvfuser.library import unusable_device
-from thunder_ex_nvfuser.operations import UNIFORM, uniform
+from thunder_ex_nvfuser.operations import uniform
 from thunder_ex_nvfuser.region import compiled
 from thunder_ex_nvfuser.source import TOLD_SEED
 
@@ -38,13 +36,8 @@ def generator_of(device: torch.device) -> Any:
     return torch.cuda.default_generators[index]
 
 
-def _seeds_meta(n: int, device: Any) -> tuple[TensorProxy, ...]:
-    """A seed and an offset for each of `n` draws on a device, as tensors on the CPU."""
-    return tuple([TensorProxy(shape=(2,), device=devices.cpu, dtype=dtypes.int64) for _ in range(n)])
-
-
 def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
-    """So many seeds of the generator of a device, which is moved past what they make.
+    """So many seeds of the generator of a device, which is moved past what they make: a seed and an offset each.
 
     They are places in the stream that torch's own draws are taken of, so that nothing is drawn twice. nvFuser reads 32
     bits of a place, with a sign; what is above makes another seed.
@@ -59,11 +52,6 @@ def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
 def _signed(seed: int) -> int:
     """64 bits as a number of int64."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _uniform_meta(seed: TensorProxy, shape: Sequence[int], device: Any) -> TensorProxy:
-    """Numbers from [0, 1), always the same of one seed."""
-    return TensorProxy(shape=tuple(shape), device=device, dtype=dtypes.float32)
 
 
 @functools.cache
@@ -84,13 +72,5 @@ def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Ten
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators, the option and the pass."""
-    seeds = registry.register_operator(
-        "nvfuser_seeds", executor=executor, meta=_seeds_meta, fn=drawn_seeds,
-        tags=(OpTags.RANDOM_OP, OpTags.NON_DIFFERENTIABLE),
-    )  # fmt: skip
-    drawn = registry.register_operator(
-        UNIFORM.partition(".")[2], executor=executor, meta=_uniform_meta, fn=_uniform,
-        tags=(OpTags.RECOMPUTED, OpTags.NON_DIFFERENTIABLE),
-    )  # fmt: skip
-    draw_of_seeds(registry, executor, seeds, drawn, unusable_device)
+    """Brings the operators `nvfuser_seeds` and `nvfuser_uniform`, the option and the pass."""
+    draw_of_seeds(registry, executor, drawn_seeds, _uniform, unusable_device, seeds_on=devices.cpu)

@@ -147,13 +147,15 @@ def opinfos() -> list[Any]:
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 def _draws(makers: _Makers) -> Iterator[tuple[Any, ...]]:
-    """Seed and offset, and a shape."""
+    """Seed and offset, a shape and a device."""
+    from thunder.core.devices import to_device
+
     for numbers in ((123456789012, -7), (-1, 1 << 40)):
         for shape in ((4, 5), (), (1030,), (2, 3, 4)):
-            yield torch.tensor(numbers, device=makers.device), shape
+            yield torch.tensor(numbers, device=makers.device), shape, to_device(makers.device)
 
 
-def _uniform(seed: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.Tensor:
     """The numbers that a kernel makes of a seed, one after the other."""
     from thunder.tests.philox import philox
 

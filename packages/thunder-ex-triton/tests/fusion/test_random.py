@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import thunder
+from thunder.tests import seeded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -28,11 +29,6 @@ def names(trace: Any) -> list[str]:
     return [op.sym.name for op in trace.bound_symbols if op.sym.fn is not None or op.sym.is_fusion]
 
 
-def state() -> torch.Tensor:
-    """The state of the generator that is drawn from."""
-    return torch.cuda.get_rng_state() if DEVICE == "cuda" else torch.get_rng_state()
-
-
 def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """A tensor that requires grad."""
     return torch.ones(shape, device=DEVICE, dtype=dtype, requires_grad=True)
@@ -40,90 +36,33 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def test_residual_dropout_norm() -> None:
     """Is one kernel, and so is its gradient; no mask is kept."""
-
-    def f(x: Any, r: Any, w: Any) -> Any:
-        h = x + F.dropout(r, 0.25)
-        return F.layer_norm(h, w.shape, w), h
-
-    jitted = jit(f)
-    args = ones(6, 32), torch.randn(6, 32, device=DEVICE, requires_grad=True), ones(32)
-    out, h = jitted(*args)
+    jitted = seeded.assert_residual_dropout_norm(jit, DEVICE)
     assert names(thunder.last_traces(jitted)[-1]) == ["triton_seeds", "Triton0"]
-    assert not any(p.dtype is thunder.dtypes.bool8 for p in thunder.last_traces(jitted)[-1].output[1])
-    kept = (h - 1 != 0).detach()
-    torch.testing.assert_close((h - 1)[kept], (args[1] / 0.75)[kept])
-    expected = F.layer_norm((args[0] + args[1] * kept / 0.75).detach(), (32,), args[2])
-    torch.testing.assert_close(out, expected)
-    h.sum().backward()
-    torch.testing.assert_close(args[1].grad, kept / 0.75)
     assert names(thunder.last_backward_traces(jitted)[-1]) == ["Triton0"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_dropout(dtype: torch.dtype) -> None:
-    """The share that it drops, what is left, another mask at each call, and a gradient with the mask of its call."""
-    x = ones(64, 64, dtype=dtype)
-    jitted = jit(lambda x: F.dropout(x * 2, 0.3) * 1)
-    first, second = jitted(x), jitted(x)
-    for out in (first, second):
-        assert abs((out == 0).double().mean().item() - 0.3) < 0.04
-        torch.testing.assert_close(out.unique().double().cpu(), torch.tensor([0, 2 / 0.7]).double(), rtol=1e-2, atol=0)
-    assert not torch.equal(first, second)
-    for out in (first, second):
-        (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
-        torch.testing.assert_close(gradient, out)
+    seeded.assert_dropout(jit, DEVICE, dtype)
 
 
 def test_seeds_are_of_torchs_generator() -> None:
-    """It is advanced, and what follows from a seed repeats."""
-    jitted = jit(lambda x: F.dropout(x, 0.5) + F.dropout(x, 0.5))
-    x = ones(40, 8)
-    results = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        before = state()
-        results.append((jitted(x), jitted(x)))
-        assert not torch.equal(before, state())
-    (a, b), (c, d), (e, _) = results
-    assert torch.equal(a, c)
-    assert torch.equal(b, d)
-    assert not torch.equal(a, b)
-    assert not torch.equal(a, e)
-    assert set(a.unique().tolist()) == {0, 2, 4}  # the two masks are not one
+    seeded.assert_seeds_are_torchs(jit, DEVICE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_distributions(dtype: torch.dtype) -> None:
-    """Means, variances and bounds are those of the distributions."""
-
-    def f(x: Any) -> Any:
-        even = torch.rand_like(x) * 1
-        between = torch.empty_like(x).uniform_(-1, 3) * 1
-        normal = torch.randn_like(x) * 2 + 1
-        exponential = torch.empty_like(x).exponential_(2.0) * 1
-        bernoulli = torch.empty_like(x).bernoulli_(0.2) * 1
-        return even, between, normal, exponential, bernoulli
-
-    jitted = jit(f)
-    torch.manual_seed(0)
-    found = [t.double() for t in jitted(torch.zeros(50, 200, device=DEVICE, dtype=dtype))]
+    jitted = seeded.assert_distributions(jit, DEVICE, dtype)
     assert names(thunder.last_traces(jitted)[-1])[:2] == ["triton_seeds", "Triton0"]
-    for t, mean, variance in zip(found, (0.5, 1, 1, 0.5, 0.2), (1 / 12, 4 / 3, 4, 0.25, 0.16)):
-        assert abs(t.mean() - mean) < 0.05
-        assert abs(t.var() / variance - 1) < 0.06
-    assert found[0].min() >= 0
-    assert found[0].max() < 1
-    assert found[1].min() >= -1
-    assert found[1].max() < 3
 
 
 def test_numbers_do_not_hang_on_the_kernel() -> None:
     """Another tile, another index, the operator by itself: the same numbers of a seed."""
     from thunder.extend import get_executor
 
-    seed = torch.tensor([12345678901, -987654321], device=DEVICE)
+    seed, where = torch.tensor([12345678901, -987654321], device=DEVICE), thunder.devices.to_device(DEVICE)
     for shape in ((3, 5), (7, 64), (1030,), (4, 2, 32), (1,)):
-        draw = get_executor("triton").opmap["triton_uniform"]
+        draw = lambda seed, shape: get_executor("triton").opmap["triton_uniform"](seed, shape, where)  # noqa: E731
         expected = draw(seed, shape)
         assert expected.min() >= 0
         assert expected.max() < 1

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws of random numbers as arithmetic on a seed, so that they become part of fusions.
 
-A fusion executor brings two operators: one draws seeds from torch's generator, so many for the whole program, before
-anything else is drawn; the other makes numbers from [0, 1) of a seed, always the same. With `draw_of_seeds` what was a
-draw becomes the second and arithmetic on it, before differentiation. That is no random operation any more: backward
-computes it again of the seed instead of a mask that is kept, and regions of `torch.utils.checkpoint` draw the same
-twice without putting the generator back. The numbers are others than torch's.
+A fusion executor brings two functions, which become operators: one draws seeds from torch's generator, so many for the
+whole program, before anything else is drawn; the other makes numbers from [0, 1) of a seed, always the same. With
+`draw_of_seeds` what was a draw becomes the second and arithmetic on it, before differentiation. That is no random
+operation any more: backward computes it again of the seed instead of a mask that is kept, and regions of
+`torch.utils.checkpoint` draw the same twice without putting the generator back. The numbers are others than torch's.
 """
 
 from __future__ import annotations
@@ -20,32 +20,54 @@ from thunder.core.langctx import set_langctx
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, map_proxies
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
 from thunder.core.trace import Trace, construct
 from thunder.transforms.checkpoint import Region, region
 
 __all__ = ["draw_of_seeds"]
 
-Seeds = Callable[[int, Any], Sequence[TensorProxy]]  # so many, for draws on a device
-Drawn = Callable[[TensorProxy, Sequence[Any], Any], TensorProxy]  # float32 of a seed, a shape, on a device
+Seeds = Callable[[int, Any], Sequence[Any]]  # so many, for draws on a device
+Drawn = Callable[[Any, Sequence[Any], Any], Any]  # float32 of a seed, a shape, on a device
 
 _OPTIONS: dict[str, str] = {}  # of the executors that draw of seeds: the first of a program's draws for all
 _FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
-def draw_of_seeds(registry: Any, executor: str, seeds: Seeds, drawn: Drawn, unusable: Callable[[Any], Any]) -> None:
-    """Registers the pass for a fusion executor, and the option to leave all draws to torch."""
+def draw_of_seeds(
+    registry: Any, executor: str, seeds: Seeds, drawn: Drawn, unusable: Callable[[Any], Any], *, seeds_on: Any = None
+) -> None:
+    """Registers for a fusion executor its two operators, the pass, and the option to leave all draws to torch.
+
+    A seed is a tensor of two whole numbers, on the device of what is drawn of it if not on `seeds_on`.
+    """
     name = _OPTIONS[executor] = f"{executor}_random"
     registry.register_option(
         name, type=bool, default=True, help="whether fusions draw random numbers; else torch does, as in eager"
     )
+
+    def seeds_meta(n: int, device: Any) -> tuple[TensorProxy, ...]:
+        """A seed for each of `n` draws on a device."""
+        return tuple([TensorProxy(shape=(2,), device=seeds_on or device, dtype=dtypes.int64) for _ in range(n)])
+
+    def uniform_meta(seed: TensorProxy, shape: Sequence[Any], device: Any) -> TensorProxy:
+        """Numbers from [0, 1), always the same of one seed."""
+        return TensorProxy(shape=tuple(shape), device=device, dtype=dtypes.float32)
+
+    seeds_operator = registry.register_operator(
+        f"{executor}_seeds", executor=executor, meta=seeds_meta, fn=seeds,
+        tags=(OpTags.RANDOM_OP, OpTags.NON_DIFFERENTIABLE),
+    )  # fmt: skip
+    uniform_operator = registry.register_operator(
+        f"{executor}_uniform", executor=executor, meta=uniform_meta, fn=drawn,
+        tags=(OpTags.RECOMPUTED, OpTags.NON_DIFFERENTIABLE),
+    )  # fmt: skip
 
     def rewrite(trace: Trace, context: Any) -> Trace:
         drawing = (ex for ex in context.executors if context.options.get(_OPTIONS.get(ex.name, ""), True))
         fuser = next((ex for ex in drawing if ex.name in _OPTIONS), None)
         if fuser is None or fuser.name != executor:
             return trace
-        return _Rewriter(trace, fuser, seeds, drawn, unusable).result()
+        return _Rewriter(trace, fuser, seeds_operator, uniform_operator, unusable).result()
 
     registry.register_transform(name, rewrite, phase="before_grad")
 

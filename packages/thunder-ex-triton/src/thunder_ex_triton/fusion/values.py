@@ -238,7 +238,7 @@ class Writer:
 
     def drawn(self, op: BoundSymbol, index: Index) -> str:
         """A random number of an element."""
-        seed, shape = op.args
+        seed, shape, _ = op.args
         if seed.name not in self.reads:
             self.reads.append(seed.name)
         place = address(index, contiguous(shape))

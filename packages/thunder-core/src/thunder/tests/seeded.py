@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the draws of an executor that draws of seeds (`thunder.transforms.seeded`) have to be like.
+
+Each takes a function that jits with that executor, and gives what was jitted for questions of the executor's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import thunder
+from thunder.core import dtypes
+
+__all__ = ["assert_distributions", "assert_dropout", "assert_residual_dropout_norm", "assert_seeds_are_torchs"]
+
+Jit = Callable[..., Any]
+
+
+def assert_dropout(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
+    """The share that it drops, what is left, another mask at each call, and a gradient with the mask of its call."""
+    x = torch.ones(64, 64, device=device, dtype=dtype, requires_grad=True)
+    jitted = jit(lambda x: F.dropout(x * 2, 0.3) * 1)
+    first, second = jitted(x), jitted(x)
+    for out in (first, second):
+        assert abs((out == 0).double().mean().item() - 0.3) < 0.04
+        torch.testing.assert_close(out.unique().double().cpu(), torch.tensor([0, 2 / 0.7]).double(), rtol=1e-2, atol=0)
+    assert not torch.equal(first, second)
+    for out in (first, second):
+        (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
+        torch.testing.assert_close(gradient, out)
+    return jitted
+
+
+def assert_residual_dropout_norm(jit: Jit, device: Any) -> Any:
+    """A residual connection, dropout and a norm keep no mask for backward, which has that of forward."""
+
+    def f(x: Any, r: Any, w: Any) -> Any:
+        h = x + F.dropout(r, 0.25)
+        return F.layer_norm(h, w.shape, w), h
+
+    jitted = jit(f)
+    x, w = (torch.ones(shape, device=device, requires_grad=True) for shape in ((6, 32), (32,)))
+    r = torch.linspace(-2, 2, 192, device=device).reshape(6, 32).requires_grad_()
+    out, h = jitted(x, r, w)
+    assert not any(p.dtype is dtypes.bool8 for p in thunder.last_traces(jitted)[-1].output[1])
+    kept = (h - 1 != 0).detach()
+    torch.testing.assert_close((h - 1)[kept], (r / 0.75)[kept], rtol=1e-5, atol=1e-5)
+    expected = F.layer_norm((x + r * kept / 0.75).detach(), (32,), w)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    h.sum().backward()
+    torch.testing.assert_close(r.grad, kept / 0.75)
+    return jitted
+
+
+def assert_seeds_are_torchs(jit: Jit, device: Any) -> Any:
+    """torch's generator is advanced, and what follows from a seed repeats; two draws of a program are not one."""
+    jitted = jit(lambda x: F.dropout(x, 0.5) + F.dropout(x, 0.5))
+    x = torch.ones(40, 8, device=device, requires_grad=True)
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append((jitted(x), jitted(x), torch.rand(4, device=device)))
+    (a, b, after), (c, d, again), (e, _, _) = results
+    for one, other, same in ((a, c, True), (b, d, True), (after, again, True), (a, b, False), (a, e, False)):
+        assert torch.equal(one, other) == same
+    assert set(a.unique().tolist()) == {0, 2, 4}
+    torch.manual_seed(-1)  # a seed of 64 bits
+    negative = jitted(x)
+    torch.manual_seed(-1)
+    assert torch.equal(negative, jitted(x))
+    return jitted
+
+
+def assert_distributions(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
+    """Means, variances and bounds are those of the distributions."""
+
+    def f(x: Any) -> Any:
+        even = torch.rand_like(x) * 1
+        between = torch.empty_like(x).uniform_(-1, 3) * 1
+        normal = torch.randn_like(x) * 2 + 1
+        exponential = torch.empty_like(x).exponential_(2.0) * 1
+        bernoulli = torch.empty_like(x).bernoulli_(0.2) * 1
+        return [t + x for t in (even, between, normal, exponential, bernoulli)]
+
+    jitted = jit(f)
+    torch.manual_seed(0)
+    found = [t.double() for t in jitted(torch.zeros(50, 200, device=device, dtype=dtype))]
+    for t, mean, variance in zip(found, (0.5, 1, 1, 0.5, 0.2), (1 / 12, 4 / 3, 4, 0.25, 0.16)):
+        assert abs(t.mean() - mean) < 0.05
+        assert abs(t.var() / variance - 1) < 0.06
+    assert 0 <= found[0].min() < found[0].max() < 1
+    assert -1 <= found[1].min() < found[1].max() < 3
+    return jitted

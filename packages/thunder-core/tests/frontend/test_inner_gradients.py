@@ -160,7 +160,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a wrong shape": (lambda x: torch.autograd.grad(x * 2, x, torch.ones(2)), "Mismatch in shape"),
     "too few": (lambda x: torch.autograd.grad([x.sum(), x], x, [None]), "got 2 tensors and 1 gradients"),
     "batched": (lambda x: torch.autograd.grad(x, x, torch.ones(2, 5, 3), is_grads_batched=True), "thunder.jacrev"),
-    "backward": (lambda x: x.sum().backward(), r"backward\(\) and retain_grad\(\) inside a traced function"),
     "reaching back": (reaches_back, "reaches back to operations before that function"),
 }
 

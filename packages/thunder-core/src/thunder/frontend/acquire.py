@@ -21,6 +21,7 @@ from thunder.frontend import kinds
 from thunder.frontend.disabled import RunsInPieces
 from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
+from thunder.frontend.gradient_hooks import hooked
 from thunder.frontend.guards import overlap
 from thunder.frontend.holders import holder_of
 from thunder.frontend.lock import tracing_lock
@@ -28,7 +29,7 @@ from thunder.frontend.places import Place
 from thunder.frontend.prologue import Arguments, Prologue
 from thunder.frontend.reads import Recorder
 from thunder.frontend.symbolic import Dynamic, Inputs, Number
-from thunder.frontend.tracer import Lifted, Tracer, annotate, line_of_user
+from thunder.frontend.tracer import Lifted, Tracer, annotate, line_of_user, tensors_in
 from thunder.torch.private import without_modes
 
 __all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]
@@ -174,6 +175,8 @@ def _run(
         recorder.attention_kernels(tracer.attention_kernels)
     if not Epilogue.needed(result, writes):
         tracer.finish(result)
+        if not independent:
+            tracer.leaves.stay_inside(tracer, tensors_in(result), hooked)
         return None
     epilogue = Epilogue(recorder.reached, writes, aliases)
     # A transform makes something else of the result, but does not touch what the program keeps.
@@ -183,6 +186,8 @@ def _run(
         tracer.trace.info["effects"] = len(values)
         values = [result, *values]
     tracer.finish(tuple(values))
+    if not independent:
+        tracer.leaves.stay_inside(tracer, tensors_in(values), hooked)
     del values
     epilogue.release()
     return epilogue

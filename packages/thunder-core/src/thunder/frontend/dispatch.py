@@ -22,11 +22,12 @@ from thunder.core.state import state
 from thunder.core.symbol import Symbol
 from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
+from thunder.frontend.leaves import set_requires_grad
 from thunder.frontend.refusals import torchs_error
 from thunder.frontend.tracer import Tracer, annotate, needs_grad, tensors_in, user_line
 from thunder.frontend.writing import keeping_gradients, resize
 from thunder.torch.base import language, torch_function_map
-from thunder.torch.private import DisableTorchFunction, DisableTorchFunctionSubclass
+from thunder.torch.private import DisableTorchFunctionSubclass
 
 __all__ = ["TracingMode", "call_torch_function"]
 
@@ -121,6 +122,9 @@ def call_torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """What a call of the torch function `func` by user code gives."""
     tracer = _tracer_of(args, kwargs)
     try:
+        if kwargs.get("requires_grad"):  # of a factory, say
+            made = _dispatch(tracer, func, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
+            return made.requires_grad_()
         return _dispatch(tracer, func, args, kwargs)
     except Exception as error:
         theirs = torchs_error(func, args, kwargs, error)
@@ -243,14 +247,13 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
         # An option of torch's that the operation does not know (a generator, say): torch runs the call as it is.
         given = kwargs if out is None else {**kwargs, "out": out}
         return call_opaque(tracer, sym.reference, args, given)
-    requires_grad = bool(kwargs.pop("requires_grad", False)) if "requires_grad" not in sym.bind.known else False
+    if "requires_grad" not in sym.bind.known:
+        kwargs.pop("requires_grad", None)
     whole = args, kwargs
     inplace, args, kwargs = _without_inplace(sym, args, kwargs)
     if inplace and sym.module is None:
         _let_refuse(tracer, sym, *whole)
     result = tracer.call_symbol(sym, args, kwargs)
-    if requires_grad:
-        set_requires_grad(result, True)
     if inplace:
         return assign(tracer, args[0] if args else kwargs["input"], result, sym.name)
     if out is not None:
@@ -293,26 +296,18 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torc
     return target
 
 
-def set_requires_grad(handle: Handle, value: bool) -> None:
-    """Makes a handle require grad, or not."""
-    if handle._needs_grad is not value:
-        handle._needs_grad = value
-        handle._storage.needs_grad |= value
-        with DisableTorchFunction():
-            handle.requires_grad_(value)
-
-
 def _check_leaf(tracer: Tracer, handle: Handle, result: Any, name: str) -> None:
-    if not torch.is_grad_enabled() or any(view.hides_writes for view in handle._views):
+    if not torch.is_grad_enabled():
         return
-    for lifted in tracer.inputs:
-        if lifted.handle._storage is handle._storage and lifted.tensor.requires_grad and lifted.tensor.is_leaf:
-            what = (
-                "a view of a leaf Variable that requires grad"
-                if handle._views
-                else "a leaf Variable that requires grad"
-            )
-            raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+    leaf = tracer.leaves.seen_through(handle)
+    if not leaf and not any(view.hides_writes for view in handle._views):
+        leaf = any(
+            x.handle._storage is handle._storage and x.tensor.requires_grad and x.tensor.is_leaf for x in tracer.inputs
+        )
+    if leaf:
+        view = handle._views and handle not in tracer.leaves
+        what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
+        raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
 
 
 def _assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:

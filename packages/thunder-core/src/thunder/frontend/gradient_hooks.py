@@ -27,6 +27,7 @@ from thunder.core.state import state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.frontend import aliasing
+from thunder.frontend.effects import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.tracer import needs_grad, user_line
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
     from thunder.transforms.autodiff import JointTrace
 
-__all__ = ["hooked_gradient", "module_hook_class", "register_tensor_hook"]
+__all__ = ["hooked", "hooked_gradient", "module_hook_class", "register_tensor_hook"]
 
 
 class Node:
@@ -335,6 +336,8 @@ def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]
         return removable
     shared = handle._views or any(h is not handle and h._storage is handle._storage for h in [*tracer.handles])
     used = any(value.name in op.arg_names for scope in tracer.trace.scopes for op in scope)
+    if (handle._storage.source is not None or shared or used) and handle in tracer.leaves:
+        leave_to_python("the program registers a hook on a tensor that it makes to require grad")
     if handle._storage.source is not None or shared or used:
         raise TracingError(
             "a hook is registered on an input of the traced function, on a view, or on a tensor that has been used "

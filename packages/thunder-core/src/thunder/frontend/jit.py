@@ -183,6 +183,8 @@ class JitFunction:
             except RunsInPieces as reason:
                 self._go_in_pieces(str(reason))
             except RunsEagerly as once:
+                if self._stats.uncacheable == str(once) and self._may_go_in_pieces:
+                    self._go_in_pieces(f"{once}, at every call")
                 self._stats.uncacheable = str(once)
             if found is not None:
                 acquired, specialization = found
@@ -297,11 +299,15 @@ class JitFunction:
 
     def _go_in_pieces(self, reason: str) -> None:
         """Runs as Python from now on, as do the modules that call a function that thunder.disable has marked."""
-        derived = isinstance(self._fn, functools.partial) and self._fn.func.__module__.startswith("thunder.frontend.")
-        if derived or not self._autograd or any(t.is_needed for t in self._transforms):
+        if not self._may_go_in_pieces:
             raise TracingError(f"{self!r} is transformed as a whole, but {reason}: leave that call out of it")
         self._stats.in_pieces = reason
         self._stats.pieces = Pieces(self)
+
+    @property
+    def _may_go_in_pieces(self) -> bool:
+        derived = isinstance(self._fn, functools.partial) and self._fn.func.__module__.startswith("thunder.frontend.")
+        return not (derived or not self._autograd or any(t.is_needed for t in self._transforms))
 
     def of_part(self, module: torch.nn.Module) -> JitFunction:
         """The program of a module that this one calls, where it runs in pieces."""

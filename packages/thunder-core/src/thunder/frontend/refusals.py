@@ -16,6 +16,7 @@ import torch
 
 from thunder.core.errors import ThunderError, Undecided
 from thunder.core.numbers import specialized, undecided
+from thunder.frontend.effects import RunsEagerly
 from thunder.frontend.handle import Handle
 from thunder.frontend.kinds import says_a_mask
 from thunder.torch.base import torch_function_map
@@ -29,7 +30,7 @@ LIMIT = 1 << 20
 
 def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Exception | None:
     """The exception that torch raises for a call, where it is of another type than `error`; else None."""
-    if isinstance(error, (ThunderError, Warning)) or getattr(func, "__module__", "") == "thunder":
+    if isinstance(error, (ThunderError, RunsEagerly, Warning)) or getattr(func, "__module__", "") == "thunder":
         return None
     sym = torch_function_map().get(func)
     if sym is not None and sym.module is None:

@@ -19,11 +19,11 @@ from thunder.core.numbers import undecided
 from thunder.core.proxies import TensorProxy
 from thunder.frontend import aliasing, attention
 from thunder.frontend.conversions import convert_natively
-from thunder.frontend.handle import Handle
+from thunder.frontend.effects import leave_to_python
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.opaque_symbols import DRAWS, RESULTS
 from thunder.frontend.reshaping import FORMS, reshape_in_place
-from thunder.frontend.tracer import Tracer, asked_by_torch
+from thunder.frontend.tracer import Tracer, asked_by_torch, needs_grad
 from thunder.frontend.unknown import HANDLERS, asks_for_value, positions
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
@@ -87,11 +87,7 @@ SPECIAL.update(attention.HANDLERS)
 # -- gradients' state -------------------------------------------------------------------------------------------------
 @_special(torch.Tensor.requires_grad_)
 def _requires_grad_(tracer: Tracer, x: Any, requires_grad: bool = True) -> Any:
-    if not isinstance(x, Handle):
-        x = tracer.handle_of(x)
-    from thunder.frontend.dispatch import set_requires_grad
-
-    set_requires_grad(x, requires_grad)
+    tracer.leaves.switch(tracer, tracer.handle_of(x), requires_grad)
     return x
 
 
@@ -109,13 +105,17 @@ def _autograd_grad(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     return gradients(tracer, *args, **kwargs)
 
 
-@_special(torch.Tensor.backward, torch.autograd.backward, torch.Tensor.retain_grad)
-def _autograd(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    raise TracingError(
-        "backward() and retain_grad() inside a traced function are not traced: return the loss and differentiate "
-        "outside (loss.backward() works on the result of a jitted function), or use torch.autograd.grad or thunder's "
-        "grad"
-    )
+@_special(torch.Tensor.backward, torch.autograd.backward)
+def _backward(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    leave_to_python("the program calls backward(), which adds to the .grad of tensors")
+
+
+@_special(torch.Tensor.retain_grad)
+def _retain_grad(tracer: Tracer, x: Any) -> None:
+    if not needs_grad(x):
+        raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+    if not _is_leaf(tracer, x):
+        leave_to_python("the program calls retain_grad(), so that the .grad of a tensor that it computes is filled in")
 
 
 # -- functions as arguments -------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def _asarray(
     requires_grad: bool | None = None,
 ) -> Any:  # fmt: skip
     if not isinstance(obj, torch.Tensor):
-        return _tensor(tracer, obj, dtype=dtype, device=device, requires_grad=bool(requires_grad))
+        return _tensor(tracer, obj, dtype=dtype, device=device)
     out = obj.to(device=device or obj.device, dtype=dtype or obj.dtype, copy=bool(copy))
     if copy is False and out is not obj:
         raise ValueError("can't alias tensor with another dtype or device: torch.asarray(copy=False) asks for it")
@@ -322,7 +322,6 @@ def _asarray(
 def _tensor(
     tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
 ) -> Any:
-    from thunder.frontend.dispatch import set_requires_grad
     from thunder.frontend.opaque import call_opaque
 
     if isinstance(data, torch.Tensor):
@@ -337,8 +336,6 @@ def _tensor(
         out = call_opaque(
             tracer, torch.tensor, (data,), {"dtype": dtype, "device": device or torch.get_default_device()}
         )
-    if requires_grad:
-        set_requires_grad(out, True)
     return out
 
 
@@ -525,15 +522,13 @@ def _get_grad_fn(tracer: Tracer, x: Any) -> Any:
 
 def _is_leaf(tracer: Tracer, x: Any) -> bool:
     handle = tracer.handle_of(x)
-    if not handle._needs_grad:
+    if not handle._needs_grad or handle in tracer.leaves:
         return True
     return any(lifted.handle is handle and lifted.tensor.is_leaf for lifted in tracer.inputs)
 
 
 def _leave_hooks_to_python(tracer: Tracer) -> None:
     """Where it is a module with a legacy hook (`register_backward_hook`) that asks: such a hook is given a node."""
-    from thunder.frontend.effects import leave_to_python
-
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _CALLS_HOOKS:
@@ -553,12 +548,8 @@ _CALLS_HOOKS = _code_that_calls_hooks()
 
 
 def _get_grad(tracer: Tracer, x: Any) -> Any:
-    if isinstance(x, Handle):
-        return None
-    raise TracingError(
-        "the program reads the .grad of a tensor, which no guard can watch: read it outside the traced function and "
-        "pass it in"
-    )
+    if any(lifted.handle is tracer.handle_of(x) for lifted in tracer.inputs):
+        leave_to_python("the program reads the .grad of a tensor, which no guard can watch")
 
 
 SPECIAL_PROPERTIES: dict[str, Callable[[Tracer, Any], Any]] = {
@@ -575,4 +566,6 @@ def set_property(tracer: Tracer, name: str, target: Any, value: Any) -> None:
     if name == "requires_grad":
         _requires_grad_(tracer, target, value)
         return
+    if name == "grad":
+        leave_to_python("the program sets the .grad of a tensor")
     raise TracingError(f"setting the attribute {name} of a tensor inside a traced function is not supported")

@@ -32,6 +32,7 @@ from thunder.frontend import aliasing, kinds, modes
 from thunder.frontend.autocast import autocast_arguments
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import ABSENT, hush, resume
+from thunder.frontend.leaves import Leaves
 from thunder.frontend.symbolic import Inputs
 from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION, DisableTorchFunction
 from thunder.transforms.checkpoint import settle
@@ -126,6 +127,7 @@ class Tracer:
         self._producers: dict[str, BoundSymbol] = {}
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
         self.wrote_input = False
+        self.leaves = Leaves()
         self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
         self.has_regions = False  # whether a part of the program is to be computed again for backward
         self.kernels_around = modes.settled_attention_kernels()

@@ -12,15 +12,12 @@ import functools
 import hashlib
 import importlib.util
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-import triton
 
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
@@ -32,6 +29,7 @@ from thunder_ex_triton.fusion.source import KernelSource, kernels_of, module_tex
 from thunder_ex_triton.fusion.space import Space, is_long, space_of
 from thunder_ex_triton.fusion.tiles import tiling
 from thunder_ex_triton.fusion.warm import Made, Step, warm_call
+from thunder_ex_triton.kept import kept, remember_triton
 from thunder_ex_triton.launch import Kernel
 from thunder_ex_triton.machine import interpreting
 
@@ -65,8 +63,8 @@ class FusedRegion:
         self.inputs: list[TensorProxy] = list(inputs)
         self.outputs: list[TensorProxy] = list(outputs)
         self.space = space_of(self.operations)
-        # Says at once whether it can be done.
-        self._sources([contiguous(p.shape) for p in self.inputs])
+        self._usual = [contiguous(p.shape) for p in self.inputs]
+        self._written = self._sources(self._usual)  # says at once whether it can be done
         self._programs: dict[Any, Program] = {}
         self._begun: dict[Any, Future[Program]] = {}
         self._run: Callable[..., Any] = self._general
@@ -81,7 +79,7 @@ class FusedRegion:
         if program is None:
             program = self._programs[key] = self._compile(key)
         elif program.compiled and self._run == self._general:
-            usual = [None if s == contiguous(p.shape) else s for p, s in zip(self.inputs, key)]
+            usual = [None if s == c else s for c, s in zip(self._usual, key)]
             self._run = program.warm(usual, self._general)
             return self._run(*inputs)
         return program(*inputs)
@@ -92,14 +90,13 @@ class FusedRegion:
     @property
     def template(self) -> str:
         """How its kernels go over their elements."""
-        return ", ".join(k.template for k in self._sources([contiguous(p.shape) for p in self.inputs]))
+        return ", ".join(k.template for k in self._written)
 
     @property
     def source(self) -> str:
         """Its kernels for contiguous inputs as a program that can be read and run, with what they stand for."""
-        strides = [contiguous(p.shape) for p in self.inputs]
-        launches, partial = self._launches(strides)
-        outputs = list(zip(self.outputs, self.output_strides(strides)))
+        launches, partial = self._launches(self._usual)
+        outputs = list(zip(self.outputs, self.output_strides(self._usual)))
         size = f"{self.space.rows} x {self.space.columns}"
         parts = (partial, self.space.columns)
         return program(self.name, size, self.operations, self.inputs, outputs, launches, parts)
@@ -123,9 +120,9 @@ class FusedRegion:
 
     def prepare(self) -> None:
         """Begins to compile it for contiguous inputs, in another thread."""
-        strides = tuple(contiguous(p.shape) for p in self.inputs)
+        usual = tuple(self._usual)
         if not interpreting():
-            self._begin(strides, lambda: self._compiled_for(strides))
+            self._begin(usual, lambda: self._compiled_for(usual))
 
     def _begin(self, key: Any, write: Callable[[], Program]) -> None:
         """Begins to compile the program that `write` makes, in another thread; `_compile` gives it for this key."""
@@ -142,7 +139,7 @@ class FusedRegion:
 
     def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[Launch], int]:
         """Its kernels and how they are launched, and how many programs leave sums of columns behind."""
-        sources = self._sources(strides)
+        sources = self._written if [*strides] == self._usual else self._sources(strides)
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
         return launches_of(module, sources, self.space, given, processors(self.outputs[0].device))
@@ -258,6 +255,7 @@ def launches_of(
 @functools.cache
 def _compilers() -> ThreadPoolExecutor:
     """Threads that compile kernels: Triton's compiler and the assembler run beside each other and beside Python."""
+    remember_triton()
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 8), thread_name_prefix="thunder-triton")
 
 
@@ -265,14 +263,7 @@ def _compilers() -> ThreadPoolExecutor:
 def load(text: str) -> ModuleType:
     """The module of that text, from a file that is named by what is in it."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
-    folder = Path(triton.knobs.cache.dir) / "thunder"
-    path = folder / f"fused_{digest}.py"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".py")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
+    path = kept(f"fused_{digest}.py", lambda: text)
     spec = importlib.util.spec_from_file_location(f"thunder_triton_{digest}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

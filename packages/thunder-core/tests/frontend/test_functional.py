@@ -313,7 +313,30 @@ ERRORS = {
     "jvp's aux": lambda m, x: m.jvp(lambda a: (a, None), (x,), (x,), has_aux=True),
     "chunk size": lambda m, x: m.vmap(lambda a: a, chunk_size=0)(x),
     "jacrev's chunk size": lambda m, x: m.jacrev(lambda a: a, chunk_size=0)(x),
+    "cotangent's device": lambda m, x: m.vjp(lambda a: a * 2, x)[1](torch.ones(3, device="meta")),
+    "cotangent's kind": lambda m, x: m.vjp(lambda a: a.sum(), x)[1](1.0),
+    "complex cotangent": lambda m, x: m.vjp(lambda a: a * 2, x)[1](torch.ones(3, dtype=torch.complex64)),
+    "real cotangent": lambda m, x: m.vjp(lambda a: a * 2j, x)[1](torch.ones(3)),
+    "no cotangent": lambda m, x: m.vjp(lambda a: a * 2, x)[1](None),
+    "tangent's type": lambda m, x: m.jvp(lambda a: a * 2, (x,), (torch.arange(3),)),
+    "tangent's device": lambda m, x: m.jvp(torch.sin, (x,), (torch.ones(3, device="meta"),)),
+    "tangent's kind": lambda m, x: m.jvp(lambda a: a * 2, (x,), (1.0,)),
+    "no tangent": lambda m, x: m.jvp(lambda a: a * 2, (x,), (None,)),
+    "nothing moves": lambda m, x: m.jvp(lambda: x, (), ()),
+    "vjp by integers": lambda m, x: m.vjp(lambda a: a.sum(), torch.arange(3)),
+    "jacfwd by integers": lambda m, x: m.jacfwd(lambda a: a * 2)(torch.arange(3)),
+    "hessian by integers": lambda m, x: m.hessian(lambda a: a.sum())(torch.arange(3)),
+    "no argnums": lambda m, x: m.grad(lambda a: a.sum(), argnums=())(x),
+    "argnums list": lambda m, x: m.grad(lambda a: a.sum(), argnums=[0])(x),
+    "a scalar's batch": lambda m, x: m.vmap(lambda a: a)(x.sum()),
+    "in_dims -2": lambda m, x: m.vmap(lambda a: a, in_dims=-2)(x),
+    "in_dims 0.0": lambda m, x: m.vmap(lambda a: a, in_dims=(0.0,))(x),
+    "in_dims of a dict": lambda m, x: m.vmap(lambda d: d["a"], in_dims=({"b": 0},))({"a": x}),
+    "out_dims of a string": lambda m, x: m.vmap(lambda a: a, out_dims="0")(x),
+    "returns None": lambda m, x: m.vmap(lambda a: None)(x),
 }
+OPTIONS = ("randomness", "chunk size", "jacrev's chunk size")
+OF_CALLS_OUTSIDE = tuple(name for name in ERRORS if "cotangent" in name)
 
 
 @pytest.mark.parametrize("name", list(ERRORS))
@@ -325,8 +348,45 @@ def test_errors_are_torchs(name):
         call(thunder, x)
     first = str(ours.value).splitlines()
     assert len(first[0]) > 20
-    inside = name not in ("randomness", "chunk size", "jacrev's chunk size", "cotangent", "cotangent's structure")
+    inside = name not in OPTIONS and name not in OF_CALLS_OUTSIDE
     assert not inside or "test_functional.py" in str(ours.value), "the user's line"
+
+
+@pytest.mark.parametrize("name", list(ERRORS))
+def test_errors_in_programs_are_torchs(name):
+    """Where torch's transforms are a part of a program."""
+    call, x = ERRORS[name], torch.ones(3)
+    with pytest.raises(Exception) as theirs:
+        call(torch.func, x)
+    with pytest.raises(theirs.type) as ours:
+        thunder.jit(lambda x: call(torch.func, x))(x)
+    assert len(str(ours.value).splitlines()[0]) > 20
+    assert name in OPTIONS or "test_functional.py" in str(ours.value), "the user's line"
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.complex64])
+def test_tangents_that_their_primals_cannot_hold(kind):
+    """torch gives results of other types than the function's, or drops imaginary parts."""
+    for run in (thunder.jvp, thunder.jit(lambda *args: torch.func.jvp(*args))):
+        with pytest.raises(RuntimeError, match=rf"a tangent is of {kind} and its primal of torch\.float32"):
+            run(torch.sin, (torch.ones(3),), (torch.ones(3, dtype=kind),))
+        found = run(torch.sin, (torch.ones(3, dtype=torch.float64),), (torch.ones(3),))
+        same(found, torch.func.jvp(torch.sin, (torch.ones(3, dtype=torch.float64),), (torch.ones(3),)))
+
+
+@pytest.mark.parametrize("m", [thunder, "in a program"])
+def test_cotangents_of_other_types(m):
+    """They are converted to their results' types, as torch does; that of a number may be None."""
+
+    def run(m, x, g):
+        return *m.vjp(torch.sin, x)[1](g), *m.vjp(lambda a: (a * a).sum(), x)[1](None)
+
+    ours = thunder.jit(lambda x, g: run(torch.func, x, g)) if m == "in a program" else lambda x, g: run(m, x, g)
+    for x in (torch.ones(3), torch.ones(3).double()):
+        for g in (torch.arange(3), torch.arange(3.0), torch.arange(3.0).double()):
+            found, expected = ours(x, g), run(torch.func, x, g)
+            same(found, expected)
+            assert [y.dtype for y in found] == [y.dtype for y in expected]
 
 
 # -- caching ----------------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from thunder.transforms.checkpoint import anew
 from thunder.transforms.forward import Forward, pulled_back
 
 __all__ = [
-    "aux_leaves", "check_cotangents", "check_differentiable", "grad_and_value", "jacfwd", "jacrev", "jvp", "located",
-    "one_of", "tensors_of", "vjp", "with_aux",
+    "aux_leaves", "check_cotangents", "check_differentiable", "check_inexact_results", "grad_and_value", "jacfwd",
+    "jacrev", "jvp", "located", "one_of", "tensors_of", "vjp", "with_aux",
 ]  # fmt: skip
 
 
@@ -101,6 +101,16 @@ def tensors_of(outputs: Any, where: str) -> list[torch.Tensor]:
     if not leaves:
         raise RuntimeError(f"{where}: expected f to return at least one tensor, got no tensors")
     return leaves
+
+
+def check_inexact_results(tensors: Sequence[torch.Tensor]) -> None:
+    """Refuses results that have no derivatives, where torch does."""
+    for x in tensors:
+        if not (x.is_floating_point() or x.is_complex()):
+            raise RuntimeError(
+                "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype "
+                f"{x.dtype}"
+            )
 
 
 def with_aux(output: Any, has_aux: bool, where: str) -> tuple[Any, Any]:
@@ -184,6 +194,14 @@ def one_of(p: TensorProxy) -> Any:
         return ltorch.full((), 1.0, dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device))
 
 
+def _arriving(out: TensorProxy, given: Handle | None) -> Any:
+    """The gradient of a result that a caller gives, in the type of the result; None is that of a number by itself."""
+    if given is not None:
+        return maybe_convert_to_dtype(aliasing.read(given), out.dtype)
+    with set_langctx("torch"):
+        return ltorch.reshape(one_of(out), out.shape)
+
+
 def _check_scalar(value: Any, where: str) -> None:
     if not isinstance(value, torch.Tensor):
         raise RuntimeError(f"{where}: Expected f(*args) to return a tensor, got {type(value)}")
@@ -211,13 +229,13 @@ def vjp(fn: Callable[..., Any], primals: tuple[Any, ...], argnums: Any, has_aux:
     @located
     def vjp_fn(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         given, structure = pytree.tree_flatten(cotangents)
-        check_cotangents(given, structure, [p.shape for p in outs], spec)
+        check_cotangents(given, structure, outs, spec)
         here = tracer_here("vjp_fn")
-        handles = [handle_here(here, x) for x in given]
+        handles = [None if x is None else handle_here(here, x) for x in given]
         with part.transforming():
-            arriving = [(out, aliasing.read(x)) for out, x in zip(outs, handles) if is_inexact_dtype(out.dtype)]
+            arriving = [(out, _arriving(out, x)) for out, x in zip(outs, handles) if is_inexact_dtype(out.dtype)]
             grads = pullback.gradients(arriving)
-        part.also_reads(handles)
+        part.also_reads([x for x in handles if x is not None])
         leaves = iter(part.give(grads))
         trees = tuple([pytree.tree_map(lambda x: next(leaves), inputs[i]) for i in chosen])
         return trees if argnums is None or isinstance(argnums, tuple) else trees[0]
@@ -226,19 +244,33 @@ def vjp(fn: Callable[..., Any], primals: tuple[Any, ...], argnums: Any, has_aux:
     return (results, vjp_fn, pytree.tree_unflatten(part.give(rest), aux_spec)) if has_aux else (results, vjp_fn)
 
 
-def check_cotangents(given: Sequence[Any], structure: Any, shapes: Sequence[Any], spec: Any) -> None:
-    """Refuses gradients that are not like the results they arrive at."""
+def check_cotangents(given: Sequence[Any], structure: Any, outs: Sequence[Any], spec: Any) -> None:
+    """Refuses gradients that are not like the results they arrive at: tensors, or None for one of a single number."""
     if structure != spec:
         raise RuntimeError(
             "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function. "
             f"cotangents: {structure}, primal output: {spec}"
         )
-    for i, (x, shape) in enumerate(zip(given, shapes)):
-        if tuple(x.shape) != tuple(shape):
+    for i, (x, out) in enumerate(zip(given, outs)):
+        if x is None:
+            if math.prod(out.shape) != 1:
+                raise RuntimeError("grad can be implicitly created only for scalar outputs")
+            continue
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"gradients can be either Tensors or None, but got {type(x).__name__}")
+        if tuple(x.shape) != tuple(out.shape):
             raise RuntimeError(
                 f"Mismatch in shape: grad_output[{i}] has a shape of {x.shape} and output[{i}] has a shape of "
-                f"{torch.Size(shape)}."
+                f"{torch.Size(out.shape)}."
             )
+        dtype = to_torch_dtype(out.dtype)
+        if (x.is_complex() or dtype.is_complex) and x.dtype != dtype:
+            raise RuntimeError(
+                "For complex Tensors, both grad_output and output are required to have the same dtype. Mismatch in "
+                f"dtype: grad_output[{i}] has a dtype of {x.dtype} and output[{i}] has a dtype of {dtype}."
+            )
+        if x.device != to_torch_device(out.device):
+            raise RuntimeError(f"invalid gradient at index {i} - expected device {out.device} but got {x.device}")
 
 
 def _run_for_vjp(
@@ -269,6 +301,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
     handles = [handle_here(tracer, t) for t in pytree.tree_leaves(directions)]
     inputs = pytree.tree_map(functools.partial(_moving, part), moving)
     for x, t in zip(part.inputs, handles):
+        _check_direction(x, t, where)
         if x.shape != t.shape:
             raise RuntimeError(
                 "Trying to set a forward gradient that has a different size than that of the original Tensor, this is "
@@ -314,8 +347,24 @@ def _check_directions(primals: Any, tangents: Any, where: str) -> None:
         )
     for name, given in (("primals", primals), ("tangents", tangents)):
         leaves = pytree.tree_leaves(given)
-        if not leaves or not all(isinstance(x, torch.Tensor) for x in leaves):
-            raise RuntimeError(f"{where}: Expected {name} to be a non-empty tuple of (structures of) tensors")
+        if not leaves:
+            raise RuntimeError(f"{where}: Expected {name} to contain at least one Tensor.")
+        for x in leaves:
+            if not isinstance(x, torch.Tensor):
+                raise RuntimeError(f"{where}: Expected {name} to only contain Tensors, got unsupported type {type(x)}")
+
+
+def _check_direction(x: Handle, t: Handle, where: str) -> None:
+    """Refuses a tangent that would lose something in the type of its primal, or is not where that is."""
+    if not (t.is_floating_point() or t.is_complex()):
+        raise ValueError(f"Expected tangent to be floating point or complex, but got: {t.dtype}")
+    if torch.promote_types(x.dtype, t.dtype) != x.dtype:
+        raise RuntimeError(
+            f"{where}: a tangent is of {t.dtype} and its primal of {x.dtype}, which cannot hold it: convert one of "
+            f"them (tangent.to({x.dtype}), or primal.to({torch.promote_types(x.dtype, t.dtype)}))"
+        )
+    if x.device != t.device:
+        raise RuntimeError(f"{where}: a tangent is on the device {t.device} and its primal on {x.device}")
 
 
 def _moving(part: Part, x: Any) -> Handle:
@@ -360,12 +409,7 @@ def jacrev(fn: Callable[..., Any], argnums: Any, has_aux: bool, chunk_size: int 
     part, chosen, inputs, out, aux = _run_for_vjp(tracer, fn, args, argnums, has_aux, where)
     tensors = tensors_of(out, where)
     spec = pytree.tree_structure(out)
-    for x in tensors:
-        if not (x.is_floating_point() or x.is_complex()):
-            raise RuntimeError(
-                "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, got Tensor with dtype "
-                f"{x.dtype}"
-            )
+    check_inexact_results(tensors)
     _refuse_complex("jacrev", tensors, "outputs")
     aux, aux_spec = aux_leaves(aux) if has_aux else ([], None)
     values = part.read([*tensors, *aux])

@@ -70,7 +70,9 @@ run_vmap = _vmap
 
 def run_vjp(fn: Any, *primals: Any, argnums: Any = None, has_aux: bool = False) -> Any:
     """`vjp(fn, *primals)`, for some of the primals."""
-    return derivatives.vjp(fn, primals, argnums, has_aux)
+    found = derivatives.vjp(fn, primals, argnums, has_aux)
+    derivatives.check_inexact_results(pytree.tree_leaves(found[0]))
+    return found
 
 
 def run_jvp(fn: Any, primals: Any, tangents: Any, argnums: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
@@ -243,9 +245,9 @@ def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: b
         if state.frontend is not None:  # in a program, as a part of it
             return derivatives.vjp(plain, primals, None, has_aux)[1](cotangents)
         given, structure = pytree.tree_flatten(cotangents)
-        derivatives.check_cotangents(given, structure, [x.shape for x in outs], spec)
+        derivatives.check_cotangents(given, structure, outs, spec)
         wanted = torch.is_grad_enabled() if create_graph is None else create_graph
-        graph = wanted and (recorded or any(x.requires_grad for x in given))
+        graph = wanted and (recorded or any(x is not None and x.requires_grad for x in given))
         pairs = [(x, g) for x, g in zip(outs, given) if x.requires_grad]
         found: Any = [None] * len(leaves)
         if pairs:

@@ -248,3 +248,23 @@ def test_nothing_is_imported_early() -> None:
     """Neither by `import thunder` nor by importing the backend."""
     code = "import sys, thunder.dynamo; print([m for m in ('torch', 'torch._dynamo') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_jitted_callables_in_compiled_functions() -> None:
+    """Run as they do elsewhere: Dynamo breaks its graph around them and looks into nothing that they call."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    first, second = thunder.jit(lambda x: x.sin() + 1), thunder.jit(model)
+    graphs: list[str] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        graphs.append(str(module.code))
+        return module
+
+    x = torch.ones(2, 3)
+    fast = torch.compile(lambda x: second(first(x) * 2) * 3, backend=backend)
+    fast_model = torch.compile(second, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(fast(x), model((x.sin() + 1) * 2) * 3)
+        torch.testing.assert_close(fast_model(x), model(x))
+    assert len(graphs) == 2 and not any("sin" in g or "linear" in g for g in graphs)
+    assert thunder.cache_misses(first) == thunder.cache_misses(second) == 1

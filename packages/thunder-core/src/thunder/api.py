@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from thunder.extend import Executor
 from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.options import Options
+from thunder.torch.private import SCRIPTED
 from thunder.transforms.base import Transform, as_transforms
 
 __all__ = [
@@ -62,6 +64,7 @@ def jit(
         )
     if not callable(fn):
         raise TypeError(f"thunder.jit takes a function or a module, not {type(fn).__name__}: {fn!r}")
+    _check_kind(fn)
     _check_options(options)
     chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, extra=options)
     transforms = as_transforms(transforms)
@@ -79,6 +82,14 @@ def jit(
     jitted = JitFunction(fn, chosen, transforms=(*before, *transforms), autograd=autograd)
     _jitted.add(jitted)
     return ThunderModule(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted
+
+
+def _check_kind(fn: Any) -> None:
+    """Refuses callables whose call does not run their Python."""
+    if isinstance(fn, (torch.jit.ScriptModule, *SCRIPTED)):
+        raise TypeError(f"{fn!r:.80} is compiled by torch.jit: give thunder.jit the Python that it was made of")
+    if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(f"{fn!r:.80} is async, so calling it runs nothing yet: give thunder.jit what it calls")
 
 
 def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.Module:

@@ -390,8 +390,18 @@ def test_scripted_functions():
     def doubled(x):
         return x * 2
 
-    with pytest.raises(TracingError, match=r"(?s)torch.jit.script.*test_disabled\.py"):
-        thunder.jit(lambda x: doubled(x) + 1)(x)
+    x.requires_grad_()
+    for fn in (doubled, scripted, torch.jit.trace(nn.Linear(3, 3), x.detach())):
+        given = [x, *(fn.parameters() if isinstance(fn, nn.Module) else ())]
+        jitted = thunder.jit(lambda x, fn=fn: fn(x) + 1)
+        for _ in range(2):
+            out = jitted(x)
+            torch.testing.assert_close(out, fn(x) + 1)
+            for a, b in zip(torch.autograd.grad(out.sum(), given), torch.autograd.grad(fn(x).sum(), given)):
+                torch.testing.assert_close(a, b)
+        assert "torch.jit has compiled" in thunder.explain(jitted)
+        with pytest.raises(TypeError, match=r"compiled by torch\.jit: give thunder\.jit the Python"):
+            thunder.jit(fn)
 
 
 class Logged(torch.Tensor):

@@ -519,15 +519,8 @@ def test_functions_compiled_by_torch() -> None:
     torch.testing.assert_close(compiled(x), x.sin() * 2)
 
 
-@torch.jit.script
-def scripted(x: torch.Tensor) -> torch.Tensor:
-    """Made by TorchScript."""
-    return x + 1
-
-
 REFUSED = {
     "linearize": (lambda x: torch.func.linearize(torch.sin, x)[0], r"torch\.func\.linearize inside a traced function"),
-    "script": (lambda x: scripted(x), r"torch\.jit\.script"),
     "seed": (lambda x: torch.manual_seed(0) and x, r"torch\.manual_seed inside a traced function"),
     "nested": (lambda x: torch.nested.nested_tensor([x[0], x[1, :2]]), "thunder cannot record"),
 }
@@ -539,7 +532,7 @@ def test_what_cannot_be_traced_says_so(name: str) -> None:
     f, message = REFUSED[name]
     with pytest.raises(RuntimeError, match=message) as caught:
         thunder.jit(f)(value(torch.float64))
-    if name not in ("linearize", "cond", "script", "seed", "nested"):
+    if name not in ("linearize", "cond", "seed", "nested"):
         assert "test_dispatch.py:" in str(caught.value)
 
 

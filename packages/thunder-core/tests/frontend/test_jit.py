@@ -110,6 +110,16 @@ def test_what_cannot_be_jitted(wrong: Any) -> None:
         thunder.jit(wrong)
 
 
+def test_async_functions() -> None:
+    """Run nothing when they are called."""
+
+    async def later(x: Any) -> Any:
+        return x + 1
+
+    with pytest.raises(TypeError, match=r"is async, .* give thunder\.jit what it calls"):
+        thunder.jit(later)
+
+
 def test_reset() -> None:
     """Forgets what was compiled, and counts on."""
     f = thunder.jit(lambda x: x + 1)

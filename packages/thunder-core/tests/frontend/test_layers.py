@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import thunder
-from thunder.core.errors import TracingError
 
 BATCH = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
 
@@ -94,12 +93,6 @@ def positions(n: int) -> int:
     return n * 2
 
 
-@torch.jit.script
-def scripted(x: torch.Tensor) -> torch.Tensor:
-    """Made by TorchScript."""
-    return x + 1
-
-
 def test_the_table_of_imported_modules() -> None:
     """May be looked through, as libraries that work with several frameworks do, and is left alone."""
 
@@ -114,11 +107,9 @@ def test_the_table_of_imported_modules() -> None:
 
 
 def test_helpers() -> None:
-    """That remember, are compiled, or are scripted."""
+    """That remember, or are compiled."""
     compiled = torch.compile(lambda x: x.sin(), backend="eager")
     jitted = thunder.jit(lambda x: compiled(x) * positions(x.shape[0]))
     for _ in range(2):
         torch.testing.assert_close(jitted(BATCH), BATCH.sin() * 4)
     assert thunder.cache_hits(jitted) == 1
-    with pytest.raises(TracingError, match=r"torch\.jit\.script"):
-        thunder.jit(lambda x: scripted(x) * 2)(BATCH)

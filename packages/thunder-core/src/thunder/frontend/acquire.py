@@ -19,7 +19,7 @@ from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend import kinds
 from thunder.frontend.disabled import RunsInPieces
-from thunder.frontend.effects import Epilogue
+from thunder.frontend.effects import Epilogue, leave_to_python
 from thunder.frontend.entry_points import replaced_entry_points
 from thunder.frontend.gradient_hooks import hooked
 from thunder.frontend.guards import overlap
@@ -201,12 +201,7 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     except RuntimeError as error:
         if "TorchScript interpreter" not in str(error):
             raise
-        refusal = TracingError(
-            "the program calls a function that torch.jit.script has compiled, into which thunder cannot see: call the "
-            "Python function that it was made of, or leave it to Python (thunder.disable)"
-        )
-        annotate(refusal, _line_of(error))
-        raise refusal from error
+        leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
 
 
 def _located(error: Exception) -> Exception:

@@ -25,6 +25,7 @@ from thunder.frontend.lock import tracing_lock
 from thunder.frontend.modes import mode_around
 from thunder.frontend.options import Options
 from thunder.frontend.symbolic import Dynamic
+from thunder.torch.private import hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "statistics", "trace"]
@@ -125,6 +126,7 @@ class JitFunction:
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
+    @hidden_from_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
             return self._as_a_part(args, kwargs)  # called by a program that is being traced

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from thunder.frontend.jit import CompileStats, JitFunction
+from thunder.torch.private import hidden_from_dynamo
 
 __all__ = ["ThunderModule"]
 
@@ -82,6 +83,7 @@ class ThunderModule(torch.nn.Module):
         jitted: JitFunction = d["_jitted"]
         return (_rebuild, (d["_model"], jitted._options, jitted._transforms, jitted._extra_state))
 
+    @hidden_from_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["_jitted"](*args, **kwargs)
 

@@ -18,11 +18,12 @@ import torch.overrides
 import thunder.torch as ltorch
 from thunder.core.errors import TracingError
 from thunder.frontend import recurrent  # noqa: F401  (tells what its functions give)
+from thunder.frontend.effects import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.frontend.tracer import Tracer
 from thunder.frontend.writing import call_mutating, mutating_overload
-from thunder.torch.private import FakeTensorMode
+from thunder.torch.private import SCRIPTED, FakeTensorMode
 
 __all__ = ["call_opaque", "call_python_source"]
 
@@ -104,6 +105,8 @@ def _flat(x: Any) -> list[Any]:
 
 def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a function of torch that thunder does not look into."""
+    if isinstance(func, SCRIPTED):
+        leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
     operation = mutating_overload(func)
     if operation is not None:
         return call_mutating(tracer, operation, args, kwargs)

@@ -24,6 +24,7 @@ __all__ = [
     "ATTENTION_ADDS_A_BATCH",
     "DISABLED_DISPATCH",
     "DISABLED_FUNCTION",
+    "SCRIPTED",
     "TIES_ARE_SHARED",
     "DataDependentOutputException",
     "DisableTorchFunction",
@@ -41,6 +42,7 @@ __all__ = [
     "executes",
     "function_modes",
     "functorch_active",
+    "hidden_from_dynamo",
     "mask_detectors",
     "tensor_guards",
 ]
@@ -266,3 +268,21 @@ def mask_detectors() -> list[tuple[Any, str]]:
     """Where torch's transformer modules compare a mask with the causal one, to choose a kernel; none, none do."""
     module = torch.nn.modules.transformer
     return [(module, name) for name in ("_detect_is_causal_mask",) if hasattr(module, name)]
+
+
+SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(torch._C, "ScriptMethod", None)] if c])
+"""What TorchScript makes of functions and methods."""
+
+
+def hidden_from_dynamo(fn: Any) -> Any:
+    """Decorator: `torch.compile` breaks its graph at calls of the function and leaves all that it calls alone.
+
+    Where torch has no such mark Dynamo tries to trace the function, and says where it cannot.
+    """
+    fn._torchdynamo_disable = True
+    with contextlib.suppress(ImportError, AttributeError, TypeError):
+        from torch._C._dynamo import eval_frame
+
+        skip: Any = eval_frame._FrameAction.SKIP  # type: ignore[attr-defined]
+        eval_frame.set_code_exec_strategy(fn.__code__, eval_frame._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
+    return fn

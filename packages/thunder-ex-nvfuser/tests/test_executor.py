@@ -209,6 +209,42 @@ def test_views_alone_are_no_fusion(device: str) -> None:
     assert not thunder.examine.fusions(f)
 
 
+def test_views_at_the_border_stay_outside(device: str) -> None:
+    """They share memory with what they are views of, as in eager; a fusion has none of them at its ends."""
+
+    def f(x: Any, y: Any) -> Any:
+        out = (x.t().exp() + y).sin()
+        return out, out.t(), out[1:3], y.view(-1)
+
+    x, y = made(4, 6, device=device), made(6, 4, device=device, seed=1)
+    jitted = check(f, x, y)
+    out, turned, part, flat = jitted(x, y)
+    assert out.data_ptr() == turned.data_ptr() and part.data_ptr() == out[1:3].data_ptr()
+    assert flat.data_ptr() == y.data_ptr()
+    (fusion,) = thunder.examine.fusions(jitted)
+    assert not {"t", "getitem", "view"} & {op.sym.name for op in fusion.operations[-1:]}
+    assert len(fusion.outputs) == 1
+
+
+def test_backward_computes_again(device: str) -> None:
+    """A cheap value is not kept for backward, whose fusions make it again: only what goes in is saved."""
+
+    def f(x: Any, b: Any) -> Any:
+        return torch.sigmoid(torch.tanh(x + b) * 2).cos()
+
+    x, b = made(6, 8, device=device).requires_grad_(), made(8, device=device, seed=1).requires_grad_()
+    kept = {}
+    for remat in ("auto", "none"):
+        jitted = thunder.jit(f, executors=["nvfuser"], remat=remat)
+        found = torch.autograd.grad(jitted(x, b).sum(), (x, b))
+        for a, c in zip(found, torch.autograd.grad(f(x, b).sum(), (x, b))):
+            torch.testing.assert_close(a, c)
+        forward = thunder.last_traces(jitted)[-1]
+        kept[remat] = {p.name for p in forward.output[1]} - {p.name for p in forward.args}
+        assert [fusion.program for fusion in thunder.examine.fusions(jitted)] == ["forward", "backward"]
+    assert not kept["auto"] and len(kept["none"]) == 2
+
+
 def test_what_only_joins_is_torchs(device: str) -> None:
     """Where the result is handed out anyway; what is computed first, or read inside alone, is fused."""
     q, k = made(2, 3, 4, 5, device=device), made(2, 3, 4, 5, device=device, seed=1)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import thunder
 from thunder import plugins
 from thunder.core.errors import PluginLoadError
 from thunder.extend import get_default_executors
+from thunder.plugins import Availability, PluginRecord, PluginState
 from thunder_ex_nvfuser import plugin
 
 
@@ -37,18 +38,33 @@ def test_importing_the_hooks_costs_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_beside_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two fusers would divide what each could fuse whole: the other one is the default where both are installed."""
-    for present in (True, False):
+def _fails() -> Any:
+    raise ImportError("no module")
 
-        def version(name: str, present: bool = present) -> str:
-            if not present:
-                raise importlib.metadata.PackageNotFoundError(name)
-            return "0.1.0"
 
-        monkeypatch.setattr(importlib.metadata, "version", version)
-        given: dict[str, Any] = {}
-        plugin.thunder_register_executors(
-            type("Registry", (), {"register_executor": lambda self, ex, **how: given.update(how)})()
-        )
-        assert given["default"] is not present
+def _answers(ok: bool) -> Any:
+    return lambda: SimpleNamespace(thunder_probe=lambda env: Availability(ok, "" if ok else "no GPU"))
+
+
+@pytest.mark.parametrize(
+    ("state", "load", "default"),
+    [
+        (None, None, True),
+        (PluginState.READY, _fails, False),
+        (PluginState.BLOCKED, _fails, True),
+        (PluginState.UNAVAILABLE, _fails, True),
+        (PluginState.COMPATIBLE, _answers(True), False),
+        (PluginState.COMPATIBLE, _answers(False), True),
+        (PluginState.COMPATIBLE, _fails, True),
+    ],
+)
+def test_beside_triton(state: Any, load: Any, default: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fuser that was measured faster is the default where it can be used: a program is fused by one."""
+    entry_point: Any = SimpleNamespace(load=load)
+    record = None if state is None else PluginRecord("triton", entry_point, "thunder-ex-triton", state=state)
+    monkeypatch.setattr(plugins.manager(), "find", lambda name: record)
+    given: dict[str, Any] = {}
+    plugin.thunder_register_executors(
+        type("Registry", (), {"register_executor": lambda self, ex, **how: given.update(how)})()
+    )
+    assert given["default"] is default

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thunder.plugins import Availability, ConformanceProfile, hookimpl
+from thunder.plugins import Availability, ConformanceProfile, hookimpl, manager
 from thunder_ex_nvfuser import __version__
 from thunder_ex_nvfuser.library import neighbour, why_not
 
@@ -25,7 +24,7 @@ def thunder_probe(env: Env) -> Availability:
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """A default where it is the only fuser: two would divide between them what each could fuse whole."""
+    """A default where it is the only fuser that can be used: one program is fused by one."""
     from thunder_ex_nvfuser.executor import NvFusion
 
     registry.register_executor(NvFusion("nvfuser", version=__version__), default=not _is_beside_triton(), priority=10)
@@ -40,12 +39,14 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 
 def _is_beside_triton() -> bool:
-    """Whether thunder-ex-triton, whose fuser was measured faster, is installed too."""
+    """Whether the fuser of thunder-ex-triton, which was measured faster, can be used here too."""
+    record = manager().find("triton")
+    if record is None or not record.pending:
+        return record is not None and record.ready
     try:
-        importlib.metadata.version("thunder-ex-triton")
-    except importlib.metadata.PackageNotFoundError:
+        return bool(record.entry_point.load().thunder_probe(env=manager().env))
+    except Exception:  # it will say so itself, when it is loaded
         return False
-    return True
 
 
 @hookimpl

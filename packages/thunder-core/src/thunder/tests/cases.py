@@ -22,7 +22,7 @@ from thunder.core.symbol import OpTags
 from thunder.tests.comparison import Mismatch, describe
 from thunder.tests.known_failures import KnownFailure
 from thunder.tests.opinfo import OpInfo
-from thunder.tests.running import claimed_by, could_claim, execution_trace, exists, trace_sample, writes
+from thunder.tests.running import claimed_by, could_claim, execution_trace, exists, trace_sample
 from thunder.tests.target import FULL_DTYPES, QUICK_DTYPES, Target
 
 __all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate", "takes"]
@@ -325,8 +325,3 @@ def generate(test: str, targets: Iterable[Target]) -> list[Any]:
             for info in target.opinfos
             for case in cases_of(test, info, target)
         ]
-
-
-def is_differentiable_in_torch(info: OpInfo) -> bool:
-    """Whether anything may be asked of its gradient."""
-    return info.supports_grad is not False and not writes(info)

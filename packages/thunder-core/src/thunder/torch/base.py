@@ -44,10 +44,6 @@ def torch_function_map() -> dict[Any, Symbol]:
     return _function_map
 
 
-def _default_id(fn: Callable[..., Any], name: str) -> str:
-    return f"torch.{name}"
-
-
 def _spellings(name: str, fns: Sequence[Any]) -> list[str]:
     """The names that the method has: the operation's, and those of functions that mean the same (`multiply`)."""
     names = [name]

@@ -13,7 +13,7 @@ from typing import Any
 from thunder.core.dtypes import BOOL, COMPLEX, FLOAT, INTEGER, is_complex_dtype, is_inexact_dtype
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
-from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
+from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
 from thunder.core.symbol import OpTags
 
 __all__ = [
@@ -96,14 +96,5 @@ def binary_samples(**domain: Any) -> Callable[[MakeTensor], Iterator[SampleInput
         yield SampleInput(make((4, 1), **domain).expand(4, 3), make((4, 3), **domain))
         if numbers:
             yield SampleInput(make((2, 3), **domain), 2)
-
-    return generate
-
-
-def broadcasting_samples(**domain: Any) -> Callable[[MakeTensor], Iterator[SampleInput]]:
-    """The sample generator of an operation of a language on two tensors, which it broadcasts."""
-
-    def generate(make: MakeTensor) -> Iterator[SampleInput]:
-        yield from elementwise_binary(make, **domain)
 
     return generate

@@ -37,6 +37,40 @@ def test_layouts_that_kernels_do_not_take() -> None:
     normalization.group_norm_backward(out.transpose(2, 3).contiguous().transpose(2, 3), x, 2, mean, rstd, None, None)
 
 
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("running", [torch.float16, torch.float32, None], ids=str)
+@pytest.mark.parametrize("weights", [torch.float16, torch.float32, None], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 4), (4, 3, 8, 8)], ids=str)
+def test_batch_norm_takes_types_as_eager_does(
+    shape: tuple[int, ...], weights: torch.dtype | None, running: torch.dtype | None, training: bool
+) -> None:
+    """In single and half precision at once; what eager refuses is refused."""
+    if running is None and not training:
+        return
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.randn(shape, device=device).half()
+    w = None if weights is None else torch.rand(3, device=device).to(weights)
+
+    def gradients(f: Any) -> tuple[torch.Tensor, ...] | str:
+        mean, var = (None if running is None else torch.full((3,), n, device=device).to(running) for n in (0.5, 2.0))
+        leaves = [t.clone().requires_grad_() for t in (x, w) if t is not None]
+        try:
+            out = f(leaves[0], mean, var, *leaves[1:])
+            return (out, *torch.autograd.grad(out.square().sum(), leaves), *(t for t in (mean, var) if t is not None))
+        except RuntimeError as refusal:
+            return type(refusal).__name__
+
+    def f(x: Any, mean: Any, var: Any, w: Any = None) -> Any:
+        return torch.nn.functional.batch_norm(x, mean, var, w, None, training)
+
+    found, expected = gradients(thunder.jit(f, executors=["torch"])), gradients(f)
+    if isinstance(expected, str):
+        assert isinstance(found, str)
+    else:
+        torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3)
+
+
 def test_writes_in_place_are_not_claimed() -> None:
     """torch's batch_norm in training writes its statistics, which an operation of a trace does not."""
 

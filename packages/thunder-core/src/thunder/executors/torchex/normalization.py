@@ -221,8 +221,13 @@ def batch_norm_backward(
     if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
         mean, var = _wide(running_mean, running_mean), _wide(running_var, running_var)
         invstd = (var + eps).rsqrt()  # some kernels ask for them
+    # Without a weight torch computes no gradient of the bias either; one is to be of the running statistics' type.
+    like = weight
+    if like is None:
+        dtype = input.dtype if running_mean is None else running_mean.dtype
+        like = torch.ones(input.shape[1], dtype=dtype, device=input.device)
     if mean is not None and input.device.type == "cpu":
-        mean, invstd = (_as_kernel_has_them(x, input, weight) for x in (mean, invstd))
+        mean, invstd = (_as_kernel_has_them(x, input, like) for x in (mean, invstd))
     if (
         train
         and reserve is not None
@@ -233,17 +238,7 @@ def batch_norm_backward(
         return aten.batch_norm_backward(
             grad, input, weight, running_mean, running_var, mean, invstd, True, eps, [True, True, True], reserve
         )
-    # Without a weight torch computes no gradient of the bias either.
-    like = (
-        weight
-        if weight is not None
-        else torch.ones(input.shape[1], dtype=_of_weights(input, mean), device=input.device)
-    )
     of_input, of_weight, of_bias = aten.native_batch_norm_backward(
         grad, input, like, running_mean, running_var, mean, invstd, train, eps, [True, True, True]
     )
     return of_input, None if weight is None else of_weight, of_bias.to(input.dtype) if weight is None else of_bias
-
-
-def _of_weights(input: torch.Tensor, mean: Optional) -> torch.dtype:
-    return input.dtype if mean is None else mean.dtype

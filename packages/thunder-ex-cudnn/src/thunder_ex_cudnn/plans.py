@@ -19,6 +19,8 @@ import torch
 
 __all__ = [
     "Context",
+    "Description",
+    "Layout",
     "Plan",
     "Unsupported",
     "context",
@@ -32,6 +34,7 @@ __all__ = [
 _MOST = 256  # how many plans a thread keeps for a device; the oldest makes room
 
 Ints = tuple[int, ...]
+Layout = tuple[Ints, Ints]  # shape and strides
 
 
 class Unsupported(RuntimeError):
@@ -136,14 +139,45 @@ class Context:
         self.plans[key] = made
         return made
 
-    def finish(self, graph: Any, tensors: Sequence[Any], outputs: Sequence[Any]) -> Plan:
-        """The plan of a described graph, whose tensors are `tensors`; raises Unsupported where cuDNN has none."""
+
+class Description:
+    """A graph that is being described, and its tensors in the order in which they will be handed over."""
+
+    def __init__(self, context: Context, dtype: torch.dtype):
+        kinds = library().data_type
+        self.context = context
+        self.graph: Any = library().pygraph(
+            name="thunder",
+            io_data_type=type_of(dtype),
+            intermediate_data_type=kinds.FLOAT,
+            compute_data_type=kinds.FLOAT,
+            handle=context.handle,
+        )
+        self.tensors: list[Any] = []
+        self.outputs: list[tuple[Ints, Ints, torch.dtype]] = []
+
+    def tensor(self, name: str, layout: Layout, dtype: torch.dtype, **more: Any) -> Any:
+        """One that it is given."""
+        shape, strides = layout
+        made = self.graph.tensor(name=name, dim=list(shape), stride=list(strides), data_type=type_of(dtype), **more)
+        self.tensors.append(made)
+        return made
+
+    def result(self, made: Any, layout: Layout, dtype: torch.dtype) -> None:
+        """What an operation makes is written to one that the caller makes for it."""
+        shape, strides = layout
+        made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(type_of(dtype))
+        self.tensors.append(made)
+        self.outputs.append((shape, strides, dtype))
+
+    def plan(self) -> Plan:
+        """The plan of what was described; raises Unsupported where cuDNN has none."""
         cudnn = library()
         try:
-            graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+            self.graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         except (cudnn.cudnnGraphNotSupportedError, ValueError, RuntimeError) as error:
             raise Unsupported(f"cuDNN {cudnn.backend_version()} has no plan for this: {error}") from error
-        return Plan(self, graph, tensors, outputs)
+        return Plan(self.context, self.graph, self.tensors, self.outputs)
 
 
 class _Threads(threading.local):

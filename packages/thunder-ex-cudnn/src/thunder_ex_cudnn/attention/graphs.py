@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from thunder_ex_cudnn.plans import Context, Ints, Plan, library, packed_strides, type_of
+from thunder_ex_cudnn.plans import Context, Description, Ints, Layout, Plan, library, packed_strides, type_of
 
 __all__ = ["Call", "Causal", "backward_plan", "fits", "forward_plan", "side_and_window"]
 
@@ -32,15 +32,15 @@ class Call(NamedTuple):
     """One kind of call. Layouts are (shape, strides); those that a call does not have are None."""
 
     dtype: torch.dtype
-    query: tuple[Ints, Ints]
-    key: tuple[Ints, Ints]
-    value: tuple[Ints, Ints]
-    bias: tuple[Ints, Ints] | None
+    query: Layout
+    key: Layout
+    value: Layout
+    bias: Layout | None
     causal: Causal
     scale: float
     dropout_p: float
-    grad: tuple[Ints, Ints] | None = None
-    out: tuple[Ints, Ints] | None = None
+    grad: Layout | None = None
+    out: Layout | None = None
     bias_dtype: torch.dtype | None = None
     bias_grad: bool = False
     deterministic: bool = False
@@ -54,37 +54,16 @@ def fits(shape: Ints, strides: Ints, itemsize: int) -> bool:
     return all(n == 1 or (s > 0 and s % step == 0) for n, s in zip(shape[:-1], strides[:-1]))
 
 
-class _Description:
-    """A graph that is being described, and its tensors in the order in which they will be handed over."""
-
-    def __init__(self, context: Context, dtype: torch.dtype):
-        kinds = library().data_type
-        self.graph: Any = library().pygraph(
-            name="thunder",
-            io_data_type=type_of(dtype),
-            intermediate_data_type=kinds.FLOAT,
-            compute_data_type=kinds.FLOAT,
-            handle=context.handle,
-        )
-        self.tensors: list[Any] = []
-        self.outputs: list[tuple[Ints, Ints, torch.dtype]] = []
-
-    def input(self, name: str, layout: tuple[Ints, Ints], dtype: torch.dtype, *, exact: bool = False) -> Any:
+class _Description(Description):
+    def input(self, name: str, layout: Layout, dtype: torch.dtype, *, exact: bool = False) -> Any:
         shape, strides = layout
         # The stride of a dimension of one element means nothing, and may be anything. (`exact`: it is looked at.)
         dense = strides if exact else packed_strides(shape, strides)
-        steps = [d if n == 1 else s for n, s, d in zip(shape, strides, dense)]
-        made = self.graph.tensor(name=name, dim=list(shape), stride=steps, data_type=type_of(dtype))
-        self.tensors.append(made)
-        return made
+        steps = tuple([d if n == 1 else s for n, s, d in zip(shape, strides, dense)])
+        return self.tensor(name, (shape, steps), dtype)
 
     def number(self, name: str) -> Any:
         return self.input(name, ((1, 1, 1, 1), (1, 1, 1, 1)), torch.int64)
-
-    def output(self, made: Any, shape: Ints, strides: Ints, dtype: torch.dtype) -> None:
-        made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(type_of(dtype))
-        self.tensors.append(made)
-        self.outputs.append((shape, strides, dtype))
 
 
 def _options(call: Call, d: _Description) -> dict[str, Any]:
@@ -105,13 +84,13 @@ def _options(call: Call, d: _Description) -> dict[str, Any]:
     return how
 
 
-def _out_layout(call: Call) -> tuple[Ints, Ints]:
+def _out_layout(call: Call) -> Layout:
     """The result lies in memory as the queries do."""
     shape = (*call.query[0][:3], call.value[0][3])
     return shape, packed_strides(shape, call.query[1])
 
 
-def _sums_layout(call: Call) -> tuple[Ints, Ints]:
+def _sums_layout(call: Call) -> Layout:
     b, h, s, _ = call.query[0]
     return (b, h, s, 1), (h * s, s, 1, 1)
 
@@ -121,12 +100,12 @@ def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
     d = _Description(context, call.dtype)
     q, k, v = (d.input(n, getattr(call, n), call.dtype) for n in ("query", "key", "value"))
     out, stats = d.graph.sdpa(q, k, v, generate_stats=sums, **_options(call, d))
-    d.output(out, *_out_layout(call), call.dtype)
+    d.result(out, _out_layout(call), call.dtype)
     if sums:
         shape, strides = _sums_layout(call)
-        d.output(stats, shape, strides, torch.float32)
+        d.result(stats, (shape, strides), torch.float32)
         d.outputs[-1] = (shape[:3], strides[:3], torch.float32)  # as callers have them
-    return context.finish(d.graph, d.tensors, d.outputs)
+    return d.plan()
 
 
 def backward_plan(context: Context, call: Call) -> Plan:
@@ -148,7 +127,7 @@ def backward_plan(context: Context, call: Call) -> Plan:
         how["use_deterministic_algorithm"] = True
     made = d.graph.sdpa_backward(q, k, v, out, grad, stats, **how)
     for gradient, (shape, strides) in zip(made, (call.query, call.key, call.value)):
-        d.output(gradient, shape, packed_strides(shape, strides), call.dtype)
+        d.result(gradient, (shape, packed_strides(shape, strides)), call.dtype)
     if of_bias is not None and call.bias is not None:
-        d.output(of_bias, call.bias[0], packed_strides(call.bias[0], (4, 3, 2, 1)), call.dtype)
-    return context.finish(d.graph, d.tensors, d.outputs)
+        d.result(of_bias, (call.bias[0], packed_strides(call.bias[0], (4, 3, 2, 1))), call.dtype)
+    return d.plan()

@@ -22,12 +22,11 @@ from thunder.core.symbol import OpTags
 from thunder.core.transforms import get_grad, put_grads
 from thunder_ex_cudnn.attention import fallback
 from thunder_ex_cudnn.attention.implementation import why_not_kinds
-from thunder_ex_cudnn.plans import Context, Ints, Plan, Unsupported, context, current_device, library, type_of
+from thunder_ex_cudnn.plans import Context, Description, Layout, Plan, Unsupported, context, current_device, library
 
 __all__ = ["backward_in_steps", "forward_in_steps", "register"]
 
 Tensor: TypeAlias = torch.Tensor
-Layout = tuple[Ints, Ints]
 
 
 class Call(NamedTuple):
@@ -46,26 +45,14 @@ class Call(NamedTuple):
     deterministic: bool
 
 
-class _Description:
-    """A graph that is being described; its tensors in the order in which they will be handed over."""
-
+class _Description(Description):
     def __init__(self, context: Context, call: Call):
-        kinds = library().data_type
+        super().__init__(context, call.dtype)
         self.call = call
-        self.graph: Any = library().pygraph(
-            name="thunder",
-            io_data_type=type_of(call.dtype),
-            intermediate_data_type=kinds.FLOAT,
-            compute_data_type=kinds.FLOAT,
-            handle=context.handle,
-        )
         counts, each = ((call.sequences + 1, 1, 1, 1), (1, 1, 1, 1)), ((call.sequences, 1, 1, 1), (1, 1, 1, 1))
-        self.lengths = [self._made(n, each, torch.int32) for n in ("lengths_q", "lengths_kv")]
-        self.offsets = {n: self._made(f"of_{n}", counts, torch.int64) for n in ("query", "key", "value", "out", "sums")}
-        self.tensors: list[Any] = [*self.lengths, *self.offsets.values()]
-
-    def _made(self, name: str, layout: Layout, dtype: torch.dtype) -> Any:
-        return self.graph.tensor(name=name, dim=list(layout[0]), stride=list(layout[1]), data_type=type_of(dtype))
+        self.lengths = [self.tensor(n, each, torch.int32) for n in ("lengths_q", "lengths_kv")]
+        names = ("query", "key", "value", "out", "sums")
+        self.offsets = {n: self.tensor(f"of_{n}", counts, torch.int64) for n in names}
 
     def layout(self, like: str) -> Layout:
         """Of a tensor with the tokens, heads and width of the query, key, value, result or sums."""
@@ -75,16 +62,13 @@ class _Description:
         return (call.sequences, heads, longest, width), (longest * heads * width, width, heads * width, 1)
 
     def input(self, name: str, like: str, dtype: torch.dtype) -> Any:
-        made = self._made(name, self.layout(like), dtype)
+        made = self.tensor(name, self.layout(like), dtype)
         made.set_ragged_offset(self.offsets[like])
-        self.tensors.append(made)
         return made
 
     def output(self, made: Any, like: str, dtype: torch.dtype) -> None:
-        shape, strides = self.layout(like)
-        made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(type_of(dtype))
+        self.result(made, self.layout(like), dtype)
         made.set_ragged_offset(self.offsets[like])
-        self.tensors.append(made)
 
     def options(self) -> dict[str, Any]:
         how: dict[str, Any] = {"attn_scale": self.call.scale, "use_padding_mask": True}
@@ -107,7 +91,7 @@ def _described(context: Context, call: Call) -> Plan:
         out, sums = d.graph.sdpa(q, k, v, generate_stats=True, **d.options())
         d.output(out, "out", call.dtype)
         d.output(sums, "sums", torch.float32)
-        return context.finish(d.graph, d.tensors, ())
+        return d.plan()
     out, grad = d.input("out", "out", call.dtype), d.input("grad", "out", call.dtype)
     sums, how = d.input("sums", "sums", torch.float32), d.options()
     if call.deterministic:
@@ -116,7 +100,7 @@ def _described(context: Context, call: Call) -> Plan:
     made = d.graph.sdpa_backward(q, k, v, out, grad, sums, **how)
     for gradient, like in zip(made, ("query", "key", "value")):
         d.output(gradient, like, call.dtype)
-    return context.finish(d.graph, d.tensors, ())
+    return d.plan()
 
 
 # -- running it --------------------------------------------------------------------------------------------------------

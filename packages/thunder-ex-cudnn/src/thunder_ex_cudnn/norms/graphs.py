@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from thunder_ex_cudnn.plans import Context, Ints, Plan, library, type_of
+from thunder_ex_cudnn.plans import Context, Description, Layout, Plan, library
 
 __all__ = ["Call", "backward_plan", "forward_plan"]
 
@@ -26,49 +26,26 @@ class Call(NamedTuple):
     weight_dtype: torch.dtype
 
 
-class _Description:
-    """A graph that is being described, and its tensors in the order in which they will be handed over."""
+class _Description(Description):
+    """Of a norm. What tensors are like is said in a letter: x, like the rows; w, the weight; s, a statistic."""
 
     def __init__(self, context: Context, call: Call):
-        kinds = library().data_type
-        self.call = call
-        self.graph: Any = library().pygraph(
-            name="thunder",
-            io_data_type=type_of(call.dtype),
-            intermediate_data_type=kinds.FLOAT,
-            compute_data_type=kinds.FLOAT,
-            handle=context.handle,
-        )
-        self.tensors: list[Any] = []
-        self.outputs: list[tuple[Ints, Ints, torch.dtype]] = []
+        super().__init__(context, call.dtype)
         n, c = call.rows, call.columns
-        self.layouts = {"x": ((n, c, 1, 1), (c, 1, c, c)), "w": ((1, c, 1, 1), (c, 1, c, c))}
-        self.layouts["s"] = ((n, 1, 1, 1), (1, 1, 1, 1))
-
-    def _kind(self, what: str) -> torch.dtype:
-        return {"x": self.call.dtype, "w": self.call.weight_dtype}.get(what, torch.float32)
+        self.like: dict[str, tuple[Layout, torch.dtype]] = {
+            "x": (((n, c, 1, 1), (c, 1, c, c)), call.dtype),
+            "w": (((1, c, 1, 1), (c, 1, c, c)), call.weight_dtype),
+            "s": (((n, 1, 1, 1), (1, 1, 1, 1)), torch.float32),
+        }
 
     def input(self, name: str, what: str) -> Any:
-        """`what`: x, like the rows; w, like the weight; s, like a statistic."""
-        shape, strides = self.layouts[what]
-        kind = type_of(self._kind(what))
-        made = self.graph.tensor(name=name, dim=list(shape), stride=list(strides), data_type=kind)
-        self.tensors.append(made)
-        return made
+        return self.tensor(name, *self.like[what])
 
     def epsilon(self) -> Any:
-        made = self.graph.tensor(
-            name="epsilon", dim=[1] * 4, stride=[1] * 4, data_type=library().data_type.FLOAT, is_pass_by_value=True
-        )
-        self.tensors.append(made)
-        return made
+        return self.tensor("epsilon", ((1,) * 4, (1,) * 4), torch.float32, is_pass_by_value=True)
 
     def output(self, made: Any, what: str) -> None:
-        shape, strides = self.layouts[what]
-        kind = self._kind(what)
-        made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(type_of(kind))
-        self.tensors.append(made)
-        self.outputs.append((shape, strides, kind))
+        self.result(made, *self.like[what])
 
 
 def forward_plan(context: Context, call: Call) -> Plan:
@@ -85,7 +62,7 @@ def forward_plan(context: Context, call: Call) -> Plan:
     d.output(out, "x")
     for each in statistics:
         d.output(each, "s")
-    return context.finish(d.graph, d.tensors, d.outputs)
+    return d.plan()
 
 
 def backward_plan(context: Context, call: Call) -> Plan:
@@ -102,4 +79,4 @@ def backward_plan(context: Context, call: Call) -> Plan:
     d.output(of_x, "x")
     for each in of_parameters:
         d.output(each, "w")
-    return context.finish(d.graph, d.tensors, d.outputs)
+    return d.plan()

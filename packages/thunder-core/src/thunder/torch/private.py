@@ -10,7 +10,7 @@ import contextlib
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.utils._device
@@ -47,6 +47,8 @@ __all__ = [
     "tensor_guards",
 ]
 
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -274,12 +276,12 @@ SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(to
 """What TorchScript makes of functions and methods."""
 
 
-def hidden_from_dynamo(fn: Any) -> Any:
+def hidden_from_dynamo(fn: F) -> F:
     """Decorator: `torch.compile` breaks its graph at calls of the function and leaves all that it calls alone.
 
     Where torch has no such mark Dynamo tries to trace the function, and says where it cannot.
     """
-    fn._torchdynamo_disable = True
+    fn._torchdynamo_disable = True  # type: ignore[attr-defined]
     with contextlib.suppress(ImportError, AttributeError, TypeError):
         from torch._C._dynamo import eval_frame
 

@@ -175,12 +175,19 @@ def _reciprocal(bsym: Any, a: str) -> str | None:
 
 
 def _sign(bsym: Any, a: str) -> str | None:
-    zero = "0.0" if _is_float(bsym.output.dtype) else "0"
-    if _is_float(bsym.output.dtype):
-        return f"tl.where({a} > {zero}, 1.0, tl.where({a} < {zero}, -1.0, 0.0))"
-    return (
-        f"(({a} > {zero}).to({compute_type(bsym.output.dtype)}) - ({a} < {zero}).to({compute_type(bsym.output.dtype)}))"
-    )
+    dtype = bsym.output.dtype
+    if dtype is dtypes.bool8:
+        return a
+    if _is_float(dtype):
+        return f"tl.where({a} > 0.0, 1.0, tl.where({a} < 0.0, -1.0, 0.0))"
+    return f"(({a} > 0).to({compute_type(dtype)}) - ({a} < 0).to({compute_type(dtype)}))"
+
+
+def _not(bsym: Any, a: str) -> str | None:
+    if bsym.output.dtype is dtypes.bool8:
+        return f"({a} == 0)"
+    # The interpreter of Triton 3.8 and older knows no -1 of an unsigned type.
+    return f"({a} ^ 255)" if bsym.output.dtype is dtypes.uint8 else f"(~{a})"
 
 
 # By the name of the primitive: a function of the call and its operands' names that gives the expression, or None where
@@ -203,7 +210,7 @@ POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.le.id: _binary("({} <= {})"), prims.gt.id: _binary("({} > {})"), prims.ge.id: _binary("({} >= {})"),
     prims.bitwise_and.id: _integers_only("({} & {})"), prims.bitwise_or.id: _integers_only("({} | {})"),
     prims.bitwise_xor.id: _integers_only("({} ^ {})"),
-    prims.bitwise_not.id: lambda bsym, a: f"({a} == 0)" if bsym.output.dtype is dtypes.bool8 else f"(~{a})",
+    prims.bitwise_not.id: _not,
     prims.where.id: lambda bsym, p, a, b: f"tl.where({p}, {a}, {b})",
     prims.convert_element_type.id: _convert, prims.clone.id: lambda bsym, a: a, prims.detach.id: lambda bsym, a: a,
 }  # fmt: skip

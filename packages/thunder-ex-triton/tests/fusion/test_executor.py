@@ -182,7 +182,31 @@ def test_long_rows(name: str, width: int) -> None:
     jitted = check(LONG[name], x, w, tolerance=1e-4)
     (fusion,) = thunder.examine.fusions(jitted)
     assert fusion.template == "long"
-    assert ("evict_last" in fusion.source) == (fusion.source.count("tl.load(x_ptr") > 1)
+    assert ("evict_last" in fusion.source) == (
+        fusion.source.count("load(x_ptr") + fusion.source.count("load_piece(x_ptr") > 1
+    )
+
+
+ANYWHERE: dict[str, Callable[..., Any]] = {
+    "one type": lambda x, y: F.softmax(x, -1),
+    "a wider result": lambda x, y: F.log_softmax(x.float(), -1),
+    "a narrower result": lambda x, y: ((x - x.amax(-1, keepdim=True)) * 2 > -1, x.sum(-1)),
+    "two rows": lambda x, y: F.softmax(x + y, -1) * y,
+    "a part of another": lambda x, y: F.softmax(x[:, 1:] * y[:, :-1], -1),
+    "their places": lambda x, y: F.softmax(x.float(), -1) * torch.arange(x.shape[-1], device=x.device),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_rows_that_begin_anywhere(name: str, dtype: torch.dtype) -> None:
+    """Are read in whole vectors, and nothing of the rows beside them is."""
+    x, y = (make(5, 33_001, seed=n).detach().to(dtype) for n in range(2))
+    x[::2] = float("nan")
+    jitted = check(ANYWHERE[name], x, y, tolerance=2e-3)
+    (fusion,) = thunder.examine.fusions(jitted)
+    assert fusion.template == "long"
+    assert ("load_piece(" in fusion.source) == (name != "a part of another")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -40,6 +40,23 @@ HELPERS = {
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
     "row_number": f"\n{textwrap.dedent(inspect.getsource(getattr(row_number, 'fn', row_number)))}",
+    "load_piece": """
+@triton.jit
+def load_piece(pointers, mask, whole, policy: tl.constexpr):
+    if whole:
+        piece = tl.load(pointers, eviction_policy=policy)
+    else:
+        piece = tl.load(pointers, mask=mask, other=0, eviction_policy=policy)
+    return piece
+""",
+    "store_piece": """
+@triton.jit
+def store_piece(pointers, piece, mask, whole):
+    if whole:
+        tl.store(pointers, piece)
+    else:
+        tl.store(pointers, piece, mask=mask)
+""",
     "_larger": """
 @triton.jit
 def _larger(a, b):
@@ -189,7 +206,14 @@ def _long(
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     last = in_pieces([*writer.lines, *whole], space) if whole else []
-    body = _held([*head, *writer.before, *writer.rows, *single, *last])
+    body = _held([*writer.before, *writer.rows, *single, *last])
+    if not isinstance(space.columns, Size):
+        bytes_of_elements = [
+            *writer.tiles.values(),
+            *(p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size),
+        ]
+        body = _in_whole_vectors(body, space.columns, 16 // min(bytes_of_elements, default=16), integer)
+    body = [*head, *body]
     return _kernel("long", writer, writer.reads, [p.name for p in outputs], "XB: tl.constexpr, RB: tl.constexpr", body)
 
 
@@ -204,6 +228,39 @@ def _held(lines: Sequence[str]) -> list[str]:
             policy = "evict_first" if last[found[1]] == i else "evict_last"
             line = line.replace("other=0)", f'other=0, eviction_policy="{policy}")', 1)
         out.append(line)
+    return out
+
+
+def _in_whole_vectors(lines: Sequence[str], columns: int, size: int, integer: str) -> list[str]:
+    """Lines of which rows that begin anywhere are read and written in vectors of so many elements.
+
+    A piece begins where the vector begins that holds its first element; of the first piece of a row and of the last
+    ones a part is masked, which takes vectors apart.
+    """
+    place = re.escape(f" + (x * {columns} + r), ")
+    load = re.compile(rf'tl\.load\((\w+){place}mask=xm & rm, other=0(?:, eviction_policy="(\w+)")?\)')
+    store = re.compile(rf"tl\.store\((\w+){place}(.*), mask=xm & rm\)$")
+    if columns % size == 0 or not any(load.search(line) or store.search(line) for line in lines):
+        return list(lines)
+    out = [
+        f"before = tl.program_id(0){integer} * {columns} % {size}",
+        f"row = tl.multiple_of(tl.program_id(0){integer} * {columns} - before, {size})",
+    ]
+    into = {
+        f"for start in range(0, {columns}, RB):": [f"for start in range(0, {columns + size - 1}, RB):"],
+        "    r = (start + tl.arange(0, RB))[None, :]": [
+            "    lane = (start + tl.arange(0, RB))[None, :]",
+            "    r = lane - before.to(tl.int32)",
+        ],
+        f"    rm = r < {columns}": [
+            f"    rm = (r >= 0) & (r < {columns})",
+            f"    whole = (start > 0) & (start + RB <= {columns})",
+        ],
+    }
+    for line in lines:
+        line = load.sub(r'load_piece(\1 + (row + lane), rm, whole, "\2")', line)
+        line = store.sub(r"store_piece(\1 + (row + lane), \2, rm, whole)", line)
+        out += into.get(line, [line])
     return out
 
 

@@ -3,14 +3,19 @@
 
     python benchmarks/te.py linear [--size 8192] [--markdown FILE]
     python benchmarks/te.py kernels [--size 8192] [--markdown FILE]
-    python benchmarks/te.py step [--layers 4] [--width 4096] [--length 4096] [--markdown FILE]
+    python benchmarks/te.py norm [--size 4096] [--rows 16384] [--markdown FILE]
+    python benchmarks/te.py groups [--size 2048] [--rows 1024] [--groups 8] [--markdown FILE]
+    python benchmarks/te.py step [--layers 4] [--width 4096] [--length 4096] [--norms] [--markdown FILE]
     python benchmarks/te.py loss [--steps 200] [--markdown FILE]
 
-`linear`: forward and backward of one layer; `kernels`: where its time goes. `step`: forward, backward and AdamW of the
-Llama of thunder-core's benchmarks, in bf16 by eager and by thunder, and by thunder with each recipe; the executors are
-those that are installed. `loss`: the losses of `--steps` steps on sequences in which a word mostly decides the next,
-each run from the same weights on the same batches. Times are GPU times by events, host time included where that takes
-longest: medians of alternating repetitions, each of which runs every contender (`step`: of one model after the other).
+`linear`: forward and backward of one layer; `kernels`: where its time goes. `norm`: a layer that reads an RMS norm of a
+sum, as it stands in networks, forward alone and with backward. `groups`: layers of pieces of one matrix. `step`:
+forward, backward and AdamW of the Llama of thunder-core's benchmarks, in bf16 by eager and by thunder, and by thunder
+with each recipe; the executors are those that are installed; `--norms`: where norms are torch's module, which may give
+results in fp8. `loss`: the losses of `--steps` steps on sequences in
+which a word mostly decides the next, each run from the same weights on the same batches. Times are GPU times by events,
+host time included where that takes longest: medians of alternating repetitions, each of which runs every contender
+(`step`: of one model after the other).
 """
 
 from __future__ import annotations
@@ -52,7 +57,7 @@ def linear(options: Any) -> list[str]:
     """Forward and backward of a layer: every time with a new weight, or with one that has not changed since."""
     import transformer_engine.pytorch as te
 
-    n = options.size
+    n = options.size or 8192
     make = {"device": "cuda", "dtype": torch.bfloat16}
     x = torch.randn(n, n, **make).requires_grad_()
     g = torch.randn(n, n, **make)
@@ -62,11 +67,11 @@ def linear(options: Any) -> list[str]:
         return lambda: torch.autograd.grad(f(x), (x, w), g)
 
     contenders: dict[str, Callable[[], Any]] = {"bf16": of(layer, layer.weight)}
-    theirs = te.Linear(n, n, bias=False, params_dtype=torch.bfloat16)
     for name, make_recipe in RECIPES.items():
         recipe = make_recipe()
+        theirs = te.Linear(n, n, bias=False, params_dtype=torch.bfloat16)
 
-        def run(x: Any, recipe: Any = recipe, first: Any = None) -> Any:
+        def run(x: Any, recipe: Any = recipe, theirs: Any = theirs, first: Any = None) -> Any:
             with te.autocast(recipe=recipe):
                 return theirs(x) if first is None else theirs(x, is_first_microbatch=first)
 
@@ -84,7 +89,7 @@ def kernels(options: Any) -> list[str]:
     """The kernels that one forward and backward of a layer launches, by their names, and their times."""
     from torch.profiler import ProfilerActivity, profile
 
-    n, lines = options.size, ["| recipe | kernel | calls | ms |", "|---|---|---|---|"]
+    n, lines = options.size or 8192, ["| recipe | kernel | calls | ms |", "|---|---|---|---|"]
     make = {"device": "cuda", "dtype": torch.bfloat16}
     x, g = torch.randn(n, n, **make).requires_grad_(), torch.randn(n, n, **make)
     layer = torch.nn.Linear(n, n, bias=False, **make)
@@ -102,15 +107,130 @@ def kernels(options: Any) -> list[str]:
     return lines
 
 
-# -- a model -----------------------------------------------------------------------------------------------------------
-def llama(width: int, layers: int, length: int) -> Any:
-    """The Llama of thunder-core's benchmarks, in bf16."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "thunder-core" / "benchmarks"))
-    from llama import Llama
+class _Normed(torch.nn.Module):
+    """A layer of the norm of a sum, which is a result too."""
 
+    def __init__(self, n: int):
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(n, eps=1e-5)
+        self.layer = torch.nn.Linear(n, n, bias=False)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        x = x + y
+        return x, self.layer(self.norm(x))
+
+
+def norm(options: Any) -> list[str]:
+    """A norm and a layer that reads it."""
+    import transformer_engine.pytorch as te
+
+    rows, n = options.rows or 16384, options.size or 4096
+    make = {"device": "cuda", "dtype": torch.bfloat16}
+    x, y, g, h = (torch.randn(rows, n, **make) for _ in range(4))
+    x.requires_grad_()
+    y.requires_grad_()
+    module = _Normed(n).to(**make)
+
+    def trained(f: Any, parameters: Any) -> Callable[[], Any]:
+        return lambda: torch.autograd.grad(f(x, y), (x, y, *parameters), (g, h))
+
+    def called(f: Any) -> Callable[[], Any]:
+        def run() -> Any:
+            with torch.no_grad():
+                return f(x, y)
+
+        return run
+
+    forward = {"bf16, thunder": called(thunder.jit(module))}
+    both = {"bf16, thunder": trained(thunder.jit(module), module.parameters())}
+    for name, make_recipe in RECIPES.items():
+        recipe = make_recipe()
+        theirs = te.LayerNormLinear(n, n, normalization="RMSNorm", bias=False, params_dtype=torch.bfloat16)
+
+        def of_library(x: Any, y: Any, recipe: Any = recipe, theirs: Any = theirs) -> Any:
+            x = x + y
+            with te.autocast(recipe=recipe):
+                return x, theirs(x, is_first_microbatch=False)
+
+        with te.autocast(recipe=recipe):
+            theirs(x.detach(), is_first_microbatch=True)
+        contenders = {f"{name}, te.LayerNormLinear": (of_library, theirs.parameters())}
+        for fuse in (False, True):
+            f = thunder.jit(module, te_recipe=recipe, te_fuse_norms=fuse)
+            contenders[f"{name}, thunder, te_fuse_norms={fuse}"] = f, module.parameters()
+        for label, (f, parameters) in contenders.items():
+            forward[label] = called(f)
+            both[label] = trained(f, [*parameters])
+    by = ", ".join(ex.name for ex in thunder.extend.get_default_executors())
+    head = f"sum, norm and layer, {rows}x{n}x{n}; {by}"
+    return [
+        *table(f"{head}; forward", in_turns(forward, 15), "bf16, thunder"),
+        "",
+        *table(f"{head}; forward and backward", in_turns(both, 15), "bf16, thunder"),
+    ]
+
+
+class _Experts(torch.nn.Module):
+    """A layer for each piece."""
+
+    def __init__(self, number: int, n: int):
+        super().__init__()
+        self.each = torch.nn.ModuleList([torch.nn.Linear(n, n, bias=False) for _ in range(number)])
+
+    def forward(self, x: Any, sizes: Any) -> Any:
+        return torch.cat([layer(piece) for layer, piece in zip(self.each, torch.split(x, sizes))])
+
+
+def groups(options: Any) -> list[str]:
+    """Layers of pieces of one matrix: one by one, and as groups."""
+    import transformer_engine.pytorch as te
+
+    rows, n, number = options.rows or 1024, options.size or 2048, options.groups
+    make = {"device": "cuda", "dtype": torch.bfloat16}
+    sizes = [rows] * number
+    x, g = torch.randn(rows * number, n, **make).requires_grad_(), torch.randn(rows * number, n, **make)
+    module = _Experts(number, n).to(**make)
+    stacked = torch.randn(number, n, n, **make).requires_grad_()
+    offsets = torch.tensor(sizes, device="cuda").cumsum(0).int()
+    splits = torch.tensor(sizes)
+
+    def of(f: Any, parameters: Any) -> Callable[[], Any]:
+        parameters = [*parameters]
+        return lambda: torch.autograd.grad(f(x), (x, *parameters), g)
+
+    contenders = {
+        "bf16, eager": of(lambda x: module(x, sizes), module.parameters()),
+        "bf16, grouped_mm": of(lambda x: torch._grouped_mm(x, stacked, offs=offsets), [stacked]),
+    }
+    for name, make_recipe in RECIPES.items():
+        recipe = make_recipe()
+        theirs = te.GroupedLinear(number, n, n, bias=False, params_dtype=torch.bfloat16)
+
+        def run(x: Any, recipe: Any = recipe, theirs: Any = theirs, first: bool = False) -> Any:
+            with te.autocast(recipe=recipe):
+                return theirs(x, splits, is_first_microbatch=first)
+
+        run(x, first=True)
+        contenders[f"{name}, te.GroupedLinear"] = of(run, theirs.parameters())
+        for group in (False, True):
+            f = thunder.jit(module, te_recipe=recipe, te_group_layers=group)
+            contenders[f"{name}, thunder, te_group_layers={group}"] = of(
+                lambda x, f=f: f(x, sizes), module.parameters()
+            )
+    return table(f"{number} layers of {rows}x{n}x{n}, forward and backward", in_turns(contenders, 15), "bf16, eager")
+
+
+# -- a model -----------------------------------------------------------------------------------------------------------
+def llama(width: int, layers: int, length: int, norms: bool = False) -> Any:
+    """The Llama of thunder-core's benchmarks, in bf16, with its own norms or torch's."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "thunder-core" / "benchmarks"))
+    import llama as model
+
+    if norms:
+        model.RMSNorm = torch.nn.RMSNorm
     torch.manual_seed(0)
     with torch.device("cuda"):
-        return Llama(layers, width, length).to(torch.bfloat16)
+        return model.Llama(layers, width, length).to(torch.bfloat16)
 
 
 def trained(model: Any, f: Any, batches: Callable[[], Any], rate: float) -> Callable[[], Any]:
@@ -134,10 +254,13 @@ def step(options: Any) -> list[str]:
     shape = (options.batch, options.length + 1)
     batch = torch.randint(0, 320, shape, device="cuda")
     kinds: dict[str, Any] = {"bf16, eager": None, "bf16, thunder": {}}
-    kinds.update({f"{name}, thunder": {"te_recipe": make()} for name, make in RECIPES.items()})
+    for name, make in RECIPES.items():
+        kinds[f"{name}, thunder"] = {"te_recipe": make()}
+        if options.norms:
+            kinds[f"{name}, thunder, te_fuse_norms"] = {"te_recipe": make(), "te_fuse_norms": True}
     found, memory = {}, {}
     for name, how in kinds.items():
-        model = llama(options.width, options.layers, options.length)
+        model = llama(options.width, options.layers, options.length, options.norms)
         run = trained(model, model if how is None else thunder.jit(model, **how), lambda: batch, 1e-5)
         run()
         torch.cuda.reset_peak_memory_stats()
@@ -195,12 +318,15 @@ def loss(options: Any) -> list[str]:
 
 def main() -> None:
     """Measures and prints."""
-    parts = {"linear": linear, "kernels": kernels, "step": step, "loss": loss}
+    parts = {"linear": linear, "kernels": kernels, "norm": norm, "groups": groups, "step": step, "loss": loss}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=parts)
     parser.add_argument("--markdown")
+    parser.add_argument("--norms", action="store_true")
     for name, default in (
-        ("size", 8192),
+        ("size", 0),
+        ("rows", 0),
+        ("groups", 8),
         ("layers", 4),
         ("width", 4096),
         ("length", 4096),

@@ -34,6 +34,23 @@ def _load(name: str) -> Any:
     return sys.modules[name]
 
 
+def stand_in_for_the_library() -> tuple[pytest.MonkeyPatch, PluginRegistry]:
+    """Registers the plugin as if the library were there, on the CPU."""
+    thunder.extend.get_default_executors()
+    _load("thunder_ex_te_stand_in").install()
+    from thunder_ex_te import library, linear, norms, plugin
+
+    patch = pytest.MonkeyPatch()
+    for module in (library, linear, norms):
+        patch.setattr(module, "unusable_device", lambda device: None)
+    registry = PluginRegistry("te")
+    for hook in HOOKS:
+        getattr(plugin, hook)(registry)
+    registry.close()
+    registry.commit(thunder.extend, plugins.manager().catalog)  # type: ignore[arg-type]
+    return patch, registry
+
+
 @pytest.fixture(scope="session")
 def where() -> Iterator[str]:
     """Where the executor `te` runs: a GPU with the library itself, or the CPU with the stand-in."""
@@ -41,21 +58,10 @@ def where() -> Iterator[str]:
     if any(record.name == "te" and record.ready for record in plugins.records()):
         yield "cuda"
         return
-    _load("thunder_ex_te_stand_in").install()
-    from thunder_ex_te import library, linear, plugin
-
-    patch = pytest.MonkeyPatch()
-    for module in (library, linear):
-        patch.setattr(module, "unusable_device", lambda device: None)
-    registry = PluginRegistry("te")
-    for hook in HOOKS:
-        getattr(plugin, hook)(registry)
-    registry.close()
-    catalog = plugins.manager().catalog
-    registry.commit(thunder.extend, catalog)  # type: ignore[arg-type]
+    patch, registry = stand_in_for_the_library()
     yield "cpu"
     patch.undo()
-    catalog.remove(registry.owner)
+    plugins.manager().catalog.remove(registry.owner)
     for executor in registry.executors.values():
         thunder.extend.deregister_executor(executor)
 

@@ -123,6 +123,57 @@ def quantize(x: Any, quantizer: Any) -> Any:
     return quantizer.make(x.detach())
 
 
+def split_quantize(x: Any, sizes: Any, quantizers: Any, *, disable_bulk_allocation: bool) -> list[Any]:
+    """`transformer_engine_torch.split_quantize`."""
+    assert x.ndim == 2 and x.is_contiguous() and sum(sizes) == x.shape[0] and len(sizes) == len(quantizers)
+    assert disable_bulk_allocation and len({type(each) for each in quantizers}) == 1
+    calls.append("quantize groups")
+    return [each.make(piece) for each, piece in zip(quantizers, x.detach().split(sizes))]
+
+
+def general_grouped_gemm(
+    right: list[Any], left: list[Any], out: list[Any], quantization_params: list[Any], out_dtype: Any, *, layout: str,
+    m_splits: list[int], bias: Any, use_bias: bool, use_split_accumulator: bool, single_output: bool,
+) -> None:  # fmt: skip
+    """Products of groups, into `out`."""
+    assert layout == "TN" and len(right) == len(left) == len(m_splits) == len(quantization_params)
+    assert all(each.dtype is out_dtype for each in out) and use_bias == (bias is not None)
+    assert [a.factor[0].shape[0] for a in left] == m_splits
+    results = out[0].split(m_splits) if single_output else out
+    assert len(results) == len(left)
+    biases = bias or [None] * len(left)
+    before = len(calls)
+    for b, a, result, each in zip(right, left, results, biases):
+        how = {"out_dtype": out_dtype, "layout": layout, "use_split_accumulator": use_split_accumulator}
+        result.copy_(general_gemm(b, a, bias=each, **how)[0])
+    calls[before:] = ["product of groups"]
+
+
+def rmsnorm_fwd(
+    x: Any, weight: Any, eps: float, ln_out: Any, quantizer: Any, otype: Any, sm_margin: int, zero_centered_gamma: bool
+) -> tuple[Any, ...]:
+    """`transformer_engine_torch.rmsnorm_fwd`."""
+    assert ln_out is None and sm_margin == 0 and zero_centered_gamma is False and x.is_contiguous() and x.ndim == 2
+    assert weight.dtype is x.dtype is otype
+    calls.append("norm")
+    deviation = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+    return quantizer.make((x.float() * deviation * weight.float()).to(x.dtype)), None, deviation.view(-1)
+
+
+def layernorm_fwd(
+    x: Any, weight: Any, bias: Any, eps: float, ln_out: Any, quantizer: Any, otype: Any, sm_margin: int,
+    zero_centered_gamma: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """`transformer_engine_torch.layernorm_fwd`."""
+    assert ln_out is None and sm_margin == 0 and zero_centered_gamma is False and x.is_contiguous() and x.ndim == 2
+    assert weight.dtype is bias.dtype is x.dtype is otype
+    calls.append("norm")
+    variance, mean = torch.var_mean(x.float(), -1, keepdim=True, correction=0)
+    deviation = torch.rsqrt(variance + eps)
+    out = (x.float() - mean) * deviation * weight.float() + bias.float()
+    return quantizer.make(out.to(x.dtype)), mean.view(-1), deviation.view(-1)
+
+
 def general_gemm(
     right: Any, left: Any, *, out_dtype: Any, layout: str, bias: Any, use_split_accumulator: bool
 ) -> tuple[Any, ...]:
@@ -274,8 +325,12 @@ def install() -> None:
         "transformer_engine.common": {"recipe": here},
         "transformer_engine.common.recipe": vars(here),
         "transformer_engine.pytorch": {"autocast": object},
-        "transformer_engine.pytorch.constants": {"DType": DType},
-        "transformer_engine.pytorch.cpp_extensions": {"general_gemm": general_gemm},
+        "transformer_engine.pytorch.constants": {
+            "DType": DType, "TE_DType": {d: d for d in (torch.float32, torch.float16, torch.bfloat16)}
+        },
+        "transformer_engine.pytorch.cpp_extensions": {
+            "general_gemm": general_gemm, "general_grouped_gemm": general_grouped_gemm
+        },
         "transformer_engine.pytorch.tensor": {},
         "transformer_engine.pytorch.tensor.float8_tensor": vars(here),
         "transformer_engine.pytorch.tensor.float8_blockwise_tensor": vars(here),
@@ -283,7 +338,7 @@ def install() -> None:
         "transformer_engine.pytorch.tensor.storage.float8_tensor_storage": vars(here),
         "transformer_engine.pytorch.tensor.storage.float8_blockwise_tensor_storage": vars(here),
         "transformer_engine_torch": vars(SimpleNamespace(
-            quantize=quantize,
+            quantize=quantize, split_quantize=split_quantize, rmsnorm_fwd=rmsnorm_fwd, layernorm_fwd=layernorm_fwd,
             fused_amax_and_scale_update_after_reduction=fused_amax_and_scale_update_after_reduction,
         )),
     }  # fmt: skip

@@ -52,6 +52,99 @@ def test_as_the_librarys_own_layer(recipe: str, bias: bool, gpu: str, recipes: A
             assert torch.equal(a, b), f"step {step}: {float((a.double() - b.double()).norm() / a.double().norm())}"
 
 
+def _steps(theirs: Any, run: Any, ours: Any, names: dict[str, str], recipe: Any, inputs: int) -> Any:
+    """Results and gradients of the library's module and of ours, step after step; `names`: ours by theirs."""
+    import transformer_engine.pytorch as te
+
+    f = thunder.jit(ours, te_recipe=recipe, te_fuse_norms=True, te_group_layers=True)
+    mine = dict(ours.named_parameters())
+    with torch.no_grad():
+        for their, our in names.items():
+            mine[our].copy_(theirs.get_parameter(their))
+    for step in range(4):
+        x = torch.randn(256, inputs, device="cuda", dtype=torch.bfloat16) * (step + 1)
+        g = None
+        found = []
+        for module, get in ((theirs, theirs.get_parameter), (ours, lambda name: mine[names[name]])):
+            this = x.clone().requires_grad_()
+            if module is theirs:
+                with te.autocast(recipe=recipe):
+                    out = run(this)
+            else:
+                out = f(this)
+            g = torch.randn_like(out) / (step + 1) if g is None else g
+            out.backward(g)
+            found.append({"out": out.detach(), "x": this.grad, **{n: get(n).grad.clone() for n in names}})
+            with torch.no_grad():
+                for name in names:
+                    get(name).sub_(get(name).grad, alpha=1e-3)
+            module.zero_grad()
+        yield step, f, *found
+        with torch.no_grad():  # what differs in a bit is no other weight in the next step
+            for their, our in names.items():
+                mine[our].copy_(theirs.get_parameter(their))
+
+
+@pytest.mark.parametrize("recipe", ["Float8CurrentScaling", "DelayedScaling", "Float8BlockScaling"])
+@pytest.mark.parametrize("kind", ["RMSNorm", "LayerNorm"])
+def test_as_the_librarys_own_layer_with_a_norm(recipe: str, kind: str, gpu: str, recipes: Any) -> None:
+    """To the bit, but for the gradients of the norm, which are thunder's."""
+    import transformer_engine.pytorch as te
+
+    torch.manual_seed(0)
+    theirs = te.LayerNormLinear(512, 384, normalization=kind, bias=False, params_dtype=torch.bfloat16)
+    norm = getattr(torch.nn, kind)(512, eps=1e-5)
+    ours = torch.nn.Sequential(norm, torch.nn.Linear(512, 384, bias=False)).to(gpu, torch.bfloat16)
+    names = {"layer_norm_weight": "0.weight", "weight": "1.weight"}
+    if kind == "LayerNorm":
+        names["layer_norm_bias"] = "0.bias"
+    for step, f, a, b in _steps(theirs, theirs, ours, names, getattr(recipes, recipe)(), 512):
+        assert "te_quantize_norm(" in str(thunder.last_traces(f)[-1])
+        for name in a:
+            if name in ("out", "weight"):
+                assert torch.equal(a[name], b[name]), f"{name} of step {step}: {_distance(a[name], b[name])}"
+            else:
+                assert _distance(a[name], b[name]) < 1e-2, f"{name} of step {step}"
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.double() - b.double()).norm() / a.double().norm())
+
+
+class _Experts(torch.nn.Module):
+    def __init__(self, bias: bool, sizes: list[int]):
+        super().__init__()
+        self.each = torch.nn.ModuleList([torch.nn.Linear(256, 384, bias=bias) for _ in sizes])
+        self.sizes = sizes
+
+    def forward(self, x: Any) -> Any:
+        return torch.cat([layer(piece) for layer, piece in zip(self.each, torch.split(x, self.sizes))])
+
+
+@pytest.mark.parametrize("recipe", ["Float8CurrentScaling", "DelayedScaling", "Float8BlockScaling"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_as_the_librarys_own_grouped_layer(recipe: str, bias: bool, gpu: str, recipes: Any) -> None:
+    """To the bit, but for the biases' gradients, which are added up by another kernel."""
+    import transformer_engine.pytorch as te
+
+    torch.manual_seed(0)
+    sizes = [64, 144, 48]
+    theirs = te.GroupedLinear(3, 256, 384, bias=bias, params_dtype=torch.bfloat16)
+    ours = _Experts(bias, sizes).to(gpu, torch.bfloat16)
+    names = {f"weight{i}": f"each.{i}.weight" for i in range(3)}
+    if bias:
+        names.update({f"bias{i}": f"each.{i}.bias" for i in range(3)})
+    splits = torch.tensor(sizes)
+    made = getattr(recipes, recipe)()
+    for step, f, a, b in _steps(theirs, lambda x: theirs(x, splits), ours, names, made, 256):
+        assert "te_matmul_groups(" in str(thunder.last_traces(f)[-1])
+        for name in a:
+            if name.startswith("bias"):
+                assert _distance(a[name], b[name]) < 1e-2, f"{name} of step {step}"
+            else:
+                assert torch.equal(a[name], b[name]), f"{name} of step {step}: {_distance(a[name], b[name])}"
+
+
 def test_graphs_follow_the_parameter(gpu: str, recipes: Any) -> None:
     """A captured program quantizes the weight each time that it runs."""
     layer = torch.nn.Linear(64, 32, device=gpu, dtype=torch.bfloat16)

@@ -6,6 +6,9 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,3 +172,21 @@ def test_a_group_takes_the_largest_value_of_all(layer: Any, recipes: Any, monkey
     f = thunder.jit(layer, te_recipe=recipes.DelayedScaling(reduce_amax=False))
     _step(f, layer, 1.0)
     assert len(seen) == 2
+
+
+def test_processes_that_train_together(device: str, tmp_path: Path) -> None:
+    """Two processes with inputs of different size have one scale: of a group that is given, of all, or of none."""
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    script = [sys.executable, str(Path(__file__).with_name("scales_together.py")), device, str(tmp_path / "meeting")]
+    processes = [
+        subprocess.Popen([*script, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for rank in range(2)
+    ]
+    try:
+        said = [each.communicate(timeout=240)[0] for each in processes]
+    finally:
+        for each in processes:
+            each.kill()
+    for each, text in zip(processes, said):
+        assert each.returncode == 0, text

@@ -16,8 +16,8 @@ import torch
 import transformer_engine.pytorch  # noqa: F401  (loads the libraries that what follows needs)
 import transformer_engine_torch as tex
 from transformer_engine.common import recipe as recipes
-from transformer_engine.pytorch.constants import DType
-from transformer_engine.pytorch.cpp_extensions import general_gemm
+from transformer_engine.pytorch.constants import DType, TE_DType
+from transformer_engine.pytorch.cpp_extensions import general_gemm, general_grouped_gemm
 from transformer_engine.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
 from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer
 from transformer_engine.pytorch.tensor.storage.float8_blockwise_tensor_storage import Float8BlockwiseQTensorStorage
@@ -25,20 +25,24 @@ from transformer_engine.pytorch.tensor.storage.float8_tensor_storage import Floa
 
 from thunder_ex_te.reference import Quantized
 
-__all__ = ["multiply", "quantize", "quantize_scaled", "recipes", "update_scales"]
+__all__ = [
+    "multiply", "multiply_groups", "quantize", "quantize_groups", "quantize_norm", "quantize_scaled", "recipes",
+    "update_scales",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 TYPES = {"e4m3": DType.kFloat8E4M3, "e5m2": DType.kFloat8E5M2}
 
 
 def _on_its_device(fn: F) -> F:
-    """Decorator: kernels run on the GPU of the first argument."""
+    """Decorator: kernels run on the GPU of the first argument, or of the first of several."""
 
     @functools.wraps(fn)
     def run(x: Any, *args: Any) -> Any:
-        if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+        first = x[0] if isinstance(x, list) else x
+        if not first.is_cuda or first.get_device() == torch.cuda.current_device():
             return fn(x, *args)
-        with torch.cuda.device(x.get_device()):
+        with torch.cuda.device(first.get_device()):
             return fn(x, *args)
 
     return run  # type: ignore[return-value]
@@ -65,13 +69,7 @@ def _quantizer(kind: str, power_2: bool, epsilon: float, rows: bool, columns: bo
 @_on_its_device
 def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Quantized:
     """`x` in fp8, by its own largest elements. Its dimensions before the last are rows."""
-    found = tex.quantize(x.contiguous(), _quantizer(kind, power_2, epsilon, rows, columns))
-    if _block(kind):
-        made = Quantized(
-            found._rowwise_data, found._rowwise_scale_inv, found._columnwise_data, found._columnwise_scale_inv
-        )
-        return _with_matrix(made)
-    return _of_one_scale(found, rows, columns)
+    return _parts(tex.quantize(x.contiguous(), _quantizer(kind, power_2, epsilon, rows, columns)), kind, rows, columns)
 
 
 @_on_its_device
@@ -79,24 +77,67 @@ def quantize_scaled(
     x: torch.Tensor, kind: str, scale: torch.Tensor, amax: torch.Tensor, rows: bool, columns: bool
 ) -> Quantized:
     """`x` times a known scale in fp8. Its largest absolute value goes to `amax`."""
-    quantizer = Float8Quantizer(scale, amax, TYPES[kind], rowwise=True, columnwise=columns)
-    quantizer.internal = True
-    return _of_one_scale(tex.quantize(x.contiguous(), quantizer), rows, columns)
+    return _parts(tex.quantize(x.contiguous(), _scaled(kind, scale, amax, columns)), kind, rows, columns)
 
 
-def _of_one_scale(found: Any, rows: bool, columns: bool) -> Quantized:
-    scale = found._scale_inv
-    made = Quantized(
-        found._data if rows else None,
-        scale if rows else None,
-        found._transpose if columns else None,
-        scale if columns else None,
-    )
-    return _with_matrix(made)
+@_on_its_device
+def quantize_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, kind: str, power_2: bool,
+    epsilon: float, scale: torch.Tensor | None, amax: torch.Tensor | None, rows: bool, columns: bool,
+) -> tuple[Quantized, torch.Tensor | None, torch.Tensor]:  # fmt: skip
+    """The norm of `x` over its last dimension in fp8, its mean (none without a bias: the RMS norm) and 1 / deviation.
+
+    By a known `scale`, or where there is none by its own largest elements.
+    """
+    matrix = x.contiguous().view(-1, x.shape[-1])
+    if scale is None or amax is None:
+        quantizer = _quantizer(kind, power_2, epsilon, rows, columns)
+    else:
+        quantizer = _scaled(kind, scale, amax, columns)
+    how = eps, None, quantizer, TE_DType[x.dtype], 0, False
+    if bias is None:
+        found, mean, deviation = tex.rmsnorm_fwd(matrix, weight, *how)
+    else:
+        found, mean, deviation = tex.layernorm_fwd(matrix, weight, bias, *how)
+    made = _parts(found, kind, rows, columns)
+    if made.data is not None:
+        made = made._replace(data=made.data.view(x.shape))
+    of_rows = (*x.shape[:-1], 1)
+    return made, None if bias is None else mean.view(of_rows), deviation.view(of_rows)
 
 
-def _with_matrix(made: Quantized) -> Quantized:
-    """The transpose of a tensor of more dimensions is a matrix."""
+@_on_its_device
+def quantize_groups(
+    x: torch.Tensor, sizes: Sequence[int], kind: str, power_2: bool, epsilon: float,
+    by: Sequence[tuple[torch.Tensor, torch.Tensor]] | None, rows: bool, columns: bool,
+) -> list[Quantized]:  # fmt: skip
+    """Groups of rows of a matrix in fp8, each by known scales (with where its largest value goes) or by its own."""
+    if by is None:
+        quantizers = [_quantizer(kind, power_2, epsilon, rows, columns)] * len(sizes)
+    else:
+        quantizers = [_scaled(kind, scale, amax, columns) for scale, amax in by]
+    # Memory of its own for each part: what is saved for backward would keep the rest.
+    found = tex.split_quantize(x.contiguous(), list(sizes), quantizers, disable_bulk_allocation=True)
+    return [_parts(each, kind, rows, columns) for each in found]
+
+
+def _scaled(kind: str, scale: torch.Tensor, amax: torch.Tensor, columns: bool) -> Any:
+    """What quantizes by a known scale."""
+    made = Float8Quantizer(scale, amax, TYPES[kind], rowwise=True, columnwise=columns)
+    made.internal = True
+    return made
+
+
+def _parts(found: Any, kind: str, rows: bool, columns: bool) -> Quantized:
+    """What the library made, of it what was asked for. The transpose of a tensor of more dimensions is a matrix."""
+    if _block(kind):
+        made = Quantized(
+            found._rowwise_data, found._rowwise_scale_inv, found._columnwise_data, found._columnwise_scale_inv
+        )
+    else:
+        scale = found._scale_inv
+        by_rows = (found._data, scale) if rows else (None, None)
+        made = Quantized(*by_rows, *((found._transpose, scale) if columns else (None, None)))
     if made.transposed is None or made.transposed.ndim == 2:
         return made
     return made._replace(transposed=made.transposed.view(made.transposed.shape[0], -1))
@@ -118,6 +159,23 @@ def multiply(
     right, left = _factor(b, b_scale, b_kind, dtype), _factor(a, a_scale, a_kind, dtype)
     found = general_gemm(right, left, out_dtype=dtype, layout="TN", bias=bias, use_split_accumulator=split)
     return found[0]  # type: ignore[no-any-return]
+
+
+@_on_its_device
+def multiply_groups(
+    out: Sequence[torch.Tensor], a: Sequence[torch.Tensor], a_scales: Sequence[torch.Tensor], a_kind: str,
+    b: Sequence[torch.Tensor], b_scales: Sequence[torch.Tensor], b_kind: str, biases: Sequence[torch.Tensor] | None,
+    split: bool, joined: bool,
+) -> None:  # fmt: skip
+    """Into `out`, `a @ b.mT + bias` of each group: matrix by matrix, or `joined` the rows of one matrix."""
+    dtype = out[0].dtype
+    right = [_factor(*each, b_kind, dtype) for each in zip(b, b_scales)]
+    left = [_factor(*each, a_kind, dtype) for each in zip(a, a_scales)]
+    general_grouped_gemm(
+        right, left, list(out), [None] * len(right), dtype, layout="TN",
+        m_splits=[each.shape[0] for each in a], bias=None if biases is None else list(biases),
+        use_bias=biases is not None, use_split_accumulator=split, single_output=joined,
+    )  # fmt: skip
 
 
 @_on_its_device

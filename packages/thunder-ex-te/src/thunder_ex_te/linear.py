@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -26,13 +26,15 @@ from thunder.extend import compilation
 from thunder_ex_te.library import unusable_device
 from thunder_ex_te.operators import multiply, quantize, quantize_scaled
 from thunder_ex_te.recipes import Quantization, Scheme, scheme_of
+from thunder_ex_te.reference import Quantized
 from thunder_ex_te.scales import STATE, Slot
 
-__all__ = ["GROUP", "KEEP", "RECIPE", "register", "takes"]
+__all__ = ["GROUP", "KEEP", "RECIPE", "Layer", "register", "takes", "why_not", "writes"]
 
 # The options of thunder.jit.
 RECIPE, GROUP, KEEP = "te_recipe", "te_amax_reduction_group", "te_keep_weights"
 MULTIPLE = 16
+_SHARED = ("te_quantize", "te_quantize_scaled", "te_quantize_groups")
 _TAKEN = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
 
 
@@ -92,7 +94,7 @@ def _here() -> _Written:
     for op in program[known.looked_at :]:
         if _narrows(op):
             known.sources[op.output.name] = op.flat_args[0]
-        elif op.sym.name.startswith("te_quantize"):
+        elif op.sym.name in _SHARED:
             known.quantized.setdefault(_identity(op.sym, op.args), op.output)
     known.looked_at = len(program)
     return known
@@ -117,17 +119,21 @@ def _narrows(op: BoundSymbol) -> bool:
 def _identity(sym: Symbol, args: tuple[Any, ...]) -> Any:
     """What is equal for quantizations of one value in one way. Slots do not count: one value has one scale."""
     x, *how = sym.bind(args, {})[0]
-    return sym.name, x.name, *[each for each in how if not isinstance(each, Slot)]
+    return sym.name, x.name, *[each for each in how if not is_slot(each)]
 
 
-class _Parts(NamedTuple):
-    data: Any
-    scale: Any
-    transposed: Any
-    transposed_scale: Any
+def is_slot(x: Any) -> bool:
+    """Whether it is the place of a scale, or places of several."""
+    return isinstance(x, Slot) or (isinstance(x, tuple) and bool(x) and all(isinstance(each, Slot) for each in x))
 
 
-class _Layer:
+def quantized_once(symbol: Symbol, args: tuple[Any, ...], **how: Any) -> Any:
+    """What a quantization gives, which may be known from before: what several layers take is quantized once."""
+    known = _here().quantized.get(_identity(symbol, args))
+    return symbol(*args, **how) if known is None else known
+
+
+class Layer:
     """The pieces of which one linear layer is written."""
 
     def __init__(self, operators: dict[str, Any], weight: TensorProxy, recipe: Any = None):
@@ -137,8 +143,8 @@ class _Layer:
         # Under autocast the weight is a copy in a narrow type, made anew for each call; its source is what stays.
         self.weight = _here().sources.get(weight.name, weight)
 
-    def quantized(self, x: TensorProxy, role: str) -> _Parts:
-        """`x` in fp8. What several layers take is quantized once."""
+    def quantized(self, x: TensorProxy, role: str) -> Quantized:
+        """`x` in fp8."""
         how: Quantization = getattr(self.scheme, role)
         by: tuple[Any, ...]
         keep = role == "weight" and bool(self.options.get(KEEP, True))
@@ -147,12 +153,9 @@ class _Layer:
         else:
             symbol, by = self.operators["te_quantize_scaled"], (self.slot(role, how.kind),)
         args = (x, how.kind, *by)
-        known = None
-        if role != "grad":
-            known = _here().quantized.get(_identity(symbol, args))
-        if known is None:
-            known = symbol(*args, keep=True) if keep else symbol(*args)
-        return _Parts(*known)
+        if role == "grad":
+            return Quantized(*symbol(*args))
+        return Quantized(*quantized_once(symbol, args, **({"keep": True} if keep else {})))
 
     def slot(self, role: str, kind: str) -> Slot:
         """Where the scale of one of its tensors is kept."""
@@ -166,7 +169,7 @@ class _Layer:
         split = self.scheme.split[which]
         return self.operators["te_matmul"](*a, *b, to_torch_dtype(dtype), bias, split=split)
 
-    def forward(self, x: TensorProxy, bias: Any) -> tuple[Any, _Parts, _Parts]:
+    def forward(self, x: TensorProxy, bias: Any) -> tuple[Any, Quantized, Quantized]:
         """The result, and input and weight in fp8."""
         of_x, of_w = self.quantized(x, "input"), self.quantized(self.weight, "weight")
         # The library would have it in bfloat16 beside float32.
@@ -201,14 +204,21 @@ def run(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
     return out if inside is bias else out + bias
 
 
+def writes(operators: dict[str, Any]) -> Callable[..., Any]:
+    """What writes a layer in fp8, without its gradient."""
+
+    def layer(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
+        return Layer(operators, weight, recipe).forward(input, bias)[0]
+
+    return layer
+
+
 def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
     """Takes linear layers, by thunder's operation and by its primitive, and those that say which recipe is theirs."""
-
-    def execution(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
-        return _Layer(operators, weight, recipe).forward(input, bias)[0]
+    execution = writes(operators)
 
     def gradient(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
-        layer = _Layer(operators, weight, recipe)
+        layer = Layer(operators, weight, recipe)
         kinds = layer.scheme
         out, of_x, of_w = layer.forward(input, bias)
         g = get_grad(out)

@@ -89,14 +89,71 @@ def quantize_scaled(
     note: bool = True, again: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     """Runs it."""
-    found = slot.on(x.device)
-    scale = found["before" if again else "scale"]
-    amax = found["amax_history"][0] if note else torch.zeros_like(scale)
+    scale, amax = _scale(slot, x.device, note, again)
 
     def make(rows: bool, columns: bool) -> Quantized:
         return kernels().quantize_scaled(x, kind, scale, amax, rows, columns)
 
     return weights.kept(x, (kind, id(slot.tensors)), rows, columns, make) if keep else make(rows, columns)
+
+
+def quantize_norm_meta(
+    x: TensorProxy, weight: TensorProxy, bias: TensorProxy | None, eps: float, kind: str, power_2: bool = False,
+    epsilon: float = 0.0, slot: scales.Slot | None = None, *, rows: bool = True, columns: bool = True,
+    note: bool = True, again: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The norm of `x` over its last dimension as `te_quantize` gives it, or `te_quantize_scaled` where there is a slot.
+
+    Without a bias the RMS norm. After the matrices come the mean (None in an RMS norm) and 1 / deviation of each row.
+    """
+    of_rows = TensorProxy(like=x, shape=(*x.shape[:-1], 1), dtype=dtypes.float32, requires_grad=False)
+    mean = None if bias is None else TensorProxy(like=of_rows)
+    return *_matrices(x, kind, rows, columns), mean, of_rows
+
+
+def quantize_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, kind: str, power_2: bool = False,
+    epsilon: float = 0.0, slot: scales.Slot | None = None, *, rows: bool = True, columns: bool = True,
+    note: bool = True, again: bool = False,
+) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+    """Runs it."""
+    by = (None, None) if slot is None else _scale(slot, x.device, note, again)
+    made, mean, deviation = kernels().quantize_norm(
+        x, weight, bias, eps, kind, power_2, epsilon, *by, rows, columns
+    )  # fmt: skip
+    return *made, mean, deviation
+
+
+def quantize_groups_meta(
+    x: TensorProxy, sizes: Sequence[int], kind: str, power_2: bool = False, epsilon: float = 0.0,
+    slots: Sequence[scales.Slot] | None = None, *, rows: bool = True, columns: bool = True, note: bool = True,
+    again: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Groups of so many rows of the matrix `x`, each as `te_quantize` gives it or, with slots, `te_quantize_scaled`.
+
+    The parts of all groups come together: (all data, all scales, all transposed data, all their scales).
+    """
+    groups = [TensorProxy("group", like=x, shape=(n, x.shape[1])) for n in sizes]
+    parts = zip(*[_matrices(each, kind, rows, columns) for each in groups])
+    return tuple(None if part[0] is None else tuple(part) for part in parts)
+
+
+def quantize_groups(
+    x: torch.Tensor, sizes: Sequence[int], kind: str, power_2: bool = False, epsilon: float = 0.0,
+    slots: Sequence[scales.Slot] | None = None, *, rows: bool = True, columns: bool = True, note: bool = True,
+    again: bool = False,
+) -> tuple[tuple[torch.Tensor, ...] | None, ...]:  # fmt: skip
+    """Runs it."""
+    by = None if slots is None else [_scale(slot, x.device, note, again) for slot in slots]
+    found = kernels().quantize_groups(x, sizes, kind, power_2, epsilon, by, rows, columns)
+    return tuple(None if part[0] is None else tuple(part) for part in zip(*found))
+
+
+def _scale(slot: scales.Slot, device: torch.device, note: bool, again: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scale to quantize by, and where the largest value is noted."""
+    found = slot.on(device)
+    scale = found["before" if again else "scale"]
+    return scale, found["amax_history"][0] if note else torch.zeros_like(scale)
 
 
 # -- multiply ----------------------------------------------------------------------------------------------------------
@@ -116,6 +173,32 @@ def multiply(
     return kernels().multiply(a, a_scale, a_kind, b, b_scale, b_kind, dtype, bias, split)
 
 
+def multiply_groups_meta(
+    a: Sequence[TensorProxy], a_scales: Sequence[TensorProxy], a_kind: str, b: Sequence[TensorProxy],
+    b_scales: Sequence[TensorProxy], b_kind: str, dtype: Any, biases: Sequence[TensorProxy] | None = None, *,
+    split: bool = False, joined: bool = True,
+) -> Any:  # fmt: skip
+    """`te_matmul` of each pair of matrices. Results are the rows of one matrix (`joined`), or as many matrices."""
+
+    def make(rows: Any) -> TensorProxy:
+        return TensorProxy(like=a[0], shape=(rows, b[0].shape[0]), dtype=to_dtype(dtype), requires_grad=False)
+
+    return make(sum(each.shape[0] for each in a)) if joined else tuple(make(each.shape[0]) for each in a)
+
+
+def multiply_groups(
+    a: Sequence[torch.Tensor], a_scales: Sequence[torch.Tensor], a_kind: str, b: Sequence[torch.Tensor],
+    b_scales: Sequence[torch.Tensor], b_kind: str, dtype: torch.dtype, biases: Sequence[torch.Tensor] | None = None, *,
+    split: bool = False, joined: bool = True,
+) -> Any:  # fmt: skip
+    """Runs it."""
+    columns, rows = b[0].shape[0], [each.shape[0] for each in a]
+    shapes = [(sum(rows), columns)] if joined else [(n, columns) for n in rows]
+    out = [torch.empty(shape, dtype=dtype, device=a[0].device) for shape in shapes]
+    kernels().multiply_groups(out, a, a_scales, a_kind, b, b_scales, b_kind, biases, split, joined)
+    return out[0] if joined else tuple(out)
+
+
 # -- scales ------------------------------------------------------------------------------------------------------------
 def update_meta(slots: Sequence[scales.Slot]) -> None:
     """Moves these scales on: the step in which they were used is over."""
@@ -126,14 +209,19 @@ def update(slots: Sequence[scales.Slot]) -> None:
     scales.update(slots)
 
 
-NAMES = ("te_quantize", "te_quantize_scaled", "te_matmul", "te_update_scales")
+NAMES = (
+    "te_quantize", "te_quantize_scaled", "te_quantize_norm", "te_quantize_groups", "te_matmul", "te_matmul_groups",
+    "te_update_scales",
+)  # fmt: skip
 
 
 def register(registry: Any, executor: str) -> None:
     """Brings the operators."""
     matmul, effect = (OpTags.MATMUL_OP,), (OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE)
     table = (
-        (quantize_meta, quantize, ()), (quantize_scaled_meta, quantize_scaled, ()), (multiply_meta, multiply, matmul),
+        (quantize_meta, quantize, ()), (quantize_scaled_meta, quantize_scaled, ()),
+        (quantize_norm_meta, quantize_norm, ()), (quantize_groups_meta, quantize_groups, ()),
+        (multiply_meta, multiply, matmul), (multiply_groups_meta, multiply_groups, matmul),
         (update_meta, update, effect),
     )  # fmt: skip
     for name, (meta, fn, tags) in zip(NAMES, table):

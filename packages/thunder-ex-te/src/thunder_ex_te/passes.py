@@ -12,17 +12,20 @@ from typing import Any
 from thunder.core import prims
 from thunder.core.errors import ThunderError
 from thunder.core.prims.structure import Saved
-from thunder.core.proxies import Proxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder.extend import Compilation, compiling
+from thunder_ex_te.groups import GROUP_LAYERS, grouped
 from thunder_ex_te.linear import RECIPE
+from thunder_ex_te.norms import FUSE, fused
 from thunder_ex_te.recipes import scheme_of
+from thunder_ex_te.scales import Slot
 
 __all__ = ["register"]
 
 
-def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
-    """Brings the passes."""
+def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any, groups: Any) -> None:
+    """Brings the passes. `layer` writes a linear layer in fp8, `groups` is the operator of layers of groups."""
 
     def checked(trace: Trace, context: Any) -> Trace:
         """A recipe that was asked for is followed, or is an error."""
@@ -38,6 +41,21 @@ def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
             )
         return trace
 
+    def with_groups(trace: Trace, context: Any) -> Trace:
+        """Layers of the pieces of one matrix are one operator, where that is asked for."""
+        asked = context.options.get(RECIPE) is not None and context.options.get(GROUP_LAYERS)
+        if not asked or all(ex.name != executor for ex in context.executors):
+            return trace
+        with compiling(Compilation(options=context.options)):
+            return grouped(trace, context.executors, groups)
+
+    def with_norms(trace: Trace, context: Any) -> Trace:
+        """Norms and the quantization of their results are one operator, where that is asked for."""
+        asked = context.options.get(RECIPE) is not None and context.options.get(FUSE)
+        if not asked or all(ex.name != executor for ex in context.executors):
+            return trace
+        return fused(trace, context, executor, operators, layer)
+
     def tidied(trace: Trace, context: Any) -> Trace:
         """Nothing is computed that is not read, and scales move on."""
         if not any(_quantizes(op) for op in trace.bound_symbols):
@@ -52,11 +70,21 @@ def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
         return out
 
     registry.register_transform("te_recipe", checked, phase="before_grad")
+    registry.register_transform("te_group_layers", with_groups, phase="before_grad", after="te_recipe")
+    registry.register_transform("te_fuse_norms", with_norms, phase="before_execution")
     registry.register_transform("te_quantize_what_is_read", tidied, phase="after_execution")
 
 
 def _quantizes(op: BoundSymbol) -> bool:
-    return op.sym.name in ("te_quantize", "te_quantize_scaled")
+    return op.sym.name.startswith("te_quantize")
+
+
+def _slots_of(op: BoundSymbol) -> list[Slot]:
+    """The places of the scales by which it quantizes, where these move on."""
+    found = []
+    for each in (*op.args, *op.kwargs.values()):
+        found += [slot for slot in (each if isinstance(each, (list, tuple)) else (each,)) if isinstance(slot, Slot)]
+    return found
 
 
 def _as_read(trace: Trace) -> list[BoundSymbol]:
@@ -68,13 +96,15 @@ def _as_read(trace: Trace) -> list[BoundSymbol]:
     found = []
     for op in reversed(trace.bound_symbols):
         if _quantizes(op):
-            there = [isinstance(p, Proxy) and p.name in read for p in op.output]
-            rows, columns = any(there[:2]), any(there[2:])
-            if not rows and not columns:
+            there = [any(p.name in read for p in proxies_in(part)) for part in op.output]
+            if not any(there):
                 continue
-            output = tuple(p if wanted else None for p, wanted in zip(op.output, (rows, rows, columns, columns)))
+            columns = any(there[2:4])
+            rows = any(there[:2]) or not columns  # of a norm maybe nothing is read but the statistics
+            parts = [p if wanted else None for p, wanted in zip(op.output, (rows, rows, columns, columns))]
+            output = (*parts, *op.output[4:])
             kwargs = {**op.kwargs, "rows": rows, "columns": columns}
-            if op.sym.name == "te_quantize_scaled":
+            if _slots_of(op):
                 again = backward and not _is_of_gradient(op)
                 kwargs.update(note=differentiated and not again, again=again)
             op = op.replace(kwargs=kwargs, output=output)
@@ -85,7 +115,7 @@ def _as_read(trace: Trace) -> list[BoundSymbol]:
 
 def _is_of_gradient(op: BoundSymbol) -> bool:
     """Whether it quantizes a gradient, by a scale that moves on."""
-    return op.sym.name == "te_quantize_scaled" and op.args[2].name.endswith(".grad")
+    return any(slot.name.endswith(".grad") for slot in _slots_of(op))
 
 
 def _is_forward(trace: Trace) -> bool:
@@ -96,5 +126,5 @@ def _is_forward(trace: Trace) -> bool:
 
 def _slots(program: list[BoundSymbol]) -> list[Any]:
     """The scales that this program gives new values for, each once."""
-    found = {id(op.args[2].tensors): op.args[2] for op in program if op.kwargs.get("note")}
-    return list(found.values())
+    noted = [slot for op in program if op.kwargs.get("note") for slot in _slots_of(op)]
+    return list({id(slot.tensors): slot for slot in noted}.values())

@@ -43,16 +43,20 @@ def thunder_register_operators(registry: PluginRegistry) -> None:
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
     """Linear layers, and their gradients."""
-    from thunder_ex_te import linear
+    from thunder_ex_te import groups, linear
     from thunder_ex_te.operators import NAMES
 
-    linear.register(registry, EXECUTOR, {name: registry.operator(name) for name in NAMES})
+    operators = {name: registry.operator(name) for name in NAMES}
+    linear.register(registry, EXECUTOR, operators)
+    groups.register(registry, EXECUTOR, operators)
 
 
 @hookimpl
 def thunder_register_options(registry: PluginRegistry) -> None:
     """The recipe, and what goes with it."""
+    from thunder_ex_te.groups import GROUP_LAYERS
     from thunder_ex_te.linear import GROUP, KEEP, RECIPE
+    from thunder_ex_te.norms import FUSE
 
     registry.register_option(
         RECIPE, help="the recipe of TransformerEngine by which linear layers compute in fp8; None: they do not"
@@ -63,15 +67,22 @@ def thunder_register_options(registry: PluginRegistry) -> None:
     registry.register_option(
         KEEP, type=bool, default=True, help="whether fp8 copies of parameters stay until the parameters change"
     )
+    registry.register_option(
+        GROUP_LAYERS, type=bool, default=False, help="whether layers of the pieces of one matrix are one operator"
+    )
+    registry.register_option(
+        FUSE, type=bool, default=False, help="whether a norm gives its result in fp8, where only layers in fp8 read it"
+    )
 
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """What is done with whole programs."""
-    from thunder_ex_te import passes
+    from thunder_ex_te import linear, passes
     from thunder_ex_te.operators import NAMES
 
-    passes.register(registry, EXECUTOR, {name: registry.operator(name) for name in NAMES})
+    operators = {name: registry.operator(name) for name in NAMES}
+    passes.register(registry, EXECUTOR, operators, linear.writes(operators), registry.operator("te_grouped_linear"))
 
 
 @hookimpl

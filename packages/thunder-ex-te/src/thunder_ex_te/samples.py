@@ -27,6 +27,9 @@ TOLERANCES = {
     "te_linear:float16": (2e-2, 6e-2),
     "te_linear:bfloat16": (2e-2, 6e-2),
 }
+for _of_one, _of_groups in (("te_matmul", "te_matmul_groups"), ("te_linear", "te_grouped_linear")):
+    TOLERANCES |= {key.replace(_of_one, _of_groups): near for key, near in TOLERANCES.items() if _of_one in key}
+TOLERANCES |= {f"te_quantize_norm:{dtype}": (1e-5, 1e-5) for dtype in ("float32", "float16", "bfloat16")}
 KINDS = ("e4m3", "e5m2", "e4m3 1x128", "e4m3 128x128")
 SHAPES = ((16, 32), (2, 80, 144), (256, 384))
 
@@ -61,6 +64,71 @@ def _quantize_scaled_reference(x: Any, kind: str, slot: Any) -> Any:
     return reference.quantize_by_scale(x, kind, torch.ones(1, device=x.device))
 
 
+def _norms(make: Any) -> Iterator[tuple[Any, ...]]:
+    for shape in SHAPES:
+        signs = make((*shape[:-1], shape[-1] // 2)).sign()
+        x = torch.cat((signs, -signs), -1)  # the mean is 0 and the deviation 1: what follows are whole numbers
+        weight, bias = (make(shape[-1:], low=-2, high=2).round() for _ in range(2))
+        for kind in ("e4m3", "e4m3 1x128"):
+            yield x, weight, None, 0.0, kind, True
+            yield x, weight, bias, 0.0, kind, True
+        yield x, weight, None, 0.0, "e4m3", False, 0.0, _slot("e4m3")
+
+
+def _norms_reference(
+    x: Any, weight: Any, bias: Any, eps: float, kind: str, power_2: bool, epsilon: float = 0.0, slot: Any = None
+) -> Any:
+    of_rows = torch.ones(*x.shape[:-1], 1, device=x.device)
+    y = x * weight if bias is None else x * weight + bias
+    if slot is not None:
+        found = reference.quantize_by_scale(y, kind, torch.ones(1, device=x.device))
+    else:
+        found = reference.quantize(y, kind, power_2, epsilon)
+    return *found, None if bias is None else 0 * of_rows, of_rows
+
+
+SIZES = (16, 128, 32)
+
+
+def _quantize_groups(make: Any) -> Iterator[tuple[Any, ...]]:
+    for kind in ("e4m3", "e5m2", "e4m3 1x128"):
+        yield make((sum(SIZES), 256), low=-4, high=4), SIZES, kind, True
+        if " " not in kind:
+            slots = tuple(_slot(kind) for _ in SIZES)
+            yield make((sum(SIZES), 256), low=-4, high=4), SIZES, kind, False, 0.0, slots
+
+
+def _quantize_groups_reference(
+    x: Any, sizes: Any, kind: str, power_2: bool, epsilon: float = 0.0, slots: Any = None
+) -> Any:
+    one = torch.ones(1, device=x.device)
+    found = [
+        reference.quantize(piece, kind, power_2, epsilon)
+        if slots is None
+        else reference.quantize_by_scale(piece, kind, one)
+        for piece in x.split(sizes)
+    ]
+    return tuple(zip(*found))
+
+
+def _products_of_groups(make: Any) -> Iterator[tuple[Any, ...]]:
+    for a_kind, b_kind in (("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e4m3 1x128", "e4m3 128x128")):
+        a, b = ([make((n, 256), low=-2, high=2) for n in each] for each in (SIZES, [144] * len(SIZES)))
+        left, right = (
+            [tuple(part) for part in zip(*[reference.quantize(x, kind, True)[:2] for x in each])]
+            for each, kind in ((a, a_kind), (b, b_kind))
+        )
+        biases = None if a[0].dtype is torch.float32 else [make((144,), low=-2, high=2) for _ in SIZES]
+        yield *left, a_kind, *right, b_kind, a[0].dtype, biases
+
+
+def _products_of_groups_reference(
+    a: Any, a_scales: Any, a_kind: str, b: Any, b_scales: Any, b_kind: str, dtype: Any, biases: Any
+) -> Any:
+    groups = zip(a, a_scales, b, b_scales, biases or [None] * len(a))
+    return torch.cat([reference.multiply(x, s, a_kind, y, t, b_kind, dtype, bias) for x, s, y, t, bias in groups])
+
+
 def _products(make: Any) -> Iterator[tuple[Any, ...]]:
     for rows, inner, columns in (((16,), 16, 16), ((2, 24), 144, 80), ((256,), 384, 128)):
         for a_kind, b_kind in (
@@ -85,6 +153,15 @@ def _linear(make: Any) -> Iterator[tuple[Any, ...]]:
             x, w = make((*rows, inputs), low=-2, high=2), make((outputs, inputs), low=-2, high=2)
             yield x, w, make((outputs,), low=-2, high=2), recipe
             yield x, w, None, recipe
+
+
+def _grouped_linear(make: Any) -> Iterator[tuple[Any, ...]]:
+    for recipe in _recipes():
+        x = make((sum(SIZES), 144), low=-2, high=2)
+        weights = [make((48, 144), low=-2, high=2) for _ in SIZES]
+        yield x, SIZES, weights, None, recipe
+        if x.dtype is not torch.float32:
+            yield x, SIZES, weights, [make((48,), low=-2, high=2) for _ in SIZES], recipe
 
 
 class _Linear(torch.autograd.Function):
@@ -121,6 +198,11 @@ def _linear_reference(x: Any, w: Any, bias: Any, recipe: Any) -> Any:
     return (out if bias is None else out + bias).to(x.dtype)
 
 
+def _grouped_linear_reference(x: Any, sizes: Any, weights: Any, biases: Any, recipe: Any) -> Any:
+    groups = zip(x.split(sizes), weights, biases or [None] * len(weights))
+    return torch.cat([_linear_reference(piece, w, bias, recipe) for piece, w, bias in groups])
+
+
 def _updates(make: Any) -> Iterator[tuple[Any, ...]]:
     slot = _slot("e4m3")
     slot.on(make((1,)).device)
@@ -146,9 +228,13 @@ def opinfos() -> list[Any]:
     table: dict[str, tuple[Any, Any, bool]] = {
         "te_quantize": (_quantize, _quantize_reference, False),
         "te_quantize_scaled": (_quantize_scaled, _quantize_scaled_reference, False),
+        "te_quantize_norm": (_norms, _norms_reference, False),
+        "te_quantize_groups": (_quantize_groups, _quantize_groups_reference, False),
         "te_matmul": (_products, reference.multiply, False),
+        "te_matmul_groups": (_products_of_groups, _products_of_groups_reference, False),
         "te_update_scales": (_updates, lambda slots: None, False),
         "te_linear": (_linear, _linear_reference, True),
+        "te_grouped_linear": (_grouped_linear, _grouped_linear_reference, True),
     }
     operators = get_executor("te").opmap
     return [

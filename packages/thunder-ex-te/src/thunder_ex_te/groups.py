@@ -1,0 +1,448 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts: layers of the pieces of one matrix, each with a weight of its own, as one operator.
+
+A program splits the rows of a matrix, by sizes that are known when it is traced, and calls a layer for each piece. What
+is done with each piece alike, layers of one shape and operations element by element, is done with all of them at once:
+a layer becomes `te_grouped_linear`, which is quantized and multiplied in one call each, and what is done element by
+element is done to the whole matrix. Found before differentiation, so gradients are those of what takes their place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.core import dtypes, prims
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.langctx import set_langctx
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, argument_key, map_proxies, proxies_in
+from thunder.core.trace import Trace, construct
+from thunder.core.transforms import get_grad, put_grads
+from thunder.execution.claim import choose
+from thunder_ex_te import linear
+from thunder_ex_te.linear import Layer, quantized_once
+from thunder_ex_te.reference import Quantized
+
+__all__ = ["GROUP_LAYERS", "grouped", "register"]
+
+GROUP_LAYERS = "te_group_layers"  # the option of thunder.jit
+
+
+# -- the operator ------------------------------------------------------------------------------------------------------
+def like(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
+    """Linear layers of groups of so many rows of a matrix, each with its weight, in fp8."""
+    pieces = ltorch.split(input, list(sizes))
+    return ltorch.cat([ltorch.linear(x, w, b) for x, w, b in zip(pieces, weights, _each(biases, weights))])
+
+
+def run(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
+    """The same on real tensors, outside of a program."""
+    pieces = torch.split(input, list(sizes))
+    return torch.cat([linear.run(x, w, b, recipe) for x, w, b in zip(pieces, weights, _each(biases, weights))])
+
+
+def _each(biases: Any, weights: Any) -> Any:
+    return [None] * len(weights) if biases is None else biases
+
+
+def takes(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> bool | str:
+    """True, or why not."""
+    if input.ndim != 2:
+        return "takes groups of rows of a matrix"
+    if biases is not None and input.dtype is dtypes.float32:
+        return "adds no bias in float32"
+    if len({tuple(w.shape) for w in weights}) != 1:
+        return "takes weights of one shape"
+    for n, weight, bias in zip(sizes, weights, _each(biases, weights)):
+        found = linear.takes(TensorProxy("piece", like=input, shape=(n, input.shape[1])), weight, bias, recipe)
+        if found is not True:
+            return found
+    return True
+
+
+class _Layers:
+    """The pieces of which layers of groups are written: for each a layer, and together one call of each kind."""
+
+    def __init__(self, operators: dict[str, Any], sizes: Sequence[int], weights: Sequence[Any], recipe: Any):
+        self.operators = operators
+        self.sizes = tuple(sizes)
+        self.each = [Layer(operators, weight, recipe) for weight in weights]
+        self.scheme = self.each[0].scheme
+
+    def quantized(self, x: TensorProxy, role: str) -> Quantized:
+        """The parts of groups of rows: each a tuple with one of each group."""
+        how = getattr(self.scheme, role)
+        args: tuple[Any, ...] = (x, self.sizes, how.kind, how.power_2, how.epsilon)
+        if self.scheme.delayed is not None:
+            args = (*args, tuple(layer.slot(role, how.kind) for layer in self.each))
+        symbol = self.operators["te_quantize_groups"]
+        return Quantized(*(symbol(*args) if role == "grad" else quantized_once(symbol, args)))
+
+    def weights(self) -> Quantized:
+        """The same of the weights, whose copies are kept one by one."""
+        return Quantized(*zip(*[layer.quantized(layer.weight, "weight") for layer in self.each]))
+
+    def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, which: int, **how: Any) -> Any:
+        """One of the three products of a layer, of all groups."""
+        split = self.scheme.split[which]
+        return self.operators["te_matmul_groups"](*a, *b, to_torch_dtype(dtype), split=split, **how)
+
+    def forward(self, x: TensorProxy, biases: Any) -> tuple[Any, Quantized, Quantized]:
+        """The result, and inputs and weights in fp8."""
+        of_x, of_w = self.quantized(x, "input"), self.weights()
+        a = (of_x.data, of_x.scale, self.scheme.input.kind)
+        b = (of_w.data, of_w.scale, self.scheme.weight.kind)
+        return self.product(a, b, x.dtype, 0, biases=biases), of_x, of_w
+
+
+def register(registry: Any, executor: str, operators: dict[str, Any]) -> Any:
+    """Brings the operator; returns it."""
+
+    def execution(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
+        return _Layers(operators, sizes, weights, recipe).forward(input, biases)[0]
+
+    def gradient(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
+        layers = _Layers(operators, sizes, weights, recipe)
+        kinds = layers.scheme
+        out, of_x, of_w = layers.forward(input, biases)
+        g = get_grad(out)
+        of_g = layers.quantized(g, "grad")
+        rows = (of_g.data, of_g.scale, kinds.grad.kind)
+        columns = (of_g.transposed, of_g.transposed_scale, kinds.grad.kind)
+        by_weight = (of_w.transposed, of_w.transposed_scale, kinds.weight.kind)
+        by_input = (of_x.transposed, of_x.transposed_scale, kinds.input.kind)
+        put_grads((input,), (layers.product(rows, by_weight, input.dtype, 1),))
+        put_grads(weights, layers.product(columns, by_input, weights[0].dtype, 2, joined=False))
+        if biases is not None:
+            put_grads(biases, [ltorch.sum(piece, 0) for piece in ltorch.split(g, list(sizes))])
+        return out
+
+    registry.register_implementation(
+        GROUPED_MM, executor=executor, checker=why_not_grouped_mm, execution_transform=like
+    )
+    own = registry.register_operator("te_grouped_linear", executor=executor, like=like, fn=run)
+    registry.register_implementation(
+        own, executor=executor, checker=takes, execution_transform=execution, grad_transform=gradient
+    )
+    return own
+
+
+# -- torch's own operation ---------------------------------------------------------------------------------------------
+GROUPED_MM = ("opaque", getattr(torch, "_grouped_mm", None))
+
+
+def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
+    """Why `torch.nn.functional.grouped_mm` stays what it is, where `grouped` has not replaced it before."""
+    return (
+        "grouped products in fp8 want the sizes of the groups on the host, and grouped_mm has them on the device: "
+        "split the rows by sizes that are known when tracing and call a layer for each, with "
+        f"thunder.jit(…, {GROUP_LAYERS}=True)"
+    )
+
+
+def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
+    """Where the program itself writes down where groups end, their sizes are known."""
+    if not any(op.sym.id == GROUPED_MM for op in trace.bound_symbols):
+        return trace
+    maker = {name: op for op in trace.bound_symbols for name in op.out_names}
+    with construct(trace, "Grouped products of known sizes") as out:
+        for op in trace.bound_symbols:
+            sizes = _known_sizes(op, maker) if op.sym.id == GROUPED_MM else None
+            if sizes is None:
+                out.record(op)
+                continue
+            with tracectx(out), out.scope() as recorded, set_langctx("torch"):
+                x, matrices = op.args[:2]
+                weights = [ltorch.getitem(matrices, i).mT for i in range(len(sizes))]
+                made = operator(x, sizes, weights) if takes(x, sizes, weights) is True else None
+            for new in [op] if made is None else recorded:
+                out.record(new if made is None else new.substitute({made.name: op.output}))
+    return out
+
+
+def _known_sizes(op: BoundSymbol, maker: dict[str, BoundSymbol]) -> tuple[int, ...] | None:
+    """The sizes of the groups of rows of such a product, as far as they are numbers of the program."""
+    found = dict(zip(("input", "mat2", "offs", "bias", "out_dtype"), op.args), **op.kwargs)
+    x, matrices, ends = found["input"], found["mat2"], found.get("offs")
+    if x.ndim != 2 or matrices.ndim != 3 or ends is None or found.get("bias") is not None:
+        return None
+    source = maker.get(ends.name)
+    if source is None or source.sym.id != ("opaque", torch.tensor) or found.get("out_dtype") is not None:
+        return None
+    numbers = source.args[0]
+    if not isinstance(numbers, (list, tuple)) or not all(type(n) is int for n in numbers):
+        return None
+    sizes = tuple(stop - start for start, stop in zip((0, *numbers), numbers))
+    return sizes if len(sizes) == matrices.shape[0] and min(sizes) > 0 and numbers[-1] == x.shape[0] else None
+
+
+# -- where it takes the place of layers --------------------------------------------------------------------------------
+class _Family:
+    """What is done with each piece of a matrix alike. One without members is the matrix that the program splits."""
+
+    def __init__(self, sizes: tuple[int, ...], whole: TensorProxy | None = None, sources: Sequence[_Family] = ()):
+        self.sizes = sizes
+        self.whole = whole
+        self.sources = sources
+        self.members: list[BoundSymbol | None] = [None] * len(sizes)
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is of layers."""
+        return self.members[0] is not None and self.members[0].sym.id == "torch.linear"
+
+    def ancestors(self) -> Iterator[_Family]:
+        """What it is made of."""
+        for source in self.sources:
+            yield source
+            yield from source.ancestors()
+
+
+class _Circle(Exception):
+    """Raised where what a family takes in hangs on what it gives."""
+
+
+def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
+    """The program with its experts' layers as one operator."""
+    if any(OpTags.IN_PLACE_OP in op.sym.tags for op in trace.bound_symbols):
+        return trace
+    trace = _with_known_sizes(trace, operator)
+    families, pieces = _families(trace, executors)
+    wanted = set(families)
+    while any(family.is_layer for family in wanted):
+        try:
+            return _Writer(trace, operator, wanted, pieces).written()
+        except _Circle as circle:
+            lost = circle.args[0]
+            wanted = {family for family in wanted if family is not lost and lost not in family.ancestors()}
+    return trace
+
+
+def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], dict[str, tuple[_Family, int]]]:
+    """What is done with all pieces of a matrix alike, where layers take part, and which piece each value is."""
+    pieces = dict(_pieces(trace))
+    found: dict[Any, _Family] = {}
+    for op in trace.bound_symbols:
+        if not isinstance(op.output, TensorProxy):
+            continue
+        likeness = _likeness(op, pieces)
+        if likeness is None:
+            continue
+        key, sources, index = likeness
+        same = (
+            found.setdefault((key, n), _Family(sources[0].sizes, None, sources))
+            for n in range(len(trace.bound_symbols))
+        )
+        family = next(each for each in same if each.members[index] is None)
+        family.members[index] = op
+        pieces[op.output.name] = family, index
+    whole = [family for family in found.values() if None not in family.members]
+    kept: list[_Family] = []
+    for family in whole:
+        if all(not source.members[0] or source in kept for source in family.sources) and _is_taken(family, executors):
+            kept.append(family)
+    of_layers = [family for family in kept if family.is_layer]
+    before = {each for family in of_layers for each in family.ancestors()}
+    kept = [each for each in kept if each.is_layer or each in before or any(a.is_layer for a in each.ancestors())]
+    return kept, pieces
+
+
+def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
+    """Slices that one matrix's rows fall into, in order and without a rest."""
+    slices: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    whole: dict[str, TensorProxy] = {}
+    for op in trace.bound_symbols:
+        for part in _prims(op):
+            if part.sym is not prims.slice:
+                break
+            x, start, stop, *steps = part.args
+            along = all(a == 0 and b == n for a, b, n in zip(start[1:], stop[1:], x.shape[1:]))
+            if (
+                x.ndim == 2
+                and along
+                and type(start[0]) is type(stop[0]) is type(x.shape[0]) is int
+                and not _wide(steps)
+            ):
+                slices[x.name].append((start[0], stop[0], part.output.name))
+                whole[x.name] = x
+    for name, found in slices.items():
+        bounds = sorted({(start, stop) for start, stop, _ in found})
+        ends = [0, *[stop for _, stop in bounds]]
+        if len(bounds) > 1 and [start for start, _ in bounds] == ends[:-1] and ends[-1] == whole[name].shape[0]:
+            family = _Family(tuple(stop - start for start, stop in bounds), whole[name])
+            for start, stop, piece in found:
+                yield piece, (family, bounds.index((start, stop)))
+
+
+def _wide(steps: Any) -> bool:
+    """Whether a slice leaves out elements in between."""
+    return any(step != 1 for each in steps if each is not None for step in each)
+
+
+def _prims(op: BoundSymbol) -> Iterator[BoundSymbol]:
+    if op.sym.is_prim or not op.subsymbols:
+        yield op
+    for sub in op.subsymbols:
+        yield from _prims(sub)
+
+
+def _likeness(op: BoundSymbol, pieces: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
+    """What is equal for operations that do the same with pieces, of what these are pieces, and which."""
+    if op.sym.id == "torch.linear":
+        input, weight, bias = _arguments(op)
+        if input.name not in pieces or weight.name in pieces or (bias is not None and bias.name in pieces):
+            return None
+        family, index = pieces[input.name]
+        return ("linear", id(family), tuple(weight.shape), weight.dtype, bias is None), (family,), index
+    tensors = [p for p in proxies_in((op.args, op.kwargs)) if isinstance(p, TensorProxy)]
+    there = [pieces.get(p.name) for p in tensors]
+    if not there or None in there or OpTags.RANDOM_OP in op.sym.tags:
+        return None
+    found = [each for each in there if each is not None]
+    family, index = found[0]
+    if any(i != index or of.sizes != family.sizes for of, i in found):
+        return None
+    parts = list(_prims(op))
+    if not parts or not all(OpTags.ELEMENTWISE_OP in part.sym.tags for part in parts):
+        return None
+    names = {p.name: f"piece of {id(family)}" for p, (family, _) in zip(tensors, found)}
+    how = argument_key(map_proxies((op.args, op.kwargs), lambda p: names.get(p.name, p)))
+    return (op.sym.id, how), [each for each, _ in found], index
+
+
+def _arguments(op: BoundSymbol) -> tuple[Any, Any, Any]:
+    found = dict(zip(("input", "weight", "bias"), op.args), **op.kwargs)
+    return found["input"], found["weight"], found.get("bias")
+
+
+def _is_taken(family: _Family, executors: Sequence[Any]) -> bool:
+    """Whether layers are what this executor and its operator take; what is done element by element is."""
+    members = [op for op in family.members if op is not None]
+    if not family.is_layer:
+        return True
+    takers = {choose(op, executors).implementation for op in members}
+    if not all(taker is not None and taker.checker is linear.takes for taker in takers):
+        return False
+    arguments = [_arguments(op) for op in members]
+    inputs, weights, biases = zip(*arguments)
+    whole = TensorProxy("whole", like=inputs[0], shape=(sum(family.sizes), inputs[0].shape[-1]))
+    return takes(whole, family.sizes, weights, None if biases[0] is None else biases) is True
+
+
+class _Writer:
+    """Writes a program in which families are operations of the whole.
+
+    Each stands where its first member stood; what it needs and the program computed later is computed before.
+    """
+
+    def __init__(self, trace: Trace, operator: Any, families: set[_Family], pieces: dict[str, tuple[_Family, int]]):
+        self.trace = trace
+        self.operator = operator
+        self.pieces = pieces
+        self.family_of = {id(op): family for family in families for op in family.members}
+        self.maker = {name: op for op in trace.bound_symbols for name in op.out_names}
+        self.whole: dict[_Family, TensorProxy] = {}
+        self.replaced: dict[str, Any] = {}
+        self.written_already: set[int] = set()
+        self.under_way: set[_Family] = set()
+        self.split: set[_Family] = set()
+
+    def written(self) -> Trace:
+        """The program."""
+        with construct(self.trace, "Layers of groups") as self.out:
+            for op in self.trace.bound_symbols:
+                self.write(op)
+            self.out.output = map_proxies(self.out.output, lambda p: self.replaced.get(p.name, p))
+        return self.out
+
+    def write(self, op: BoundSymbol, needed_by: _Family | None = None) -> None:
+        """Writes an operation, or the family that it belongs to, and before that what it needs."""
+        if id(op) in self.written_already:
+            return
+        if needed_by is not None and op.sym.must_stay:
+            raise _Circle(needed_by)  # it runs where it stands
+        family = self.family_of.get(id(op))
+        if family is not None:
+            self.write_family(family)
+            return
+        self.written_already.add(id(op))
+        joined = self.joined(op)
+        if joined is not None:
+            self.write_family(joined)
+            self.replaced[op.output.name] = self.whole[joined]
+            return
+        self.write_makers(op.arg_names, needed_by)
+        for name in op.arg_names:
+            family = self.pieces[name][0] if name in self.pieces else None
+            if family in self.whole and family not in self.split:
+                self.write_pieces(family)
+        self.out.record(op.substitute(self.replaced) if self.replaced else op)
+
+    def write_makers(self, names: Any, needed_by: _Family | None) -> None:
+        for name in names:
+            if name in self.maker:
+                self.write(self.maker[name], needed_by)
+
+    def write_family(self, family: _Family) -> None:
+        """Writes the operation that does for the whole what its members do for pieces."""
+        if family in self.whole:
+            return
+        if family in self.under_way:
+            raise _Circle(family)
+        self.under_way.add(family)
+        members = [op for op in family.members if op is not None]
+        for source in family.sources:
+            if source.whole is not None:
+                self.write_makers((source.whole.name,), family)
+                self.whole[source] = self.replaced.get(source.whole.name, source.whole)
+            else:
+                self.write_family(source)
+        self.write_makers([name for op in members for name in op.arg_names if name not in self.pieces], family)
+        with tracectx(self.out), self.out.scope() as recorded, set_langctx("torch"):
+            made = self.of_layers(family, members) if family.is_layer else self.of_elements(members[0])
+        for new in recorded:
+            new.source = members[0].source
+            self.out.record(new)
+        self.whole[family] = made
+        self.written_already.update(map(id, members))
+        self.under_way.discard(family)
+
+    def of_layers(self, family: _Family, members: Sequence[BoundSymbol]) -> Any:
+        _, weights, biases = zip(*[_arguments(op.substitute(self.replaced)) for op in members])
+        whole = self.whole[family.sources[0]]
+        return self.operator(whole, list(family.sizes), list(weights), None if biases[0] is None else list(biases))
+
+    def of_elements(self, op: BoundSymbol) -> Any:
+        args, kwargs = map_proxies((op.args, op.kwargs), lambda p: self.whole[self.pieces[p.name][0]])
+        return op.sym(*args, **kwargs)
+
+    def joined(self, op: BoundSymbol) -> _Family | None:
+        """The family whose members an operation puts together again."""
+        if (
+            op.sym.id != "torch.cat"
+            or len(op.args) + len(op.kwargs) > 2
+            or [*op.args[1:], *op.kwargs.values()] not in ([], [0])
+        ):
+            return None
+        there = [self.pieces.get(p.name) for p in op.args[0]]
+        family = there[0][0] if there and there[0] is not None else None
+        if family is None or family.whole is not None or family not in set(self.family_of.values()):
+            return None
+        return family if there == [(family, i) for i in range(len(family.sizes))] else None
+
+    def write_pieces(self, family: _Family) -> None:
+        """Writes the pieces of a family's result, under the names of what its members gave."""
+        self.split.add(family)
+        if family.whole is not None:
+            return
+        with tracectx(self.out), self.out.scope() as recorded, set_langctx("torch"):
+            made = ltorch.split(self.whole[family], list(family.sizes))
+        names = {new.name: op.output for new, op in zip(made, family.members) if op is not None}
+        for new in recorded:
+            self.out.record(new.substitute(names))

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms that give their results in fp8: which are taken, what they give, and what their gradients are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import thunder
+
+RECIPES = ("Float8CurrentScaling", "DelayedScaling", "Float8BlockScaling")
+
+
+class Gated(torch.nn.Module):
+    """A norm and two layers that read it."""
+
+    def __init__(self, norm: torch.nn.Module, dtype: torch.dtype):
+        super().__init__()
+        self.norm = norm
+        self.gate, self.up = (torch.nn.Linear(64, 32, bias=False) for _ in range(2))
+        self.to(dtype)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(x)
+        return F.silu(self.gate(x)) * self.up(x)
+
+
+def _model(kind: str, device: str, dtype: torch.dtype = torch.bfloat16) -> Gated:
+    torch.manual_seed(0)
+    model = Gated(getattr(torch.nn, kind)(64), dtype).to(device)
+    with torch.no_grad():
+        for p in model.norm.parameters():
+            p.uniform_(0.5, 2)
+    return model
+
+
+def _input(device: str, *shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+def _step(f: Any, model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    out = f(x)
+    out.float().square().sum().backward()
+    found = [out.detach(), x.grad, *[p.grad for p in model.parameters()]]
+    model.zero_grad()
+    return found  # type: ignore[return-value]
+
+
+def _near(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal but for how results are rounded before they become fp8, which the CPU's stand-in does as torch does."""
+    if not a.is_cuda and a.dtype is torch.bfloat16:
+        return torch.equal(a, b)
+    return float((a.double() - b.double()).norm() / b.double().norm()) < 5e-2
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("kind", ["RMSNorm", "LayerNorm"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_as_without(recipe: str, kind: str, dtype: torch.dtype, device: str, recipes: Any) -> None:
+    """Results and gradients of steps are those of a norm and of what quantizes its result."""
+    model = _model(kind, device, dtype)
+    one, other = (
+        thunder.jit(model, te_recipe=getattr(recipes, recipe)(), te_fuse_norms=fuse) for fuse in (True, False)
+    )
+    for seed in range(3):
+        x = _input(device, 2, 32, 64, dtype=dtype, seed=seed)
+        for a, b in zip(_step(one, model, x), _step(other, model, x)):
+            assert a.shape == b.shape and a.dtype is b.dtype and _near(a, b)
+        text = str(thunder.last_traces(one)[-1])
+        assert text.count("te_quantize_norm(") == 1 and "norm_forward" not in text
+        with torch.no_grad():
+            assert _near(one(x), other(x))
+        text = str(thunder.last_traces(one)[-1])
+        assert text.count("te_quantize_norm(") == 1 and text.count("columns=False") == 3
+    if recipe == "DelayedScaling":
+        for name, kept in other._extra_state["te"].items():
+            for key, value in kept.items():
+                torch.testing.assert_close(one._extra_state["te"][name][key], value, rtol=2e-2, atol=0)
+
+
+def test_only_where_it_is_asked_for(device: str, recipes: Any) -> None:
+    """Beside a fuser it takes no less time, so it has to be wanted."""
+    model = _model("RMSNorm", device)
+    f = thunder.jit(model, te_recipe=recipes.Float8CurrentScaling())
+    f(_input(device, 32, 64))
+    assert "te_quantize_norm" not in str(thunder.last_traces(f)[-1])
+    f = thunder.jit(model, te_fuse_norms=True)
+    torch.testing.assert_close(f(_input(device, 32, 64)), model(_input(device, 32, 64)))
+
+
+@pytest.mark.parametrize(
+    ("norm", "why"),
+    [
+        (lambda x, w, b: (F.rms_norm(x, (64,), w), x), None),
+        (lambda x, w, b: (F.rms_norm(x, (64,), w),) * 2, "it is a result too"),
+        (lambda x, w, b: ((y := F.rms_norm(x, (64,), w)), y + 1), "something else reads it"),
+        (lambda x, w, b: (F.rms_norm(x, (64,)), x), "no weight"),
+        (lambda x, w, b: (F.layer_norm(x, (64,), w), x), "no bias"),
+        (lambda x, w, b: (F.layer_norm(x, (64,), w, b), x), None),
+        (lambda x, w, b: (F.rms_norm(x, (32, 64), w.expand(32, 64)), x), "two dimensions"),
+        (lambda x, w, b: (F.rms_norm(x, (64,), w).relu(), x), "something in between"),
+        (lambda x, w, b: (F.rms_norm(x, (64,), w, 1e-3), x), None),
+    ],
+)
+@pytest.mark.parametrize("grad", [True, False])
+def test_which_are_taken(norm: Any, why: str | None, grad: bool, device: str, recipes: Any) -> None:
+    """A norm over the last dimension, with parameters, whose result only layers read."""
+
+    def run(x: Any, w: Any, b: Any, weight: Any) -> Any:
+        y, other = norm(x, w, b)
+        return F.linear(y, weight), other
+
+    x, w, b = _input(device, 32, 64), _input(device, 64, seed=1), _input(device, 64, seed=2)
+    weight = _input(device, 16, 64, seed=3).requires_grad_(grad)
+    f = thunder.jit(run, te_recipe=recipes.Float8CurrentScaling(), te_fuse_norms=True)
+    out, other = f(x, w, b, weight)
+    assert ("te_quantize_norm" in str(thunder.last_traces(f)[-1])) == (why is None)
+    expected, other_expected = run(x, w, b, weight)
+    assert float((out.detach() - expected.detach()).norm() / expected.detach().norm()) < 0.06
+    torch.testing.assert_close(other, other_expected)
+
+
+def test_a_layer_that_is_not_taken_reads_it(device: str, recipes: Any) -> None:
+    """Then the norm is computed as it is, for all."""
+    x, w = _input(device, 32, 64), _input(device, 64, seed=1)
+    one, odd = _input(device, 16, 64, seed=2), _input(device, 10, 64, seed=3)
+
+    def run(x: Any, w: Any, one: Any, odd: Any) -> Any:
+        y = F.rms_norm(x, (64,), w)
+        return F.linear(y, one), F.linear(y, odd)
+
+    f = thunder.jit(run, te_recipe=recipes.Float8CurrentScaling(), te_fuse_norms=True)
+    found = f(x, w, one, odd)
+    text = str(thunder.last_traces(f)[-1])
+    assert "te_quantize_norm" not in text and text.count("te_matmul") == 1
+    torch.testing.assert_close(found[1], run(x, w, one, odd)[1])
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_checkpointing(recipe: str, device: str, recipes: Any) -> None:
+    """Computed again in backward, it is what it was."""
+    found = []
+    for again in (False, True):
+        model = _model("RMSNorm", device)
+
+        def run(x: Any, model: Any = model, again: bool = again) -> Any:
+            return torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False) if again else model(x)
+
+        f = thunder.jit(run, te_recipe=getattr(recipes, recipe)(), te_fuse_norms=True)
+        for _ in range(3):
+            last = _step(f, model, _input(device, 32, 64))
+        found.append(last)
+        assert ("te_quantize_norm" in str(thunder.last_backward_traces(f)[-1])) == again
+    for a, b in zip(*found):
+        torch.testing.assert_close(a, b)
+
+
+def test_frozen_layers(device: str, recipes: Any) -> None:
+    """What backward needs of the norm are its statistics."""
+    model = _model("LayerNorm", device)
+    model.gate.requires_grad_(False)
+    model.up.requires_grad_(False)
+    one, other = (
+        thunder.jit(model, te_recipe=recipes.Float8CurrentScaling(), te_fuse_norms=fuse) for fuse in (True, False)
+    )
+    for a, b in zip(_step(one, model, _input(device, 32, 64)), _step(other, model, _input(device, 32, 64))):
+        assert (a is None) == (b is None) and (a is None or _near(a, b))
+
+
+def test_without_it_the_program_is_the_same(device: str, recipes: Any) -> None:
+    """Where the executor is not asked."""
+    model = _model("RMSNorm", device)
+    f = thunder.jit(copy.deepcopy(model), te_recipe=None, te_fuse_norms=True)
+    torch.testing.assert_close(f(_input(device, 32, 64)), model(_input(device, 32, 64)))

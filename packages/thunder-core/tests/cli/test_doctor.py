@@ -77,6 +77,15 @@ def test_a_healthy_machine(machine, capsys) -> None:
     assert "warning" not in told and "traceback" not in told
 
 
+def test_what_is_said_of_a_plugin_that_can_run(machine, capsys) -> None:
+    """In the table, and as a note where it is asked for."""
+    machine(TORCH, acme={**READY, "reason": "built for another torch"})
+    assert "built for another torch" in run(capsys)[1]
+    status, told = run(capsys, "acme")
+    assert status == 0
+    assert any(line.split()[:3] == ["note", "built", "for"] for line in told.splitlines())
+
+
 def test_no_plugins(machine, capsys) -> None:
     """An environment without plugins is healthy."""
     machine(NO_GPU)

@@ -125,6 +125,17 @@ def test_a_plugin_is_loaded(plugin: Callable[..., Any], manager_of: Callable[...
     assert manager.conformance_profile("torch") is None
 
 
+def test_what_is_said_of_a_plugin_that_can_run(
+    plugin: Callable[..., Any], manager_of: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is used, and its record and a line of the log have what its probe said."""
+    record = plugin("acme", GOOD.replace("Availability(True)", "Availability(True, 'built for another torch')"))
+    with caplog.at_level(logging.INFO, "thunder.plugins"):
+        manager_of(record).load_named("acme")
+    assert (record.state, record.reason) == (PluginState.READY, "built for another torch")
+    assert "is ready: built for another torch" in caplog.text
+
+
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_plugin_breaks_nothing(kind: str, plugin, manager_of, host, caplog) -> None:
     """It is recorded with stage, reason and traceback, logged once, leaves nothing behind, and harms no other."""

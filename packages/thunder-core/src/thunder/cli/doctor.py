@@ -178,7 +178,7 @@ def _executor(executor: dict[str, Any]) -> str:
 def _details(plugin: dict[str, Any]) -> Iterator[str]:
     rows = [
         ("state", plugin["state"]),
-        ("why", plugin["reason"]),
+        ("note" if plugin["state"] == PluginState.READY.value else "why", plugin["reason"]),
         ("distribution", _source(plugin)),
         ("needs", f"thunder-core{plugin['requires_core']}" if plugin["requires_core"] else None),
         ("module", f"{plugin['target']} (entry point in {plugin['group']})"),

@@ -20,7 +20,10 @@ __all__ = ["Availability", "Env", "GpuDevice"]
 
 @dataclass(frozen=True)
 class Availability:
-    """A probe's answer: can the plugin run here, and if not, why not (a line that tells the user what to change)."""
+    """A probe's answer: can the plugin run here, and if not, why not (a line that tells the user what to change).
+
+    A plugin that can run may have a line too: something that users should know of it here.
+    """
 
     ok: bool
     reason: str = ""

@@ -35,7 +35,8 @@ def thunder_probe(env: Env) -> Availability | None:
 
     Called right after the plugin module was imported, before anything is registered. Return `Availability(True)`, or
     `Availability(False, reason)` with a line that tells the user what is missing: a library, a GPU, a driver, a newer
-    torch. The plugin is then recorded as unavailable, and thunder goes on without it.
+    torch. The plugin is then recorded as unavailable, and thunder goes on without it. `Availability(True, note)` has
+    `doctor` say what is worth knowing of a plugin that can run.
 
     Import no heavy library here when a cheaper question will do: `env.has_module("acme")` and
     `env.version_of("acme-kernels")` import nothing. A plugin without this hook runs everywhere.

@@ -202,7 +202,7 @@ class PluginManager:
         with _stage(record, "commit"):
             registry.commit(self.host, self.catalog)
         self._hooks[record.name] = hooks
-        record.end(PluginState.READY)
+        record.end(PluginState.READY, answer.reason or None)
 
     @contextmanager
     def _working(self) -> Iterator[None]:
@@ -240,8 +240,10 @@ class PluginManager:
         if record.logged or record.pending:
             return
         record.logged = True
-        if record.ready:
+        if record.ready and not record.reason:
             _log.debug("%s", record.describe())
+        elif record.ready:
+            _log.info("%s", record.describe())  # usable, and something is to be said of it
         elif record.state is PluginState.UNAVAILABLE or (record.state is PluginState.BLOCKED and not record.conflict):
             _log.info("%s", record.describe())  # as intended: a GPU plugin on a laptop, or switched off by the user
         else:

@@ -45,8 +45,9 @@ class ExecutorInfo:
 class PluginRecord:
     """One plugin of this environment.
 
-    `reason` says in one line why the plugin is not used; `stage` and `traceback` say where it failed. `conflict` is
-    set on every plugin whose name is claimed twice, also on the one that is used.
+    `reason` says in one line why the plugin is not used, or what its probe has to say of one that is; `stage` and
+    `traceback` say where it failed. `conflict` is set on every plugin whose name is claimed twice, also on the one that
+    is used.
     """
 
     name: str

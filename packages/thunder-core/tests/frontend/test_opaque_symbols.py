@@ -143,6 +143,27 @@ def test_tangents() -> None:
     torch.testing.assert_close((out, moved), wanted)
 
 
+def test_derivatives_in_any_order() -> None:
+    """Of an operation that torch runs, by batches of tangents too. Nothing is recorded for autograd."""
+
+    def solved(a: Any, b: Any) -> Any:
+        return torch.linalg.solve_triangular(a.tril() + torch.eye(2, dtype=a.dtype), b, upper=False)
+
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.rand(2, 2, dtype=torch.float64, generator=generator) for _ in range(2))
+    for wrap in (
+        lambda m: m.jacfwd(m.grad(lambda a, b: solved(a, b).sum())),
+        lambda m: m.jacfwd(m.jacfwd(solved), argnums=1),
+        lambda m: m.grad(lambda a, b: m.grad(lambda a: solved(a, b).sin().sum())(a).sum()),
+        lambda m: m.jacfwd(lambda a, b: m.jacfwd(lambda a: solved(a.expand(2, 2), b).sum())(a[:1]).sum()),
+        lambda m: m.jacfwd(lambda a, b: m.grad(lambda v: m.jacfwd(solved, argnums=1)(v * v, b).sum())(a)),
+        lambda m: m.vmap(m.hessian(lambda a, b: solved(a, b[:, None]).sum()), in_dims=(None, 1)),
+    ):
+        found = wrap(thunder)(a, b)
+        torch.testing.assert_close(found, wrap(torch.func)(a, b), rtol=1e-10, atol=1e-12)
+        assert not found.requires_grad
+
+
 def test_batches() -> None:
     """Over a batch of some of the arguments; results are batched in their first dimension."""
     a, b = torch.stack([matrix(3, 3), matrix(3, 3).mT], -1), matrix(3, 2)

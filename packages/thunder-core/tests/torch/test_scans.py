@@ -57,6 +57,26 @@ def test_sums_of_exponentials() -> None:
     _compare_gradients(lambda x: x.logcumsumexp(0), torch.randn(5, dtype=torch.complex128, requires_grad=True))
 
 
+def test_higher_derivatives_of_logcumsumexp() -> None:
+    """By modes that follow one another: what the gradient splits by sign has infinities inside, which nothing moves."""
+
+    def ours(x: Any) -> Any:
+        return (x.logcumsumexp(0) * weight).sum()
+
+    def theirs(x: Any) -> Any:
+        return ((x.exp().cumsum(0)).log() * weight).sum()
+
+    weight = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    x = torch.tensor([0.3, -1.0, 0.5], dtype=torch.float64)
+    for wrap in (
+        lambda m, f: m.hessian(f),
+        lambda m, f: m.jacfwd(m.jacfwd(m.jacrev(f))),
+        lambda m, f: m.hessian(lambda v: m.hessian(f)(v).sum()),
+        lambda m, f: m.jacrev(m.jacrev(m.grad(f))),
+    ):
+        torch.testing.assert_close(wrap(thunder, ours)(x), wrap(torch.func, theirs)(x), rtol=1e-10, atol=1e-11)
+
+
 def test_extremes_with_ties_and_nan() -> None:
     """The later one of two equal elements, and NaN from where it first is, as torch."""
     for line in ([1.0, 3.0, 3.0, 2.0], [1.0, float("nan"), 5.0, 7.0], [2.0, 2.0, 2.0, 2.0]):

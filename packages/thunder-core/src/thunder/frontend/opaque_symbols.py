@@ -271,7 +271,8 @@ def _vjp_symbol(func: Any) -> Symbol:
         if functorch_active():
             return _vjp_by_functorch(func, args, kwargs, cotangents, places)
         leaves: list[torch.Tensor] = []
-        again = torch.is_grad_enabled()  # when this is differentiated itself
+        # When this is differentiated itself.
+        again = torch.is_grad_enabled() and any(x.requires_grad for x in _tensors_in((args, kwargs, cotangents)))
         number = itertools.count()
 
         def leaf(x: torch.Tensor) -> torch.Tensor:
@@ -471,6 +472,8 @@ def _jvp_symbol(func: Any) -> Symbol:
             structure[:] = [func(*_map_tensors(args, next_value), **_map_tensors(kwargs, next_value))]
             return tuple(_tensors_in(structure[0]))
 
+        # torch lays tangents out as their primals are, and refuses to where elements of these share memory.
+        primals = [x.clone(memory_format=torch.contiguous_format) for x in primals]
         out, found = torch.func.jvp(of_primals, tuple(primals), tuple(tangents))
         outs, moved = iter(out), iter([t if t.is_floating_point() or t.is_complex() else None for t in found])
         return _map_tensors(structure[0], lambda x: next(outs)), _map_tensors(structure[0], lambda x: next(moved))

@@ -195,6 +195,8 @@ def _(t: Any, out: Any, a: Any, dim: Any) -> Any:
         return t[0]
     dim = canonicalize_dim(a.ndim, dim)
     moved, lines, ends = (x.movedim(dim, -1) for x in (t[0], a, out))
+    # Where nothing but exp(-inf) was added up there is nothing that moves.
+    ends = ends.masked_fill(ends == -math.inf, 0)
     share = (lines.unsqueeze(-2) - ends.unsqueeze(-1)).exp().tril()
     return (share @ moved.unsqueeze(-1)).squeeze(-1).movedim(-1, dim)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import thunder
+from thunder.core.errors import ThunderError
 
 NAMES = ("t_weight.input", "t_weight.weight", "t_weight.grad")
 
@@ -137,6 +138,46 @@ def test_saving_and_loading(layer: Any, recipes: Any) -> None:
     assert _scales(running) == pytest.approx(_scales(f))
     _step(f, layer, 1.0)  # and what was loaded is theirs alone
     assert _scales(running)[0] == pytest.approx(_scales(f)[0])
+
+
+def test_weights_that_are_computed(device: str, recipes: Any) -> None:
+    """Parts of one parameter have scales of their own, which training and evaluation find though programs differ."""
+    w = torch.nn.Parameter(torch.randn(2, 32, 32, device=device))
+
+    class Stacked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = w
+
+        def forward(self, x: Any) -> Any:
+            x = torch.nn.functional.linear(x, self.w[0])
+            x = torch.nn.functional.dropout(x * 16, 0.5, self.training)
+            return torch.nn.functional.linear(x, self.w[1].t().contiguous())
+
+    f = thunder.jit(Stacked(), te_recipe=recipes.DelayedScaling(amax_history_len=4))
+    x = torch.full((16, 32), 2.0, device=device)
+    f(x).sum().backward()
+    names = set(f._extra_state["te"])
+    assert len(names) == 6 and all(name.startswith("t_w.") for name in names)
+    f.eval()
+    with torch.no_grad():
+        f(x)
+        f(torch.cat([x, x]))
+    f.train()
+    f(torch.cat([x, x])).sum().backward()
+    assert set(f._extra_state["te"]) == names
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [[1], {"t_weight.input": 1}, {"t_weight.grad": {"scale": torch.ones(2)}}, {"t_weight.weight": {"scale": 1.0}}],
+)
+def test_state_of_another_kind(wrong: Any, layer: Any, recipes: Any) -> None:
+    """Is an error that says what is wanted."""
+    f = thunder.jit(layer, te_recipe=recipes.DelayedScaling())
+    f._extra_state = {"te": wrong}
+    with pytest.raises(ThunderError, match=r"_extra_state\['te'\]\['t_weight\.\w+'\] is not what DelayedScaling keeps"):
+        _step(f, layer, 1.0)
 
 
 def test_checkpointed_layers_count_once(layer: Any, recipes: Any) -> None:

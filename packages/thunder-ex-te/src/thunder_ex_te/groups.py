@@ -26,7 +26,7 @@ from thunder.core.trace import Trace, construct
 from thunder.core.transforms import get_grad, put_grads
 from thunder.execution.claim import choose
 from thunder_ex_te import linear
-from thunder_ex_te.linear import Layer, quantized_once
+from thunder_ex_te.linear import Layer, primitives, quantized_once
 from thunder_ex_te.reference import Quantized
 
 __all__ = ["GROUP_LAYERS", "grouped", "register"]
@@ -258,7 +258,7 @@ def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
     slices: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     whole: dict[str, TensorProxy] = {}
     for op in trace.bound_symbols:
-        for part in _prims(op):
+        for part in primitives(op):
             if part.sym is not prims.slice:
                 break
             x, start, stop, *steps = part.args
@@ -285,13 +285,6 @@ def _wide(steps: Any) -> bool:
     return any(step != 1 for each in steps if each is not None for step in each)
 
 
-def _prims(op: BoundSymbol) -> Iterator[BoundSymbol]:
-    if op.sym.is_prim or not op.subsymbols:
-        yield op
-    for sub in op.subsymbols:
-        yield from _prims(sub)
-
-
 def _likeness(op: BoundSymbol, pieces: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
     """What is equal for operations that do the same with pieces, of what these are pieces, and which."""
     if op.sym.id == "torch.linear":
@@ -308,7 +301,7 @@ def _likeness(op: BoundSymbol, pieces: dict[str, tuple[_Family, int]]) -> tuple[
     family, index = found[0]
     if any(i != index or of.sizes != family.sizes for of, i in found):
         return None
-    parts = list(_prims(op))
+    parts = list(primitives(op))
     if not parts or not all(OpTags.ELEMENTWISE_OP in part.sym.tags for part in parts):
         return None
     names = {p.name: f"piece of {id(family)}" for p, (family, _) in zip(tensors, found)}

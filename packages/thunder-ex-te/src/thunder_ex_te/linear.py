@@ -7,9 +7,10 @@ backward needs of input and weight are their transposes, in fp8: these are what 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from thunder.core import dtypes, prims
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import current_trace
-from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.symbol import BoundSymbol, Symbol, argument_key, map_proxies, proxies_in
 from thunder.core.trace import Trace
 from thunder.core.transforms import get_grad, put_grads
 from thunder.extend import compilation
@@ -27,7 +28,7 @@ from thunder_ex_te.library import unusable_device
 from thunder_ex_te.operators import multiply, quantize, quantize_scaled
 from thunder_ex_te.recipes import Quantization, Scheme, scheme_of
 from thunder_ex_te.reference import Quantized
-from thunder_ex_te.scales import STATE, Slot
+from thunder_ex_te.scales import Slot, kept
 
 __all__ = ["GROUP", "KEEP", "RECIPE", "Layer", "register", "takes", "why_not", "writes"]
 
@@ -79,6 +80,8 @@ class _Written:
         self.looked_at = 0
         self.sources: dict[str, Any] = {}  # of casts to a narrower type
         self.quantized: dict[Any, Any] = {}
+        self.made_by: dict[str, BoundSymbol] = {}
+        self.computed: dict[str, tuple[str, str]] = {}
 
 
 _written: weakref.WeakKeyDictionary[Trace, _Written] = weakref.WeakKeyDictionary()
@@ -92,6 +95,7 @@ def _here() -> _Written:
         known = _written[trace] = _Written()
     program = trace.scopes[0]
     for op in program[known.looked_at :]:
+        known.made_by.update((name, op) for name in op.out_names)
         if _narrows(op):
             known.sources[op.output.name] = op.flat_args[0]
         elif op.sym.name in _SHARED:
@@ -114,6 +118,39 @@ def _narrows(op: BoundSymbol) -> bool:
         and source.dtype in _TAKEN
         and source.dtype.bytes > op.output.dtype.bytes
     )
+
+
+def lasting_name(x: TensorProxy) -> str:
+    """What a weight is called in all programs: an input by its name, another by an input's and how it is computed."""
+    root, how = _computed(x.name, _here())
+    return f"{root}.{how[:8]}" if how else root
+
+
+def _computed(name: str, known: _Written) -> tuple[str, str]:
+    """The first input that a value is made of, and a digest of what makes it, whoever runs that."""
+    found = known.computed.get(name)
+    if found is not None:
+        return found
+    op = known.made_by.get(name)
+    if op is None:
+        return name, ""
+    if op.like.subsymbols:
+        known.made_by.update((made, part) for part in primitives(op.like) for made in part.out_names)
+        op = known.made_by[name]
+    inputs = {p.name: _computed(p.name, known) for p in proxies_in((op.args, op.kwargs))}
+    how = argument_key(map_proxies((op.args, op.kwargs), lambda p: str(inputs[p.name])))
+    text = f"{op.sym.name} {how} {list(op.out_names).index(name)}"
+    root = next((root for root, _ in inputs.values()), "made")
+    known.computed[name] = root, hashlib.sha256(text.encode()).hexdigest()
+    return known.computed[name]
+
+
+def primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
+    """What an operation consists of."""
+    if op.sym.is_prim or not op.subsymbols:
+        yield op
+    for sub in op.subsymbols:
+        yield from primitives(sub)
 
 
 def _identity(sym: Symbol, args: tuple[Any, ...]) -> Any:
@@ -159,10 +196,9 @@ class Layer:
 
     def slot(self, role: str, kind: str) -> Slot:
         """Where the scale of one of its tensors is kept."""
-        name = f"{self.weight.name}.{role}"
-        tensors = compilation().state.setdefault(STATE, {}).setdefault(name, {})
         assert self.scheme.delayed is not None
-        return Slot(name, tensors, kind, self.scheme.delayed, self.options.get(GROUP))
+        name = f"{lasting_name(self.weight)}.{role}"
+        return Slot(name, kept(compilation().state, name), kind, self.scheme.delayed, self.options.get(GROUP))
 
     def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, bias: Any, which: int) -> Any:
         """One of the three products of a layer."""

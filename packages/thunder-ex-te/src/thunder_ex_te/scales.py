@@ -13,12 +13,33 @@ from typing import Any
 
 import torch
 
+from thunder.core.errors import ThunderError
 from thunder_ex_te.library import kernels
 from thunder_ex_te.recipes import Delayed
 
-__all__ = ["STATE", "Slot", "update"]
+__all__ = ["STATE", "Slot", "kept", "update"]
 
 STATE = "te"  # its name in the state of the jitted function
+
+
+def kept(state: dict[str, Any], name: str) -> dict[str, torch.Tensor]:
+    """What a jitted function keeps of one tensor of a layer; an error where that has been given something else."""
+    scales = state.setdefault(STATE, {})
+    found = scales.setdefault(name, {}) if isinstance(scales, dict) else None
+    if not isinstance(found, dict) or (found and not _fits(found)):
+        raise ThunderError(
+            f"_extra_state[{STATE!r}][{name!r}] is not what DelayedScaling keeps there, a `scale` in float32[1] and an "
+            "`amax_history` in float32[length, 1]: give what a function that was jitted with it has as `_extra_state`"
+        )
+    return found
+
+
+def _fits(found: dict[Any, Any]) -> bool:
+    scale, history = found.get("scale"), found.get("amax_history")
+    if not isinstance(scale, torch.Tensor) or not isinstance(history, torch.Tensor):
+        return False
+    kinds = scale.dtype is history.dtype is torch.float32
+    return kinds and tuple(scale.shape) == (1,) and history.ndim == 2 and history.shape[1] == 1
 
 
 class Slot:

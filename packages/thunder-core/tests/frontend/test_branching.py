@@ -246,7 +246,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "numbers": (lambda x: torch.cond(x[0] > 0, lambda y: (y, 1), lambda y: (y, 2), (x,)), "numbers that differ"),
     "many values": (lambda x: torch.cond(x > 0, torch.sin, torch.cos, (x,)), "single-element tensor"),
     "operands": (lambda x: torch.cond(x[0] > 0, torch.sin, torch.cos, x), "tuple of tensors"),
-    "while_loop": (lambda x: while_loop(lambda y: y.sum() < 9, lambda y: (y * 2,), (x,)), "while_loop inside a traced"),
 }
 
 
@@ -257,3 +256,11 @@ def test_what_cannot_be_chosen(name: str) -> None:
     with pytest.raises((TracingError, RuntimeError), match=message) as caught:
         thunder.jit(f)(torch.ones(3))
     assert "test_branching.py" in str(caught.value)
+
+
+def test_loops() -> None:
+    """Run as Python: their number of steps depends on values."""
+    jitted = thunder.jit(lambda x: while_loop(lambda y: y.sum() < 9, lambda y: (y * 2,), (x,))[0] + 1)
+    for x in (torch.ones(3), torch.full((3,), 0.5)):
+        torch.testing.assert_close(jitted(x), torch.full((3,), 5.0))
+    assert "calls while_loop, whose number of steps depends on values" in thunder.explain(jitted)

@@ -369,15 +369,18 @@ def test_legacy_backward_hooks():
     assert "thunder.jit(Sequential): 2 calls, 1 traced" in thunder.explain(jnet)
 
 
-def test_the_graph_of_what_is_computed_is_not_there():
+def test_the_graph_of_what_is_computed():
     def f(x):
         assert x.grad_fn is None and x.is_leaf
         y = x * 2
         assert not y.is_leaf
         return y, y.grad_fn
 
-    with pytest.raises(TracingError, match=r"grad_fn .*thunder\.disable"):
-        thunder.jit(f)(torch.ones(2, requires_grad=True))
+    jitted = thunder.jit(f)
+    for _ in range(2):
+        y, node = jitted(torch.ones(2, requires_grad=True))
+        assert y.grad_fn is node is not None
+    assert "asks for the grad_fn" in thunder.explain(jitted)
 
 
 def test_scripted_functions():

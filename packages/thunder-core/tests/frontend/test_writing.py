@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import thunder
-from thunder.core.errors import TracingError
 
 
 def value() -> torch.Tensor:
@@ -63,9 +62,13 @@ def test_out_with_several_results() -> None:
     ],
 )
 def test_out_that_is_not_resized(f: Callable[..., Any]) -> None:
-    """What others can see is refused, with what to do."""
-    with pytest.raises(TracingError, match="give out= the shape of the result"):
-        thunder.jit(f)(value().detach(), torch.empty(0, dtype=torch.float64))
+    """By a program, as others see the tensor: Python does it."""
+    x, jitted = value().detach(), thunder.jit(f)
+    for _ in range(2):
+        expected, found = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.float64)
+        torch.testing.assert_close(jitted(x, found), f(x, expected))
+        torch.testing.assert_close(found, expected)
+    assert "resizes a tensor that others see" in thunder.explain(jitted)
 
 
 # -- what requires grad -----------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend import kinds
-from thunder.frontend.disabled import RunsInPieces
-from thunder.frontend.effects import Epilogue, leave_to_python
+from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
+from thunder.frontend.fallback import RunsInPieces, leave_to_python
 from thunder.frontend.gradient_hooks import hooked
 from thunder.frontend.guards import overlap
 from thunder.frontend.holders import holder_of

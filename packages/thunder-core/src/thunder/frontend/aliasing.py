@@ -15,10 +15,10 @@ import torch
 
 from thunder.clang import expand, maybe_convert_to_dtype
 from thunder.core import prims
-from thunder.core.errors import TracingError
 from thunder.core.numbers import specialized
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import proxies_in
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle, View
 from thunder.frontend.layout import function_of, is_view
 from thunder.torch.private import DisableTorchFunction
@@ -138,10 +138,7 @@ def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy
     with torch.no_grad(), DisableTorchFunction():
         for view in views:
             if any(isinstance(p, TensorProxy) for p in proxies_in((view.args, view.kwargs))):
-                raise TracingError(
-                    "an in-place write through windows that overlap, at positions that a tensor tells, is not "
-                    "supported: use the out-of-place form"
-                )
+                leave_to_python("the program writes through windows that overlap, at positions that a tensor tells")
             found = function_of(view)(found, *specialized(view.args), **specialized(view.kwargs))
             found = found if view.part is None else found[view.part]
     if found.unique().numel() < found.numel():

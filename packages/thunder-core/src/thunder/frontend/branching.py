@@ -29,6 +29,7 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used
 from thunder.executors.torchex.base import ex as torch_executor
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.tracer import annotate, needs_grad, user_line
 from thunder.transforms.autodiff import JointTrace
 from thunder.transforms.batching import Batch
@@ -368,9 +369,6 @@ def refuse_control_flow(original: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(fn, "__qualname__", type(fn).__name__).partition(".")[0]
         if name == "cond":
             return cond_traced(tracer, *args)
-        raise TracingError(
-            f"{name} inside a traced function is not traced: its number of steps depends on values. Write a Python "
-            "loop over a number of steps that is known, or call thunder.jit on what runs at each step"
-        )
+        return leave_to_python(f"the program calls {name}, whose number of steps depends on values")
 
     return call

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import noop_context_fn
 
-from thunder.core.errors import TracingError
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.tracer import needs_grad, user_line
 from thunder.transforms.checkpoint import region
 
@@ -68,7 +68,4 @@ def _check_contexts(context_fn: Callable[[], Any]) -> None:
 
     for context in context_fn():
         if not isinstance(context, TorchDispatchMode):
-            raise TracingError(
-                f"torch.utils.checkpoint with the context {type(context).__name__} around its region is not traced: "
-                "enter it inside of the function that is checkpointed"
-            )
+            leave_to_python(f"torch.utils.checkpoint enters the context {type(context).__name__} around its region")

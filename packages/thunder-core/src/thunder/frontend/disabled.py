@@ -22,13 +22,13 @@ import torch
 
 from thunder.core.state import state
 from thunder.frontend.codes import nested_codes, stored_globals
-from thunder.frontend.effects import RunsInPieces, leave_to_python
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.snapshots import cell_value
 
 if TYPE_CHECKING:
     from thunder.frontend.jit import JitFunction
 
-__all__ = ["Pieces", "RunsInPieces", "disable"]
+__all__ = ["Pieces", "disable"]
 
 
 def disable(fn: Any = None) -> Any:

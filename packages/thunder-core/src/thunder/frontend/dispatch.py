@@ -21,6 +21,7 @@ from thunder.core.proxies import OPERATORS
 from thunder.core.state import state
 from thunder.core.symbol import Symbol
 from thunder.frontend import aliasing
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.leaves import set_requires_grad
 from thunder.frontend.refusals import torchs_error
@@ -235,9 +236,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
         if option in kwargs and option not in sym.bind.known:
             value = kwargs.pop(option)
             if value not in (None, False, torch.strided):
-                raise TracingError(
-                    f"{sym.name}: {option}={value} is not supported in traced programs: create it outside"
-                )
+                leave_to_python(f"the program calls {sym.name} with {option}={value}")
     if (
         not sym.bind.accepts(args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
         and sym.reference is not None

@@ -19,32 +19,16 @@ import torch
 
 from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
-from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
 from thunder.executors.pythonex import ex as python_executor
 from thunder.frontend import guards, kinds
+from thunder.frontend.fallback import RunsEagerly, leave_to_python
 from thunder.frontend.hooks import ABSENT
 from thunder.frontend.places import Place
 from thunder.frontend.snapshots import Write, cell_value, dict_type, slot, slot_names, variables
 
-__all__ = ["Epilogue", "RunsEagerly"]
-
-
-class RunsEagerly(Exception):
-    """A call does something once that no program can do again, and runs as it is written."""
-
-
-class RunsInPieces(RunsEagerly):
-    """The program calls a function that stays Python, or needs it to (`disabled.py`)."""
-
-
-def leave_to_python(why: str) -> None:
-    """Ends the trace. A program that catches the exception does not go on to be compiled either."""
-    reason = RunsInPieces(why)
-    if hasattr(state.frontend, "in_pieces"):
-        state.frontend.in_pieces = reason  # type: ignore[union-attr]
-    raise reason
+__all__ = ["Epilogue"]
 
 
 # -- operations -------------------------------------------------------------------------------------------------------

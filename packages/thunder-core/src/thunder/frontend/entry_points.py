@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from thunder.core.errors import TracingError
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.state import state
 from thunder.frontend.checkpointing import checkpoint_traced
 from thunder.frontend.conversions import CONVERSIONS, functions_replaced
 from thunder.frontend.custom_function import apply_traced
+from thunder.frontend.fallback import leave_to_python
 from thunder.torch import private
 
 if TYPE_CHECKING:
@@ -238,13 +238,11 @@ def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
             return original(cls, *args, **kwargs)
         return apply_traced(_tracer(), cls, args, kwargs)
 
-    def refused(name: str, fn: Any) -> Any:
+    def left_to_python(name: str, fn: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             if state.frontend is None:
                 return fn(*args, **kwargs)
-            raise TracingError(
-                f"{name} inside a traced function is not traced: call it outside, on the jitted function or around it"
-            )
+            return leave_to_python(f"the program calls {name}")
 
         return call
 
@@ -255,7 +253,7 @@ def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
     ]
     linearize = getattr(torch.func, "linearize", None)
     if linearize is not None:
-        owners.append((torch.func, "linearize", refused("torch.func.linearize", linearize)))
+        owners.append((torch.func, "linearize", left_to_python("torch.func.linearize", linearize)))
     owners += _function_transforms()
     owners += _control_flow()
     owners.append((torch.nn.modules.module, "BackwardHook", module_hook_class()))
@@ -263,7 +261,7 @@ def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
     # A cumulative average is made with the number of batches.
     owners.append((torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]))
     seeds = ("manual_seed", "seed", "set_rng_state")
-    owners += [(torch, name, refused(f"torch.{name}", getattr(torch, name))) for name in seeds]
+    owners += [(torch, name, left_to_python(f"torch.{name}", getattr(torch, name))) for name in seeds]
     owners += _checkpointed() + number_checks() + _mask_detectors() + _flex_attention() + _initializers()
     owners += _masks_of_unknown_size()
     owners += functions_replaced() if numbers else []

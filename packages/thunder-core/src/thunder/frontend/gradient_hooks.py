@@ -27,7 +27,7 @@ from thunder.core.state import state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.frontend import aliasing
-from thunder.frontend.effects import leave_to_python
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.tracer import needs_grad, user_line
 

@@ -17,9 +17,9 @@ import torch
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
-from thunder.core.errors import TracingError
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.hooks import ABSENT
 
 if TYPE_CHECKING:
@@ -53,10 +53,7 @@ class View(NamedTuple):
         """`base` with the view's elements replaced by `new`."""
         rule: Callable[..., Any] | None = getattr(self.sym, "view_scatter_rule", None)
         if rule is None:
-            raise TracingError(
-                f"an in-place write through a view made by {self.sym.name} is not supported: write to the tensor "
-                "itself, or use the out-of-place form"
-            )
+            leave_to_python(f"the program writes through a view that {self.sym.name} makes")
         extra = {} if self.part is None else {"index": self.part}
         return rule(base, new, *self.args, **self.kwargs, **extra)  # type: ignore[no-any-return]
 
@@ -134,13 +131,8 @@ class Handle(torch.Tensor):
             if answer is not None:
                 return answer(args[0]._value.shape)
         if func is torch.ops.aten.alias.default:  # as_subclass
-            from thunder.frontend.effects import leave_to_python
-
             leave_to_python("the program makes a tensor of a class that says itself what torch's functions do with it")
-        raise TracingError(
-            f"{func} was called on a tensor that is being traced in a way that thunder cannot record. Use torch's "
-            "public functions on it, or leave this part out of the traced function"
-        )
+        return leave_to_python(f"the program calls {func} in a way that no trace can record")
 
     def __getattr__(self, name: str) -> Any:
         """Attributes that the user has given to the tensor that it stands for."""

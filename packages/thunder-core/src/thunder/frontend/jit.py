@@ -19,8 +19,8 @@ from thunder.extend.compilation import put
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.compiled import Specialization, compile_trace
-from thunder.frontend.disabled import Pieces, RunsInPieces
-from thunder.frontend.effects import RunsEagerly
+from thunder.frontend.disabled import Pieces
+from thunder.frontend.fallback import RunsEagerly, RunsInPieces
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.modes import mode_around
 from thunder.frontend.options import Options

@@ -20,7 +20,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol
 from thunder.frontend import aliasing
-from thunder.frontend.effects import leave_to_python
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.torch.private import DisableTorchFunction
 

@@ -16,9 +16,8 @@ import torch
 import torch.overrides
 
 import thunder.torch as ltorch
-from thunder.core.errors import TracingError
 from thunder.frontend import recurrent  # noqa: F401  (tells what its functions give)
-from thunder.frontend.effects import leave_to_python
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.frontend.tracer import Tracer
@@ -103,10 +102,16 @@ def _flat(x: Any) -> list[Any]:
     return [y for i in x for y in _flat(i)] if isinstance(x, (tuple, list)) else [x]
 
 
+# What they give is quantized, and torch's tensors without data do not say so.
+_QUANTIZING = [f for name in dir(torch) if name.startswith("quantize_per") and callable(f := getattr(torch, name))]
+
+
 def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a function of torch that thunder does not look into."""
     if isinstance(func, SCRIPTED):
         leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
+    if func in _QUANTIZING:
+        leave_to_python(f"the program calls torch.{func.__name__}")
     operation = mutating_overload(func)
     if operation is not None:
         return call_mutating(tracer, operation, args, kwargs)
@@ -158,10 +163,7 @@ def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], k
                     assign(tracer, target, value, name)
                 return None
             return assign(tracer, args[0], result, name)
-    raise TracingError(
-        f"{name} writes to its arguments in a way that thunder does not know: use a form that returns its result, or "
-        "leave it out of the traced function"
-    )
+    return leave_to_python(f"{name} writes to its arguments in a way that thunder does not know")
 
 
 def _without_tensors(x: Any) -> bool:

@@ -27,6 +27,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.executors.torchex.base import qualified_name
+from thunder.frontend.fallback import refuse_kinds_of_memory
 from thunder.torch.private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -157,6 +158,7 @@ def _on_ones(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _proxies_of(x: Any, *, gradients: bool, device: Device | None = None) -> Any:
     if isinstance(x, torch.Tensor):
+        refuse_kinds_of_memory(x)
         return TensorProxy(
             shape=tuple(x.shape),
             device=to_device(x.device) if device is None else device,

@@ -16,7 +16,7 @@ import torch
 
 from thunder.core.errors import ThunderError, Undecided
 from thunder.core.numbers import specialized, undecided
-from thunder.frontend.effects import RunsEagerly
+from thunder.frontend.fallback import RunsEagerly
 from thunder.frontend.handle import Handle
 from thunder.frontend.kinds import says_a_mask
 from thunder.torch.base import torch_function_map

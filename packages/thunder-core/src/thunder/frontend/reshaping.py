@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import TracingError
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.tracer import Tracer
 from thunder.torch.private import swap_contents
@@ -32,10 +32,7 @@ def reshape_in_place(name: str) -> Callable[..., Any]:
 
         handle = tracer.handle_of(target)
         if any(lifted.handle is handle for lifted in tracer.inputs):
-            raise TracingError(
-                f"{name} changes the shape of a tensor that comes from outside of the traced program, which a program "
-                f"cannot do for its caller: use {name[:-1]}, or change a tensor that the program made"
-            )
+            leave_to_python(f"{name} changes the shape of a tensor that comes from outside of the program")
         before = _twin(handle)
         after = call_torch_function(view, (before, *args), kwargs)
         if after is not before:

@@ -19,7 +19,7 @@ from thunder.core.numbers import undecided
 from thunder.core.proxies import TensorProxy
 from thunder.frontend import aliasing, attention
 from thunder.frontend.conversions import convert_natively
-from thunder.frontend.effects import leave_to_python
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.opaque_symbols import DRAWS, RESULTS
 from thunder.frontend.reshaping import FORMS, reshape_in_place
@@ -230,9 +230,7 @@ def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
 
 def _memory_in_place(name: str) -> Callable[..., Any]:
     def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
-        raise TracingError(
-            f"{name} changes a tensor's own memory, which traced programs cannot: make a new tensor of that shape"
-        )
+        leave_to_python(f"{name} changes a tensor's own memory")
 
     return handler
 
@@ -513,11 +511,7 @@ def _get_grad_fn(tracer: Tracer, x: Any) -> Any:
     _leave_hooks_to_python(tracer)
     if asked_by_torch():
         return None
-    raise TracingError(
-        "the program asks for the grad_fn of a tensor that it computes, which is a node of torch's graph that a "
-        "compiled program does not have: ask for requires_grad, or put the line into a function that stays Python "
-        "(thunder.disable)"
-    )
+    leave_to_python("the program asks for the grad_fn of a tensor that it computes, a node of torch's graph")
 
 
 def _is_leaf(tracer: Tracer, x: Any) -> bool:

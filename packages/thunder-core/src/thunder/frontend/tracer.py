@@ -30,6 +30,7 @@ from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend import aliasing, kinds, modes
 from thunder.frontend.autocast import autocast_arguments
+from thunder.frontend.fallback import leave_to_python, refuse_kinds_of_memory
 from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.hooks import ABSENT, hush, resume
 from thunder.frontend.leaves import Leaves
@@ -508,14 +509,8 @@ def _check_kind(tensor: torch.Tensor) -> None:
     overrides = kind not in _PLAIN and kind.__torch_function__ is not DISABLED_FUNCTION
     dispatches = kind.__torch_dispatch__ is not DISABLED_DISPATCH
     if overrides and (dispatches or not isinstance(tensor, torch.nn.Parameter)):
-        from thunder.frontend.effects import leave_to_python
-
         leave_to_python(
             f"the program is given a tensor of the class {kind.__qualname__}, which says itself what torch's functions "
             "do with it"
         )
-    if tensor.layout is not torch.strided:
-        raise TracingError(
-            f"a tensor with the layout {tensor.layout} was used: thunder traces strided tensors; convert it with "
-            ".to_dense()"
-        )
+    refuse_kinds_of_memory(tensor)

@@ -27,6 +27,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.frontend import aliasing
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.opaque_symbols import RESULTS, opaque_symbol
 from thunder.frontend.tracer import Tracer, needs_grad, user_line
 from thunder.transforms.dce import has_effect
@@ -229,10 +230,7 @@ def _nonzero_result(input: TensorProxy) -> Any:
 
 def _refuse_out(name: str, out: Any) -> None:
     if out is not None:
-        raise TracingError(
-            f"{name} was given an out=, whose shape would have to be that of a result of unknown size: use what the "
-            "function returns"
-        )
+        leave_to_python(f"{name} is given an out= for a result of unknown size")
 
 
 def _is_empty(x: Any) -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.core.errors import TracingError
 from thunder.frontend import aliasing
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle, Storage
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.torch.private import DisableTorchFunction
@@ -47,10 +47,9 @@ def _fits(result: Handle, target: Handle) -> bool:
 def resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
     """Gives the tensor of an `out=` the shape of what is written to it, as torch does."""
     if handle._views or handle._parent is not None or handle._storage.source is not None:
-        raise TracingError(
-            f"{name} was given an out= of the shape {tuple(handle.shape)} for a result of the shape "
-            f"{tuple(result.shape)}. thunder resizes only tensors that the traced function has made itself and that "
-            "are no views: give out= the shape of the result, or use what the function returns"
+        leave_to_python(
+            f"{name} is given an out= of the shape {tuple(handle.shape)} for a result of the shape "
+            f"{tuple(result.shape)}, which resizes a tensor that others see"
         )
     if handle.numel() != 0:
         warnings.warn(

@@ -29,6 +29,7 @@ from thunder_ex_nvfuser.source import Tensor, by_place, definition, order_of, pr
 
 __all__ = ["FusedRegion", "compiled", "contiguous"]
 
+_strides = torch.Tensor.stride
 Run = Callable[[Sequence[Any]], Sequence[torch.Tensor]]  # the results of the inputs of a call
 
 # Definitions that are alike share what nvFuser compiled. It is kept by text, and dropped when it was not used for long.
@@ -79,7 +80,7 @@ class FusedRegion:
         if self.symbolic:
             key = tuple([(x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs])
         else:
-            key = tuple([x.stride() for x in inputs])
+            key = tuple(map(_strides, inputs))
         run = self._calls.get(key)
         return self._first_call(key, inputs) if run is None else run(inputs)
 

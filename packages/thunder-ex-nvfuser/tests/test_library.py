@@ -43,6 +43,12 @@ class Machine:
         (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch210", 13, (2, 10)), None),
         (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch29", 13, (2, 9)), "was built for torch 2.9, and 2.11.0"),
         (Machine("nvfuser_direct"), Wheel("nvfuser_cu128_torch211", 12, (2, 11)), "for CUDA 12, and torch for 13.0"),
+        (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch211", 13, (2, 11), (0, 3)), None),
+        (
+            Machine("nvfuser_direct"),
+            Wheel("nvfuser_cu130_torch211", 13, (2, 11), (0, 2, 9)),
+            "0.2.36 or newer, .* 0.2.9",
+        ),
     ],
 )
 def test_the_probe(machine: Any, wheel: Any, reason: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +65,9 @@ def test_the_name_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """It says which CUDA and torch it is for."""
     info = tmp_path / "nvfuser_cu130_torch210-0.2.36.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvfuser-cu130-torch210\nVersion: 0.2.36\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvfuser-cu130-torch210\nVersion: 0.2.36.dev20260301\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert library.installed_wheel() == Wheel("nvfuser_cu130_torch210", 13, (2, 10))
+    assert library.installed_wheel() == Wheel("nvfuser_cu130_torch210", 13, (2, 10), (0, 2, 36))
 
 
 def test_a_library_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ __all__ = ["library", "neighbour", "unusable_device", "why_not"]
 
 MODULE = "nvfuser_direct"
 OLDEST_GPU = (7, 0)
+OLDEST = (0, 2, 36)  # the oldest nvFuser with which the executor's tests have passed
 # (what the wheel was built for, what is installed): every symbol but one of a log line is there, and no layout differs.
 SAFE_NEIGHBOURS = {((2, 10), (2, 11))}
 
@@ -32,11 +33,12 @@ _NAME = re.compile(r"nvfuser_cu(\d+)\d_torch(\d)(\d+)")
 
 
 class Wheel(NamedTuple):
-    """What the name of a wheel says."""
+    """What the name of a wheel says, and its version."""
 
     name: str
     cuda: int
     torch: tuple[int, int]
+    version: tuple[int, ...] = OLDEST
 
 
 def _installed() -> tuple[importlib.metadata.Distribution, Wheel] | None:
@@ -44,7 +46,8 @@ def _installed() -> tuple[importlib.metadata.Distribution, Wheel] | None:
         name = (distribution.metadata["Name"] or "").replace("-", "_").lower()
         found = _NAME.fullmatch(name)
         if found:
-            return distribution, Wheel(name, int(found[1]), (int(found[2]), int(found[3])))
+            version = tuple(map(int, re.findall(r"\d+", distribution.version)[:3]))
+            return distribution, Wheel(name, int(found[1]), (int(found[2]), int(found[3])), version)
     return None
 
 
@@ -76,6 +79,9 @@ def _misfit(wheel: Wheel, env: Env) -> str | None:
     if here != wheel.torch and (wheel.torch, here) not in SAFE_NEIGHBOURS:
         built = ".".join(map(str, wheel.torch))
         return f"{wheel.name} was built for torch {built}, and {env.torch} is installed: pip install {_fitting(env)}"
+    if wheel.version < OLDEST:
+        needed, found = (".".join(map(str, v)) for v in (OLDEST, wheel.version))
+        return f"needs nvFuser {needed} or newer, and {wheel.name} is {found}: pip install -U {wheel.name}"
     return None
 
 

@@ -143,7 +143,7 @@ def finish_kernel(
 
 @kernel
 def backward_kernel(
-    g_ptr, x_ptr, target_ptr, weight_ptr, lse_ptr, total_ptr, weights_ptr, out_ptr,
+    x_ptr, g_ptr, target_ptr, weight_ptr, lse_ptr, total_ptr, weights_ptr, out_ptr,
     n_rows, classes, inner, stride_outer, stride_inner, stride_class, out_outer, out_inner, out_class,
     ignore_index, smoothing_high, smoothing_low, chunks,
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
@@ -162,7 +162,9 @@ def backward_kernel(
     exists = rows < n_rows
     target = tl.load(target_ptr + rows, mask=exists, other=0).to(tl.int64)
     inside = exists & (target != ignore_index) & (target >= 0) & (target < classes)
-    if G_BY_ROW:
+    if g_ptr is None:
+        share = tl.where(inside, 1.0, 0.0).to(ACC)
+    elif G_BY_ROW:
         share = tl.load(g_ptr + rows, mask=inside, other=0.0).to(ACC)
     else:
         share = tl.where(inside, tl.load(g_ptr).to(ACC), 0.0)
@@ -322,15 +324,15 @@ def refuse_unless(fine: torch.Tensor, classes: int) -> None:
 
 
 def backward(
-    g: torch.Tensor, x: Rows, target: torch.Tensor, lse: torch.Tensor, total: torch.Tensor,
+    g: torch.Tensor | None, x: Rows, target: torch.Tensor, lse: torch.Tensor, total: torch.Tensor | None,
     weight: torch.Tensor | None, ignore_index: int, smoothing: float, *, by_row: bool, mean: bool, out: Rows,
 ) -> None:  # fmt: skip
-    """Writes the gradient of the logits into `out`, which may be the logits themselves."""
+    """Writes the gradient of the logits into `out`, which may be the logits themselves; without `g` it is of a sum."""
     rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
     vector = x.vector(rows, block) if x.strides == out.strides and out.tensor.data_ptr() % 16 == 0 else 1
     chunks = blocks(x.classes + vector - 1, block)
     weights = weight.sum(dtype=lse.dtype) if weight is not None and smoothing else None
-    tensors = (g, x.tensor, target, weight, lse, total, weights, out.tensor)
+    tensors = (x.tensor, g, target, weight, lse, total, weights, out.tensor)
     numbers = (
         x.number, x.classes, x.inner, *x.strides, *out.strides, ignore_index, *in_two(smoothing), chunks,
         weight is not None, smoothing != 0, by_row, mean, x.accumulator, rows, block, vector,

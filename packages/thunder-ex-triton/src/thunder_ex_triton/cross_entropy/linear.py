@@ -123,10 +123,10 @@ class _Gradients:
         self.bias = torch.zeros(w.shape[0], dtype=wide, device=w.device) if wanted[2] else None
         self.begun = False
 
-    def add(self, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rows: slice) -> None:
-        """Adds what comes of the gradient `g` of a chunk's logits."""
+    def add(self, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, start: int) -> None:
+        """Adds what comes of the gradient `g` of the logits of the chunk that begins there."""
         if self.x is not None:
-            torch.mm(g, w, out=self.x[rows])
+            torch.mm(g, w, out=self.x[start : start + len(g)] if len(g) < len(self.x) else self.x)
         if self.w is not None:
             self._add_to_weight(self.w, g.t(), x)
         if self.bias is not None:
@@ -138,8 +138,7 @@ class _Gradients:
         if g.dtype is out.dtype:
             torch.addmv(out, g.t(), g.new_ones(g.shape[0]), out=out)
         elif g.is_cuda and g.shape[1] * g.element_size() % 16 == 0:
-            overload = torch.ops.aten.addmm.dtype_out
-            overload(out[None], g.new_ones((1, g.shape[0])), g, torch.float32, out=out[None])
+            torch.addmm(out[None], g.new_ones((1, g.shape[0])), g, out_dtype=out.dtype, out=out[None])
         else:
             out += g.sum(0, dtype=out.dtype)
 
@@ -166,27 +165,28 @@ def _chunked(
     gradients = None if wanted is None else _Gradients(flat, w, wanted)
     logits = torch.empty((step, classes), dtype=x.dtype, device=x.device)
     partials = []
-    one = torch.ones((), dtype=wide_dtype(x), device=x.device)
     for start in range(0, number, step):
-        rows = slice(start, min(start + step, number))
-        chunk, of_chunk = flat[rows], logits[: rows.stop - start]
+        chunk, of_chunk, t = flat, logits, labels
+        if step < number:
+            rows = slice(start, min(start + step, number))
+            chunk, of_chunk, t = flat[rows], logits[: rows.stop - start], labels[rows]
         if bias is None:
             torch.mm(chunk, w.t(), out=of_chunk)
         else:
             torch.addmm(bias, chunk, w.t(), out=of_chunk)
-        r, t = Rows.of(of_chunk), labels[rows]
+        r = Rows.of(of_chunk)
         _, lse, partial = kernels.forward(
             r, t, weight, ignore_index, label_smoothing, keep_rows=False, save_lse=gradients is not None
         )
-        partials.append(partial.view(3, -1))
+        partials.append(partial)
         if gradients is not None and lse is not None:
             kernels.backward(
-                one, r, t, lse, one, weight, ignore_index, label_smoothing, by_row=False, mean=False, out=r
+                None, r, t, lse, None, weight, ignore_index, label_smoothing, by_row=False, mean=False, out=r
             )
-            gradients.add(of_chunk, chunk, w, rows)
-    whole = partials[0] if len(partials) == 1 else torch.cat(partials, 1)
+            gradients.add(of_chunk, chunk, w, start)
+    whole = partials[0] if len(partials) == 1 else torch.cat([p.view(3, -1) for p in partials], 1).view(-1)
     dtype = x.dtype if loss_dtype is None else _kind(loss_dtype)
-    loss, total = kernels.finish(Rows.of(logits), whole.view(-1), mean=reduction == "mean", dtype=dtype)
+    loss, total = kernels.finish(r, whole, mean=reduction == "mean", dtype=dtype)
     if gradients is None:
         return (loss,)
     of_x = None if gradients.x is None else gradients.x.view(x.shape)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import thunder
 from thunder.core import devices, dtypes, prims
@@ -115,3 +118,91 @@ def test_passes_of_a_jitted_function() -> None:
     for a, b in itertools.pairwise(traces):
         assert isinstance(thunder.diff_traces(a, b), str)
     assert "torch.softmax" in thunder.diff_traces(traces[0], traces[-1])
+
+
+def test_symbolic_sizes() -> None:
+    """Expressions of sizes are compared like other arguments, whatever the sizes are called."""
+
+    def one(a: Any, b: Any) -> Any:
+        return (a.reshape(-1) * 2).sum() + a.shape[0] * b.shape[0]
+
+    def other(a: Any, c: Any, b: Any) -> Any:
+        return (a.reshape(-1) * 2).sum() + a.shape[0] * b.shape[0] - c.shape[0]
+
+    x, y = torch.ones(3, 4), torch.ones(5)
+    first = acquired(one, x, y)
+    assert diff_traces(first, acquired(one, torch.ones(6, 7), y)) == ""
+    changed = [line for line in diff_traces(first, acquired(other, x, torch.ones(2), y)).splitlines() if line[0] == "+"]
+    assert any("ltorch.sub" in line for line in changed) and not any("reshape" in line for line in changed)
+
+
+def acquired(fn: Any, *args: Any) -> Trace:
+    """The first trace of a function with symbolic sizes."""
+    jitted = thunder.jit(fn, cache="symbolic values")
+    jitted(*args)
+    return thunder.last_traces(jitted)[0]
+
+
+class Counts(torch.nn.Module):
+    """With statistics, random numbers and an attribute that it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.drop = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5)
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        """One layer."""
+        self.calls += 1
+        return {"y": self.norm(self.drop(self.linear(x)))}
+
+
+def recomputed(a: Any, w: Any) -> Any:
+    """A region that is computed again for backward, with its random numbers."""
+    return checkpoint(lambda v: F.dropout(v @ w, 0.5).sin() @ w, a, use_reentrant=False)
+
+
+def selected(a: Any) -> Any:
+    """With sizes that only running tells, and special numbers."""
+    return a[a > 0].sum() + a.nan_to_num(float("inf"), -float("inf")).mean()
+
+
+VARIED: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
+    "a module": (Counts, (4, 4), {}),
+    "recomputed": (lambda: recomputed, (4, 4), {}),
+    "all computed again": (lambda: lambda a, w: (a @ w).tanh().exp(), (4, 4), {"remat": "all"}),
+    "symbolic sizes": (lambda: lambda a: a.reshape(-1).softmax(0) / a.shape[0], (2, 3), {"cache": "symbolic values"}),
+    "selected": (lambda: selected, (2, 3), {}),
+    "random numbers": (lambda: lambda a: F.dropout(a, 0.3) * torch.rand(3), (2, 3), {}),
+    "writes": (lambda: lambda a: (a * 1).mul_(2)[0].add_(1), (2, 3), {}),
+    "by examples": (lambda: thunder.vmap(thunder.grad(lambda v: v.sin().sum())), (2, 3), {}),
+    "inside": (lambda: lambda a: torch.autograd.grad((a**3).sum(), a, create_graph=True)[0], (2, 3), {}),
+    "autocast": (lambda: lambda a, w: F.linear(a, w).float(), (4, 4), {"transforms": [thunder.transforms.autocast()]}),
+    "complex": (lambda: lambda a: torch.view_as_real(torch.fft.fft(a) * 1j), (2, 3), {}),
+}
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_every_trace_of_varied_programs(name: str) -> None:
+    """Its text defines its function, each pass can be compared with the one before, and each line says who wrote it."""
+    make, shape, options = VARIED[name]
+    fn = make()
+    jitted = thunder.jit(fn, **options)
+    count = 1 if isinstance(fn, torch.nn.Module) else len(inspect.signature(fn).parameters)
+    found = jitted(*[torch.rand(shape).requires_grad_(name != "by examples") for _ in range(count)])
+    results = [x for x in torch.utils._pytree.tree_leaves(found) if x.requires_grad]
+    if results:
+        results[0].sum().backward()
+    forward, backward = thunder.last_traces(jitted), thunder.last_backward_traces(jitted) if results else []
+    for traces in (forward, backward):
+        for before, after in itertools.pairwise(traces):
+            diff_traces(before, after)
+            assert after.provenance is not None
+        for line in provenance(traces) if traces else ():
+            assert line.written_by
+            made = line.operation.sym.name in ("python_return", "unpack_trivial", "unpack_saved", "python_del", "clone")
+            assert made or traces is backward or line.origin is not None or line.operation.sym.name == "rng_state", line
+    for trace in (*forward, *backward, *thunder.last_prologue_traces(jitted), *thunder.last_epilogue_traces(jitted)):
+        namespace = trace.python_ctx()
+        exec(str(trace), namespace)
+        assert callable(namespace[trace.name])

@@ -13,10 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from thunder.core.numbers import SymbolicNumber
 from thunder.core.printer import bound_symbol_lines
 from thunder.core.proxies import Proxy
 from thunder.core.state import SourceLine
-from thunder.core.symbol import BoundSymbol, map_proxies
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 
 __all__ = ["LineProvenance", "diff_traces", "provenance"]
@@ -88,15 +89,17 @@ def _keys(trace: Trace) -> Iterator[tuple[Proxy, int]]:
 
 def _shape_of(x: Any, keys: dict[str, int]) -> str:
     """A call's arguments as text, with numbers for values."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(map_proxies(x, lambda p: _Number(keys.get(p.name, 0)))))
-
-
-class _Number:
-    def __init__(self, number: int):
-        self.number = number
-
-    def __repr__(self) -> str:
-        return f"#{self.number}"
+    if isinstance(x, Proxy):
+        return f"#{keys.get(x.name, 0)}"
+    if isinstance(x, SymbolicNumber):
+        return x.text(lambda p: f"#{keys.get(p.name, 0)}")
+    if isinstance(x, (tuple, list)):
+        return f"{type(x).__name__}({', '.join(_shape_of(i, keys) for i in x)})"
+    if isinstance(x, dict):
+        return f"{{{', '.join(f'{key!r}: {_shape_of(i, keys)}' for key, i in x.items())}}}"
+    if isinstance(x, slice):
+        return f"slice{_shape_of((x.start, x.stop, x.step), keys)}"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(x))
 
 
 # -- where lines come from --------------------------------------------------------------------------------------------
@@ -144,6 +147,13 @@ def provenance(traces: Sequence[Trace]) -> Provenance:
     for bsym in traces[0].bound_symbols:
         for name in bsym.out_names:
             origins.setdefault(name, bsym)
+    for bsym in traces[0].bound_symbols:  # and what they decompose into
+        parts = [*bsym.subsymbols]
+        while parts:
+            part = parts.pop()
+            parts += part.subsymbols
+            for name in part.out_names:
+                origins.setdefault(name, bsym)
     writers: dict[Any, str] = {}
     for trace in traces:
         writer = "acquisition" if trace.provenance is None else trace.provenance.name

@@ -157,6 +157,8 @@ def _run(fn: Callable[..., Any], device: str, recipes: Any, *args: Any) -> str:
         (lambda a, b, u, v: (F.linear(a, u), F.linear(b, v), F.linear(a, v), F.linear(b, u)), 2),
         (lambda a, b, u, v: (torch.cat([F.linear(b, v), F.linear(a, u)]),), 1),  # in another order
         (lambda a, b, u, v: (torch.cat([F.linear(a, u), F.linear(b, v)], 0), a + 1), 1),
+        (lambda a, b, u, v: (F.linear(a, u)[:, :32] * (a + 1), F.linear(b, v)[:, :32] * (b + 1)), 1),
+        (lambda a, b, u, v: (F.linear(a, u[:32]) * (a + 1), F.linear(b, v[:32]) * (b + 1), a + 1), 1),
         (lambda a, b, u, v: (F.linear(a, u).softmax(-1), F.linear(b, v).softmax(-1)), 1),
         (lambda a, b, u, v: (F.linear(a.float(), u.float()), F.linear(b.float(), v.float())), 1),
     ],

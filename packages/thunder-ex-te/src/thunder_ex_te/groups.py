@@ -197,11 +197,16 @@ class _Family:
         """Whether it is of layers."""
         return self.members[0] is not None and self.members[0].sym.id == "torch.linear"
 
-    def ancestors(self) -> Iterator[_Family]:
+    def ancestors(self) -> set[_Family]:
         """What it is made of."""
-        for source in self.sources:
-            yield source
-            yield from source.ancestors()
+        found: set[_Family] = set()
+        left = list(self.sources)
+        while left:
+            each = left.pop()
+            if each not in found:
+                found.add(each)
+                left += each.sources
+        return found
 
 
 class _Circle(Exception):
@@ -247,9 +252,10 @@ def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], di
     for family in whole:
         if all(not source.members[0] or source in kept for source in family.sources) and _is_taken(family, executors):
             kept.append(family)
-    of_layers = [family for family in kept if family.is_layer]
-    before = {each for family in of_layers for each in family.ancestors()}
-    kept = [each for each in kept if each.is_layer or each in before or any(a.is_layer for a in each.ancestors())]
+    of_layers = {family for family in kept if family.is_layer}
+    after = {family for family in kept if not of_layers.isdisjoint(family.ancestors())}
+    needed = {each for family in of_layers | after for each in family.ancestors()}
+    kept = [family for family in kept if family in of_layers | after | needed]
     return kept, pieces
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from thunder.plugins import Availability, Env
+from thunder.plugins import Availability, Env, major_and_minor
 
 
 def test_availability() -> None:
@@ -116,3 +116,11 @@ def test_no_usable_gpu() -> None:
         env.__dict__["_torch"] = (fake_torch(is_available=answer), None)
         assert error in env.cuda_error
         assert env.devices == ()
+
+
+def test_numbers_of_versions() -> None:
+    """Are compared as numbers."""
+    assert major_and_minor("2.11.0+cu130") == (2, 11) > major_and_minor("2.9.1")
+    assert major_and_minor("3.6") == (3, 6)
+    for none in (None, "", "nightly", "2"):
+        assert major_and_minor(none) == (0, 0)

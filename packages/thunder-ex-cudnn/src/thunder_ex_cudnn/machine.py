@@ -7,8 +7,9 @@ Nothing here imports torch or the frontend unless all that can be asked without 
 from __future__ import annotations
 
 import importlib
-import re
 from typing import TYPE_CHECKING, Any
+
+from thunder.plugins import major_and_minor
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -33,7 +34,7 @@ def why_not(env: Env) -> str | None:
     version = env.version_of(FRONTEND)
     if version is None or not env.has_module("cudnn"):
         return f"needs cuDNN's Python frontend, which is not installed: {_INSTALL}"
-    if _numbers(version) < OLDEST_FRONTEND:
+    if major_and_minor(version) < OLDEST_FRONTEND:
         return f"needs {FRONTEND} 1.32 or newer, and {version} is installed: {_INSTALL}"
     if env.cuda_error is not None:
         return f"needs an NVIDIA GPU: {env.cuda_error}"
@@ -60,11 +61,6 @@ def _why_not_loaded(version: str) -> str | None:
     if own is not None and own // 10000 != found // 10000:
         return f"torch uses cuDNN {_written(own)} and {FRONTEND} found {_written(found)}, which do not go together"
     return None
-
-
-def _numbers(version: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _written(version: int) -> str:

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from thunder.plugins import major_and_minor
+
 if TYPE_CHECKING:
     from thunder.plugins import Env
 
@@ -75,7 +77,7 @@ def why_not(env: Env) -> str | None:
 def _misfit(wheel: Wheel, env: Env) -> str | None:
     if str(env.cuda or "").partition(".")[0] != str(wheel.cuda):
         return f"{wheel.name} was built for CUDA {wheel.cuda}, and torch for {env.cuda}: pip install {_fitting(env)}"
-    here = _version(env.torch)
+    here = major_and_minor(env.torch)
     if here != wheel.torch and (wheel.torch, here) not in SAFE_NEIGHBOURS:
         built = ".".join(map(str, wheel.torch))
         return f"{wheel.name} was built for torch {built}, and {env.torch} is installed: pip install {_fitting(env)}"
@@ -99,19 +101,14 @@ def damage() -> str | None:
 def neighbour(env: Env) -> str | None:
     """What there is to say where the wheel was built for another torch and is used all the same."""
     wheel = installed_wheel()
-    if wheel is None or wheel.torch == _version(env.torch):
+    if wheel is None or wheel.torch == major_and_minor(env.torch):
         return None
     return f"{wheel.name} was built for torch {'.'.join(map(str, wheel.torch))}; it is loaded with symbols bound lazily"
 
 
-def _version(torch: str | None) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", torch or "")
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
 def _fitting(env: Env) -> str:
     """The name of the wheel for this machine."""
-    cuda, (major, minor) = str(env.cuda or "13.0").replace(".", ""), _version(env.torch)
+    cuda, (major, minor) = str(env.cuda or "13.0").replace(".", ""), major_and_minor(env.torch)
     return f"nvfuser-cu{cuda}-torch{major}{minor}" if major else "nvfuser-cu130-torch211"
 
 

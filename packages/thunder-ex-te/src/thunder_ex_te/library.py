@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thunder.plugins import major_and_minor
 from thunder_ex_te.symbols import missing_of_torch
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _wrong_version(env: Env) -> str | None:
     if len(set(found.values())) > 1:
         parts = ", ".join(f"{name} {each}" for name, each in found.items())
         return f"the parts of TransformerEngine have to be of one version, and here are {parts}: {_INSTALL}"
-    if not FIRST <= _numbers(version) < BEFORE:
+    if not FIRST <= major_and_minor(version) < BEFORE:
         first, before = (".".join(map(str, each)) for each in (FIRST, BEFORE))
         return f"needs TransformerEngine {first} or newer, before {before}, and {version} is installed: {_INSTALL}"
     return None
@@ -106,8 +107,3 @@ def _installed(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "of an unknown version"
-
-
-def _numbers(version: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -7,8 +7,9 @@ Nothing here imports Triton or torch, so that the probe can ask.
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
+
+from thunder.plugins import major_and_minor
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -37,13 +38,13 @@ def why_not(env: Env) -> str | None:
     version = env.version_of("triton")
     if version is None or not env.has_module("triton"):
         return "needs Triton, which is not installed: pip install 'triton>=3.6'"
-    if _numbers(version) < OLDEST_TRITON:
+    if major_and_minor(version) < OLDEST_TRITON:
         return f"needs Triton 3.6 or newer, and {version} is installed: pip install -U triton"
     if interpreting():
         numpy = env.version_of("numpy")
         if numpy is None:
             return "TRITON_INTERPRET is set, and Triton's interpreter needs NumPy: pip install numpy"
-        if _numbers(version) < (3, 7) and _numbers(numpy) >= (2, 4):
+        if major_and_minor(version) < (3, 7) and major_and_minor(numpy) >= (2, 4):
             return f"TRITON_INTERPRET is set, and the interpreter of Triton {version} does not work with NumPy {numpy}"
         return None
     if env.cuda_error is not None:
@@ -52,8 +53,3 @@ def why_not(env: Env) -> str | None:
     if len(old) == len(env.devices):
         return f"needs a GPU of compute capability 8.0 or newer, and there is only {', '.join(old) or 'none'}"
     return None
-
-
-def _numbers(version: str) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

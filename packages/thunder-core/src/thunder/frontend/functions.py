@@ -39,7 +39,7 @@ class Functions(Classes):
         self._reach(place, fn, [])
         code = fn.__code__
         if not root:
-            if isinstance(_root(place), Argument):
+            if isinstance(place.beginning, Argument):
                 self._check("type", place, types.FunctionType)
             else:
                 self._weakly(place, fn)
@@ -295,9 +295,3 @@ def _under(place: Place | None, places: set[Place]) -> bool:
             return True
         place = place.parent
     return False
-
-
-def _root(place: Place) -> Any:
-    while place.parent is not None:
-        place = place.parent
-    return place.root

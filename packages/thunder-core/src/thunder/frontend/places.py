@@ -41,6 +41,14 @@ class Place:
         self._steps: dict[str, Place] = {}
         self._text: str | None = None
 
+    @property
+    def beginning(self) -> Any:
+        """The root of the path."""
+        place = self
+        while place.parent is not None:
+            place = place.parent
+        return place.root
+
     def to(self, step: str, label: str = "") -> Place:
         """The place that `step` (`{}.name`, `{}['key']`) leads to."""
         found = self._steps.get(step)

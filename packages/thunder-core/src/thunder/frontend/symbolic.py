@@ -33,13 +33,6 @@ __all__ = ["FAILURES", "Dynamic", "Inputs", "Number", "Size"]
 FAILURES = 2
 
 
-def root_of(place: Place) -> Any:
-    """Where a path starts."""
-    while place.parent is not None:
-        place = place.parent
-    return place.root
-
-
 def length_of(place: Place) -> Place:
     """Where the length of a list stands."""
     return place.to("len({})", "length")
@@ -66,7 +59,7 @@ class Dynamic:
         """The dimensions of a tensor whose sizes are symbolic. Those of size 0 and 1 never are: they broadcast."""
         if place is None:
             return frozenset()
-        if self.everything and isinstance(root_of(place), Argument):
+        if self.everything and isinstance(place.beginning, Argument):
             wanted: Iterable[int] = range(tensor.ndim)
         else:
             wanted = self.sizes.get(str(place), ())
@@ -76,7 +69,7 @@ class Dynamic:
         """Whether a number is symbolic."""
         if type(value) is not int and (type(value) is not float or not math.isfinite(value)):
             return False
-        return (self.everything and isinstance(root_of(place), Argument)) or str(place) in self.numbers
+        return (self.everything and isinstance(place.beginning, Argument)) or str(place) in self.numbers
 
     # -- failures -----------------------------------------------------------------------------------------------------
     def size_changed(self, place: str, dim: int) -> None:

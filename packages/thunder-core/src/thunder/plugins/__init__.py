@@ -13,7 +13,7 @@ from typing import Any
 from thunder.core.errors import PluginLoadError
 from thunder.plugins.catalog import PHASES, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.discovery import API_VERSION, EXECUTORS_VARIABLE, GROUP, names_in
-from thunder.plugins.env import Availability, Env, GpuDevice
+from thunder.plugins.env import Availability, Env, GpuDevice, major_and_minor
 from thunder.plugins.hookspecs import HOOKS, hookimpl, hookspec
 from thunder.plugins.manager import PluginManager
 from thunder.plugins.profile import ConformanceProfile
@@ -46,6 +46,7 @@ __all__ = [
     "known_options",
     "load_all",
     "load_named",
+    "major_and_minor",
     "manager",
     "records",
     "registered_transforms",

@@ -12,10 +12,11 @@ import importlib
 import importlib.metadata
 import importlib.util
 import platform
+import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Availability", "Env", "GpuDevice"]
+__all__ = ["Availability", "Env", "GpuDevice", "major_and_minor"]
 
 
 @dataclass(frozen=True)
@@ -147,3 +148,9 @@ class Env:
             "cuda_error": self.cuda_error,
             "devices": [vars(device) for device in self.devices],
         }
+
+
+def major_and_minor(version: str | None) -> tuple[int, int]:
+    """The first two numbers of a version, to be compared; (0, 0) where it does not begin with two."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -30,10 +30,12 @@ from thunder.execution.memory import delete_last_used
 from thunder.executors.torchex.base import no_autocast
 from thunder.extend import get_always_executors
 from thunder.frontend.lock import collection_paused
+from thunder.frontend.reaches import Reaches, looked_at
 from thunder.frontend.stages import Begin, Stages, as_node, none_of, stages_of
 from thunder.torch.private import (
     any_autocast,
     clear_saved_tensors,
+    differentiated_otherwise,
     executes,
 )
 from thunder.transforms.dce import dce
@@ -81,6 +83,8 @@ class Differentiable:
         )
         staged = len(found) > 1 or without
         self.stages = Stages(found, self.wanted, to_torch_device(split.wrt[0].device)) if staged else None
+        reach = split.reach() if guarded and split.returned > 1 else []
+        self.reach = reach if any(bits != reach[0] for bits in reach) else []
         program = self.traces[-1].python_callable(decorators=False)
         if not guarded or any_autocast():  # else the prologue has seen to it
             program = no_autocast(program)
@@ -106,6 +110,7 @@ class Differentiable:
         # Those of them that are saved as well: autograd has to see that both are one.
         self.also_saved = [(slot[name], position[name]) for name in own if name in slot]
         # Saved are tensors and, where sizes are symbolic, numbers.
+        self.count = len(position)
         self.tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
         self.numbers = [i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)]
         # Where among the node's outputs those are whose gradients a backward program takes, and those that have none.
@@ -349,7 +354,13 @@ def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[...
     """What runs the forward program as a node of torch's graph, or as several."""
     forward, begin = _forward(d, program), _begin(d)
     if d.stages is not None:
-        return d.stages.nodes(forward, begin, d.natively)
+        apply = d.stages.nodes(forward, begin, d.natively)
+    else:
+        apply = as_node("ThunderFunction", forward, _backward(d, begin), d.natively)
+    return _reaching(d, program, apply) if d.reach else apply
+
+
+def _backward(d: Differentiable, begin: Begin) -> Callable[..., Any]:
     items = "".join("None, " if i is None else f"found[{i}], " for i in d.gradient_of)
     whole = d.gradient_of == list(range(len(d.gradient_of)))
     for_inputs: Callable[[Any], Any] = tuple if whole else eval(f"lambda found: ({items})")
@@ -357,18 +368,26 @@ def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[...
     def backward(ctx: Any, *grads: Any) -> Any:
         return for_inputs(begin(ctx, grads))
 
-    return as_node("ThunderFunction", forward, backward, d.natively)
+    return backward
 
 
 def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
-    flatten, tensors, numbers, not_taking = None if d.plain else d.flatten, d.tensors, d.numbers, d.not_taking
-    staged, also_saved, single = d.stages is not None, d.also_saved, d.single
+    flatten, keep, staged = None if d.plain else d.flatten, _keeper(d), d.stages is not None
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         output, saved = program(*inputs)
         flat = output if flatten is None else flatten(output, saved)
-        if staged:
-            flat = none_of(inputs, flat)
+        return keep(ctx, none_of(inputs, flat) if staged else flat, saved)
+
+    return forward
+
+
+def _keeper(d: Differentiable) -> Callable[..., Any]:
+    """What leaves saved values with a node; gives the node's results."""
+    tensors, numbers, not_taking = d.tensors, d.numbers, d.not_taking
+    also_saved, single = d.also_saved, d.single
+
+    def keep(ctx: Any, flat: Any, saved: Any) -> Any:
         if also_saved:
             saved = list(saved)
             for i, at in also_saved:
@@ -383,22 +402,41 @@ def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., An
             ctx.mark_non_differentiable(*[flat if single else flat[i] for i in not_taking])
         return flat
 
-    return forward
+    return keep
 
 
-def _begin(d: Differentiable) -> Begin:
-    """What finds the gradients of a backward pass."""
-    arriving, wanted, stages, numbers = d.arriving, d.wanted, d.stages, d.numbers
-    asks, everything, executed = d.prunes or not d.guarded, (True,) * len(wanted), _Executed()
+def _saved_values(d: Differentiable, node: Any) -> list[Any]:
+    saved = list(node.saved_tensors)
+    if d.numbers:
+        for i, number in zip(d.numbers, node.numbers):
+            saved.insert(i, number)
+    return saved
+
+
+def _recorded(d: Differentiable, node: Any, key: Key, given: Any) -> Any:
+    """The gradients of a backward pass that autograd records (`create_graph=True`)."""
+    program = d.recorded_backward(key)
+    if isinstance(program, Differentiable):
+        d.ran = program
+        return program(*_saved_values(d, node), *given)
+    sources = [*_saved_values(d, node), *given]
+    with torch.no_grad():
+        found = _together(d, d.backward_program(key)(_saved_values(d, node), *given))
+    return _refusing(found, program, sources)
+
+
+def _together(d: Differentiable, found: Any) -> Any:
+    """What a backward program gives, all at once."""
+    return found if d.stages is None else d.stages.together(found)
+
+
+def _begin(d: Differentiable, *, asks: bool = True) -> Begin:
+    """What finds the gradients of a backward pass; without `asks` all that there are, whatever is wanted."""
+    arriving, wanted, stages = d.arriving, d.wanted, d.stages
+    everything, executed = (True,) * len(wanted), _Executed()
+    asks = asks and (d.prunes or not d.guarded)
     # What arrived and was wanted last, and what that came to.
     known: tuple[Key, Key, Callable[..., Any]] | None = None
-
-    def saved_values(ctx: Any) -> list[Any]:
-        saved = list(ctx.saved_tensors)
-        if numbers:
-            for i, number in zip(numbers, ctx.numbers):
-                saved.insert(i, number)
-        return saved
 
     def wants_of(ctx: Any) -> tuple[bool, ...]:
         if not d.prunes:
@@ -418,25 +456,64 @@ def _begin(d: Differentiable) -> Begin:
         asked = tuple([grads[i] is not None for i in arriving]), wants_of(ctx) if asks else everything
         given = [grads[i] for i in arriving if grads[i] is not None]
         if torch.is_grad_enabled():  # create_graph=True
-            return recorded(ctx, d.key(*asked), given)
+            return _recorded(d, ctx, d.key(*asked), given)
         last = known
         if last is None or last[0] != asked:
             key = d.key(*asked)
             last = known = asked, key, d.backward_program(key)
         _, d.ran, program = last
-        saved = saved_values(ctx)
+        saved = _saved_values(d, ctx)
         clear_saved_tensors(ctx)  # they are freed as the program goes, unless they are used again
         return program(saved, *given)
 
-    def recorded(ctx: Any, key: Key, given: Any) -> Any:
-        program = d.recorded_backward(key)
-        if isinstance(program, Differentiable):
-            d.ran = program
-            return program(*saved_values(ctx), *given)
-        sources = [*saved_values(ctx), *given]
-        with torch.no_grad():
-            found = d.backward_program(key)(saved_values(ctx), *given)
-            found = found if stages is None else stages.together(found)
-        return _refusing(found, program, sources)
-
     return begin
+
+
+# -- as several nodes -------------------------------------------------------------------------------------------------
+def _reaching(d: Differentiable, program: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
+    """`apply`, but with the edges that eager has in calls where somebody would see the difference."""
+    ways = Reaches(d.reach, d.wanted, d.arriving[: d.split.returned], _run_of(d))
+    keep, flatten, count, begin = _keeper(d), d.flatten, d.count, _begin(d, asks=False)
+    for_inputs = _backward(d, lambda ctx, grads: _together(d, begin(ctx, grads)))
+
+    def forward(ctx: Any, shown: list[Any], *inputs: Any) -> Any:
+        output, saved = program(*inputs)
+        flat = none_of(inputs, flatten(output, saved))
+        shown += [ctx, flat[:count]]
+        # What the caller gets belongs to other nodes; what is saved of it, to this one.
+        own = {id(x): x.detach() for x in flat[:count] if isinstance(x, torch.Tensor)}
+        return keep(ctx, tuple([own.get(id(x), x) for x in flat]), [own.get(id(x), x) for x in saved])
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, *for_inputs(ctx, *grads)
+
+    node = as_node("ThunderFunction", forward, backward, d.natively)
+
+    def run(*inputs: Any) -> Any:
+        if not any(looked_at(inputs[i]) for i in ways.partial) or not torch.is_grad_enabled():
+            return apply(*inputs)
+        if differentiated_otherwise():
+            return d.natively(*inputs)
+        shown: list[Any] = []
+        node(shown, *inputs)
+        return ways.link(shown[0], shown[1], inputs)
+
+    return run
+
+
+def _run_of(d: Differentiable) -> Any:
+    """What runs a backward program for some inputs, with what another node has saved."""
+    hidden = (False,) * (len(d.split.outputs) - d.split.returned)
+
+    def run(node: Any, gradients: Sequence[Any], wanted: Sequence[bool], last: bool) -> Any:
+        key = d.key((*[g is not None for g in gradients], *hidden), tuple(wanted))
+        given = [g for g in gradients if g is not None]
+        if torch.is_grad_enabled():
+            return _recorded(d, node, key, given)
+        program, d.ran = d.backward_program(key), key
+        saved = _saved_values(d, node)
+        if last and not executes(node):  # which it is where gradients are differentiated
+            clear_saved_tensors(node)
+        return _together(d, program(saved, *given))
+
+    return run

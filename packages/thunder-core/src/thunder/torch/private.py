@@ -204,6 +204,10 @@ def _always(node: Any) -> bool:
 executes: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node", _always)
 
 
+# Which backward pass runs, as a number.
+backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+
 _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")
 
 

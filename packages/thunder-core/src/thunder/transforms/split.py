@@ -142,6 +142,16 @@ class Split:
                 needed[name] = needed.get(name, 0) | some
         return False
 
+    def reach(self) -> list[int]:
+        """For each of `wrt`, as bits, which of the returned outputs hang on it."""
+        trace, cotangents = self._whole
+        of = {p.name: 1 << j for j, p in enumerate(cotangents)}
+        for op in trace.bound_symbols:
+            bits = functools.reduce(operator.or_, [of.get(name, 0) for name in op.arg_names], 0)
+            if bits:
+                of.update((name, of.get(name, 0) | bits) for name in op.out_names)
+        return [of.get(g.name, 0) if isinstance(g, Proxy) else 0 for g in trace.output]
+
     def saved_as(self, p: Proxy) -> Proxy:
         """The value that is saved for one that backward reads: itself, or a copy where its memory is written to."""
         return self._copies.get(p.name, p)  # type: ignore[no-any-return]

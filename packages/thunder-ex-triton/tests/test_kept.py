@@ -44,6 +44,23 @@ def test_a_file_is_written_once(folder: Path) -> None:
     assert made == ["one"] and [p.name for p in folder.iterdir()] == ["a.txt"]
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_who_is_first_counts(folder: Path, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process wrote while this one made its own; where there are no links, what was written last does."""
+
+    def refuses(*args: object) -> None:
+        raise PermissionError
+
+    def make() -> str:
+        kept("a.txt", lambda: "theirs")
+        return "ours"
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuses)
+    assert kept("a.txt", make).read_text() == ("theirs" if links else "ours")
+    assert [p.name for p in folder.iterdir()] == ["a.txt"]
+
+
 def test_a_triton_is_asked_once(installed: types.ModuleType) -> None:
     """Later processes are told what it said."""
     answers = iter(("one", "two"))

@@ -19,20 +19,33 @@ from types import ModuleType
 
 import triton
 
-__all__ = ["identity", "kept", "remember_triton"]
+__all__ = ["folder", "identity", "kept", "remember_triton"]
+
+
+def folder() -> Path:
+    """Where it is kept."""
+    return Path(triton.knobs.cache.dir) / "thunder"
 
 
 def kept(name: str, make: Callable[[], str]) -> Path:
-    """The file of that name, which says what is in it. `make` gives the text of one that is not there yet."""
-    folder = Path(triton.knobs.cache.dir) / "thunder"
-    path = folder / name
+    """The file of that name, which says what is in it. `make` gives the text of one that is not there yet.
+
+    Of two processes that write it at the same time the first one counts.
+    """
+    path = folder() / name
     if not path.exists():
         text = make()
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=path.suffix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        os.replace(temporary, path)
+        try:
+            os.link(temporary, path)
+            os.unlink(temporary)
+        except FileExistsError:
+            os.unlink(temporary)
+        except OSError:  # a file system without links
+            os.replace(temporary, path)
     return path
 
 

@@ -40,20 +40,23 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Cross-entropy and its gradient."""
-    from thunder_ex_triton.cross_entropy.implementation import register
+    """Cross-entropy and its gradient; the gradient of embeddings."""
+    from thunder_ex_triton import embedding
+    from thunder_ex_triton.cross_entropy import implementation
 
-    register(registry, CROSS_ENTROPY)
+    implementation.register(registry, CROSS_ENTROPY)
+    embedding.register(registry, FUSION)
 
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Linear layers whose results only a cross-entropy reads; random numbers inside fusions."""
+    """Linear layers whose results only a cross-entropy reads; random numbers inside fusions; how fusions are tiled."""
     from thunder_ex_triton.cross_entropy import linear_passes
-    from thunder_ex_triton.fusion import random
+    from thunder_ex_triton.fusion import random, timed
 
     linear_passes.register(registry, CROSS_ENTROPY)
     random.register(registry, FUSION)
+    timed.register(registry)
 
 
 @hookimpl

@@ -16,7 +16,7 @@ from thunder.core.sizes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
 from thunder.execution.regions import Region, fused, partition
-from thunder.extend import FusionExecutor
+from thunder.extend import FusionExecutor, compilation
 from thunder.transforms.region import without_views
 from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.layout import packed
@@ -24,6 +24,7 @@ from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
 from thunder_ex_triton.fusion.space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
+from thunder_ex_triton.fusion.timed import OPTION
 from thunder_ex_triton.fusion.values import GATHERS, UNIFORM
 from thunder_ex_triton.machine import unusable_device
 
@@ -52,6 +53,7 @@ class TritonFusion(FusionExecutor):
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0
         sizes = Sizes()
+        timed = bool(compilation().options.get(OPTION, False))
 
         def key(bsym: BoundSymbol) -> Hashable:
             if not bsym.out_names or self.fuse_rejection(bsym) is not None:
@@ -69,7 +71,7 @@ class TritonFusion(FusionExecutor):
                 if any(map(is_symbolic, operations)):
                     fn: FusedRegion = SymbolicRegion(*given, sizes, packed(inner.operations))
                 else:
-                    fn = FusedRegion(*given, packed(inner.operations))
+                    fn = FusedRegion(*given, packed(inner.operations), timed=timed)
             except Unfit:
                 return in_halves(region)
             count += 1

@@ -23,11 +23,12 @@ from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder_ex_triton.fusion import timed
 from thunder_ex_triton.fusion.layout import contiguous, dense, layouts
 from thunder_ex_triton.fusion.readable import program
 from thunder_ex_triton.fusion.source import KernelSource, kernels_of, module_text
 from thunder_ex_triton.fusion.space import Space, is_long, space_of
-from thunder_ex_triton.fusion.tiles import tiling
+from thunder_ex_triton.fusion.tiles import tilings
 from thunder_ex_triton.fusion.warm import Made, Step, warm_call
 from thunder_ex_triton.kept import kept, remember_triton
 from thunder_ex_triton.launch import Kernel
@@ -56,8 +57,11 @@ class FusedRegion:
         inputs: Sequence[Any],
         outputs: Sequence[Any],
         packed: frozenset[str] = frozenset(),
+        *,
+        timed: bool = False,
     ):
         self.name = self.__name__ = name
+        self.timed = timed  # whether its first call looks for the fastest of a few tilings
         self.packed = packed  # the values that lie in the usual order, whatever they are computed of
         self.operations = list(operations)
         self.inputs: list[TensorProxy] = list(inputs)
@@ -77,7 +81,10 @@ class FusedRegion:
         key = tuple([x.stride() for x in inputs])
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._compile(key)
+            program = self._compile(key)
+            if self.timed:
+                program = self._fastest(key, program, inputs)
+            self._programs[key] = program
         elif program.compiled and self._run == self._general:
             usual = [None if s == c else s for c, s in zip(self._usual, key)]
             self._run = program.warm(usual, self._general)
@@ -139,15 +146,51 @@ class FusedRegion:
 
     def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[Launch], int]:
         """Its kernels and how they are launched, and how many programs leave sums of columns behind."""
+        return self._candidates(strides)[0]
+
+    def _candidates(self, strides: Sequence[Sequence[int]]) -> list[tuple[list[Launch], int]]:
+        """The same for each way to cut its work into tiles; the rule's is the first."""
         sources = self._written if [*strides] == self._usual else self._sources(strides)
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
-        return launches_of(module, sources, self.space, given, processors(self.outputs[0].device))
+        count = processors(self.outputs[0].device)
+        ways = len(tilings(sources[0], self.space, count, 0)) if self.timed else 1
+        return [launches_of(module, sources, self.space, given, count, way) for way in range(ways)]
 
     def _compiled_for(self, key: Any) -> Program:
-        launches, partial = self._launches(key)
+        candidates = self._candidates(key)
+        choice = timed.known(self._digest(candidates), len(candidates)) if self.timed else None
+        return self._program_of(key, candidates[choice or 0])
+
+    def _program_of(self, key: Any, launches: tuple[list[Launch], int]) -> Program:
         device = to_torch_device(self.outputs[0].device)
-        return Program(self, device, launches, partial, self.output_strides(key))
+        return Program(self, device, *launches, self.output_strides(key))
+
+    def _digest(self, candidates: list[tuple[list[Launch], int]]) -> str:
+        """What the choice of a candidate depends on: their text and how they are launched, and the device."""
+        device = to_torch_device(self.outputs[0].device)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+        ways = [(k.source.text, k.grid, k.numbers, k.warps) for launches, _ in candidates for k in launches]
+        return timed.digest(name, ways)
+
+    def _fastest(self, key: Any, program: Program, inputs: Sequence[torch.Tensor]) -> Program:
+        """The fastest of the candidates: what an earlier call found, of any process, or what is timed now."""
+        candidates = self._candidates(key)
+        if len(candidates) == 1:
+            return program
+
+        def find() -> int:
+            if not timed.can_time(program.device):
+                return 0
+            others = [self._program_of(key, launches) for launches in candidates[1:]]
+            dtypes = [x.dtype for x in inputs]
+            begun = [_compilers().submit(other.compiled_ahead, dtypes) for other in others]
+            for future in begun:
+                future.exception()  # what cannot be compiled is told when it is called
+            return timed.fastest([program, *others], inputs)
+
+        timed.chosen(self._digest(candidates), len(candidates), find)
+        return self._compiled_for(key)
 
 
 class Program:
@@ -239,13 +282,21 @@ def processors(device: Any) -> int:
 
 
 def launches_of(
-    module: ModuleType, sources: Sequence[KernelSource], space: Space, given: set[str], multiprocessors: int
+    module: ModuleType,
+    sources: Sequence[KernelSource],
+    space: Space,
+    given: set[str],
+    multiprocessors: int,
+    way: int = 0,
 ) -> tuple[list[Launch], int]:
-    """How each kernel is launched, and how many programs leave sums of columns behind."""
+    """How each kernel is launched, and how many programs leave sums of columns behind.
+
+    `way` says which of its tilings the first kernel has; the one that finishes has its rule's.
+    """
     out, partial = [], 0
     for source in sources:
         sums = len(source.writes) - len({*source.writes} & given)
-        programs, numbers, warps = tiling(source, space, multiprocessors, partial)
+        programs, numbers, warps = tilings(source, space, multiprocessors, partial)[way if source is sources[0] else 0]
         kernel = Kernel(getattr(module, source.name), checks=source.checks)
         out.append(Launch(kernel, source, programs, numbers, warps))
         partial = programs[0] if sums else partial

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from thunder_ex_triton.fusion.space import Space
 from thunder_ex_triton.launch import blocks, power_of_two
 
-__all__ = ["Tiling", "pieces_pay", "tiling"]
+__all__ = ["Tiling", "pieces_pay", "tilings"]
 
 # What a multiprocessor has of shared memory for rows to come; some is left for reductions.
 _SHARED = 200 * 1024
@@ -65,41 +65,74 @@ def pieces_pay(columns: int, tiles_read: int, lines: Sequence[str]) -> bool:
     return tiles_read == 1 and columns > 4096 and len(lines) <= 40 and not any("uniform(" in line for line in lines)
 
 
-def tiling(source: Kernel, space: Space, multiprocessors: int, partial: int) -> Tiling:
-    """How a kernel is launched; `partial` says how many programs left sums of columns to the one that finishes."""
-    template, read = source.template, source.read
+def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) -> list[Tiling]:
+    """How a kernel may be launched: by the rule, and in up to three other ways that may be faster.
+
+    `partial` says how many programs left sums of columns to the one that finishes.
+    """
     rows, columns = space.rows, space.columns
     wide = power_of_two(columns)
-    if template == "elements":
-        block = (
-            512
-            if source.operations > 250 or source.tensors > 5
-            else 2048
-            if source.tensors <= 3 and source.operations < 100
-            else 1024
-        )
-        block = min(block, power_of_two(rows))
-        return Tiling((blocks(rows, block), 1), (block,), 4)
-    if template == "rows":
-        tall = max(1, min(2048 // wide, power_of_two(rows)))
-        return Tiling((blocks(rows, tall), 1), (tall, wide), _warps(tall * wide))
-    if template == "long":  # few at a time, so that a row is still in the cache when it is gone over again
-        piece, warps = _piece(columns, source.passes)
-        return Tiling((rows, 1), (1, piece), warps)
-    if template == "finish":
+    if source.template == "elements":
+        found = _of_elements(source, rows)
+    elif source.template == "rows":
+        found = _of_rows(rows, wide)
+    elif source.template == "long":  # few at a time, so that a row is still in the cache when it is gone over again
+        pieces = _piece(columns, source.passes), (4096, 8), (8192, 16), (16384, 32)
+        found = [Tiling((rows, 1), (1, piece), warps) for piece, warps in pieces if piece <= max(wide, 4096)]
+    elif source.template == "finish":
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
         tall = min(power_of_two(partial), 128, 2048 // wide)
-        return Tiling((blocks(columns, wide), 1), (partial, tall, wide), 4)
-    if space.by_row:
-        tall, each, warps = _tile_of_rows(wide)
-        tall = min(tall, power_of_two(rows))
-        stages = _stages(tall * wide * read * each, 3)
-        return Tiling((min(blocks(rows, tall), multiprocessors * each), 1), (tall, wide, stages), warps)
+        found = [Tiling((blocks(columns, wide), 1), (partial, tall, wide), 4)]
+    elif space.by_row:
+        found = _of_rows_and_columns(source.read, rows, wide, multiprocessors)
+    else:
+        found = _of_columns(rows, columns, multiprocessors)
+    return list(dict.fromkeys(found))[:4]
+
+
+def _of_elements(source: Kernel, elements: int) -> list[Tiling]:
+    block = (
+        512
+        if source.operations > 250 or source.tensors > 5
+        else 2048
+        if source.tensors <= 3 and source.operations < 100
+        else 1024
+    )
+    tiles = (min(n, power_of_two(elements)) for n in (block, block // 2, block * 2))
+    return [Tiling((blocks(elements, n), 1), (n,), 4) for n in tiles]
+
+
+def _of_rows(rows: int, wide: int) -> list[Tiling]:
+    tall = max(1, min(2048 // wide, power_of_two(rows)))
+    warps = _warps(tall * wide)
+    others = (tall, warps), (tall, warps * 2), (tall, max(warps // 2, 2)), (min(tall * 2, power_of_two(rows)), warps)
+    return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
+
+
+def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) -> list[Tiling]:
+    tall, each, warps = _tile_of_rows(wide)
+    found = []
+    for t, e, w in (
+        (tall, each, warps),
+        (tall, each * 2, warps),
+        (tall, each, min(warps * 2, 32)),
+        (tall * 2, each, warps),
+    ):
+        t = min(t, power_of_two(rows))
+        stages = _stages(t * wide * read * e, 3)
+        found.append(Tiling((min(blocks(rows, t), multiprocessors * e), 1), (t, wide, stages), w))
+    return found
+
+
+def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
     wide = _exact(columns)
     across = blocks(columns, wide)
-    tall = max(1, min(2048 // wide, power_of_two(rows)))
-    programs = min(blocks(rows, tall), max(1, multiprocessors * 4 // across))
-    return Tiling((programs, across), (tall, wide, 3), 4)
+    found = []
+    for tile, each in ((2048, 4), (4096, 4), (2048, 8), (4096, 2)):
+        tall = max(1, min(tile // wide, power_of_two(rows)))
+        programs = min(blocks(rows, tall), max(1, multiprocessors * each // across))
+        found.append(Tiling((programs, across), (tall, wide, 3), 4))
+    return found
 
 
 def _piece(columns: int, passes: int) -> tuple[int, int]:

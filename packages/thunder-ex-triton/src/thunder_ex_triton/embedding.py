@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient of an embedding's table: rows added up by their index, always in one order.
+
+Indices are put in order, equal ones as they stood. What belongs to one row of the table is then a piece of that order,
+and one program adds it up; a long one is cut at fixed places, so that a token that stands everywhere takes as many
+programs as others do, and what they leave is added up by one kernel more. Nothing depends on who comes first: repeated
+runs give the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from thunder.core import dtypes, prims
+from thunder.core.sizes import known_shape
+from thunder_ex_triton.fusion.functions import row_number
+from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
+from thunder_ex_triton.machine import unusable_device
+
+__all__ = ["embedding_backward", "register"]
+
+_FEWEST = 3072  # indices; up to here torch needs one kernel, and less of the host
+_MOST_COMPARED = 16384  # indices; more are sorted by torch
+_COMPARED = (16, 512)  # indices of a program, and of those that they are compared with at a time
+_PIECE = 32  # places of the order that one program adds up at most
+_TILE = 4096  # elements of what is added up at a time
+_LARGEST = (1 << 31) - 1
+_TAKEN = (dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16)
+
+
+@kernel
+def in_order(indices_ptr, rows_ptr, places_ptr, count, table, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """Indices in order, equal ones as they stood, and where they stood: each counts those that come before it.
+
+    What is no row of the table stays so: it becomes -1, or the number after the last.
+    """
+    first = tl.program_id(0) * TALL
+    at = first + tl.arange(0, TALL)
+    index = tl.minimum(tl.maximum(tl.load(indices_ptr + at, mask=at < count, other=0), -1), table).to(tl.int32)
+    own = first // WIDE * WIDE  # the tile that these are in
+    before = tl.zeros((TALL, WIDE), tl.int32)
+    for start in range(0, own, WIDE):
+        other = tl.load(indices_ptr + start + tl.arange(0, WIDE))
+        other = tl.minimum(tl.maximum(other, -1), table).to(tl.int32)
+        before += (other[None, :] <= index[:, None]).to(tl.int32)
+    for start in range(own, count, WIDE):
+        there = start + tl.arange(0, WIDE)
+        other = tl.load(indices_ptr + there, mask=there < count, other=0)
+        other = tl.minimum(tl.maximum(other, -1), table).to(tl.int32)
+        other = tl.where(there < count, other, table + 1)
+        equal_counts = there[None, :] < at[:, None]
+        before += ((other[None, :] < index[:, None]) | ((other[None, :] == index[:, None]) & equal_counts)).to(tl.int32)
+    place = tl.sum(before, 1)
+    tl.store(rows_ptr + place, index, mask=at < count)
+    tl.store(places_ptr + place, at, mask=at < count)
+
+
+@triton.jit
+def _pieces(
+    g_ptr, rows_ptr, places_ptr, out_ptr, part_ptr, count, table, width, padding,
+    PIECE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    begin = tl.program_id(0)
+    row = tl.load(rows_ptr + begin).to(tl.int64)
+    opens = (begin == 0) | (tl.load(rows_ptr + begin - 1, mask=begin > 0, other=0) != row)
+    kept = (row != padding) | (padding < 0)
+    if (opens | (begin % PIECE == 0)) & kept:
+        row = row_number(row, table, kept)
+        columns = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+        end = tl.minimum((begin // PIECE + 1) * PIECE, count)
+        total = tl.zeros((WIDE,), ACC)
+        at = begin
+        stop = begin
+        while at < end:
+            which = at + tl.arange(0, TALL)
+            same = (which < end) & (tl.load(rows_ptr + which, mask=which < end, other=0) == row)
+            places = tl.load(places_ptr + which, mask=same, other=0).to(tl.int64)
+            inside = same[:, None] & (columns < width)[None, :]
+            total += tl.sum(
+                tl.load(g_ptr + places[:, None] * width + columns[None, :], mask=inside, other=0.0).to(ACC), 0
+            )
+            stop = at + tl.sum(same.to(tl.int32), 0)
+            at = tl.where(stop == at + TALL, stop, end)
+        closes = (stop == count) | (tl.load(rows_ptr + stop, mask=stop < count, other=0) != row)
+        if opens & closes:
+            tl.store(out_ptr + row * width + columns, total.to(out_ptr.dtype.element_ty), mask=columns < width)
+        else:
+            of_part = (begin // PIECE * 2 + opens.to(tl.int32)).to(tl.int64)
+            tl.store(part_ptr + of_part * width + columns, total, mask=columns < width)
+
+
+pieces = Kernel(_pieces, checks=True)
+
+
+@kernel
+def whole_rows(
+    part_ptr, rows_ptr, out_ptr, count, width, padding,
+    PIECE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """Adds up what was left of the row that begins in a piece and goes on in the next."""
+    piece = tl.program_id(0)
+    following = (piece + 1) * PIECE
+    row = tl.load(rows_ptr + following).to(tl.int64)
+    goes_on = tl.load(rows_ptr + following - 1) == row
+    begins = (piece == 0) | (tl.load(rows_ptr + piece * PIECE - 1, mask=piece > 0, other=0) != row)
+    if goes_on & begins & (row != padding):
+        columns = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+        own = (piece * 2 + 1).to(tl.int64) * width
+        total = tl.load(part_ptr + own + columns, mask=columns < width, other=0.0)
+        at = piece + 1
+        end = tl.cdiv(count, PIECE)
+        while at < end:
+            which = at + tl.arange(0, TALL)
+            same = (which < end) & (tl.load(rows_ptr + which * PIECE, mask=which < end, other=0) == row)
+            inside = same[:, None] & (columns < width)[None, :]
+            offsets = (which * 2).to(tl.int64)[:, None] * width + columns[None, :]
+            total += tl.sum(tl.load(part_ptr + offsets, mask=inside, other=0.0), 0)
+            at = tl.where(tl.sum(same.to(tl.int32), 0) == TALL, at + TALL, end)
+        tl.store(out_ptr + row * width + columns, total.to(out_ptr.dtype.element_ty), mask=columns < width)
+
+
+def _ordered(indices: torch.Tensor, table: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices in order, and where they stood."""
+    count = indices.numel()
+    if count > _MOST_COMPARED:
+        rows, places = indices.sort(stable=True)
+        return rows, places
+    rows = torch.empty(count, dtype=torch.int32, device=indices.device)
+    places = torch.empty_like(rows)
+    in_order(blocks(count, _COMPARED[0]), (indices, rows, places), (count, table, *_COMPARED), 4)
+    return rows, places
+
+
+def embedding_backward(
+    g: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> torch.Tensor:
+    """The rows of `g` added up by their index."""
+    width, count = g.shape[-1], indices.numel()
+    if g.numel() == 0:
+        return g.new_zeros((num_weights, width))
+    if count <= _FEWEST or max(count, num_weights) >= _LARGEST:  # these count with 32 bits
+        return torch.ops.aten.embedding_dense_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
+    out = g.new_zeros((num_weights, width))
+    rows, places = _ordered(indices.reshape(-1).contiguous(), num_weights)
+    acc, number = (tl.float64, torch.float64) if g.dtype is torch.float64 else (tl.float32, torch.float32)
+    left = blocks(count, _PIECE)
+    part = torch.empty((left, 2, width), dtype=number, device=g.device)
+    wide = min(power_of_two(width), 1024)
+    tile = (_PIECE, min(_PIECE, max(1, _TILE // wide)), wide, acc)
+    arrays = (g.contiguous(), rows, places, out, part)
+    pieces((count, blocks(width, wide)), arrays, (count, num_weights, width, padding_idx, *tile), max(1, wide // 256))
+    if left > 1:
+        narrow = min(wide, 128)
+        tile = (_PIECE, 16, narrow, acc)
+        whole_rows((left - 1, blocks(width, narrow)), (part, rows, out), (count, width, padding_idx, *tile), 4)
+    return out
+
+
+def _like(g: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> Any:
+    return prims.embedding_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
+
+
+def _takes(g: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> bool | str:
+    """True, or why not."""
+    reason = unusable_device(g.device)
+    if reason is not None:
+        return reason
+    if scale_grad_by_freq:
+        return "its kernels do not count indices"
+    if g.dtype not in _TAKEN:
+        return f"its kernels do not add up {g.dtype}"
+    return True
+
+
+def _workspace(g: Any, indices: Any, num_weights: int, *how: Any) -> int:
+    """Of the order, and of what rows leave that go on in other pieces."""
+    count, width = math.prod(known_shape(indices)), known_shape(g)[-1]
+    order = 8 * count if count <= _MOST_COMPARED else 48 * count
+    return order + blocks(count, _PIECE) * 2 * width * max(4, g.dtype.bytes)
+
+
+def register(registry: Any, executor: str) -> None:
+    """Brings the operator, and has it run the gradients of tables."""
+    found = registry.register_operator(
+        "triton_embedding_backward", executor=executor, like=_like, fn=embedding_backward, workspace=_workspace
+    )
+    registry.register_implementation(prims.embedding_backward, found, executor=executor, checker=_takes)

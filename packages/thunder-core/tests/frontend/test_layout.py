@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -118,3 +119,41 @@ def test_views_keep_sizes_symbolic() -> None:
     for n in (2, 3, 4):
         assert jitted(torch.ones(n, 3)).shape == (3, 1)
     assert thunder.cache_misses(jitted) == 1
+
+
+STRIDED: dict[str, Callable[[Any], Any]] = {
+    "transposed": lambda x: x.t().as_strided((3, 2), (2, 1)),
+    "computed": lambda x: (x * 2).t().as_strided((2, 3), (1, 2), 1),
+    "windows": lambda x: (x * 2).t().as_strided((5, 3), (2, 1)),
+    "a part": lambda x: (x * 2)[1:].as_strided((2, 2), (3, 1)),
+    "a part, from an element of memory": lambda x: (x * 2)[1:].as_strided((2, 2), (3, 1), 5),
+    "dimensions of heads": lambda x: x.view(2, 2, 3).permute(2, 0, 1).as_strided((3, 3), (1, 3)),
+    "with gaps": lambda x: (x.detach() * 2)[:, ::2].as_strided((2, 2), (4, 1)),
+    "before it": lambda x: (x.detach() * 2)[2:].as_strided((2, 2), (3, 1), 1),
+    "written to": lambda x: [y := (x * 2).t(), y.as_strided((4,), (2,)).mul_(10)],
+    "written to with gaps": lambda x: [y := x.detach() * 2, y[:, ::2].as_strided((2, 2), (4, 1)).zero_()],
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_as_strided(name: str) -> None:
+    """It reads the memory that eager reads, whatever the order in which the tensor sees it."""
+    f = STRIDED[name]
+
+    def run(fn: Callable[[Any], Any]) -> Any:
+        x = torch.arange(12.0, dtype=torch.float64).reshape(4, 3).requires_grad_()
+        out = fn(x)
+        out = out if isinstance(out, list) else [out]
+        loss = sum((t * torch.arange(1.0, t.numel() + 1, dtype=t.dtype).view(t.shape)).sum() for t in out)
+        if loss.requires_grad:
+            loss.backward()
+        return [t.detach() for t in out], x.grad
+
+    torch.testing.assert_close(run(thunder.jit(f)), run(f), rtol=0, atol=0)
+
+
+def test_as_strided_of_unknown_memory() -> None:
+    """What an input with gaps has in them nobody knows."""
+    x = torch.arange(24.0).reshape(8, 3)[::2]
+    with pytest.raises(RuntimeError, match=r"call .contiguous\(\) before it"):
+        thunder.jit(lambda x: x.as_strided((2, 2), (4, 1)))(x)

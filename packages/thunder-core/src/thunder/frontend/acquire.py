@@ -29,6 +29,7 @@ from thunder.frontend.places import Place
 from thunder.frontend.prologue import Arguments, Prologue
 from thunder.frontend.reads import Recorder
 from thunder.frontend.symbolic import Dynamic, Inputs, Number
+from thunder.frontend.told import Told
 from thunder.frontend.tracer import Lifted, Tracer, annotate, line_of_user, tensors_in
 from thunder.torch.private import without_modes
 
@@ -103,6 +104,7 @@ def acquire(
             symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic, recorder.plants)
             symbolic.place_of = place_of
             symbolic.place_of_list, symbolic.guarded_number = recorder.place_of_list, recorder.number
+            tracer.told = Told(tracer) if dynamic.tells else None
         try:
             with contextlib.ExitStack() as contexts:
                 contexts.enter_context(without_modes())  # the user's see what runs

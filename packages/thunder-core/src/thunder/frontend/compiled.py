@@ -229,7 +229,7 @@ def _specialization(
     symbols = acquired.computation.info.get("symbols")
     if symbols is not None:
         if prologue is not None:
-            prologue.constrain(symbols.constraints)
+            prologue.constrain(symbols)
         symbols.closed = True
     prologues = passes.around(None if prologue is None else prologue.trace, "prologue")
     epilogues = passes.around(acquired.epilogue, "epilogue")

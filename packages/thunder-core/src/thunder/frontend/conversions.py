@@ -11,22 +11,21 @@ but the program that is traced, they are what they stand for.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from thunder.core.errors import Undecided
 from thunder.core.numbers import SymbolicNumber, converted, undecided
 from thunder.core.state import state
 from thunder.core.symbolic_functions import FUNCTIONS, made_complex
 from thunder.frontend.packing import known_number
 from thunder.frontend.tracer import Tracer
-from thunder.frontend.unknown import asks_for_value, holds_where_it_runs
+from thunder.frontend.unknown import asks_for_value, holds_where_it_runs, number_in
 
 __all__ = [
     "CONVERSIONS",
     "STAND_INS",
-    "AsksForNumber",
     "convert_natively",
     "functions_replaced",
     "original_of",
@@ -34,8 +33,10 @@ __all__ = [
 ]
 
 
-class AsksForNumber(Undecided):
-    """The program converts a tensor to a number."""
+_NATIVE: dict[str, Callable[[Any], Any]] = {
+    "a branch on it": lambda n: bool(n != 0), "in": bool, "int()": int, "float()": float,
+    "its use as an index or a count": int,
+}  # fmt: skip
 
 
 def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
@@ -45,7 +46,11 @@ def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
         return int(number)
     if what == "a branch on it" and holds_where_it_runs(tracer, x):
         return True
-    raise AsksForNumber(*asks_for_value(what).args)
+    if tracer.told is not None and what in _NATIVE and x.numel() == 1:
+        number = number_in(tracer, x)
+        if not undecided(number):  # inputs tell it
+            return _NATIVE[what](number)
+    raise asks_for_value(what)
 
 
 class _Conversion(type):

@@ -266,6 +266,16 @@ check_tensors = Symbol(
 )
 
 
+def _print_tell(bsym: BoundSymbol, context: Any) -> list[str]:
+    program, inputs = bsym.args
+    listed = ", ".join(_written(x, context) for x in inputs)
+    return [f"{''.join(f'{p.name}, ' for p in bsym.output)}= {context.name_of(program, 'told')}({listed})"]
+
+
+# Numbers that inputs tell (`told.py`), by the program that leads to them.
+tell = Symbol("tell", _no_meta, id="python.tell", is_prim=True, printer=_print_tell, tags=_TAGS)
+
+
 @_guard
 def check_different(objects: Sequence[Any]) -> None:
     """Objects of which the program changes one are as many as they were."""

@@ -211,7 +211,7 @@ class JitFunction:
 
         Where that fails with symbolic numbers, which a few programs take for something else than numbers, they are
         constants from then on. A program that asks for numbers that only running tells is traced again, with functions
-        of Python's that take those (`conversions.py`).
+        of Python's that take those (`conversions.py`), and where it has to know some, once more (`told.py`).
         """
         dynamic = self._cache.dynamic
         failure: Exception
@@ -221,15 +221,20 @@ class JitFunction:
             raise
         except Undecided as asked:
             failure = asked
-            if not dynamic.converts and dynamic.given_up is None:
-                dynamic.converts = True
+            before = dynamic.converts, dynamic.tells
+            for way in [(True, False), (True, True)] if dynamic.given_up is None else []:
+                if way <= before or not isinstance(failure, Undecided):
+                    continue
+                dynamic.converts, dynamic.tells = way
                 try:
                     return self._compile_with(dynamic, args, kwargs)
                 except Exception as again:
-                    dynamic.converts = False
-                    if not dynamic or isinstance(again, RunsEagerly):
+                    dynamic.converts, dynamic.tells = before
+                    if isinstance(again, RunsEagerly):
                         raise again from None
                     failure = again
+            if not dynamic:
+                raise failure from None
         except Exception as error:
             if not dynamic:
                 raise

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from thunder.core import prims, pytree
-from thunder.core.numbers import Constraint
-from thunder.core.proxies import AnyProxy, DictProxy, Proxy, TupleProxy
+from thunder.core.proxies import AnyProxy, DictProxy, NumberProxy, Proxy, TupleProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
+from thunder.core.symbolic import Symbols
 from thunder.core.trace import Trace
 from thunder.frontend import guards, kinds
 from thunder.frontend.messages import Message, message_of
@@ -162,6 +162,7 @@ class Prologue:
         self._trusted = trusted
         self._sizes = [] if tracer.symbolic is None else tracer.symbolic.sizes
         self._numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
+        self._told = tracer.told
         # What symbolic numbers are, by the names of their leaves: where they stand, and how a message says it.
         self._leaves: dict[str, tuple[Any, str]] = {}
         checks = [] if trusted else recorder.checks
@@ -208,6 +209,7 @@ class Prologue:
         """The program's inputs: tensors, then numbers."""
         values: list[Proxy] = [looked_at.found[id(x.tensor)] for x in inputs]
         position = {x.proxy.name: i for i, x in enumerate(inputs)}
+        self._inputs_by_name = {name: values[i] for name, i in position.items()}
         for size in self._sizes:
             i = position[size.tensor]
             step = guards.Step(values[i], f"{{}}.shape[{size.dim}]")
@@ -217,16 +219,22 @@ class Prologue:
             self._leaves[number.leaf.name] = values[-1], str(number.place)
         return tuple(values)
 
-    def constrain(self, constraints: Iterable[Constraint]) -> None:
+    def constrain(self, symbols: Symbols) -> None:
         """Adds the lines that refuse a call whose numbers are not as the program took them to be."""
         if self._trusted:
             return
-        relations = [(c.leaves, c.text) for c in constraints]
+        told = self._tell(symbols)
+        relations = [(c.leaves, c.text) for c in symbols.constraints]
         names = {p.name for leaves, _ in relations for p in leaves} | {size.leaf.name for size in self._sizes}
         trace = self.trace
         last = trace.bound_symbols.pop()
         bound: dict[str, Any] = {}
-        for name in [name for name in self._leaves if name in names]:
+        if told is not None:
+            trace.record(told)
+            for p in told.output:
+                bound[p.name] = p
+                self._leaves[p.name] = p, f"{p.name} (told by {', '.join(x.name for x in told.args[1])})"
+        for name in [name for name in self._leaves if name in names and name not in bound]:
             value, _ = self._leaves[name]
             if isinstance(value, guards.Step):
                 line, value = guards.fetched(value.parent, value.step, trace.add_name(name))
@@ -244,6 +252,21 @@ class Prologue:
             operands = tuple(bound[p.name] for p in leaves)
             self._refuse(f"not ({condition})", operands, Message(f"the program is for {said}"))
         trace.record(last)
+
+    def _tell(self, symbols: Symbols) -> BoundSymbol | None:
+        """The line that computes those numbers that inputs tell and of which something is assumed."""
+        told: dict[str, NumberProxy] = {}
+        program = None
+        while self._told is not None:  # what leads to them is compiled, which may assume more
+            found = {p.name: p for c in symbols.constraints for p in c.leaves if p.name in self._told}
+            if found.keys() == told.keys():
+                break
+            told = found
+            program = self._told.program([*told.values()])
+        if program is None:
+            return None
+        args = tuple([self._inputs_by_name[name] for name in program.args])
+        return BoundSymbol(guards.tell, (program.run, args), {}, tuple(AnyProxy(name=name) for name in told))
 
     def _refuse(self, condition: str, operands: tuple[Any, ...], message: Message) -> None:
         self.trace.record(BoundSymbol(guards.guard, (condition, operands, message), {}, None))

@@ -8,23 +8,27 @@ language is traced through its Python source or becomes opaque (`dispatch.py`).
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.core.errors import TracingError
-from thunder.core.numbers import undecided
+from thunder.core.numbers import SymbolicNumber, undecided
 from thunder.core.proxies import TensorProxy
 from thunder.frontend import aliasing, attention
 from thunder.frontend.conversions import convert_natively
 from thunder.frontend.fallback import leave_to_python
+from thunder.frontend.handle import Handle
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.opaque_symbols import DRAWS, RESULTS
 from thunder.frontend.reshaping import FORMS, reshape_in_place
 from thunder.frontend.tracer import Tracer, asked_by_torch, needs_grad
-from thunder.frontend.unknown import HANDLERS, asks_for_value, positions
+from thunder.frontend.unknown import HANDLERS, asks_for_value, positions, with_numbers
+from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
 
@@ -60,8 +64,7 @@ def _methods(*names: str) -> list[Any]:
 # -- values that are not known while tracing --------------------------------------------------------------------------
 _ASKING = {
     "numpy": ".numpy()",
-    "__index__": "its use as an index or a count", "is_nonzero": "a branch on it",
-    "__contains__": "in", "__array__": "NumPy", "data_ptr": "its memory", "__dlpack__": "its memory",
+    "__array__": "NumPy", "data_ptr": "its memory", "__dlpack__": "its memory",
 }  # fmt: skip
 
 
@@ -75,13 +78,19 @@ def _asking(what: str) -> Callable[..., Any]:
 for _name, _what in _ASKING.items():
     for _fn in _methods(_name):
         SPECIAL[_fn] = _asking(_what)
-for _name, _what in (("__bool__", "a branch on it"), ("__int__", "int()"), ("__float__", "float()"),
-                     ("__complex__", "complex()")):  # fmt: skip
+for _name, _what in (("__bool__", "a branch on it"), ("is_nonzero", "a branch on it"), ("__int__", "int()"),
+                     ("__float__", "float()"), ("__complex__", "complex()"),
+                     ("__index__", "its use as an index or a count")):  # fmt: skip
     SPECIAL[getattr(torch.Tensor, _name)] = functools.partial(convert_natively, _what)
-for _fn in (torch.equal, torch.allclose, torch.is_nonzero):
-    SPECIAL[_fn] = _asking("a comparison" if _fn is not torch.is_nonzero else "a branch on it")
+SPECIAL[torch.is_nonzero] = SPECIAL[torch.Tensor.is_nonzero]
 SPECIAL.update(HANDLERS)
 SPECIAL.update(attention.HANDLERS)
+
+
+@_special(torch.Tensor.__contains__)
+def _contains(tracer: Tracer, x: Any, element: Any) -> Any:
+    found = tracer.call_symbol(ltorch.any, (tracer.call_symbol(ltorch.eq, (x, element), {}),), {})
+    return convert_natively("in", tracer, found)
 
 
 # -- gradients' state -------------------------------------------------------------------------------------------------
@@ -169,6 +178,44 @@ def _view_as_complex(tracer: Tracer, x: Any) -> Any:
     return NotImplemented
 
 
+@_special(torch.as_strided, torch.Tensor.as_strided)
+def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """Of a tensor that does not lie in memory in order it is the same of one that does, of the same memory."""
+    handle = tracer.handle_of(x)
+    if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
+        return NotImplemented
+    reached = sum((n - 1) * s for n, s in zip(size, stride))
+    start, found = _in_order(tracer, handle)
+    offset = start if storage_offset is None else storage_offset
+    if found is None or not start <= offset <= offset + reached < start + math.prod(found.shape):
+        if not handle._views or handle._needs_grad or handle._parent is not None:
+            return NotImplemented
+        whole = Handle.make(tracer, handle._storage.value, requires_grad=False, storage=handle._storage)
+        start, found = _in_order(tracer, whole)
+        if found is None or start:
+            return NotImplemented
+    if found is handle and not start:
+        return NotImplemented
+    if offset > start:
+        flat = tracer.call_symbol(ltorch.reshape, (found, (-1,)), {})
+        found = tracer.call_symbol(ltorch.narrow, (flat, 0, offset - start, flat.shape[0] - offset + start), {})
+    return tracer.call_symbol(ltorch.as_strided, (found, tuple(size), tuple(stride)), {})
+
+
+def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
+    """Where a tensor starts in memory, and it with its dimensions in the order of that; None where that has gaps."""
+    laid_out = _layout(tracer, handle)
+    with DisableTorchFunction():
+        start = laid_out.storage_offset()
+        order = sorted(range(laid_out.dim()), key=lambda i: (-laid_out.stride(i), -laid_out.shape[i]))
+        if not laid_out.permute(order).is_contiguous():
+            return start, None
+    if order == [*range(len(order))] and not start:
+        return start, handle
+    whole = tracer.call_symbol(ltorch.permute, (handle, tuple(order)), {})
+    return start, tracer.call_symbol(ltorch.contiguous, (whole,), {})  # which it is in eager, whatever runs it
+
+
 # -- writing ----------------------------------------------------------------------------------------------------------
 def _write(tracer: Tracer, target: Any, value: Any, name: str) -> Any:
     from thunder.frontend.dispatch import assign
@@ -179,8 +226,6 @@ def _write(tracer: Tracer, target: Any, value: Any, name: str) -> Any:
 @_special(torch.Tensor.copy_)
 @_in_torch
 def _copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) -> Any:
-    import thunder.torch as ltorch
-
     if not isinstance(source, torch.Tensor):
         return _fill_(tracer, target, source)
     value = source.to(device=target.device, dtype=target.dtype)
@@ -191,9 +236,8 @@ def _copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False)
 
 @_special(torch.Tensor.__setitem__)
 def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
-    import thunder.torch as ltorch
-
     handle = tracer.handle_of(target)
+    key = with_numbers(tracer, key)
     if isinstance(value, torch.Tensor) and value.dim() > 0:
         found = positions(tracer, key)
         if found is not None and not _is_single(value):
@@ -292,7 +336,7 @@ def _iter(tracer: Tracer, x: Any) -> Any:
 
 @_special(torch.Tensor.__reversed__)
 def _reversed(tracer: Tracer, x: Any) -> Any:
-    return x if x.dim() == 0 else x.flip(0)
+    return x if x.dim() == 0 else tracer.handle_of(x).flip(0)
 
 
 # -- tensors from Python data -----------------------------------------------------------------------------------------
@@ -405,8 +449,6 @@ def _batch_norm(
     tracer: Tracer, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
     momentum: float, eps: float, cudnn_enabled: bool = True,
 ) -> Any:  # fmt: skip
-    import thunder.torch as ltorch
-
     if training:
         return _running_statistics(
             tracer, ltorch.batch_norm_train, input, weight, bias, running_mean, running_var, momentum, eps
@@ -459,8 +501,6 @@ def _f_instance_norm(
     tracer: Tracer, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    import thunder.torch as ltorch
-
     if use_input_stats and running_mean is not None:
         return _running_statistics(
             tracer, ltorch.instance_norm_train, input, weight, bias, running_mean, running_var, momentum, eps
@@ -476,8 +516,6 @@ def _embedding(
     tracer: Tracer, input: Any, weight: Any, padding_idx: Any = None, max_norm: float | None = None,
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Any:  # fmt: skip
-    import thunder.torch as ltorch
-
     if max_norm is not None:
         _shorten(tracer, weight, input, max_norm, norm_type)
     return tracer.call_symbol(ltorch.embedding, (input, weight, padding_idx, None, 2.0, scale_grad_by_freq, sparse), {})

@@ -47,6 +47,7 @@ class Dynamic:
         self.numbers: set[str] = set()
         self.containers: set[str] = set()  # of numbers, which are looked at one by one
         self.converts = False  # the program asks for numbers that only running tells (`conversions.py`)
+        self.tells = False  # it has to know some of them, which inputs tell (`told.py`)
         self.given_up: str | None = None  # why nothing is symbolic any more
         self._failures: Counter[tuple[str, Any]] = Counter()
 

@@ -40,6 +40,7 @@ from thunder.transforms.checkpoint import settle
 
 if TYPE_CHECKING:
     from thunder.frontend.parts import Part
+    from thunder.frontend.told import Told
 
 try:
     from thunder.torch.shape import MAYBE_VIEW
@@ -129,6 +130,7 @@ class Tracer:
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
         self.wrote_input = False
         self.leaves = Leaves()
+        self.told: Told | None = None  # where numbers that inputs tell are found out
         self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
         self.has_regions = False  # whether a part of the program is to be computed again for backward
         self.kernels_around = modes.settled_attention_kernels()

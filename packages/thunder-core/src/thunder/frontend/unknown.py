@@ -10,6 +10,7 @@ true elements.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -21,7 +22,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.dtypes import float32, float64, int64, is_inexact_dtype
-from thunder.core.errors import TracingError
+from thunder.core.errors import Undecided
 from thunder.core.numbers import SymbolicNumber, text_of, undecided
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
@@ -32,7 +33,16 @@ from thunder.frontend.opaque_symbols import RESULTS, opaque_symbol
 from thunder.frontend.tracer import Tracer, needs_grad, user_line
 from thunder.transforms.dce import has_effect
 
-__all__ = ["HANDLERS", "asks_for_value", "number_checks", "positions", "run", "unknown_size"]
+__all__ = [
+    "HANDLERS",
+    "asks_for_value",
+    "number_checks",
+    "number_in",
+    "positions",
+    "run",
+    "unknown_size",
+    "with_numbers",
+]
 
 # Functions of torch, and what they give in a traced program; NotImplemented where torch's own answer is known.
 HANDLERS: dict[Any, Callable[..., Any]] = {}
@@ -42,17 +52,26 @@ MAX_NUMBERS = 1024
 
 
 def _handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a handler. What it calls is traced, as it is given handles where the program gives real tensors."""
+
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(handler)
+        def of_handles(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+            args = tuple([tracer.handle_of(x) if isinstance(x, torch.Tensor) else x for x in args])
+            if kwargs:
+                kwargs = {k: tracer.handle_of(x) if isinstance(x, torch.Tensor) else x for k, x in kwargs.items()}
+            return handler(tracer, *args, **kwargs)
+
         for fn in functions:
-            HANDLERS[fn] = handler
+            HANDLERS[fn] = of_handles
         return handler
 
     return register
 
 
-def asks_for_value(what: str) -> TracingError:
+def asks_for_value(what: str) -> Undecided:
     """The error where the program asks for a value that it cannot go on without."""
-    return TracingError(
+    return Undecided(
         f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
         "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
         "computed with; pass the number as an argument; call thunder.jit on the parts before and after this line; or "
@@ -66,7 +85,20 @@ def _item(tracer: Tracer, x: Any) -> Any:
     value = aliasing.read(tracer.handle_of(x))
     if math.prod(value.shape) != 1:
         raise RuntimeError(f"a Tensor with {math.prod(value.shape)} elements cannot be converted to Scalar")
-    return tracer.wrap(_once(tracer, "item", value, lambda: prims.item(value)))
+    return _number_in(tracer, value)
+
+
+def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
+    """The element of a tensor; that of `t + 1` is one more than that of `t`."""
+    made_by = tracer.producer(value)
+    if made_by is not None and made_by.sym.name in ("add", "sub") and value.dtype is int64 and not made_by.kwargs:
+        a, b, *rest = made_by.args
+        if isinstance(a, TensorProxy) and a.dtype is int64 and a.shape == value.shape and type(b) is int and not rest:
+            return _number_in(tracer, a) + (b if made_by.sym.name == "add" else -b)
+    number = _once(tracer, "item", value, lambda: prims.item(value))
+    if tracer.told is not None:
+        tracer.told.find_out(number.symbol)
+    return tracer.wrap(number)
 
 
 @_handles(torch.Tensor.tolist)
@@ -74,7 +106,7 @@ def _tolist(tracer: Tracer, x: Any) -> Any:
     if x.dim() == 0:
         return _item(tracer, x)
     count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
-    if isinstance(count, SymbolicNumber) or count > MAX_NUMBERS:
+    if undecided(count) or count > MAX_NUMBERS:
         raise asks_for_value(f".tolist() of {text_of(count)} elements: at most {MAX_NUMBERS} are read as numbers")
     return [_tolist(tracer, row) for row in torch.Tensor.unbind(x, 0)]
 
@@ -214,6 +246,8 @@ def run(tracer: Tracer, func: Any, x: Any, *args: Any, differentiable: bool = Fa
                 if leaf is not None and leaf.name not in seen:
                     seen.add(leaf.name)
                     tracer.trace.record(BoundSymbol(prims.size, (p, dim), {}, leaf, (), state.source))
+                    if tracer.told is not None:
+                        tracer.told.find_out(size)
         return out
 
     plain = not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
@@ -270,8 +304,58 @@ def positions(tracer: Tracer, key: Any) -> Any:
     return tuple([i for item in items for i in (_nonzero(tracer, item, as_tuple=True) if _is_mask(item) else (item,))])
 
 
+def with_numbers(tracer: Tracer, key: Any) -> Any:
+    """An index with the numbers that its slices are bounded by in place of tensors of one element."""
+    items = key if isinstance(key, tuple) else (key,)
+    bounds = [b for item in items if isinstance(item, slice) for b in (item.start, item.stop, item.step)]
+    if not any(isinstance(b, torch.Tensor) for b in bounds):
+        return key
+
+    def plain(item: Any) -> Any:
+        if not isinstance(item, slice):
+            return item
+        return slice(*[number_in(tracer, b) for b in (item.start, item.stop, item.step)])
+
+    return tuple(map(plain, key)) if isinstance(key, tuple) else plain(key)
+
+
+def number_in(tracer: Tracer, x: Any) -> Any:
+    """The number in a tensor; anything else is itself."""
+    return _item(tracer, x) if isinstance(x, torch.Tensor) else x
+
+
+@_handles(torch.arange)
+def _arange(tracer: Tracer, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    if not any(isinstance(x, torch.Tensor) for x in (*args, *kwargs.values())):
+        return NotImplemented
+    _refuse_out("arange", out)
+    numbers = {k: number_in(tracer, x) for k, x in kwargs.items()}
+    return tracer.call_symbol(ltorch.arange, tuple([number_in(tracer, x) for x in args]), numbers)
+
+
+@_handles(torch.equal, torch.Tensor.equal)
+def _equal(tracer: Tracer, input: Any, other: Any) -> Any:
+    if input.dtype is not other.dtype:
+        return NotImplemented
+    if input.shape != other.shape:
+        return False
+    return _whether_all(tracer, ltorch.eq, input, other)
+
+
+@_handles(torch.allclose, torch.Tensor.allclose)
+def _allclose(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    return _whether_all(tracer, ltorch.isclose, *args, **kwargs)
+
+
+def _whether_all(tracer: Tracer, compare: Any, *args: Any, **kwargs: Any) -> Any:
+    return _item(tracer, tracer.call_symbol(ltorch.all, (tracer.call_symbol(compare, args, kwargs),), {}))
+
+
 @_handles(torch.Tensor.__getitem__)
 def _getitem(tracer: Tracer, x: Any, key: Any) -> Any:
+    plain = with_numbers(tracer, key)
+    if plain is not key:
+        return torch.Tensor.__getitem__(tracer.handle_of(x), plain)
     found = positions(tracer, key)
     if found is None:
         from thunder.frontend.packing import first_of

@@ -9,7 +9,7 @@ random numbers, they are put back for it to where they stood, and forth again af
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -41,7 +41,7 @@ from thunder.transforms.forward import Forward
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
 
-__all__ = ["cond_traced", "refuse_control_flow"]
+__all__ = ["cond_traced", "leave_loop", "refuse_control_flow"]
 
 
 class Branch:
@@ -369,6 +369,11 @@ def refuse_control_flow(original: Callable[..., Any]) -> Callable[..., Any]:
         name = getattr(fn, "__qualname__", type(fn).__name__).partition(".")[0]
         if name == "cond":
             return cond_traced(tracer, *args)
-        return leave_to_python(f"the program calls {name}, whose number of steps depends on values")
+        return leave_loop(name)
 
     return call
+
+
+def leave_loop(name: str) -> NoReturn:
+    """Its steps run as Python."""
+    leave_to_python(f"the program calls {name}, whose number of steps depends on values")

@@ -17,12 +17,13 @@ import torch.overrides
 
 import thunder.torch as ltorch
 from thunder.frontend import recurrent  # noqa: F401  (tells what its functions give)
+from thunder.frontend.branching import leave_loop
 from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.frontend.tracer import Tracer
 from thunder.frontend.writing import call_mutating, mutating_overload
-from thunder.torch.private import SCRIPTED, FakeTensorMode
+from thunder.torch.private import SCRIPTED, FakeTensorMode, HigherOrderOperator
 
 __all__ = ["call_opaque", "call_python_source"]
 
@@ -110,6 +111,10 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     """Calls a function of torch that thunder does not look into."""
     if isinstance(func, SCRIPTED):
         leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
+    if isinstance(func, torch._ops.HigherOrderOperator) and any(
+        map(callable, args)
+    ):  # by name, or in torch before 2.13
+        leave_loop(func.__name__)
     if func in _QUANTIZING:
         leave_to_python(f"the program calls torch.{func.__name__}")
     operation = mutating_overload(func)

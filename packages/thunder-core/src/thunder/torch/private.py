@@ -31,6 +31,7 @@ __all__ = [
     "DisableTorchFunctionSubclass",
     "DynamicOutputShapeException",
     "FakeTensorMode",
+    "HigherOrderOperator",
     "TorchDispatchMode",
     "any_autocast",
     "attention_order",
@@ -278,6 +279,9 @@ def mask_detectors() -> list[tuple[Any, str]]:
 
 SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(torch._C, "ScriptMethod", None)] if c])
 """What TorchScript makes of functions and methods."""
+
+HigherOrderOperator: type = torch._ops.HigherOrderOperator
+"""Operators that take functions, such as those of control flow."""
 
 
 def hidden_from_dynamo(fn: F) -> F:

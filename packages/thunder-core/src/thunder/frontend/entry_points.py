@@ -112,6 +112,21 @@ def _checkpointed() -> list[tuple[Any, str, Any]]:
     return found
 
 
+def _sharded() -> list[tuple[Any, str, Any]]:
+    """What FSDP calls before a module runs: it gathers parameters in ways that no trace can say."""
+
+    def left_to_python(gather: Any) -> Any:
+        def call(sharded: Any, *args: Any, **kwargs: Any) -> Any:
+            if state.frontend is None:
+                return gather(sharded, *args, **kwargs)
+            private.forward_not_begun(sharded)
+            return leave_to_python("the program calls a module whose parameters are sharded (FSDP)")
+
+        return call
+
+    return [(owner, name, left_to_python(getattr(owner, name))) for owner, name in private.sharding()]
+
+
 def _function_transforms() -> list[tuple[Any, str, Any]]:
     """The transforms of `torch.func`, and those of torch's functions that do their work.
 
@@ -262,7 +277,10 @@ def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
     owners.append((torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]))
     seeds = ("manual_seed", "seed", "set_rng_state")
     owners += [(torch, name, left_to_python(f"torch.{name}", getattr(torch, name))) for name in seeds]
-    owners += _checkpointed() + number_checks() + _mask_detectors() + _flex_attention() + _initializers()
+    owners += [
+        (o, name, left_to_python("modules that FSDP shards", getattr(o, name))) for o, name in private.sharding()
+    ]
+    owners += _sharded() + _checkpointed() + number_checks() + _mask_detectors() + _flex_attention() + _initializers()
     owners += _masks_of_unknown_size()
     owners += functions_replaced() if numbers else []
     absent = object()

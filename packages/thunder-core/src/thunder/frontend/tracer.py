@@ -510,7 +510,7 @@ def _check_kind(tensor: torch.Tensor) -> None:
     kind = type(tensor)
     overrides = kind not in _PLAIN and kind.__torch_function__ is not DISABLED_FUNCTION
     dispatches = kind.__torch_dispatch__ is not DISABLED_DISPATCH
-    if overrides and (dispatches or not isinstance(tensor, torch.nn.Parameter)):
+    if dispatches or (overrides and not isinstance(tensor, torch.nn.Parameter)):
         leave_to_python(
             f"the program is given a tensor of the class {kind.__qualname__}, which says itself what torch's functions "
             "do with it"

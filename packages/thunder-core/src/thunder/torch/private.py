@@ -41,10 +41,12 @@ __all__ = [
     "direct_apply",
     "direct_backward",
     "executes",
+    "forward_not_begun",
     "function_modes",
     "functorch_active",
     "hidden_from_dynamo",
     "mask_detectors",
+    "sharding",
     "tensor_guards",
 ]
 
@@ -275,6 +277,20 @@ def mask_detectors() -> list[tuple[Any, str]]:
     """Where torch's transformer modules compare a mask with the causal one, to choose a kernel; none, none do."""
     module = torch.nn.modules.transformer
     return [(module, name) for name in ("_detect_is_causal_mask",) if hasattr(module, name)]
+
+
+def sharding() -> list[tuple[Any, str]]:
+    """What modules whose parameters are sharded (FSDP, both kinds) call first; none, if nobody has imported them."""
+    two = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
+    places = (getattr(two, "FSDPState", None), sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel"))
+    return [(owner, name) for owner in places for name in ("_root_pre_forward",) if hasattr(owner, name)]
+
+
+def forward_not_begun(sharded: Any) -> None:
+    """Takes back what the second kind of FSDP has noted on its state before it calls that."""
+    states: Any = getattr(sharded, "_training_state", None)
+    if hasattr(type(states), "IDLE"):
+        sharded._training_state = type(states).IDLE
 
 
 SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(torch._C, "ScriptMethod", None)] if c])

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models whose parameters torch.distributed replicates or shards, on one process: as eager, first calls included."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import thunder
+
+pytestmark = [
+    pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """A group of one process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Block(nn.Module):
+    """Two layers around an activation, and a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Adds what the layers make of it."""
+        return x + self.inner(x)
+
+
+def replicated(model: nn.Module) -> nn.Module:
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def sharded(model: nn.Module) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (1,))
+    for block in model.children():
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def sharded_in_one(model: nn.Module) -> nn.Module:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+
+
+def parallel(model: nn.Module) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan: Any = {"0.inner.0": ColwiseParallel(), "0.inner.2": RowwiseParallel()}
+    return parallelize_module(model, init_device_mesh("cpu", (1,)), plan)
+
+
+def whole(x: Any) -> Any:
+    """The tensor that a sharded one is a part of."""
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+@pytest.mark.parametrize("called_by", ["thunder.jit of the model", "a jitted function"])
+@pytest.mark.parametrize("share", [replicated, sharded, sharded_in_one, parallel])
+def test_steps_of_training(share: Callable[[nn.Module], nn.Module], called_by: str) -> None:
+    """Outputs and gradients, from the very first call on."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(Block(), Block())
+    model = share(copy.deepcopy(plain))
+    run = thunder.jit(model) if called_by == "thunder.jit of the model" else thunder.jit(lambda x: model(x) * 1)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, plain)]
+    for step in range(3):
+        x = torch.randn(3, 4)
+        found, expected = run(x), plain(x)
+        torch.testing.assert_close(whole(found), expected)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        for a, b in zip(model.parameters(), plain.parameters()):
+            torch.testing.assert_close(whole(a.grad).reshape(b.shape), b.grad, msg=f"step {step}")
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()

@@ -11,6 +11,7 @@ the contenders in turns, and with the number of kernels and the peak memory.
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import time
@@ -341,14 +342,18 @@ def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[
                 found[contender] = None
         floor = llama_floor(*llama, *shape) if name.startswith("Llama") else None
         floors: list[float] = []
+        turn: list[Contender | None] = [c for c in found.values() if c is not None]
+        turn += [None] if floor is not None else []
+        order = random.Random(0)
         for _ in range(6 * repetitions):
-            for c in found.values():
+            order.shuffle(turn)  # who comes after a hot GPU's heaviest work finds it slower
+            for c in turn:
                 if c is not None:
                     c.timed(steps)
-            if floor is not None:
-                floor()
-                floors.append(by_events(floor, 1))
-        del floor
+                elif floor is not None:
+                    floor()
+                    floors.append(by_events(floor, 1))
+        del floor, turn
         ours, theirs = found["thunder"], found["torch.compile"]
         if ours is not None and theirs is not None:
             bottom = statistics.median(floors) if floors else 0.0
@@ -361,7 +366,7 @@ def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[
             )
         out.append([name, *[cell for c in found.values() for cell in (c.cells() if c else ("-", "-"))]])
         found.clear()
-        ours = theirs = None
+        ours = theirs = c = None
         torch.cuda.empty_cache()
     return out, notes
 

@@ -143,14 +143,14 @@ def _write_contexts_plainly(graph: torch.fx.GraphModule) -> None:
 
 def _left_to_torch(node: Any) -> str | None:
     """Why a node is not traced by thunder."""
-    import torch
+    from thunder.torch.private import HigherOrderOperator
 
     if node.op != "call_function":
         return None
     module = getattr(node.target, "__module__", None) or ""
     if module.startswith(("torch._functorch", "torch._C._functorch")):
         return "torch.func transforms of a graph are torch's"
-    if isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.__name__ not in _TRACED_THROUGH:
+    if isinstance(node.target, HigherOrderOperator) and node.target.__name__ not in _TRACED_THROUGH:
         return f"the operator {node.target.__name__} takes programs"
     return None
 

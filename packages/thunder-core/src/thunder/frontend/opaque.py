@@ -111,9 +111,7 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     """Calls a function of torch that thunder does not look into."""
     if isinstance(func, SCRIPTED):
         leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
-    if isinstance(func, torch._ops.HigherOrderOperator) and any(
-        map(callable, args)
-    ):  # by name, or in torch before 2.13
+    if isinstance(func, HigherOrderOperator) and any(map(callable, args)):  # by its name, or before torch 2.13
         leave_loop(func.__name__)
     if func in _QUANTIZING:
         leave_to_python(f"the program calls torch.{func.__name__}")

@@ -296,7 +296,7 @@ def forward_not_begun(sharded: Any) -> None:
 SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(torch._C, "ScriptMethod", None)] if c])
 """What TorchScript makes of functions and methods."""
 
-HigherOrderOperator: type = torch._ops.HigherOrderOperator
+HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 """Operators that take functions, such as those of control flow."""
 
 

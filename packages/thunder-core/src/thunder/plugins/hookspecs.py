@@ -39,8 +39,8 @@ def thunder_probe(env: Env) -> Availability | None:
     `doctor` say what is worth knowing of a plugin that can run.
 
     Import no heavy library here when a cheaper question will do: `env.has_module("acme")` and
-    `env.version_of("acme-kernels")` import nothing; `thunder.plugins.major_and_minor(version)` gives two numbers to compare.
-    A plugin without this hook runs everywhere.
+    `env.version_of("acme-kernels")` import nothing; `thunder.plugins.major_and_minor(version)` gives two numbers to
+    compare. A plugin without this hook runs everywhere.
     """
 
 

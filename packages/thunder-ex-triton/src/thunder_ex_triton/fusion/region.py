@@ -187,7 +187,7 @@ class FusedRegion:
             begun = [_compilers().submit(other.compiled_ahead, dtypes) for other in others]
             for future in begun:
                 future.exception()  # what cannot be compiled is told when it is called
-            return timed.fastest([program, *others], inputs)
+            return timed.fastest([program, *others], inputs, program.device)
 
         timed.chosen(self._digest(candidates), len(candidates), find)
         return self._compiled_for(key)

@@ -81,11 +81,16 @@ def took(run: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
     return float(begin.elapsed_time(end)) / _CALLS
 
 
-def fastest(candidates: Sequence[Callable[..., Any]], inputs: Sequence[torch.Tensor]) -> int:
-    """The number of the candidate that takes least time; the first unless another is clearly faster.
+def fastest(
+    candidates: Sequence[Callable[..., Any]], inputs: Sequence[torch.Tensor], device: torch.device | None = None
+) -> int:
+    """The number of the candidate that takes least time on a device; the first unless another is clearly faster.
 
     They write to memory of their own, and have no effects. One that the device has no room for is none.
     """
+    if device is not None and device.type == "cuda":
+        with torch.cuda.device(device):  # events are of the current one
+            return fastest(candidates, inputs)
     fit = []
     for n, run in enumerate(candidates):
         try:

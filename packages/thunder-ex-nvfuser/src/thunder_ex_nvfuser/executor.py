@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from thunder.execution.regions import Region, flattened, fused, partition
 from thunder.extend import FusionExecutor
 from thunder.transforms.region import without_views
 from thunder_ex_nvfuser.library import unusable_device
-from thunder_ex_nvfuser.operations import COPIES, OPERATIONS, UNIFORM, VIEWS, stored
+from thunder_ex_nvfuser.operations import OPERATIONS, UNIFORM, VIEWS, stored
 from thunder_ex_nvfuser.region import FusedRegion
 from thunder_ex_nvfuser.source import seeds_of
 
@@ -43,7 +42,6 @@ class NvFusion(FusionExecutor):
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
             before, inner, after = without_views(region, reshapes=False)
-            joined, inner = _without_joins(inner)
             operations = flattened(inner.operations, lambda op: _unfit(op) is None)
             if not any(op.sym.id not in VIEWS for op in operations) or not _follow(inner, operations):
                 return None
@@ -54,38 +52,9 @@ class NvFusion(FusionExecutor):
             whole = self.register_temporary_operation(
                 fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
             )
-            return [*before, *joined, whole, *after]
+            return [*before, whole, *after]
 
         return fused(trace, partition(trace, key, max_size=MOST_OPERATIONS), run, "Fusion by nvFuser")
-
-
-def _without_joins(region: Region) -> tuple[list[BoundSymbol], Region]:
-    """What only joins or pads what comes in and is handed out, and the region without it.
-
-    Fused it saves nothing, as its result is written anyway, and nvFuser makes more kernels of it than torch.
-    """
-    ready = {p.name for p in region.inputs}
-    copies: list[BoundSymbol] = []
-    for op in region.operations:
-        parts = {part.sym.id for part in flattened([op], lambda part: _unfit(part) is None)}
-        if parts <= COPIES and ready.issuperset(op.arg_names):
-            ready.update(op.out_names)
-            copies.append(op)
-    handed_out = {p.name for p in region.outputs}
-    wanted: set[str] = set()
-    taken: list[BoundSymbol] = []
-    for op in reversed(copies):
-        is_join = any(part.sym.id not in VIEWS for part in flattened([op], lambda part: _unfit(part) is None))
-        if not wanted.isdisjoint(op.out_names) or (is_join and not handed_out.isdisjoint(op.out_names)):
-            wanted.update(op.arg_names)
-            taken.append(op)
-    if not taken:
-        return [], region
-    outside = {id(op) for op in taken}
-    rest = [op for op in region.operations if id(op) not in outside]
-    read = Counter(name for op in rest for name in set(op.arg_names))
-    read.update(handed_out)
-    return taken[::-1], Region(rest, region.key, read)
 
 
 def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:

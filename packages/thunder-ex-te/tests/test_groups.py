@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -286,3 +288,50 @@ def test_grouped_mm(device: str, recipes: Any) -> None:
         n = ends[-1]
         torch.testing.assert_close(f(x, w)[:n], odd(x, w)[:n])
         assert "te_" not in _text(f)
+
+
+class Block(torch.nn.Module):
+    """A norm that a layer reads, and experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(32)
+        self.layer = torch.nn.Linear(32, 32, bias=False)
+        self.each = torch.nn.ModuleList([torch.nn.Linear(32, 32, bias=False) for _ in range(2)])
+
+    def forward(self, x: Any) -> Any:
+        pieces = self.layer(self.norm(x)).split([16, 32])
+        return torch.cat([layer(piece) for layer, piece in zip(self.each, pieces)]) + x
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_norms_and_experts_in_training(tied: bool, device: str, recipes: Any) -> None:
+    """Evaluation in between leaves no trace, copies go on by themselves, and experts may share a weight."""
+    torch.manual_seed(0)
+    model = Block().to(device, torch.bfloat16)
+    if tied:
+        model.each[1].weight = model.each[0].weight
+    x = _input(device, 48, 32).requires_grad_()
+
+    def train(f: Any, steps: int) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(f.parameters(), lr=1e-2)
+        found = []
+        for _ in range(steps):
+            out = f(x)
+            out.float().square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(out.detach())
+        return found
+
+    recipe = recipes.DelayedScaling(amax_history_len=4)
+    one = thunder.jit(model, te_recipe=recipe, te_fuse_norms=True, te_group_layers=True)
+    first = train(one, 1)
+    copies = copy.deepcopy(one), pickle.loads(pickle.dumps(one))
+    with torch.no_grad():
+        one(100 * x)
+    first += train(one, 2)
+    text = _text(one)
+    assert "te_quantize_norm(" in text and "te_matmul_groups(" in text
+    for other in copies:
+        _same(first[1:], train(other, 2))

@@ -160,6 +160,43 @@ def test_graphs_follow_the_parameter(gpu: str, recipes: Any) -> None:
             plain.weight.mul_(-0.5)
 
 
+class _Block(torch.nn.Module):
+    """A norm that a layer reads, and experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.RMSNorm(64)
+        self.layer = torch.nn.Linear(64, 256, bias=False)
+        self.experts = _Experts(False, [32, 96])
+
+    def forward(self, x: Any) -> Any:
+        return self.experts(torch.relu(self.layer(self.norm(x))))
+
+
+@pytest.mark.parametrize("recipe", ["Float8CurrentScaling", "DelayedScaling", "Float8BlockScaling"])
+def test_graphs_of_training(recipe: str, gpu: str, recipes: Any) -> None:
+    """Captured forward and backward give what they give otherwise, while weights and scales change."""
+    torch.manual_seed(0)
+    model = _Block().to(gpu, torch.bfloat16)
+    how: dict[str, Any] = {"te_recipe": getattr(recipes, recipe)(), "te_fuse_norms": True}
+    plain = thunder.jit(copy.deepcopy(model), **how)
+    graphs = thunder.jit(model, transforms=[thunder.transforms.CUDAGraphTransform()], **how)
+    for step in range(6):
+        x, g = (torch.randn(128, n, device=gpu, dtype=torch.bfloat16) * (step + 1) for n in (64, 384))
+        found = []
+        for f in (plain, graphs):
+            this = x.clone().requires_grad_()
+            out = f(this)
+            out.backward(g)
+            found.append([out.detach().clone(), this.grad, *[p.grad.clone() for p in f.parameters()]])
+            with torch.no_grad():
+                for p in f.parameters():
+                    p.sub_(p.grad, alpha=1e-3)
+            f.zero_grad()
+        for a, b in zip(*found):
+            torch.testing.assert_close(b, a, rtol=1e-2, atol=1e-2 * float(a.abs().max()), msg=lambda m: f"{step}: {m}")
+
+
 def test_products_run_in_fp8(gpu: str, recipes: Any) -> None:
     """By the kernels' own names."""
     from torch.profiler import ProfilerActivity, profile

@@ -127,3 +127,22 @@ def test_without_one_the_results_are_the_same(truth: Any) -> None:
             set_default_executors(before)
         forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
         assert not {*runs(forward).values(), *runs(backward).values()} & {*left_out}
+
+
+@pytest.mark.parametrize("options", [{}, {"te_fuse_norms": True}], ids=["norms of others", "norms in fp8"])
+def test_layers_in_fp8(truth: Any, options: dict[str, Any]) -> None:
+    """Where a recipe is given, layers are in fp8, and the rest runs where it ran."""
+    if all(ex.name != "te" for ex in get_default_executors()):
+        pytest.skip("needs thunder-ex-te and its library")
+    from transformer_engine.common.recipe import Float8CurrentScaling
+
+    jitted = thunder.jit(step, te_recipe=Float8CurrentScaling(), **options)
+    assert max(off(results(jitted, *inputs()), truth[0])) < 0.15
+    forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
+    assert str(forward).count("te_matmul(") >= 4 and str(backward).count("te_matmul(") >= 8
+    assert str(forward).count("te_quantize_norm(") == (2 if options else 0)
+    there = {ex.name for ex in get_default_executors()}
+    found = {**runs(forward), **runs(backward)}
+    for name, order in FASTEST.items():
+        if not (options and name.endswith("norm_forward")):
+            assert found.get(name, "torch") == next((ex for ex in order if ex in there), "torch"), name

@@ -233,10 +233,8 @@ def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], di
     """What is done with all pieces of a matrix alike, where layers take part, and which piece each value is."""
     pieces = dict(_pieces(trace))
     found: dict[Any, _Family] = {}
-    for op in trace.bound_symbols:
-        if not isinstance(op.output, TensorProxy):
-            continue
-        likeness = _likeness(op, pieces)
+    for op in trace.bound_symbols if pieces else ():
+        likeness = _likeness(op, pieces) if isinstance(op.output, TensorProxy) else None
         if likeness is None:
             continue
         key, sources, index = likeness

@@ -121,10 +121,18 @@ def quantize_groups(
     return [_parts(each, kind, rows, columns) for each in found]
 
 
+_of_scales: dict[tuple[str, int, int, bool], Any] = {}  # each holds the tensors by whose ids it is found
+
+
 def _scaled(kind: str, scale: torch.Tensor, amax: torch.Tensor, columns: bool) -> Any:
     """What quantizes by a known scale."""
-    made = Float8Quantizer(scale, amax, TYPES[kind], rowwise=True, columnwise=columns)
-    made.internal = True
+    key = kind, id(scale), id(amax), columns
+    made = _of_scales.get(key)
+    if made is None:
+        if len(_of_scales) >= 4096:
+            _of_scales.clear()
+        made = _of_scales[key] = Float8Quantizer(scale, amax, TYPES[kind], rowwise=True, columnwise=columns)
+        made.internal = True
     return made
 
 
@@ -169,6 +177,7 @@ def multiply_groups(
 ) -> None:  # fmt: skip
     """Into `out`, `a @ b.mT + bias` of each group: matrix by matrix, or `joined` the rows of one matrix."""
     dtype = out[0].dtype
+    split = split or bool(_block(a_kind))  # cuBLAS has no other way with blocks; `general_gemm` sees to it by itself
     right = [_factor(*each, b_kind, dtype) for each in zip(b, b_scales)]
     left = [_factor(*each, a_kind, dtype) for each in zip(a, a_scales)]
     general_grouped_gemm(

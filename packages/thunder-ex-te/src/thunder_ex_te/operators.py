@@ -89,7 +89,7 @@ def quantize_scaled(
     note: bool = True, again: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     """Runs it."""
-    scale, amax = _scale(slot, x.device, note, again)
+    scale, amax = slot.at(x.device, note, again)
 
     def make(rows: bool, columns: bool) -> Quantized:
         return kernels().quantize_scaled(x, kind, scale, amax, rows, columns)
@@ -117,7 +117,7 @@ def quantize_norm(
     note: bool = True, again: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     """Runs it."""
-    by = (None, None) if slot is None else _scale(slot, x.device, note, again)
+    by = (None, None) if slot is None else slot.at(x.device, note, again)
     made, mean, deviation = kernels().quantize_norm(
         x, weight, bias, eps, kind, power_2, epsilon, *by, rows, columns
     )  # fmt: skip
@@ -144,16 +144,9 @@ def quantize_groups(
     again: bool = False,
 ) -> tuple[tuple[torch.Tensor, ...] | None, ...]:  # fmt: skip
     """Runs it."""
-    by = None if slots is None else [_scale(slot, x.device, note, again) for slot in slots]
+    by = None if slots is None else [slot.at(x.device, note, again) for slot in slots]
     found = kernels().quantize_groups(x, sizes, kind, power_2, epsilon, by, rows, columns)
     return tuple(None if part[0] is None else tuple(part) for part in zip(*found))
-
-
-def _scale(slot: scales.Slot, device: torch.device, note: bool, again: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scale to quantize by, and where the largest value is noted."""
-    found = slot.on(device)
-    scale = found["before" if again else "scale"]
-    return scale, found["amax_history"][0] if note else torch.zeros_like(scale)
 
 
 # -- multiply ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from thunder.core.errors import ThunderError
 from thunder.core.prims.structure import Saved
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder.extend import Compilation, compiling
+from thunder.extend import Compilation, FusionExecutor, compiling
 from thunder_ex_te.groups import GROUP_LAYERS, grouped
 from thunder_ex_te.linear import RECIPE
 from thunder_ex_te.norms import FUSE, fused
@@ -42,17 +42,20 @@ def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any
         return trace
 
     def with_groups(trace: Trace, context: Any) -> Trace:
-        """Layers of the pieces of one matrix are one operator, where that is asked for."""
-        asked = context.options.get(RECIPE) is not None and context.options.get(GROUP_LAYERS)
+        """Layers of the pieces of one matrix are one operator."""
+        asked = context.options.get(RECIPE) is not None and context.options.get(GROUP_LAYERS, True)
         if not asked or all(ex.name != executor for ex in context.executors):
             return trace
         with compiling(Compilation(options=context.options)):
             return grouped(trace, context.executors, groups)
 
     def with_norms(trace: Trace, context: Any) -> Trace:
-        """Norms and the quantization of their results are one operator, where that is asked for."""
-        asked = context.options.get(RECIPE) is not None and context.options.get(FUSE)
-        if not asked or all(ex.name != executor for ex in context.executors):
+        """Norms and the quantization of their results are one operator, where that is asked for or pays."""
+        asked = context.options.get(FUSE)
+        if asked is None:  # beside a fuser, or with backward, it was measured to take no less time
+            fuses = any(isinstance(ex, FusionExecutor) for ex in context.executors)
+            asked = not fuses and not _is_differentiated(trace)
+        if not asked or context.options.get(RECIPE) is None or all(ex.name != executor for ex in context.executors):
             return trace
         return fused(trace, context, executor, operators, layer)
 
@@ -89,9 +92,7 @@ def _slots_of(op: BoundSymbol) -> list[Slot]:
 
 def _as_read(trace: Trace) -> list[BoundSymbol]:
     """The operations, quantizations with the parts of their results that somebody reads."""
-    backward = any(op.sym is prims.unpack_saved for op in trace.bound_symbols[:1])
-    # A program may also compute its own gradients (`thunder.grad`), and is forward and backward in one.
-    differentiated = backward or _is_forward(trace) or any(_is_of_gradient(op) for op in trace.bound_symbols)
+    backward, differentiated = _is_backward(trace), _is_differentiated(trace)
     read: set[str] = set()
     found = []
     for op in reversed(trace.bound_symbols):
@@ -116,6 +117,15 @@ def _as_read(trace: Trace) -> list[BoundSymbol]:
 def _is_of_gradient(op: BoundSymbol) -> bool:
     """Whether it quantizes a gradient, by a scale that moves on."""
     return any(slot.name.endswith(".grad") for slot in _slots_of(op))
+
+
+def _is_differentiated(trace: Trace) -> bool:
+    """Whether gradients flow: forward or backward, or (`thunder.grad`) both in one."""
+    return _is_backward(trace) or _is_forward(trace) or any(_is_of_gradient(op) for op in trace.bound_symbols)
+
+
+def _is_backward(trace: Trace) -> bool:
+    return any(op.sym is prims.unpack_saved for op in trace.bound_symbols[:1])
 
 
 def _is_forward(trace: Trace) -> bool:

@@ -68,10 +68,12 @@ def thunder_register_options(registry: PluginRegistry) -> None:
         KEEP, type=bool, default=True, help="whether fp8 copies of parameters stay until the parameters change"
     )
     registry.register_option(
-        GROUP_LAYERS, type=bool, default=False, help="whether layers of the pieces of one matrix are one operator"
+        GROUP_LAYERS, type=bool, default=True, help="whether layers of the pieces of one matrix are one operator"
     )
     registry.register_option(
-        FUSE, type=bool, default=False, help="whether a norm gives its result in fp8, where only layers in fp8 read it"
+        FUSE,
+        type=(bool, type(None)),
+        help="whether a norm gives its result in fp8, where only layers in fp8 read it (None: where it pays)",
     )
 
 

@@ -20,6 +20,7 @@ from thunder_ex_te.recipes import Delayed
 __all__ = ["STATE", "Slot", "kept", "update"]
 
 STATE = "te"  # its name in the state of the jitted function
+_KEPT = ("scale", "amax_history", "before")
 
 
 def kept(state: dict[str, Any], name: str) -> dict[str, torch.Tensor]:
@@ -45,7 +46,7 @@ def _fits(found: dict[Any, Any]) -> bool:
 class Slot:
     """The scale of one tensor, in a dict of tensors: `scale`, `amax_history` and `before`, the scale a step ago."""
 
-    __slots__ = ("group", "how", "kind", "name", "tensors")
+    __slots__ = ("group", "how", "kind", "known", "name", "tensors")
 
     def __init__(self, name: str, tensors: dict[str, torch.Tensor], kind: str, how: Delayed, group: Any):
         self.name = name
@@ -53,6 +54,19 @@ class Slot:
         self.kind = kind
         self.how = how
         self.group = group
+        self.known: tuple[torch.Tensor, ...] = ()  # what is kept, the history's first, and a value that nobody reads
+
+    def at(self, device: torch.device, note: bool, again: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The scale to quantize by on that device, and where the largest value is noted.
+
+        `again`: the scale of a step ago. Without `note` the largest value goes where nobody reads it.
+        """
+        found, known = self.tensors, self.known
+        if not known or known[0].device != device or any(a is not found.get(key) for a, key in zip(known, _KEPT)):
+            found = self.on(device)
+            parts = [found[key] for key in _KEPT]
+            known = self.known = *parts, parts[1][0], torch.zeros_like(parts[0])
+        return known[2 if again else 0], known[3 if note else 4]
 
     def on(self, device: torch.device) -> dict[str, torch.Tensor]:
         """Its tensors on that device, made when they are first asked for."""
@@ -68,7 +82,8 @@ class Slot:
             n = min(len(history), len(found["amax_history"]))
             history[:n] = found["amax_history"][:n]
             found["amax_history"] = history
-        found.setdefault("before", found["scale"].clone())
+        if "before" not in found:
+            found["before"] = found["scale"].clone()
         return found
 
     @property
@@ -94,7 +109,7 @@ def _update(slots: Sequence[Slot]) -> None:
     found = [slot.tensors for slot in slots]
     histories, scales = [x["amax_history"] for x in found], [x["scale"] for x in found]
     torch._foreach_copy_([x["before"] for x in found], scales)
-    amax = torch.cat([h[0] for h in histories])
+    amax = torch.cat([slot.at(x["scale"].device, True, False)[1] for slot, x in zip(slots, found)])
     if first.how.reduce and torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(amax, op=torch.distributed.ReduceOp.MAX, group=first.group)
     kernels().update_scales(amax, histories, scales, first.how.algorithm, first.kind, first.how.margin)

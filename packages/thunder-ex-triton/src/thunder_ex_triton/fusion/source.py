@@ -40,22 +40,17 @@ HELPERS = {
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
     "row_number": f"\n{textwrap.dedent(inspect.getsource(getattr(row_number, 'fn', row_number)))}",
-    "load_piece": """
+    "load_row": """
 @triton.jit
-def load_piece(pointers, mask, whole, policy: tl.constexpr):
-    if whole:
-        piece = tl.load(pointers, eviction_policy=policy)
-    else:
-        piece = tl.load(pointers, mask=mask, other=0, eviction_policy=policy)
-    return piece
+def load_row(pointers, whole, rest, policy: tl.constexpr):
+    vectors = tl.load(pointers, mask=whole, other=0, eviction_policy=policy)
+    return tl.where(rest, tl.load(pointers, mask=rest, other=0, eviction_policy=policy), vectors)
 """,
-    "store_piece": """
+    "store_row": """
 @triton.jit
-def store_piece(pointers, piece, mask, whole):
-    if whole:
-        tl.store(pointers, piece)
-    else:
-        tl.store(pointers, piece, mask=mask)
+def store_row(pointers, value, whole, rest):
+    tl.store(pointers, value, mask=whole)
+    tl.store(pointers, value, mask=rest)
 """,
     "_larger": """
 @triton.jit
@@ -234,34 +229,63 @@ def _held(lines: Sequence[str]) -> list[str]:
 def _in_whole_vectors(lines: Sequence[str], columns: int, size: int, integer: str) -> list[str]:
     """Lines of which rows that begin anywhere are read and written in vectors of so many elements.
 
-    A piece begins where the vector begins that holds its first element; of the first piece of a row and of the last
-    ones a part is masked, which takes vectors apart.
+    A piece, which is never more than a row, begins where the vector begins that holds its first element. Those in the
+    middle of a row need no mask, which would take vectors apart. Those at its ends come after them; there a mask that
+    is one for each vector leaves the vectors whole that are.
     """
     place = re.escape(f" + (x * {columns} + r), ")
     load = re.compile(rf'tl\.load\((\w+){place}mask=xm & rm, other=0(?:, eviction_policy="(\w+)")?\)')
     store = re.compile(rf"tl\.store\((\w+){place}(.*), mask=xm & rm\)$")
     if columns % size == 0 or not any(load.search(line) or store.search(line) for line in lines):
         return list(lines)
-    out = [
-        f"before = tl.program_id(0){integer} * {columns} % {size}",
-        f"row = tl.multiple_of(tl.program_id(0){integer} * {columns} - before, {size})",
+    middle = [
+        f"for start in range(RB, {columns} // RB * RB, RB):",
+        "    lane = (start + tl.arange(0, RB))[None, :]",
+        "    r = lane - before",
+        "    rm = tl.full((1, RB), True, tl.int1)",
     ]
-    into = {
-        f"for start in range(0, {columns}, RB):": [f"for start in range(0, {columns + size - 1}, RB):"],
-        "    r = (start + tl.arange(0, RB))[None, :]": [
-            "    lane = (start + tl.arange(0, RB))[None, :]",
-            "    r = lane - before.to(tl.int32)",
-        ],
-        f"    rm = r < {columns}": [
-            f"    rm = (r >= 0) & (r < {columns})",
-            f"    whole = (start > 0) & (start + RB <= {columns})",
-        ],
-    }
-    for line in lines:
-        line = load.sub(r'load_piece(\1 + (row + lane), rm, whole, "\2")', line)
-        line = store.sub(r"store_piece(\1 + (row + lane), \2, rm, whole)", line)
-        out += into.get(line, [line])
+    ends = [
+        f"for end in range(0, 2 + ({columns} % RB + {size - 2}) // RB):",
+        f"    start = (end + tl.minimum(end, 1) * ({columns} // RB - 1)) * RB",
+        *middle[1:3],
+        f"    rm = (r >= 0) & (r < {columns})",
+        "    first = start + vector - before",
+        f"    whole = (first >= 0) & (first <= {columns - size})",
+        "    rest = rm & (whole == 0)",
+    ]
+    out = [
+        f"before = (tl.program_id(0){integer} * {columns} % {size}).to(tl.int32)",
+        f"row = tl.multiple_of(tl.program_id(0){integer} * {columns} - before, {size})",
+        f"vector = (tl.arange(0, RB) // {size} * {size})[None, :]",
+    ]
+    loop: list[str] = []
+    for line in (*lines, ""):
+        if line.startswith("    "):
+            loop.append(line)
+            continue
+        if loop:
+            body = loop[2:]  # after what says which piece it is
+            out += [
+                *middle,
+                *(store.sub(r"tl.store(\1 + (row + lane), \2)", load.sub(_unmasked, x)) for x in body),
+                *ends,
+                *(
+                    store.sub(
+                        r"store_row(\1 + (row + lane), \2, whole, rest)",
+                        load.sub(r'load_row(\1 + (row + lane), whole, rest, "\2")', x),
+                    )
+                    for x in body
+                ),
+            ]
+            loop = []
+        if line and not line.startswith(_IN_PIECES):
+            out.append(line)
     return out
+
+
+def _unmasked(load: re.Match[str]) -> str:
+    policy = f', eviction_policy="{load[2]}"' if load[2] else ""
+    return f"tl.load({load[1]} + (row + lane){policy})"
 
 
 def _columns(space: Space, *, whole: bool) -> list[str]:

@@ -17,9 +17,11 @@ import triton
 from thunder_ex_triton.machine import interpreting
 
 __all__ = [
-    "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks", "is_watched", "kernel", "new_tensor",
-    "power_of_two",
+    "INTERPRETED", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks", "is_watched", "kernel",
+    "new_tensor", "power_of_two",
 ]  # fmt: skip
+
+INTERPRETED = interpreting()  # which Triton is told when a kernel is declared
 
 _MOST = 512  # how many kinds of launches a kernel remembers
 
@@ -49,7 +51,7 @@ class Kernel:
         assert tensors[0] is not None
         device = tensors[0].device.index
         grid = (programs, 1) if isinstance(programs, int) else programs
-        if interpreting():
+        if INTERPRETED:
             self.jit[grid](*tensors, *numbers, num_warps=warps)
         elif device == current_device():
             self._launch(device, grid, tensors, numbers, warps)
@@ -86,16 +88,15 @@ class Kernel:
         # whether it is 1 or a multiple of 16. Numbers are told apart by value, which is finer and cheaper.
         kinds = [None if x is None else (x.dtype, a & 15) for x, a in zip(tensors, addresses)]
         key = (device, warps, numbers, *kinds)
-        compiled = self._compiled.get(key)
-        if compiled is None or is_watched():
+        found = self._compiled.get(key)
+        if found is None or is_watched():
             compiled = self.compiled(grid, tensors, numbers, warps)
             if len(self._compiled) >= _MOST:
                 self._compiled.clear()
-            self._compiled[key] = compiled
+            self._compiled[key] = direct(compiled)
             return
-        stream = current_stream(device)
-        function, metadata = compiled.function, compiled.packed_metadata
-        compiled.run(*grid, 1, stream, function, metadata, None, None, None, *addresses, *numbers)
+        launch, fixed = found
+        launch(*grid, 1, current_stream(device), *fixed, *addresses, *numbers)
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:
@@ -145,7 +146,7 @@ except ImportError:
 current_stream: Callable[[int], int] = _stream
 
 #: The index of the device that launches go to. (Only for use where a tensor of a GPU exists already.)
-current_device: Callable[[], int] = _no_device if interpreting() else _device
+current_device: Callable[[], int] = _no_device if INTERPRETED else _device
 
 #: Memory on the current device: `new_tensor(shape, strides, dtype)`.
 new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = _allocation

@@ -18,8 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from thunder_ex_triton.launch import blocks, kernel, power_of_two
-from thunder_ex_triton.machine import interpreting
+from thunder_ex_triton.launch import INTERPRETED, blocks, kernel, power_of_two
 
 __all__ = [
     "BACKWARD_BYTES", "FORWARD_BYTES", "WARPS", "Rows", "backward", "finish", "forward", "in_two", "row_offsets",
@@ -317,7 +316,7 @@ def finish(
 def refuse_unless(fine: torch.Tensor, classes: int) -> None:
     """Stops the program where a target is no class: at once on the CPU, as torch does on a GPU (at the next wait)."""
     message = f"cross_entropy: a target is out of bounds, neither ignore_index nor one of the {classes} classes"
-    if not interpreting():
+    if not INTERPRETED:
         torch._assert_async(fine, message)
     elif not fine.item():
         raise IndexError(message)

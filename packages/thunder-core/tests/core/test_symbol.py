@@ -16,6 +16,7 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import AnyProxy, NumberProxy, TensorProxy
 from thunder.core.state import SourceLine, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.symbolic import Symbols
 from thunder.core.trace import Trace
 
 
@@ -194,11 +195,28 @@ def test_parts_are_renamed_when_somebody_looks(trace: Trace) -> None:
 
     parts = [Watched(p.sym, p.args, p.kwargs, p.output, p.subsymbols, p.source) for p in bsym.subsymbols]
     new = bsym.replace(subsymbols=parts).substitute({"a": tensor("c", 2)}).substitute({"b": tensor("d", 2)})
-    assert (new.arg_names, new.has_effect, new.names) == (("c", "d"), False, {"c", "d", *bsym.out_names})
+    assert (new.arg_names, new.has_effect, new.out_names) == (("c", "d"), False, bsym.out_names)
     assert seen == []
     assert new.subsymbols[0].arg_names == ("c", "d")
     assert set(seen) == {p.sym.name for p in parts}
     assert new.subsymbols is new.subsymbols
+
+
+def test_sizes_below_are_replaced_with_their_tensors(trace: Trace) -> None:
+    """A part may read the size that a tensor brings along; it is renamed though the call itself does not read it."""
+    symbols = Symbols(lambda prefix: prefix)
+    size = symbols.size(2)
+    (leaf,) = proxies_in(size)
+    x = TensorProxy("x", shape=(size,), device=devices.cpu, dtype=dtypes.float32)
+    filled = Symbol("filled", lambda a: prims.full(a.shape, 1.0, device=a.device, dtype=a.dtype))
+    filled(x)
+    (bsym,) = trace.bound_symbols
+    assert (bsym.arg_names, bsym.inner_numbers) == (("x",), {leaf.name})
+    (other,) = proxies_in(Symbols(lambda prefix: f"other_{prefix}").size(2))
+    new = bsym.substitute({leaf.name: other})
+    assert new.subsymbols[0].arg_names == (other.name,)
+    assert new.inner_numbers == {other.name}
+    assert bsym.substitute({"somebody_else": other}) is bsym
 
 
 def test_substitution_under_fresh_names(trace: Trace) -> None:

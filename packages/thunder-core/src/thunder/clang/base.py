@@ -183,6 +183,13 @@ def elementwise_unary(
     return maybe_convert_to_dtype(prim(maybe_convert_to_dtype(a, computation)), result)
 
 
+def _are_plain(a: Any, b: Any) -> bool:
+    """Whether two operands are tensors that agree in everything, as most do."""
+    if type(a) is not TensorProxy or type(b) is not TensorProxy:
+        return False
+    return a.dtype is b.dtype and a.device is b.device and same_shape(a.shape, b.shape)
+
+
 def elementwise_binary(
     a: Any,
     b: Any,
@@ -195,6 +202,8 @@ def elementwise_binary(
     if not isinstance(a, TensorProxy) and not isinstance(b, TensorProxy) and number_fn is not None:
         return number_fn(number_value(a), number_value(b))
     computation, result = elementwise_type_promotion(a, b, type_promotion_kind=type_promotion_kind)
+    if _are_plain(a, b) and a.dtype is computation is result:
+        return prim(a, b)
     a, b = maybe_broadcast(a, b)
     a, b = maybe_convert_to_dtype(a, computation), maybe_convert_to_dtype(b, computation)
     return maybe_convert_to_dtype(prim(a, b), result)

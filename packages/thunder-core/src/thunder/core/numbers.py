@@ -148,7 +148,14 @@ def same_number(a: Any, b: Any) -> bool:
 
 def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     """Whether two shapes are the same. Assumes nothing."""
-    return a is b or (len(a) == len(b) and all(map(same_number, a, b)))
+    if a is b:
+        return True
+    if len(a) != len(b):
+        return False
+    for m, n in zip(a, b):  # noqa: SIM110  a generator takes longer, and this is asked of each operation
+        if m is not n and not same_number(m, n):
+            return False
+    return True
 
 
 def equal_shapes(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:

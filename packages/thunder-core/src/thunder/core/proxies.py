@@ -237,9 +237,12 @@ class TensorProxy(Proxy):
             name = trace.make_name("t")
         self.name = name
         if like is not None:
-            shape = like.shape if shape is None else shape
-            device = like.device if device is None else device
-            dtype = like.dtype if dtype is None else dtype
+            if shape is None:
+                shape = like.shape
+            if device is None:
+                device = like.device
+            if dtype is None:
+                dtype = like.dtype
         elif shape is None or device is None or dtype is None:
             raise TypeError("TensorProxy needs shape=, device= and dtype=, or like= another tensor")
         self.shape: tuple[int, ...] = shape if type(shape) is tuple else tuple(shape)

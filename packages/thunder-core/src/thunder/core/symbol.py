@@ -145,6 +145,7 @@ class Symbol:
         bsym = BoundSymbol(self, args, kwargs, output, subsymbols, state.source)
         if self.bind_postprocess is not None:
             self.bind_postprocess(bsym)
+            bsym.settle()
         trace.scopes[-1].append(bsym)
         return output
 
@@ -326,25 +327,25 @@ def renamed(p: Proxy, mapping: dict[str, Any], fresh: dict[str, str] | None) -> 
 class BoundSymbol:
     """One operation of a trace: a symbol, its arguments, its output, and what it decomposes into.
 
-    Passes ask each operation the same questions over and over. The answers are slots, which are filled when somebody
-    first asks (`__getattr__`); so are `subsymbols` where they are to be renamed first, as most passes do not look at
-    them.
+    What passes ask over and over is found out once. But for `has_effect` the answers are slots that are filled when
+    somebody first asks (`__getattr__`); so are `subsymbols` where they are to be renamed first, as most passes do not
+    look at them.
     """
 
-    __slots__ = ("_renamed", "arg_names", "args", "has_effect", "key", "kwargs", "names", "out_names", "output",
-                 "source", "subsymbols", "sym")  # fmt: skip
+    __slots__ = ("_renamed", "arg_names", "args", "has_effect", "inner_numbers", "key", "kwargs", "out_names",
+                 "output", "source", "subsymbols", "sym")  # fmt: skip
 
     #: The names of the values it reads.
     arg_names: tuple[str, ...]
     #: The names of the values it makes: those of its output that are not simply handed on from its arguments.
     out_names: tuple[str, ...]
-    #: The names by which it hangs on the program: of what it takes and gives, and what its parts read besides.
-    names: frozenset[str]
     #: Whether it, or anything it decomposes into, has to run though its result is unused.
     has_effect: bool
+    #: The names of the symbolic numbers that its parts read besides its arguments: those that tensors bring along.
+    inner_numbers: frozenset[str]
     #: What is equal exactly for equal calls; it is hashable where all arguments are.
     key: Any
-    #: The operations that it decomposes into.
+    #: The operations that it decomposes into. But for symbolic numbers they read what it is given, or make.
     subsymbols: Sequence[BoundSymbol]
     # Of whose parts, and by what, its own are renamed, while they are not there.
     _renamed: tuple[BoundSymbol, dict[str, Any], dict[str, str] | None] | None
@@ -365,14 +366,22 @@ class BoundSymbol:
         self.subsymbols = subsymbols
         self.source = source
         self._renamed = None
+        effect = sym.must_stay
+        for part in subsymbols:
+            effect = effect or part.has_effect
+        self.has_effect = effect
+
+    def settle(self) -> None:
+        """Finds out anew what is known of it, where it has been changed since it was made."""
+        self.has_effect = self.sym.must_stay or any(part.has_effect for part in self.subsymbols)
+        _find_names(self)
 
     def __getattr__(self, name: str) -> Any:
         find = _ANSWERS.get(name)
         if find is None:
             raise AttributeError(f"operations of a trace have no attribute {name!r}")
-        answer = find(self)
-        setattr(self, name, answer)
-        return answer
+        find(self)
+        return getattr(self, name)
 
     @property
     def id(self) -> Any:
@@ -412,7 +421,9 @@ class BoundSymbol:
 
     def run_by(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundSymbol:
         """The call of `sym` that runs it, with the same values in its arguments."""
-        new = BoundSymbol(sym, args, kwargs, self.output, [self], self.source)
+        new = object.__new__(BoundSymbol)
+        new.sym, new.args, new.kwargs, new.output = sym, args, kwargs, self.output
+        new.source, new.subsymbols, new._renamed = self.source, (self,), None
         new.arg_names, new.out_names = self.arg_names, self.out_names
         new.has_effect = sym.must_stay or self.has_effect
         return new
@@ -429,30 +440,43 @@ class BoundSymbol:
         What is below is replaced when it is asked for. So a mapping may grow while a program is walked through, by
         values that come later, and must not change otherwise.
         """
-        if fresh is None and mapping.keys().isdisjoint(self.names):
-            return self
+        if fresh is None:
+            keys = mapping.keys()
+            if (
+                keys.isdisjoint(self.arg_names)
+                and keys.isdisjoint(self.out_names)
+                and ((self._renamed is None and not self.subsymbols) or keys.isdisjoint(self.inner_numbers))
+            ):
+                return self
 
         def replaced(p: Proxy) -> Any:
             return renamed(p, mapping, fresh)
 
-        args = tuple([
+        new = object.__new__(BoundSymbol)
+        new.sym = self.sym
+        new.args = tuple([
             renamed(x, mapping, fresh) if type(x) is TensorProxy
             else x if type(x) in _ATOMS else map_proxies(x, replaced)
             for x in self.args
         ])  # fmt: skip
-        kwargs = map_proxies(self.kwargs, replaced) if self.kwargs else self.kwargs
+        new.kwargs = map_proxies(self.kwargs, replaced) if self.kwargs else self.kwargs
         output = self.output
         if type(output) is TensorProxy and type(value := renamed(output, mapping, fresh)) is TensorProxy:
             output = value
         elif output is not None:
             output = map_proxies(output, lambda p: value if isinstance(value := replaced(p), Proxy) else p)
-        new = BoundSymbol(self.sym, args, kwargs, output, (), source or self.source)
-        new.has_effect = self.has_effect
-        if fresh is not None:
+        new.output = output
+        if fresh is None:
+            new.arg_names = _arg_names(new)
+        else:
             new.arg_names = tuple([mapping[name].name if name in mapping else name for name in self.arg_names])
+        new.out_names = _out_names(output, new.arg_names)
+        new.source = source or self.source
+        new.has_effect = self.has_effect
         if self._renamed is not None or self.subsymbols:
             new._renamed = self, mapping, fresh
-            del new.subsymbols
+        else:
+            new.subsymbols, new._renamed = (), None
         return new
 
     def tensors(self) -> list[TensorProxy]:
@@ -468,15 +492,19 @@ class BoundSymbol:
 
 
 # -- what is asked of operations --------------------------------------------------------------------------------------
-def _subsymbols(bsym: BoundSymbol) -> Sequence[BoundSymbol]:
+def _rename_subsymbols(bsym: BoundSymbol) -> None:
     renamed = bsym._renamed
     if renamed is None:  # another thread was first
-        return bsym.subsymbols
+        return
     source, mapping, fresh = renamed
     line = None if fresh is None else bsym.source
     bsym.subsymbols = [part.substitute(mapping, fresh, line) for part in source.subsymbols]
     bsym._renamed = None
-    return bsym.subsymbols
+
+
+def _find_names(bsym: BoundSymbol) -> None:
+    bsym.arg_names = given = _arg_names(bsym)
+    bsym.out_names = _out_names(bsym.output, given)
 
 
 def _arg_names(bsym: BoundSymbol) -> tuple[str, ...]:
@@ -491,38 +519,32 @@ def _arg_names(bsym: BoundSymbol) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _out_names(bsym: BoundSymbol) -> tuple[str, ...]:
-    given, output = bsym.arg_names, bsym.output
-    if isinstance(output, Proxy):
+def _out_names(output: Any, given: tuple[str, ...]) -> tuple[str, ...]:
+    if type(output) is TensorProxy:
         return () if output.name in given else (output.name,)
+    if output is None:
+        return ()
     return tuple(dict.fromkeys([p.name for p in proxies_in(output) if p.name not in given]))
 
 
-def _names(bsym: BoundSymbol) -> frozenset[str]:
-    found = {*bsym.arg_names, *[p.name for p in bsym.flat_outs]}
-    renamed = bsym._renamed
-    if renamed is not None:
-        source, mapping, _ = renamed
-        for name in source.names - found:
-            found.update([p.name for p in proxies_in(mapping[name])] if name in mapping else (name,))
-    else:
-        inside: set[str] = set()
+def _find_inner_numbers(bsym: BoundSymbol) -> None:
+    tensors = [p for p in (*bsym.flat_args, *bsym.flat_outs) if isinstance(p, TensorProxy)]
+    found: set[str] = set()
+    if any(type(n) is not int for p in tensors for n in p.shape):
+        inside = set(bsym.arg_names)
         for part in bsym.subsymbols:
+            found.update(part.inner_numbers - inside)
+            found.update([name for name in part.arg_names if name not in inside])
             inside.update(part.out_names)
-            found.update(part.names - inside)
-    return frozenset(found)
+    bsym.inner_numbers = frozenset(found)
 
 
-def _has_effect(bsym: BoundSymbol) -> bool:
-    return bsym.sym.must_stay or any(part.has_effect for part in bsym.subsymbols)
-
-
-def _key(bsym: BoundSymbol) -> Any:
+def _find_key(bsym: BoundSymbol) -> None:
     args = tuple([x.name if type(x) is TensorProxy else argument_key(x) for x in bsym.args])
-    return bsym.sym.id, args, argument_key(bsym.kwargs) if bsym.kwargs else None
+    bsym.key = bsym.sym.id, args, argument_key(bsym.kwargs) if bsym.kwargs else None
 
 
-_ANSWERS: dict[str, Callable[[BoundSymbol], Any]] = {
-    "arg_names": _arg_names, "out_names": _out_names, "names": _names, "has_effect": _has_effect, "key": _key,
-    "subsymbols": _subsymbols,
+_ANSWERS: dict[str, Callable[[BoundSymbol], None]] = {
+    "arg_names": _find_names, "out_names": _find_names, "inner_numbers": _find_inner_numbers, "key": _find_key,
+    "subsymbols": _rename_subsymbols,
 }  # fmt: skip

@@ -43,6 +43,23 @@ class Provenance:
         return f"{self.name}{took}"
 
 
+class _Scope:
+    """What `Trace.scope` gives: passes enter one for each operation, and a generator would take them longer."""
+
+    __slots__ = ("scopes",)
+
+    def __init__(self, scopes: list[list[BoundSymbol]]):
+        self.scopes = scopes
+
+    def __enter__(self) -> list[BoundSymbol]:
+        operations: list[BoundSymbol] = []
+        self.scopes.append(operations)
+        return operations
+
+    def __exit__(self, *error: object) -> None:
+        self.scopes.pop()
+
+
 class Trace:
     """A program of the IR.
 
@@ -110,15 +127,9 @@ class Trace:
         """Adds an operation to the innermost scope."""
         self.scopes[-1].append(bsym)
 
-    @contextmanager
-    def scope(self) -> Iterator[list[BoundSymbol]]:
-        """Within it, what is recorded goes to the list that it yields instead of the program."""
-        operations: list[BoundSymbol] = []
-        self.scopes.append(operations)
-        try:
-            yield operations
-        finally:
-            self.scopes.pop()
+    def scope(self) -> _Scope:
+        """Within it, what is recorded goes to the list that it gives instead of the program."""
+        return _Scope(self.scopes)
 
     def derive(self, provenance: str | None = None) -> Trace:
         """An empty trace with the same name, inputs and used names, for a pass to write its result into."""

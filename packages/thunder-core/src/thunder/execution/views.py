@@ -33,23 +33,36 @@ _DENSE = frozenset({torch.nn.functional.linear, torch.mm, torch.addmm})
 
 def merge_views(trace: Trace) -> Trace:
     """The trace with fewer views of views."""
+    views: dict[str, BoundSymbol] = {}  # by what they give
+    dense: dict[str, TensorProxy] = {}
     needed: set[str] = set()  # what others than views read
     for op in trace.bound_symbols:
-        if not _is_view(op):
-            needed.update(op.arg_names)
-    chains = _Chains()
-    with construct(trace, "Views of views") as out:
-        changed = False
-        for op in trace.bound_symbols:
-            if _is_dense(op):
-                chains.begin(op.output)
-            elif _is_view(op):
+        if _is_view(op):
+            views.update(dict.fromkeys(op.out_names, op))
+            continue
+        needed.update(op.arg_names)
+        if _is_dense(op):
+            dense[op.output.name] = op.output
+    # The ends of chains: views that others read of views that nobody else does.
+    ends = {name: op for name, op in views.items() if name in needed and _only_leads_on(op.arg_names[0], views, needed)}
+    if not ends:
+        return trace
+    chains = _Chains(views, dense)
+    with _unseen():
+        for name, op in ends.items():
+            if name not in chains.known:
                 chains.follow(op)
-                new = _at_once(op, chains, needed, out)
-                changed |= new is not None
-                op = new or op
-            out.bound_symbols.append(op)
-    return out if changed else trace
+    found = {name for name in ends if chains.known[name] is not None and type(ends[name].output) is TensorProxy}
+    if not found:
+        return trace
+    with construct(trace, "Views of views") as out:
+        for op in trace.bound_symbols:
+            out.bound_symbols.append(_at_once(op, chains, out) if not found.isdisjoint(op.out_names) else op)
+    return out
+
+
+def _only_leads_on(name: str, views: dict[str, BoundSymbol], needed: set[str]) -> bool:
+    return name in views and name not in needed
 
 
 def _is_view(op: BoundSymbol) -> bool:
@@ -81,27 +94,36 @@ def _unseen() -> Iterator[None]:
 class _Chains:
     """Views whose layout is known, as tensors on the meta device, with what they are views of."""
 
-    def __init__(self) -> None:
-        self.known: dict[str, torch.Tensor] = {}
+    def __init__(self, views: dict[str, BoundSymbol], dense: dict[str, TensorProxy]) -> None:
+        self.views = views
+        self.dense = dense
+        self.known: dict[str, torch.Tensor | None] = {}
         self.first: dict[str, TensorProxy] = {}
-        self.before: dict[str, str] = {}
 
-    def begin(self, p: TensorProxy) -> None:
-        """A new tensor in the usual order."""
-        with _unseen():
-            self.known[p.name] = torch.empty(p.shape, dtype=to_torch_dtype(p.dtype), device="meta")
-        self.first[p.name] = p
+    def follow(self, end: BoundSymbol) -> None:
+        """Finds the layouts of a chain, from a new tensor in the usual order to its end."""
+        chain = [end]
+        while (base := chain[-1].arg_names[0]) not in self.known and base in self.views:
+            chain.append(self.views[base])
+        if base not in self.known:
+            p = self.dense.get(base)
+            self.known[base] = None
+            if p is not None:
+                self.known[base] = torch.empty(p.shape, dtype=to_torch_dtype(p.dtype), device="meta")
+                self.first[base] = p
+        for op in reversed(chain):
+            self._look(op)
 
-    def follow(self, op: BoundSymbol) -> None:
+    def _look(self, op: BoundSymbol) -> None:
         """A view of something known is known, unless torch has to copy."""
         base = op.arg_names[0]
-        if base not in self.known:
-            return
+        self.known.update(dict.fromkeys(op.out_names))
         whole = self.known[base]
-        args, kwargs = map_proxies((op.args, op.kwargs), lambda p: self.known[p.name])
+        if whole is None:
+            return
+        args, kwargs = map_proxies((op.args, op.kwargs), lambda p: whole)
         try:
-            with _unseen():
-                found = op.sym.fn(*args, **kwargs)  # type: ignore[misc]
+            found = op.sym.fn(*args, **kwargs)  # type: ignore[misc]
         except Exception:  # what has no form on the meta device stays as it is
             return
         results = [found] if isinstance(found, torch.Tensor) else list(found)
@@ -109,7 +131,6 @@ class _Chains:
         for p, x in zip(outputs, results):
             if isinstance(p, TensorProxy) and _reads_as_it_is(x, whole):
                 self.known[p.name], self.first[p.name] = x, self.first[base]
-                self.before[p.name] = base
 
 
 def _reads_as_it_is(x: torch.Tensor, whole: torch.Tensor) -> bool:
@@ -118,15 +139,11 @@ def _reads_as_it_is(x: torch.Tensor, whole: torch.Tensor) -> bool:
     return same and not x.is_conj() and not x.is_neg()
 
 
-def _at_once(op: BoundSymbol, chains: _Chains, needed: set[str], out: Trace) -> BoundSymbol | None:
-    """The last view of a chain taken of the first tensor, where nobody else needs the one before it."""
+def _at_once(op: BoundSymbol, chains: _Chains, out: Trace) -> BoundSymbol:
+    """The last view of a chain taken of the first tensor."""
     p = op.output
-    if not isinstance(p, TensorProxy) or p.name not in needed or p.name not in chains.before:
-        return None
-    before = chains.before[p.name]
-    if before in needed or before not in chains.before:
-        return None
     x, first = chains.known[p.name], chains.first[p.name]
+    assert x is not None
     args = (first, tuple(x.shape), x.stride(), x.storage_offset())
     with tracectx(out), out.scope() as recorded:
         result = ltorch.as_strided(*args)

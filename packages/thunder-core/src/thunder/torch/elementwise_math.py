@@ -282,8 +282,9 @@ def sinc(input: Any) -> Any:
 def _(g: Any, out: Any, input: Any) -> Any:
     angle = input * math.pi
     square = angle * input
-    slope = (angle * clang.cos(angle) - clang.sin(angle)) / square
-    return clang.where(clang.eq(square, 0), 0, g * conjugated(slope))
+    at_zero = clang.eq(square, 0)
+    slope = (angle * clang.cos(angle) - clang.sin(angle)) / clang.where(at_zero, math.inf, square)
+    return g * conjugated(clang.where(at_zero, input * (-math.pi * math.pi / 3), slope))
 
 
 sinc.samples(unary_samples())

@@ -291,7 +291,7 @@ def _var_grad(g: Any, input: Any, dim: Any, keepdim: bool, correction: float) ->
 
 
 def _std_grad(g: Any, out: Any, input: Any, dim: Any, keepdim: bool, correction: float) -> Any:
-    of_var = ltorch.where(out == 0, 0.0, g / (out * 2))
+    of_var = g / ltorch.where(out == 0, math.inf, out * 2)
     return _var_grad(of_var, input, dim, keepdim, correction)
 
 

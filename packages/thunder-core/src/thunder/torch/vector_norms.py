@@ -119,7 +119,7 @@ def _norm_grad(g: Any, norm: Any, a: Any, ord: float, dim: Any) -> Any:
     if ord < 1:
         return ltorch.where(a == 0, 0.0, ltorch.sgn(a) * size ** (ord - 1)) * g * norm ** (1 - ord)
     scaled = ltorch.sgn(a) * size ** (ord - 1) if ord < 2 else a * size ** (ord - 2)
-    return scaled * ltorch.where(norm == 0, 0.0, g / norm ** (ord - 1))
+    return scaled * (g / ltorch.where(norm == 0, math.inf, norm ** (ord - 1)))
 
 
 def _norm_samples(make: MakeTensor) -> Any:

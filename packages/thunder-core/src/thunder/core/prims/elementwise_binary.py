@@ -162,7 +162,7 @@ def pow_by_base(g: Any, a: Any, b: Any) -> Any:
             return zeros_of(a)
         return g * conjugated(b * a) if b == 2 else g * conjugated(b * a ** (b - 1))
     # Not 0 * a**-1, which is NaN at a == 0.
-    return (g * conjugated(b * a ** (b - 1))).masked_fill(b == 0, 0)
+    return g * conjugated(b * a ** (b - 1)).masked_fill(b == 0, 0)
 
 
 def pow_by_exponent(g: Any, out: Any, a: Any, b: Any) -> Any:
@@ -172,8 +172,8 @@ def pow_by_exponent(g: Any, out: Any, a: Any, b: Any) -> Any:
     if not isinstance(a, TensorProxy):
         if a != 0:
             return g * conjugated(out * _log_of_number(a, b.dtype))
-        return (g * conjugated(out * float("-inf"))).masked_fill(stays, 0)
-    return (g * conjugated(out * a.log())).masked_fill((a == 0) & stays, 0)
+        return g * conjugated(out * float("-inf")).masked_fill(stays, 0)
+    return g * conjugated(out * a.log()).masked_fill((a == 0) & stays, 0)
 
 
 def _log_of_number(x: Any, dtype: dtypes.dtype) -> Any:

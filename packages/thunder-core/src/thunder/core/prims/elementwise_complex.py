@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from thunder.core.dtypes import (
@@ -78,7 +79,7 @@ def _(g: Any, out: Any, a: Any) -> Any:
     if not is_complex_dtype(a.dtype):
         return zeros_of(a)
     size = a.abs()
-    scaled = where(size == 0, 0.0, g / (size * size))
+    scaled = g / where(size == 0, math.inf, size * size)
     return complex(scaled * -imag(a), scaled * real(a))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from thunder.core.dtypes import BOOL, COMPLEX, bool8, complex64, corresponding_real_dtype, int32, is_complex_dtype
@@ -88,8 +89,7 @@ def _(g: Any, out: Any, a: Any) -> Any:
         return zeros_of(a)
     # What is left of the incoming gradient across the direction of `a`, shrunk with the distance from zero.
     size = abs(a)
-    across = (g - out * out * g.conj()) / (2 * size)
-    return across.masked_fill(size == 0, 0)
+    return (g - out * out * g.conj()) / (2 * size).masked_fill(size == 0, math.inf)
 
 
 sgn.samples(unary_samples())

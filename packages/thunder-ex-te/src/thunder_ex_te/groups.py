@@ -139,6 +139,8 @@ GROUPED_MM = ("opaque", getattr(torch, "_grouped_mm", None))
 
 def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
     """Why `torch.nn.functional.grouped_mm` stays what it is, where `grouped` has not replaced it before."""
+    if not linear.asked():
+        return linear.NOT_ASKED
     return (
         "grouped products in fp8 want the sizes of the groups on the host, and grouped_mm has them on the device: "
         "split the rows by sizes that are known when tracing and call a layer for each, with "

@@ -45,9 +45,15 @@ def takes(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> bool
     reason = why_not(input, weight, bias)
     if reason is not None:
         return reason
-    if recipe is None and compilation().options.get(RECIPE) is None:
-        return f"computes in fp8 where it is asked to: thunder.jit(…, {RECIPE}=…)"
-    return True
+    return True if recipe is not None or asked() else NOT_ASKED
+
+
+NOT_ASKED = f"computes in fp8 where it is asked to: thunder.jit(…, {RECIPE}=…)"
+
+
+def asked() -> bool:
+    """Whether the program that is compiled is to compute in fp8."""
+    return compilation().options.get(RECIPE) is not None
 
 
 def why_not(input: Any, weight: Any, bias: Any) -> str | None:

@@ -71,7 +71,13 @@ def test_it_takes(args: Any, how: Any) -> None:
         ((HEADS, HEADS), {"mask": (128, 128), "mask_dtype": torch.float16}, "takes masks of"),
         ((HEADS, HEADS), {"dropout_p": 1.0}, "dropout leaves nothing"),
         ((HEADS, HEADS), {"scale": -0.5}, "scales above zero"),
-        (((1, 8, 1, 64),) * 2, {}, "one query and one key"),
+        (((1, 8, 1, 64),) * 2, {}, "there is one key"),
+        ((HEADS, (2, 8, 1, 64)), {}, "there is one key"),
+        (
+            (HEADS, HEADS, (2, 8, 128, 32)),
+            {"mask": (128, 128), "mask_dtype": torch.bfloat16, "dropout_p": 0.1},
+            "values of another width",
+        ),
     ],
 )
 def test_it_says_why_not(args: Any, how: Any, reason: str) -> None:

@@ -79,7 +79,7 @@ def jitted(**how: Any) -> Any:
         ((1, 2, 2, 100, 300, 64, 128), {"is_causal": True}),
         ((1, 2, 2, 300, 100, 192, 128), {}),
         ((2, 3, 3, 1, 77, 256, 256), {}),
-        ((2, 3, 3, 77, 1, 40, 40), {}),
+        ((2, 3, 3, 77, 2, 40, 40), {}),
     ],
 )
 def test_shapes(shape: Any, how: Any, dtype: torch.dtype, beside: bool, caplog: Any) -> None:
@@ -99,6 +99,26 @@ def test_biases(shape: Any, dtype: torch.dtype, caplog: Any) -> None:
     tensors = [heads(2, 4, 64, 64), heads(2, 4, 128, 64), heads(2, 4, 128, 64)]
     bias = torch.randn(shape, device="cuda", dtype=dtype).requires_grad_()
     check(jitted(), [*tensors, bias], {}, caplog)
+
+
+@pytest.mark.parametrize("lengths", [(100, 100), (200, 2)])
+@pytest.mark.parametrize("widths", [(160, 128), (72, 128), (64, 128), (128, 32)])
+def test_biases_of_other_widths(lengths: tuple[int, int], widths: tuple[int, int], caplog: Any) -> None:
+    """Their gradient is right where values are of another width than keys."""
+    (s, t), (d, dv) = lengths, widths
+    tensors = [heads(2, 4, s, d), heads(2, 2, t, d), heads(2, 2, t, dv)]
+    bias = torch.randn(s, t, device="cuda", dtype=torch.bfloat16).requires_grad_()
+    check(jitted(enable_gqa=True), [*tensors, bias], {}, caplog)
+
+
+def test_one_key(caplog: Any) -> None:
+    """Rows that may not see it give zeros, and send no gradient."""
+    tensors = [heads(1, 4, 65, 72), heads(1, 4, 1, 72), heads(1, 4, 1, 128)]
+    mask = torch.arange(65, device="cuda")[:, None] < 17
+    out = thunder.jit(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), executors=["cudnn"])(*tensors)
+    near(out, torch.where(mask, tensors[2].double(), 0.0), NEAR[out.dtype])
+    for gradient in torch.autograd.grad(out.sum(), tensors[:2]):
+        assert not gradient.any()
 
 
 @pytest.mark.parametrize("lengths", [(64, 128), (5, 7), (33, 65)])

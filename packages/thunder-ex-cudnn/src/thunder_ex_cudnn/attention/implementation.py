@@ -47,8 +47,8 @@ def _why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
     if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
         return unusable_device(query.device) or "query, key and value have to have the same batch"
     reason = why_not_kinds(query, key, value)
-    if reason is None and query.shape[2] == 1 and key.shape[2] == 1:
-        return "has no gradient where there is one query and one key"
+    if reason is None and key.shape[2] == 1:
+        return "there is nothing to choose from where there is one key, and gradients of masked rows are wrong"
     return reason
 
 
@@ -69,6 +69,10 @@ def _why_not_mask(query: Any, key: Any, mask: Any, is_causal: bool) -> str | Non
     return None
 
 
+def _one_width(query: Any, value: Any) -> bool:
+    return bool(query.shape[-1] == value.shape[-1])
+
+
 def takes(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
@@ -81,6 +85,8 @@ def takes(
         return "heads of key and value are shared only with enable_gqa=True"
     if scale is not None and not scale > 0:
         return "takes scales above zero"
+    if dropout_p and attn_mask is not None and attn_mask.dtype is not dtypes.bool8 and not _one_width(query, value):
+        return "takes no mask that is added, with dropout and values of another width: its gradient is wrong"
     if not 0 <= dropout_p < 1:
         return "there is nothing to compute where dropout leaves nothing"
     if not torch.backends.cuda.cudnn_sdp_enabled():

@@ -191,8 +191,13 @@ def attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
     causal: Causal, scale: float, bias_grad: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of query, key and value, and of the bias if it is asked for."""
-    made = _backward(grad, query, key, value, out, sums, bias, causal, scale, 0.0, None, bias_grad)
+    """The gradients of query, key and value, and of the bias if it is asked for.
+
+    A bias's gradient where values are of another width than keys is torch's: cuDNN's is wrong, and that of queries too.
+    """
+    made = None
+    if not bias_grad or query.shape[3] == value.shape[3]:
+        made = _backward(grad, query, key, value, out, sums, bias, causal, scale, 0.0, None, bias_grad)
     if made is None:
         made = fallback.backward(grad, query, key, value, out, sums, bias, causal, scale, bias_grad)
     return tuple(made)

@@ -46,6 +46,12 @@ def test_claims(acme) -> None:
     ]
 
 
+def test_ids_that_hold_functions(acme) -> None:
+    """What thunder does not look into is called by the function's name, the same in every process."""
+    acme.register_implementation(("opaque", len), execution_transform=len)
+    assert "opaque.len" in {each.id for each in ops.claims_of(acme)}
+
+
 def test_a_table(acme, capsys) -> None:
     """A line an operation, and the sum."""
     assert main(["ops", "--executor", "acme_of_test_ops"]) == 0

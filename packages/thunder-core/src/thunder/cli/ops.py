@@ -105,7 +105,9 @@ def _mark(value: bool) -> str:
 
 def _text(identifier: Any) -> str:
     """An operation's id as a person would write it; any hashable value can be one."""
-    return ".".join(map(_text, identifier)) if isinstance(identifier, tuple) else str(identifier)
+    if isinstance(identifier, tuple):
+        return ".".join(map(_text, identifier))
+    return identifier.__name__ if callable(identifier) and hasattr(identifier, "__name__") else str(identifier)
 
 
 def claims_of(executor: Any) -> Iterator[Claim]:

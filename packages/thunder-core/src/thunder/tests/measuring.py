@@ -7,6 +7,7 @@ clock says what a call costs the thread that makes it. All are of calls that wer
 
 from __future__ import annotations
 
+import random
 import statistics
 import sys
 import time
@@ -78,7 +79,7 @@ def in_turns(
     measure: Callable[[Call], float] = by_events,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> dict[str, float]:
-    """What is measured of each contender, chosen from repetitions in which each has its turn.
+    """What is measured of each contender, chosen from repetitions in which each has its turn, in a drawn order.
 
     One that fails is left out, and why is printed.
     """
@@ -89,10 +90,12 @@ def in_turns(
             times[name] = []
         except Exception as error:
             print(f"  {name} cannot run: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+    order, drawn = list(times), random.Random(0)
     for _ in range(repetitions):
-        for name, each in times.items():
+        drawn.shuffle(order)  # who comes after the heaviest work finds a slower GPU
+        for name in order:
             contenders[name]()
-            each.append(measure(contenders[name]))
+            times[name].append(measure(contenders[name]))
     return {name: choose(each) for name, each in times.items()}
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import thunder
+from thunder_ex_triton.fusion import tiles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -205,6 +206,19 @@ def test_rows_that_begin_anywhere(name: str, dtype: torch.dtype) -> None:
     (fusion,) = thunder.examine.fusions(jitted)
     assert fusion.template == "long"
     assert ("load_row(" in fusion.source) == (name != "a part of another")
+
+
+@pytest.mark.parametrize("piece", [8192, 16384, 65536])
+@pytest.mark.parametrize("width", [32_769, 33_001, 49_151])
+def test_pieces_of_any_size(width: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every element of a row is in one of them: one piece, a few, many; a last one that holds next to nothing."""
+    monkeypatch.setattr(tiles, "_piece", lambda columns, passes: (piece, 4))
+    x = torch.arange(3, device=DEVICE)[:, None].expand(3, width).half().contiguous()
+    f = thunder.jit(lambda x: (x.float().sum(-1), x * 2 + x.amax(-1, keepdim=True)), executors=["triton"])
+    total, doubled = f(x)
+    assert torch.equal(total, x.float().sum(-1)) and torch.equal(doubled, x * 3)
+    (fusion,) = thunder.examine.fusions(f)
+    assert "load_row(" in fusion.source
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -229,9 +229,9 @@ def _held(lines: Sequence[str]) -> list[str]:
 def _in_whole_vectors(lines: Sequence[str], columns: int, size: int, integer: str) -> list[str]:
     """Lines of which rows that begin anywhere are read and written in vectors of so many elements.
 
-    A piece, which is never more than a row, begins where the vector begins that holds its first element. Those in the
-    middle of a row need no mask, which would take vectors apart. Those at its ends come after them; there a mask that
-    is one for each vector leaves the vectors whole that are.
+    A piece begins where the vector begins that holds its first element. Those in the middle of a row need no mask,
+    which would take vectors apart. Those at its ends come after them; there a mask that is one for each vector leaves
+    the vectors whole that are.
     """
     place = re.escape(f" + (x * {columns} + r), ")
     load = re.compile(rf'tl\.load\((\w+){place}mask=xm & rm, other=0(?:, eviction_policy="(\w+)")?\)')
@@ -245,8 +245,8 @@ def _in_whole_vectors(lines: Sequence[str], columns: int, size: int, integer: st
         "    rm = tl.full((1, RB), True, tl.int1)",
     ]
     ends = [
-        f"for end in range(0, 2 + ({columns} % RB + {size - 2}) // RB):",
-        f"    start = (end + tl.minimum(end, 1) * ({columns} // RB - 1)) * RB",
+        f"for end in range(0, 1 + ({columns} >= RB) + ({columns} % RB + {size - 2}) // RB):",
+        f"    start = (end + tl.minimum(end, 1) * ({columns} // RB - ({columns} >= RB))) * RB",
         *middle[1:3],
         f"    rm = (r >= 0) & (r < {columns})",
         "    first = start + vector - before",

@@ -20,7 +20,10 @@ from torch.nn import functional as F
 
 import thunder
 from thunder import transforms
-from thunder.core.trace import Trace
+from thunder.core import prims
+from thunder.core.state import tracectx
+from thunder.core.trace import Trace, construct
+from thunder.transforms.base import PassContext
 
 GOLDEN = Path(__file__).with_name("golden")
 UPDATE = os.environ.get("THUNDER_UPDATE_GOLDEN", "0") not in ("", "0")
@@ -148,6 +151,68 @@ def debug() -> Case:
     return Case(lambda a: a.sin().cos(), (torch.ones(3),), [transforms.debug(lambda op, values: None)], "Debug")
 
 
+class Noted(thunder.Transform):
+    """A user's own: it changes the module, and notes in the traces of a call what is done where."""
+
+    def transform_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Without dropout."""
+        return module.eval()
+
+    def transform_prologue(self, trace: Trace, context: PassContext) -> Trace:
+        """At the end."""
+        return with_note(trace, "the call has been checked")
+
+    def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
+        """At the end."""
+        return with_note(trace, "the program has run")
+
+    def transform_epilogue(self, trace: Trace, context: PassContext) -> Trace:
+        """At the end."""
+        return with_note(trace, "effects have happened")
+
+
+def with_note(trace: Trace, text: str) -> Trace:
+    """The same with a comment above the last line."""
+    with construct(trace, "Noted") as out, tracectx(out):
+        out.bound_symbols += trace.bound_symbols[:-1]
+        prims.comment(text)
+        out.record(trace.bound_symbols[-1])
+    return out
+
+
+@case
+def own() -> Case:
+    """A dropout that the module's copy is without."""
+    module = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.ReLU())
+    found = Case(module, (torch.ones(3),), [Noted()], "Noted")
+    module.real = [torch.relu]  # to compare with
+    return found
+
+
+class Counting(torch.nn.Module):
+    """Has an effect, so that there is an epilogue."""
+
+    calls = 0
+
+    def forward(self, a: Any) -> Any:
+        """One more."""
+        self.calls += 1
+        return a + 1
+
+
+def test_hooks_for_each_trace_of_a_call() -> None:
+    """What the hooks for prologue and epilogue make is what runs, and its text is a program."""
+    jitted = thunder.jit(Counting(), transforms=[Noted()])
+    assert torch.equal(jitted(torch.ones(2)), torch.full((2,), 2.0)) and jitted.calls == 1
+    for traces, note in (
+        (thunder.last_prologue_traces(jitted), "the call has been checked"),
+        (thunder.last_epilogue_traces(jitted), "effects have happened"),
+    ):
+        changed = thunder.diff_traces(traces[0], traces[-1], context=0).splitlines()[3:]
+        assert changed == [f"+  # {note}"]
+        exec(str(traces[-1]), traces[-1].python_ctx())
+
+
 def before_and_after(found: Case) -> tuple[Trace, Trace, Any]:
     """The program before the transform and after it, and what it gave."""
     if found.shown is None:
@@ -171,7 +236,11 @@ def _copies(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def test_texts(name: str) -> None:
     """What is printed is what it was."""
     before, after, _ = before_and_after(CASES[name]())
-    text = f"==== before ====\n{before.python(depth=0)}\n\n==== after ====\n{after.python(depth=0)}\n"
+    assert_text(name, f"==== before ====\n{before.python(depth=0)}\n\n==== after ====\n{after.python(depth=0)}\n")
+
+
+def assert_text(name: str, text: str) -> None:
+    """It is the one that is kept under that name."""
     text = re.sub(r"\(took \d+ milliseconds\)", "(took 0 milliseconds)", text)
     path = GOLDEN / f"{name}.txt"
     if UPDATE:
@@ -180,9 +249,35 @@ def test_texts(name: str) -> None:
     assert text == path.read_text(encoding="utf-8"), "THUNDER_UPDATE_GOLDEN=1 writes the files anew"
 
 
+def rematerialized(remat: str) -> tuple[Trace, Trace, torch.Tensor, torch.Tensor]:
+    """The forward and the backward program of a chain, its result and its gradient."""
+    jitted = thunder.jit(lambda a: a.tanh().exp().sum(), remat=remat)
+    a = torch.linspace(0, 1, 1024).requires_grad_()
+    result = jitted(a)
+    result.backward()
+    return thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1], result, a.grad
+
+
+def test_rematerialization() -> None:
+    """What forward keeps and backward computes again: two values without it, none with it."""
+    kept, again = rematerialized("none"), rematerialized("all")
+    pairs = (("before", kept), ("after", again))
+    text = "\n\n".join(f"==== {when} ====\n{f.python(depth=0)}\n\n{b.python(depth=0)}" for when, (f, b, *_) in pairs)
+    assert_text("rematerialization", f"{text}\n")
+    for found, expected in zip(again[2:], kept[2:]):
+        assert torch.equal(found, expected)
+    for forward, backward, _, expected in (kept, again):
+        namespace, other = forward.python_ctx(), backward.python_ctx()
+        exec(str(forward), namespace)
+        exec(str(backward), other)
+        _, saved = namespace["computation"](torch.linspace(0, 1, 1024))
+        (found,) = other["backward"](list(saved), torch.ones(()))
+        assert torch.equal(found, expected)
+
+
 def test_no_text_is_left_over() -> None:
     """Each file belongs to a case."""
-    assert {path.stem for path in GOLDEN.iterdir()} == set(CASES)
+    assert {path.stem for path in GOLDEN.iterdir()} == {*CASES, "rematerialization"}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -195,7 +290,7 @@ def test_results(name: str) -> None:
     torch.testing.assert_close(result.to(expected.dtype), expected)
     jitted = thunder.jit(found.fn, transforms=found.transforms)
     jitted(*found.args)
-    (prologue,) = thunder.last_prologue_traces(jitted)
+    prologue = thunder.last_prologue_traces(jitted)[-1]
     namespace = after.python_ctx()
     exec(str(after), namespace)
     inputs = prologue.python_callable()(*_copies(found.args))

@@ -19,6 +19,10 @@ operations of their own read the result (attention, products), and no kernel of 
 so that it would be a kernel by itself. Matrix products, attention, convolutions, reductions, sorting and draws of
 random numbers never are.
 
+Contract: results and gradients are to the bit what they are where everything is saved, and so are random numbers; what
+is saved is in the forward program's last line. Each operation that is computed again stands in the backward program
+right before it is first read, and in the forward program only if that needs it itself.
+
 `remat` says otherwise: "none" saves all that backward reads, "all" computes every elementwise operation again, whoever
 runs it: the least memory, for some time.
 """

@@ -119,6 +119,8 @@ class Split:
             out.names, out._counters = trace.names, trace._counters
             saved = [self.saved_as(p) for p in self.saved]
             out.args = [*saved, *cotangents]
+            if "symbols" in self.source.info:  # of sizes, which it shares
+                out.info["symbols"] = self.source.info["symbols"]
             out.bound_symbols[:] = [*[_input(p) for p in out.args], *body]
             if boxed:
                 holder = out.add_name("saved")

@@ -49,7 +49,13 @@ def broadcast_in_dim(a: TensorProxy, shape: Sequence[int], broadcast_dimensions:
 @broadcast_in_dim.vjp
 def _(g: Any, out: Any, a: Any, shape: Any, dims: Any) -> Any:
     # Sum over what was spread; dimensions of one element that were put in only have to go.
-    spread = [d for d in range(len(shape)) if shape[d] != 1 and (d not in dims or a.shape[dims.index(d)] == 1)]
+    def is_spread(d: int) -> bool:
+        if d not in dims:
+            return not same_number(shape[d], 1)
+        size = a.shape[dims.index(d)]
+        return not same_number(size, shape[d]) and bool(size == 1)
+
+    spread = [d for d in range(len(shape)) if is_spread(d)]
     if spread:
         g = g.sum(tuple(spread))
     return g if same_shape(g.shape, a.shape) else reshape(g, a.shape)

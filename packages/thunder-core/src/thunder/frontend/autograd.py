@@ -495,8 +495,8 @@ def _reaching(d: Differentiable, program: Callable[..., Any], apply: Callable[..
         if differentiated_otherwise():
             return d.natively(*inputs)
         shown: list[Any] = []
-        node(shown, *inputs)
-        return ways.link(shown[0], shown[1], inputs)
+        made = node(shown, *inputs)
+        return ways.link(shown[0], made, shown[1], inputs)
 
     return run
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from thunder.frontend.stages import as_node
 from thunder.torch.private import backward_pass, executes
@@ -41,6 +42,7 @@ class _Call:
 
     def __init__(self) -> None:
         self.program: Any = None  # the node that holds what is saved
+        self.keeps: Any = None  # that node, which its Python object does not do in torch 2.11
         self.results: list[weakref.ref[Any] | None] = []  # the nodes of results
         self.groups: list[weakref.ref[Any]] = []
         self.lock = threading.RLock()
@@ -79,10 +81,12 @@ class Reaches:
         whole = (1 << len(results)) - 1
         self.partial = [inputs[i] for i, r in enumerate(reach) if r != whole]  # which inputs need looking after
 
-    def link(self, program: Any, found: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """What a program found, with ways back to its inputs; `program` is the node that has saved."""
+    def link(self, program: Any, made: Any, found: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What a program found, with ways back to its inputs; `program` is the node that has saved, and has `made`."""
         call = _Call()
         call.program = program
+        outputs = made if isinstance(made, tuple) else (made,)
+        call.keeps = get_gradient_edge(next(x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad))
         values = [found[i] for i in self._results]
         links: list[list[Any]] = [[] for _ in values]
         for k, hanging in enumerate(self._hanging):

@@ -230,6 +230,30 @@ def test_zeros_keep_their_sign(dtype: torch.dtype) -> None:
         assert torch.equal(found.signbit(), f(zeros).signbit())
 
 
+def _scaled_by_the_largest(x: torch.Tensor) -> torch.Tensor:
+    x = (x * 0.37).sin()
+    return x * x.amax(-1, keepdim=True) + torch.maximum(x, x * 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_is_stored_is_equal_to_what_is_computed_anew(dtype: torch.dtype) -> None:
+    """A gradient compares the largest element, which forward kept, with elements that it computes again."""
+    x = make(40, 33, dtype=dtype)
+    out = thunder.jit(_scaled_by_the_largest, executors=["triton"])(x)
+    wide = x.detach().double().requires_grad_()
+    (found,) = torch.autograd.grad(out.float().sum(), x)
+    (right,) = torch.autograd.grad(_scaled_by_the_largest(wide).sum(), wide)
+    torch.testing.assert_close(found.double(), right, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32])
+def test_equality_with_numbers(dtype: torch.dtype) -> None:
+    """A number is what it is in the tensor's type."""
+    x = torch.tensor([0.1, 0.3, 1.0, 0.0], device=DEVICE).to(dtype)
+    for f in (lambda x: (x == 0.1) | (x == 1), lambda x: (x * 1 != 0.1) & (x != 0.3)):
+        assert torch.equal(thunder.jit(f, executors=["triton"])(x), f(x))
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": lambda x: x.mT.contiguous().mT, "expanded": lambda x: x[:1].expand(6, -1),
     "every second": lambda x: x.repeat_interleave(2, 1)[:, ::2], "a part": lambda x: F.pad(x, (3, 2))[:, 3:-2],

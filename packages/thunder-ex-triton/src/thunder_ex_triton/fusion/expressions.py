@@ -12,8 +12,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from thunder.core import dtypes, prims
-from thunder.core.proxies import Proxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.machine import interpreting
 
@@ -170,6 +172,28 @@ def _power(bsym: Any, a: str, b: str) -> str | None:
     return _libdevice("pow")(bsym, a, b) if _is_float(bsym.output.dtype) else None
 
 
+def _equality(text: str) -> Callable[..., str]:
+    """Half precision is compared as the program has it: what was stored with what is computed anew."""
+
+    def write(bsym: Any, *operands: str) -> str:
+        dtype = next(x.dtype for x in bsym.args if isinstance(x, TensorProxy))
+        if compute_type(dtype) == _TYPES[dtype]:
+            return text.format(*operands)
+        return text.format(*(_as_stored(x, a, dtype) for x, a in zip(operands_of(bsym), operands)))
+
+    return write
+
+
+def _as_stored(x: Any, a: str, dtype: Any) -> str:
+    if type(x) is float:
+        return literal(torch.tensor(x, dtype=dtypes.to_torch_dtype(dtype)).item())
+    if not isinstance(x, TensorProxy):
+        return a
+    if dtype is dtypes.bfloat16 and not interpreting():
+        return f"rounded_to_bfloat16({a})"
+    return f"{a}.to({_TYPES[dtype]}).to(tl.float32)"
+
+
 def _reciprocal(bsym: Any, a: str) -> str | None:
     return f"(1.0 / {a})" if _is_float(bsym.output.dtype) else None
 
@@ -206,7 +230,7 @@ POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.floor.id: _rounding("floor"), prims.ceil.id: _rounding("ceil"), prims.sign.id: _sign,
     prims.trunc.id: _truncated,
     prims.maximum.id: _minimum("maximum"), prims.minimum.id: _minimum("minimum"),
-    prims.eq.id: _binary("({} == {})"), prims.ne.id: _binary("({} != {})"), prims.lt.id: _binary("({} < {})"),
+    prims.eq.id: _equality("({} == {})"), prims.ne.id: _equality("({} != {})"), prims.lt.id: _binary("({} < {})"),
     prims.le.id: _binary("({} <= {})"), prims.gt.id: _binary("({} > {})"), prims.ge.id: _binary("({} >= {})"),
     prims.bitwise_and.id: _integers_only("({} & {})"), prims.bitwise_or.id: _integers_only("({} | {})"),
     prims.bitwise_xor.id: _integers_only("({} ^ {})"),

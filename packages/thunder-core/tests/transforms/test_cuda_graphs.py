@@ -195,6 +195,20 @@ def test_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.report == "CUDAGraph0 is captured, 2 times, and calls of other sizes than its first 2 run uncaptured"
 
 
+def test_what_is_copied_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in memory otherwise than its copy is apart: among others it has torch copy each by itself."""
+    outputs = [torch.randn(4, 4), torch.randn(4, 4)[:, :2], torch.randn(4, 4).t(), torch.ones(4, dtype=torch.int64)]
+    launch = Launch(lambda: None, outputs, torch.device("cpu"))
+    assert [which for which, _ in launch.results] == [[0, 2], [1], [3]]
+    Played(monkeypatch)
+    run = CapturedRegion("CUDAGraph0", lambda x, y, z: (x + y + z,))
+    for _ in range(4):
+        given = torch.randn(4, 4), torch.randn(4, 8)[:, ::2], torch.randn(4, 4)
+        torch.testing.assert_close(run(*given)[0], sum(given))
+    (found,) = run._sizes.values()
+    assert [which for which, _ in found.launch.static] == [[0, 2], [1]]
+
+
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Played:
     """Programs on the CPU are captured, with graphs that are played."""

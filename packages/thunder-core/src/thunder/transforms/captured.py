@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -65,15 +65,22 @@ class Launch:
         self.run = run
         self.outputs = outputs
         self.device = device
-        self.results = _by_kind(dict(enumerate(outputs)))
+        copied = dict(enumerate(outputs))
+        self.results = _by_kind(copied, {i: torch.empty_like(x, device="meta") for i, x in copied.items()})
         self.static: list[tuple[list[int], list[torch.Tensor]]] = []
 
 
-def _by_kind(tensors: dict[int, torch.Tensor]) -> list[tuple[list[int], list[torch.Tensor]]]:
-    """Tensors and their places, those together that one kernel can copy."""
-    found: dict[torch.dtype, tuple[list[int], list[torch.Tensor]]] = {}
+def _by_kind(
+    tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
+) -> list[tuple[list[int], list[torch.Tensor]]]:
+    """Tensors and their places, those together that one kernel can copy to `others`, or from there.
+
+    That takes tensors of one type that lie in memory as what they are copied to: where one does not, torch copies each
+    of them by itself.
+    """
+    found: dict[tuple[torch.dtype, bool], tuple[list[int], list[torch.Tensor]]] = {}
     for i, x in tensors.items():
-        places, same = found.setdefault(x.dtype, ([], []))
+        places, same = found.setdefault((x.dtype, x.stride() == others[i].stride()), ([], []))
         places.append(i)
         same.append(x)
     return list(found.values())
@@ -177,7 +184,7 @@ class CapturedRegion:
             self._sizes.clear()
             warnings.warn(f"CUDA graphs: {self.name} is not captured ({self.failed})", stacklevel=4)
             return False
-        found.launch.static = _by_kind(static)
+        found.launch.static = _by_kind(static, dict(enumerate(inputs)))
         self.captures += 1
         return True
 

@@ -51,6 +51,9 @@ def check(dtype: torch.dtype) -> None:
     run(lambda a, w: a * w, make(1, 5)[:, ::2], make(3))
     labels = torch.tensor([3, 1, 4, -100, 5] * 3, device="cuda")
     run(lambda a: F.cross_entropy(a, labels), make(15, 1003))
+    for count in (3103, 17001):  # put in order here, and by torch
+        tokens = torch.arange(count, device="cuda") ** 2 % 37
+        run(lambda a, w: F.embedding(tokens, w, padding_idx=3) * a, make(33), make(37, 33))
     jitted = thunder.jit(lambda a, w: F.layer_norm(a, w.shape, w) * a.shape[0], cache="symbolic values")
     for n in (3, 17, 64):
         jitted(make(n, 101), make(101)).sum().backward()

@@ -20,6 +20,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles and pieces that few indices do not fit into."""
     monkeypatch.setattr(embedding, "_FEWEST", 0)
+    monkeypatch.setattr(embedding, "_FILLING", 2)
     monkeypatch.setattr(embedding, "_COMPARED", (8, 16))
     monkeypatch.setattr(embedding, "_PIECE", 4)
     monkeypatch.setattr(embedding, "_TILE", 32)

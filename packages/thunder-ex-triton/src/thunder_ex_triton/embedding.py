@@ -26,6 +26,7 @@ __all__ = ["embedding_backward", "register"]
 
 _FEWEST = 3072  # indices; up to here torch needs one kernel, and less of the host
 _MOST_COMPARED = 16384  # indices; more are sorted by torch
+_FILLING = 128  # programs that fill memory with zeros
 _COMPARED = (16, 512)  # indices of a program, and of those that they are compared with at a time
 _PIECE = 32  # places of the order that one program adds up at most
 _TILE = 4096  # elements of what is added up at a time
@@ -33,31 +34,46 @@ _LARGEST = (1 << 31) - 1
 _TAKEN = (dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
+@triton.jit
+def _row_of(index, table):
+    return tl.minimum(tl.maximum(index, -1), table).to(tl.int32)
+
+
 @kernel
-def in_order(indices_ptr, rows_ptr, places_ptr, count, table, TALL: tl.constexpr, WIDE: tl.constexpr):
+def in_order(
+    indices_ptr, rows_ptr, places_ptr, out_ptr, count, table, elements,
+    FILLING: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     """Indices in order, equal ones as they stood, and where they stood: each counts those that come before it.
 
-    What is no row of the table stays so: it becomes -1, or the number after the last.
+    What is no row of the table stays so: it becomes -1, or the number after the last. The first programs fill the
+    gradient with zeros meanwhile: memory has little else to do.
     """
-    first = tl.program_id(0) * TALL
-    at = first + tl.arange(0, TALL)
-    index = tl.minimum(tl.maximum(tl.load(indices_ptr + at, mask=at < count, other=0), -1), table).to(tl.int32)
-    own = first // WIDE * WIDE  # the tile that these are in
-    before = tl.zeros((TALL, WIDE), tl.int32)
-    for start in range(0, own, WIDE):
-        other = tl.load(indices_ptr + start + tl.arange(0, WIDE))
-        other = tl.minimum(tl.maximum(other, -1), table).to(tl.int32)
-        before += (other[None, :] <= index[:, None]).to(tl.int32)
-    for start in range(own, count, WIDE):
-        there = start + tl.arange(0, WIDE)
-        other = tl.load(indices_ptr + there, mask=there < count, other=0)
-        other = tl.minimum(tl.maximum(other, -1), table).to(tl.int32)
-        other = tl.where(there < count, other, table + 1)
-        equal_counts = there[None, :] < at[:, None]
-        before += ((other[None, :] < index[:, None]) | ((other[None, :] == index[:, None]) & equal_counts)).to(tl.int32)
-    place = tl.sum(before, 1)
-    tl.store(rows_ptr + place, index, mask=at < count)
-    tl.store(places_ptr + place, at, mask=at < count)
+    if tl.program_id(0) < FILLING:
+        block = tl.arange(0, 2048)
+        share = tl.cdiv(elements, FILLING * 2048) * 2048
+        begin = tl.program_id(0) * share.to(tl.int64)
+        for filled in range(0, share, 2048):
+            offsets = begin + filled + block
+            tl.store(out_ptr + offsets, tl.zeros((2048,), out_ptr.dtype.element_ty), mask=offsets < elements)
+    else:
+        first = (tl.program_id(0) - FILLING) * TALL
+        at = first + tl.arange(0, TALL)
+        index = _row_of(tl.load(indices_ptr + at, mask=at < count, other=0), table)
+        own = first // WIDE * WIDE  # the tile that these are in
+        before = tl.zeros((TALL, WIDE), tl.int32)
+        for start in range(0, own, WIDE):
+            other = _row_of(tl.load(indices_ptr + start + tl.arange(0, WIDE)), table)
+            before += (other[None, :] <= index[:, None]).to(tl.int32)
+        for start in range(own, count, WIDE):
+            there = start + tl.arange(0, WIDE)
+            other = _row_of(tl.load(indices_ptr + there, mask=there < count, other=0), table)
+            other = tl.where(there < count, other, table + 1)[None, :]
+            counts = (other < index[:, None]) | ((other == index[:, None]) & (there[None, :] < at[:, None]))
+            before += counts.to(tl.int32)
+        place = tl.sum(before, 1)
+        tl.store(rows_ptr + place, index, mask=at < count)
+        tl.store(places_ptr + place, at, mask=at < count)
 
 
 @triton.jit
@@ -124,15 +140,17 @@ def whole_rows(
         tl.store(out_ptr + row * width + columns, total.to(out_ptr.dtype.element_ty), mask=columns < width)
 
 
-def _ordered(indices: torch.Tensor, table: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices in order, and where they stood."""
+def _ordered(indices: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices in order, and where they stood; `out` is filled with zeros."""
     count = indices.numel()
     if count > _MOST_COMPARED:
+        out.zero_()
         rows, places = indices.sort(stable=True)
         return rows, places
     rows = torch.empty(count, dtype=torch.int32, device=indices.device)
     places = torch.empty_like(rows)
-    in_order(blocks(count, _COMPARED[0]), (indices, rows, places), (count, table, *_COMPARED), 4)
+    numbers = (count, out.shape[0], out.numel(), _FILLING, *_COMPARED)
+    in_order(_FILLING + blocks(count, _COMPARED[0]), (indices, rows, places, out), numbers, 4)
     return rows, places
 
 
@@ -145,8 +163,8 @@ def embedding_backward(
         return g.new_zeros((num_weights, width))
     if count <= _FEWEST or max(count, num_weights) >= _LARGEST:  # these count with 32 bits
         return torch.ops.aten.embedding_dense_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
-    out = g.new_zeros((num_weights, width))
-    rows, places = _ordered(indices.reshape(-1).contiguous(), num_weights)
+    out = g.new_empty((num_weights, width))
+    rows, places = _ordered(indices.reshape(-1).contiguous(), out)
     acc, number = (tl.float64, torch.float64) if g.dtype is torch.float64 else (tl.float32, torch.float32)
     left = blocks(count, _PIECE)
     part = torch.empty((left, 2, width), dtype=number, device=g.device)

@@ -411,3 +411,41 @@ def test_a_class_of_models_can_go() -> None:
     found = once()
     gc.collect()
     assert found() is None
+
+
+@pytest.mark.parametrize("convert", [lambda m: m.to(torch.float32), lambda m: m.float(), lambda m: m.cpu()])
+def test_a_module_that_is_converted_to_what_it_is(convert: Any) -> None:
+    """`module.to(...)` in a program changes nothing there, as in routers of experts; gradients arrive."""
+
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.classifier = nn.Linear(3, 2)
+
+        def forward(self, x: Any) -> Any:
+            self.classifier = convert(self.classifier)
+            return self.classifier(x)
+
+    module = Router()
+    jitted, x = thunder.jit(module), torch.ones(4, 3)
+    for _ in range(3):
+        jitted(x).sum().backward()
+    assert torch.equal(module.classifier.weight.grad, torch.full((2, 3), 12.0))
+    assert thunder.cache_misses(jitted) == 1 and thunder.cache_hits(jitted) == 2
+
+
+def test_a_module_that_is_converted() -> None:
+    """By Python, to another type: the user's parameters are of that afterwards."""
+
+    class Widening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.linear.double()(x)
+
+    module = Widening()
+    out = thunder.jit(module)(torch.ones(4, 3, dtype=torch.float64))
+    assert out.dtype is module.linear.weight.dtype is torch.float64
+    torch.testing.assert_close(out, module(torch.ones(4, 3, dtype=torch.float64)))

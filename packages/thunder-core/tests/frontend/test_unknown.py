@@ -293,3 +293,18 @@ def test_what_is_asked_of_values_of_unknown_sizes_is_no_text() -> None:
         torch.testing.assert_close(jitted(x, torch.tensor(n)), f(x, torch.tensor(n)))
     assert thunder.cache_misses(jitted) == 1
     assert thunder.explain(jitted).count("runs as Python") == 0
+
+
+def test_equal_masks_that_are_far_from_each_other() -> None:
+    """What two of them select has sizes of two names, though equal calls are made once."""
+
+    def f(x: Any) -> Any:
+        a, b = x, x
+        for _ in range(9):
+            a, b = a * 0.9, b * 0.9
+        return a[a > 0.2] * 2, torch.cat([b[b > 0.2] + 1, a[a > 0.2]]), b[b > 0.2].shape[0]
+
+    jitted = thunder.jit(f)
+    for scale in (1.0, 2.0):
+        torch.testing.assert_close(jitted(value() * scale), f(value() * scale))
+    assert thunder.cache_misses(jitted) == 1

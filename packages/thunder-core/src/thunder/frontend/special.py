@@ -26,7 +26,7 @@ from thunder.frontend.handle import Handle
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.opaque_symbols import DRAWS, RESULTS
 from thunder.frontend.reshaping import FORMS, reshape_in_place
-from thunder.frontend.tracer import Tracer, asked_by_torch, needs_grad
+from thunder.frontend.tracer import Tracer, asked_by_torch, line_of_user, needs_grad
 from thunder.frontend.unknown import HANDLERS, asks_for_value, positions, with_numbers
 from thunder.torch.private import DisableTorchFunction
 
@@ -580,8 +580,18 @@ _CALLS_HOOKS = _code_that_calls_hooks()
 
 
 def _get_grad(tracer: Tracer, x: Any) -> Any:
+    if _is_converted_to_itself(tracer, x):
+        return None
     if any(lifted.handle is tracer.handle_of(x) for lifted in tracer.inputs):
         leave_to_python("the program reads the .grad of a tensor, which no guard can watch")
+
+
+def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:
+    """Whether `module.to(…)` asks, for a parameter that is so already: then it changes nothing."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not torch.nn.Module._apply.__code__:
+        frame = frame.f_back if line_of_user(frame.f_code.co_filename, 0) is None else None
+    return frame is not None and frame.f_locals.get("param_applied") is tracer.handle_of(x)
 
 
 SPECIAL_PROPERTIES: dict[str, Callable[[Tracer, Any], Any]] = {
@@ -592,8 +602,9 @@ SPECIAL_PROPERTIES: dict[str, Callable[[Tracer, Any], Any]] = {
 def set_property(tracer: Tracer, name: str, target: Any, value: Any) -> None:
     """What `target.name = value` does."""
     if name == "data":
-        with torch.no_grad():
-            _write(tracer, target, value, "data")
+        if value is not tracer.handle_of(target):
+            with torch.no_grad():
+                _write(tracer, target, value, "data")
         return
     if name == "requires_grad":
         _requires_grad_(tracer, target, value)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from thunder.core import prims
+from thunder.core.numbers import same_shape
+from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
 
@@ -32,6 +34,16 @@ def escaping_values(trace: Trace) -> set[str]:
     return escaping
 
 
+def _alike(one: BoundSymbol, other: BoundSymbol) -> bool:
+    """Whether two equal calls give the same shapes: sizes that only running tells are named anew by each of them."""
+    pairs = zip(_shapes_in(one), _shapes_in(other))
+    return all(same_shape(a, b) for a, b in pairs)
+
+
+def _shapes_in(bsym: BoundSymbol) -> list[Any]:
+    return [p.shape for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
+
+
 def cse(trace: Trace) -> Trace:
     """The trace with each call made once."""
     escaping = escaping_values(trace)
@@ -51,7 +63,7 @@ def cse(trace: Trace) -> Trace:
                 first = seen.setdefault(bsym.key, bsym)
             except TypeError:  # an argument that cannot be compared
                 first = bsym
-            if first is bsym:
+            if first is bsym or not _alike(bsym, first):
                 record(bsym)
                 continue
             for old, new in zip(proxies_in(bsym.output), proxies_in(first.output)):

@@ -22,6 +22,7 @@ __all__ = [
     "listener",
     "pictures_and_text",
     "seeing",
+    "seeing_grids",
     "seq2seq",
     "unpadded",
 ]
@@ -116,7 +117,7 @@ def decoder(model_type: str, *, dtype: torch.dtype = torch.float64, **options: A
     return causal(model_type, model_type, {**GROUPED, **options}, dtype=dtype)
 
 
-def seq2seq(model_type: str, *, dtype: torch.dtype = torch.float64, **options: Any) -> Entry:
+def seq2seq(model_type: str, *, dtype: torch.dtype = torch.float64, note: str = "", **options: Any) -> Entry:
     """A model that reads one text and writes another."""
     sides = {
         "d_model": 32,
@@ -132,7 +133,7 @@ def seq2seq(model_type: str, *, dtype: torch.dtype = torch.float64, **options: A
     sizes = {**TOKENS, **(options if "d_ff" in options else {**sides, **options})}
     return Entry(
         model_type, "encoder-decoder", lambda: build(model_type, "ForSeq2SeqLM", sizes), pair_of_texts,
-        dtype=dtype, generate=("dynamic", "static", "sampled"),
+        dtype=dtype, generate=("dynamic", "static", "sampled"), note=note,
     )  # fmt: skip
 
 
@@ -195,6 +196,33 @@ def seeing(model_type: str, sizes: dict[str, Any], *, parts: int = 4, several: b
     return Entry(
         model_type, "vision and language", lambda: build(model_type, "ForImageTextToText", whole), inputs, **options
     )
+
+
+def seeing_grids(model_type: str, vision: dict[str, Any], **options: Any) -> Entry:
+    """A model that continues a text with a picture in it, of which a tensor tells how many patches it has."""
+    text_sizes = {**GROUPED, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}}
+    sizes = {
+        "text_config": text_sizes, "vision_config": {"depth": 2, "num_heads": 4, "patch_size": 4, **vision},
+        "image_token_id": PICTURE, "video_token_id": 94, "vision_start_token_id": 96, "vision_end_token_id": 97,
+    }  # fmt: skip
+
+    def inputs(dtype: torch.dtype, seed: int, other: bool) -> Inputs:
+        generator = torch.Generator().manual_seed(seed)
+        batch, length = (3, 14) if other else (2, 12)
+        ids = torch.randint(3, 90, (batch, length), generator=generator)
+        ids[:, 1], ids[:, 2:6], ids[:, 6] = 96, PICTURE, 97
+        return {
+            "input_ids": ids, "attention_mask": torch.ones_like(ids),
+            "labels": torch.where(ids >= PICTURE, -100, ids), "mm_token_type_ids": (ids == PICTURE).long(),
+            "pixel_values": torch.randn(batch * 16, 3 * 2 * 4 * 4, generator=generator, dtype=dtype),
+            "image_grid_thw": torch.tensor([[1, 4, 4]] * batch),
+        }  # fmt: skip
+
+    return Entry(
+        model_type, "vision and language", lambda: build(model_type, "ForImageTextToText", sizes), inputs,
+        dtype=torch.float32, generate=("dynamic", "static"), settling=1, retraces=None,
+        note="in float32, keeps positions of the last call", **options,
+    )  # fmt: skip
 
 
 def listener(model_type: str, **options: Any) -> Entry:

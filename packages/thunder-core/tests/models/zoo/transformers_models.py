@@ -17,6 +17,7 @@ from zoo.hf import (
     listener,
     pictures_and_text,
     seeing,
+    seeing_grids,
     seq2seq,
     unpadded,
 )
@@ -35,6 +36,7 @@ ENCODERS: list[Entry] = [
     encoder("mpnet"),
     encoder("camembert"),
     encoder("fnet"),
+    encoder("longformer", attention_window=10),
 ]
 
 GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
@@ -84,14 +86,19 @@ DECODERS: list[Entry] = [
     decoder("apertus"),
 ]  # fmt: skip
 
+T5 = {
+    "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+
 ENCODER_DECODERS: list[Entry] = [
-    seq2seq(
-        "t5", dtype=torch.float32, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
-    ),
+    seq2seq("t5", dtype=torch.float32, **T5),
+    seq2seq("mt5", dtype=torch.float32, **T5),
     seq2seq("bart"),
     seq2seq("mbart"),
     seq2seq("pegasus"),
     seq2seq("marian", decoder_vocab_size=99),
+    seq2seq("led", attention_window=10, max_encoder_position_embeddings=64, max_decoder_position_embeddings=64),
 ]
 
 EXPERTS = {**GROUPED, "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -214,6 +221,10 @@ PATCHES = {
     "patch_size": 4,
 }
 WINDOWS = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [2, 1], "num_heads": [2, 4], "window_size": 4}
+PYRAMID = {
+    "num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [8, 16], "strides": [4, 2],
+    "num_attention_heads": [1, 2], "mlp_ratios": [2, 2],
+}  # fmt: skip
 STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
 
 VISION: list[Entry] = [
@@ -236,6 +247,19 @@ VISION: list[Entry] = [
         "segformer", size=32, num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[8, 16],
         patch_sizes=[3, 3], strides=[2, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2],
     ),
+    image("cvt", size=32, embed_dim=[8, 16, 24], num_heads=[1, 2, 2], depth=[1, 2, 3]),
+    image(
+        "focalnet", size=32, image_size=32, patch_size=2, embed_dim=8, depths=[1, 1], focal_levels=[2, 2],
+        focal_windows=[3, 3],
+    ),
+    image("pvt", size=32, image_size=32, **PYRAMID, sequence_reduction_ratios=[2, 1], patch_sizes=[4, 2]),
+    image("pvt_v2", size=32, image_size=32, **PYRAMID, sr_ratios=[2, 1], patch_sizes=[3, 3]),
+    image("efficientnet", size=32, image_size=32, width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320),
+    image(
+        "mobilevitv2", size=64, image_size=64, patch_size=2, width_multiplier=0.25, base_attn_unit_dims=[16, 24, 32],
+        n_attn_blocks=[1, 1, 1],
+    ),
+    image("poolformer", size=32, depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16]),
     pictures_and_text("clip", projection_dim=16),
     pictures_and_text("siglip"),
 ]  # fmt: skip
@@ -266,6 +290,12 @@ SEEING: list[Entry] = [
         {"vision_config": EYES, "text_config": {"model_type": "llama", **GROUPED}, "scale_factor": 2},
         parts=1, several=True,
     ),
+    seeing_grids("qwen2_vl", {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2}),
+    seeing_grids(
+        "qwen2_5_vl",
+        {"hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 48, "window_size": 16,
+         "fullatt_block_indexes": [1]},
+    ),
 ]  # fmt: skip
 
 LISTENING = {
@@ -292,6 +322,11 @@ REFUSED: list[Entry] = [
     mixture("mixtral", EXPERTS, "eager", generate=(), note=LOOP),
     mixture("qwen3_moe", {**EXPERTS, "head_dim": 8}, "eager", generate=(), note=LOOP),
     mixture("deepseek_v3", DEEPSEEK, "eager", generate=(), note=LOOP),
-]
+    seq2seq(
+        "switch_transformers", dtype=torch.float32, **T5, num_experts=4, num_sparse_encoder_layers=1,
+        num_sparse_decoder_layers=1,
+        note="a Python loop over the experts that were chosen; thunder.disable(SwitchTransformersExperts) works",
+    ),
+]  # fmt: skip
 
 MODELS: list[Entry] = [*ENCODERS, *DECODERS, *ENCODER_DECODERS, *MIXTURES, *STATE_SPACES, *VISION, *SEEING, *AUDIO]

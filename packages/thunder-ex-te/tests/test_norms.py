@@ -92,7 +92,7 @@ def test_as_without(recipe: str, kind: str, dtype: torch.dtype, device: str, rec
     if recipe == "DelayedScaling":
         for name, kept in other._extra_state["te"].items():
             for key, value in kept.items():
-                # The largest value of a gradient that has been through fp8 is as near as fp8 is, where anything differs.
+                # Where anything differs, the largest value of a gradient that was in fp8 is as near as fp8 is.
                 near = 0.0 if device == "cpu" and dtype is torch.bfloat16 else 0.13
                 torch.testing.assert_close(one._extra_state["te"][name][key], value, rtol=near, atol=0)
 

@@ -65,6 +65,14 @@ def test_norms_and_activations(device: str, dtype: torch.dtype) -> None:
     check(lambda x: torch.softmax(x, -1), x, grad=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_largest_in_half_precision(device: str, dtype: torch.dtype) -> None:
+    """What is compared is rounded first, so that the largest element is found again in backward."""
+    x = made(40, 33, dtype=dtype, device=device)
+    check(lambda x: torch.sin(x).amax(0) * 2, x, grad=True)
+    check(lambda x: ((x * 1.7).long() + 1, x * x > 0.5, torch.where(x * 3 >= 1, x, 0.0) + 1), x)
+
+
 def test_shapes(device: str) -> None:
     """Rotary embeddings, whose halves torch joins, and transposed results."""
     x, cos = made(2, 3, 5, 8, device=device), made(5, 8, device=device, seed=1)

@@ -104,6 +104,22 @@ def _for_bools(name: str, of_bools: str) -> Entry:
     return lambda bsym, write: _call(of_bools if _first(bsym).dtype is dtypes.bool8 else name)(bsym, write)
 
 
+def rounded(text: str, dtype: Any) -> str:
+    """A value that is held in single precision as memory would have it."""
+    return cast(cast(text, _TYPES[dtype]), held(dtype)) if dtype in _HALF else text
+
+
+def _comparison(name: str) -> Entry:
+    """Of rounded values: which elements are the largest is told by comparing them with what was handed out."""
+
+    def entry(bsym: Any, write: Write) -> str | None:
+        texts = [_operand(bsym, a, write) for a in bsym.args]
+        both = [rounded(text, a.dtype) if isinstance(a, TensorProxy) else text for text, a in zip(texts, bsym.args)]
+        return f"fd.ops.{name}({', '.join(both)})"
+
+    return entry
+
+
 _ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
 
@@ -149,10 +165,10 @@ def _convert(bsym: Any, write: Write) -> str | None:
     if a.dtype is target:
         return f"fd.ops.set({text})"
     if a.dtype in _HALF and target is not dtypes.float32:  # else conversions become one, and some of these are wrong
-        text = f"fd.ops.mul({text}, 1.0)"
+        text = f"fd.ops.mul({text if dtypes.is_float_dtype(target) else rounded(text, a.dtype)}, 1.0)"
     if held(a.dtype) != held(target) or target not in _HALF:
         text = cast(text, held(target))
-    return cast(cast(text, _TYPES[target]), held(target)) if target in _HALF else text
+    return rounded(text, target)
 
 
 def _sizes(shape: Any, write: Write) -> str:
@@ -239,7 +255,8 @@ OPERATIONS: dict[Any, Entry] = {
     ),
     **_named("nextafter", floats=True, halves=False),
     **_named("neg", "sign", "sub", "fmod", "remainder", bools=False),
-    **_named("eq", "ne", "lt", "le", "gt", "ge", "bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
+    **{getattr(prims, name).id: _comparison(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **_named("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
     **_named("bitwise_left_shift", "bitwise_right_shift", "gcd", bools=False),
     prims.add.id: _for_bools("add", "bitwise_or"),
     prims.mul.id: _for_bools("mul", "bitwise_and"),

@@ -175,6 +175,27 @@ def test_symbolic_sizes() -> None:
     assert thunder.cache_misses(jitted) == 2
 
 
+def test_numbers_that_change() -> None:
+    """A counter, which is a symbolic number after some calls, says where a buffer is written to."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3, dtype=torch.int64))
+            self.calls = 0
+
+        def forward(self, x: Any) -> Any:
+            self.seen[self.calls % 3] += 1
+            self.calls += 1
+            return x * 2 if self.seen.sum() % 2 == 0 and self.seen[0] < 3 else x
+
+    module, twin = Counting(), Counting()
+    jitted = thunder.jit(module)
+    for _ in range(9):
+        assert torch.equal(jitted(torch.ones(2)), twin(torch.ones(2)))
+    assert torch.equal(module.seen, twin.seen) and module.calls == twin.calls
+
+
 REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "a float": lambda x, m: x * 2 if x.sum() > 0 else x,
     "a float picked by an integer": lambda x, m: x * 2 if x[m[0]] > 0 else x,

@@ -217,6 +217,7 @@ class Prologue:
         for number in self._numbers:
             values.append(writer.fetch(number.place))
             self._leaves[number.leaf.name] = values[-1], str(number.place)
+            self._inputs_by_name[number.leaf.name] = values[-1]
         return tuple(values)
 
     def constrain(self, symbols: Symbols) -> None:

@@ -64,7 +64,7 @@ class Told:
         made = [p for op in rest for p in op.flat_outs]
         with self._tracer.recording():
             program = self._program(rest, made)
-            given = {x.proxy.name: x.tensor for x in self._tracer.inputs} | self._found
+            given = {x.proxy.name: x.tensor for x in self._tracer.inputs} | self._numbers() | self._found
             found = program.run(*[given[name] for name in program.args])
         self._found.update((p.name, value) for p, value in zip(made, found))
         self._ways[leaf.name] = way
@@ -92,10 +92,15 @@ class Told:
 
         return Program(args, told)
 
+    def _numbers(self) -> dict[str, Any]:
+        """The numbers that are inputs, as they are in this call."""
+        symbolic = self._tracer.symbolic
+        return {} if symbolic is None else {number.leaf.name: number.value for number in symbolic.numbers}
+
     def _leading_to(self, leaf: NumberProxy) -> list[BoundSymbol] | None:
         """The operations that compute a number of inputs; None where it hangs on more than integers."""
         tracer = self._tracer
-        inputs = {x.proxy.name: x.proxy for x in tracer.inputs}
+        inputs, numbers = {x.proxy.name: x.proxy for x in tracer.inputs}, self._numbers()
         sizes = {} if tracer.symbolic is None else {size.leaf.name: size for size in tracer.symbolic.sizes}
         every = [op for scope in tracer.trace.scopes for op in scope]
         producers = {name: i for i, op in enumerate(every) for name in op.out_names}
@@ -107,6 +112,8 @@ class Told:
             if name in inputs:
                 if is_inexact_dtype(inputs[name].dtype):
                     return None
+            elif name in numbers:
+                continue
             elif name in sizes:
                 size = sizes[name]
                 first[name] = BoundSymbol(prims.size, (inputs[size.tensor], size.dim), {}, size.leaf)

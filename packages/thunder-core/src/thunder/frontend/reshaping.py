@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-place operations that change what a tensor looks like (`squeeze_`, `t_`, `as_strided_`) and not what is in it.
+"""In-place operations that change what a tensor looks like (`squeeze_`, `t_`, `as_strided_`), and `as_strided`.
 
 The handle becomes the view that the form without the underscore gives: it stays the same Python object and gets the
 view's metadata and place.
@@ -7,17 +7,22 @@ view's metadata and place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
+from thunder.core.numbers import SymbolicNumber
+from thunder.frontend import aliasing
 from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
+from thunder.frontend.layout import meta_of
 from thunder.frontend.tracer import Tracer
-from thunder.torch.private import swap_contents
+from thunder.torch.private import DisableTorchFunction, swap_contents
 
-__all__ = ["FORMS", "reshape_in_place"]
+__all__ = ["FORMS", "as_strided", "reshape_in_place"]
 
 #: Methods that give a view of the same memory, and change the tensor itself with an underscore.
 FORMS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_")
@@ -63,3 +68,43 @@ def _become(handle: Handle, before: Handle, after: Handle) -> None:
     swap_contents(handle, after)
     for name in ("_value", "_storage", "_views", "_parent", "_version_seen", "_needs_grad"):
         setattr(handle, name, getattr(after, name))
+
+
+# -- strides of one's own ---------------------------------------------------------------------------------------------
+def as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """Of a tensor that does not lie in memory in order it is the same of one that does, of the same memory."""
+    handle = tracer.handle_of(x)
+    if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
+        return NotImplemented
+    reached = sum((n - 1) * s for n, s in zip(size, stride))
+    start, found = _in_order(tracer, handle)
+    offset = start if storage_offset is None else storage_offset
+    if found is None or not start <= offset <= offset + reached < start + math.prod(found.shape):
+        if not handle._views or handle._needs_grad or handle._parent is not None:
+            return NotImplemented
+        whole = Handle.make(tracer, handle._storage.value, requires_grad=False, storage=handle._storage)
+        start, found = _in_order(tracer, whole)
+        if found is None or start:
+            return NotImplemented
+    if found is handle and not start:
+        return NotImplemented
+    if offset > start:
+        flat = tracer.call_symbol(ltorch.reshape, (found, (-1,)), {})
+        found = tracer.call_symbol(ltorch.narrow, (flat, 0, offset - start, flat.shape[0] - offset + start), {})
+    return tracer.call_symbol(ltorch.as_strided, (found, tuple(size), tuple(stride)), {})
+
+
+def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
+    """Where a tensor starts in memory, and it with its dimensions in the order of that; None where that has gaps."""
+    with tracer.recording():
+        aliasing.read(handle)  # finds out whose memory it is
+        laid_out = meta_of(handle)
+    with DisableTorchFunction():
+        start = laid_out.storage_offset()
+        order = sorted(range(laid_out.dim()), key=lambda i: (-laid_out.stride(i), -laid_out.shape[i]))
+        if not laid_out.permute(order).is_contiguous():
+            return start, None
+    if order == [*range(len(order))] and not start:
+        return start, handle
+    whole = tracer.call_symbol(ltorch.permute, (handle, tuple(order)), {})
+    return start, tracer.call_symbol(ltorch.contiguous, (whole,), {})  # which it is in eager, whatever runs it

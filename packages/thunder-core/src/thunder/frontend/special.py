@@ -8,7 +8,6 @@ language is traced through its Python source or becomes opaque (`dispatch.py`).
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +16,16 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.core.errors import TracingError
-from thunder.core.numbers import SymbolicNumber, undecided
+from thunder.core.numbers import undecided
 from thunder.core.proxies import TensorProxy
 from thunder.frontend import aliasing, attention
 from thunder.frontend.conversions import convert_natively
 from thunder.frontend.fallback import leave_to_python
-from thunder.frontend.handle import Handle
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.opaque_symbols import DRAWS, RESULTS
-from thunder.frontend.reshaping import FORMS, reshape_in_place
+from thunder.frontend.reshaping import FORMS, as_strided, reshape_in_place
 from thunder.frontend.tracer import Tracer, asked_by_torch, line_of_user, needs_grad
 from thunder.frontend.unknown import HANDLERS, asks_for_value, positions, with_numbers
-from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
 
@@ -178,42 +175,7 @@ def _view_as_complex(tracer: Tracer, x: Any) -> Any:
     return NotImplemented
 
 
-@_special(torch.as_strided, torch.Tensor.as_strided)
-def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    """Of a tensor that does not lie in memory in order it is the same of one that does, of the same memory."""
-    handle = tracer.handle_of(x)
-    if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
-        return NotImplemented
-    reached = sum((n - 1) * s for n, s in zip(size, stride))
-    start, found = _in_order(tracer, handle)
-    offset = start if storage_offset is None else storage_offset
-    if found is None or not start <= offset <= offset + reached < start + math.prod(found.shape):
-        if not handle._views or handle._needs_grad or handle._parent is not None:
-            return NotImplemented
-        whole = Handle.make(tracer, handle._storage.value, requires_grad=False, storage=handle._storage)
-        start, found = _in_order(tracer, whole)
-        if found is None or start:
-            return NotImplemented
-    if found is handle and not start:
-        return NotImplemented
-    if offset > start:
-        flat = tracer.call_symbol(ltorch.reshape, (found, (-1,)), {})
-        found = tracer.call_symbol(ltorch.narrow, (flat, 0, offset - start, flat.shape[0] - offset + start), {})
-    return tracer.call_symbol(ltorch.as_strided, (found, tuple(size), tuple(stride)), {})
-
-
-def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
-    """Where a tensor starts in memory, and it with its dimensions in the order of that; None where that has gaps."""
-    laid_out = _layout(tracer, handle)
-    with DisableTorchFunction():
-        start = laid_out.storage_offset()
-        order = sorted(range(laid_out.dim()), key=lambda i: (-laid_out.stride(i), -laid_out.shape[i]))
-        if not laid_out.permute(order).is_contiguous():
-            return start, None
-    if order == [*range(len(order))] and not start:
-        return start, handle
-    whole = tracer.call_symbol(ltorch.permute, (handle, tuple(order)), {})
-    return start, tracer.call_symbol(ltorch.contiguous, (whole,), {})  # which it is in eager, whatever runs it
+SPECIAL[torch.as_strided] = SPECIAL[torch.Tensor.as_strided] = as_strided
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------

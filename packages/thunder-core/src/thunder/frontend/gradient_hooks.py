@@ -20,7 +20,6 @@ from torch.utils.hooks import BackwardHook
 
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
-from thunder.core.errors import TracingError
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import AnyProxy, TensorProxy
 from thunder.core.state import state, tracectx
@@ -29,7 +28,7 @@ from thunder.executors.torchex.base import ex as torch_executor
 from thunder.frontend import aliasing
 from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
-from thunder.frontend.tracer import needs_grad, user_line
+from thunder.frontend.tracer import needs_grad
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
@@ -336,13 +335,8 @@ def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]
         return removable
     shared = handle._views or any(h is not handle and h._storage is handle._storage for h in [*tracer.handles])
     used = any(value.name in op.arg_names for scope in tracer.trace.scopes for op in scope)
-    if (handle._storage.source is not None or shared or used) and handle in tracer.leaves:
-        leave_to_python("the program registers a hook on a tensor that it makes to require grad")
     if handle._storage.source is not None or shared or used:
-        raise TracingError(
-            "a hook is registered on an input of the traced function, on a view, or on a tensor that has been used "
-            f"already, in {user_line()}: register hooks on inputs outside, and on a tensor right after it is made"
-        )
+        leave_to_python("the program registers a hook on an input, on a view, or on a tensor that it has used already")
     node = Node(1)
     node.register_hook(run)
     (new,) = _identity(tracer, node, [handle])

@@ -22,6 +22,7 @@ from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.frontend.derivatives import one_of
+from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.gradient_hooks import hooked_gradient
 from thunder.frontend.tracer import needs_grad, user_line
 from thunder.transforms.autodiff import JointTrace
@@ -47,10 +48,7 @@ def gradients(
 ) -> Any:
     """`torch.autograd.grad` of tensors of the program that is being traced."""
     if is_grads_batched:
-        raise TracingError(
-            f"torch.autograd.grad(…, is_grads_batched=True) inside a traced function is not traced, in {user_line()}: "
-            "use thunder.vmap over thunder.vjp, or thunder.jacrev"
-        )
+        leave_to_python("the program calls torch.autograd.grad with is_grads_batched=True")
     results, wrt = _listed(outputs), _listed(inputs)
     given = [None] * len(results) if grad_outputs is None else _listed(grad_outputs)
     _check(results, wrt, given)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import thunder
+from thunder.core.errors import TracingError
 
 CALLS = {
     "sizes": lambda x: (torch.zeros(2, 3), torch.ones((2,)), torch.zeros([]), torch.ones(()), torch.zeros(size=(2,))),
@@ -77,6 +78,10 @@ def test_defaults_are_torchs() -> None:
 
 
 def test_bounds_that_are_tensors() -> None:
-    """How long a range is must be known."""
-    with pytest.raises(TypeError, match="the bounds say how long the result is, so they must be numbers"):
-        thunder.jit(lambda n: torch.arange(n))(torch.tensor(3))
+    """How long a range is may hang on integers among the inputs; a float that only running tells is an error."""
+    jitted = thunder.jit(lambda n: torch.arange(n) + 1)
+    for n in (3, 5):
+        torch.testing.assert_close(jitted(torch.tensor(n)), torch.arange(n) + 1)
+    assert thunder.cache_hits(jitted) == 1
+    with pytest.raises(TracingError, match=r"(?s)not known while tracing.*test_creation\.py"):
+        jitted(torch.tensor(2.5))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ def _alone() -> Iterator[None]:
     """A group of one process."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
+    gc.collect()  # what holds the group is gone before it: a reducer that ends later waits for the group's thread
     dist.destroy_process_group()
 
 

@@ -31,14 +31,10 @@ def tokens(dtype: torch.dtype, seed: int, other: bool) -> Inputs:
     return {"idx": torch.randint(VOCABULARY, (3, 9) if other else (2, 7), generator=generator)}
 
 
-# LitGPT's step with a cache looks how far it is full, where layers attend to a window, and chooses by that.
-WINDOWED = "with a cache it chooses by a position, whose value is not known"
-
-
-def named(name: str, *, note: str = "", **sizes: Any) -> Entry:
-    """The model of that name, made small; with a cache, which those that a note tells of have not."""
+def named(name: str, **sizes: Any) -> Entry:
+    """The model of that name, made small."""
     build = lambda: GPT(Config.from_name(name, **{**SIZES, **sizes}))  # noqa: E731
-    return Entry(f"LitGPT {name}", "LitGPT", build, tokens, generate=() if note else ("static",), note=note)
+    return Entry(f"LitGPT {name}", "LitGPT", build, tokens, generate=("static",))
 
 
 GROUPED = {"n_query_groups": 2, "head_size": 8}
@@ -47,9 +43,9 @@ MODELS: list[Entry] = [
     named("pythia-14m"),
     named("Llama-2-7b-hf", n_query_groups=4),
     named("Llama-3.2-1B", **GROUPED),
-    named("Mistral-7B-v0.1", note=WINDOWED, **GROUPED),
+    named("Mistral-7B-v0.1", **GROUPED),
     named("Qwen3-0.6B", **GROUPED),
-    named("Gemma-2-2b", note=WINDOWED, **GROUPED),
+    named("Gemma-2-2b", **GROUPED),
     named("phi-2"),
     named("OLMo-2-1124-7B", n_query_groups=4),
 ]

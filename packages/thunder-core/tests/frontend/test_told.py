@@ -210,6 +210,51 @@ def test_what_is_refused(name: str) -> None:
         results(thunder.jit(REFUSED[name]), VALUES[0])
 
 
+def waits(x: Any, m: Any) -> Any:
+    """A loop that floats end."""
+    while x.sum() < 99:
+        x = x * 2
+    return x
+
+
+def catches(x: Any, m: Any) -> Any:
+    """Whatever the branch says."""
+    try:
+        return x * 2 if not x.isfinite().all() else x
+    except Exception:
+        return x
+
+
+RUNS: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
+    "a float": (REFUSED["a float"], 1),
+    "a loop": (waits, 1),
+    "caught": (catches, 1),
+    "a float's number": (lambda x, m: x * 2 if x[0].item() > 0 or m[0] else x, 1),
+    "a number of both": (lambda x, m: x * 2 if (x[0] * m[0]).item() > 0 else x, 1),
+    "a conversion": (lambda x, m: x * 2 if bool(x[0] > 0) else x, 2),
+    "an integer": (lambda x, m: x * 2 if m[0] > 0 else x, 2),
+    "an integer's number": (lambda x, m: x * 2 if m.sum().item() > 0 else x, 2),
+    "an integer, then a float": (lambda x, m: x * 2 if m[0] > 0 and x[0] > 0 else x, 2),
+    "a conversion, then an integer": (lambda x, m: x * int(x[3]) * (2 if m[0] > 0 else 3), 3),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_runs_again_only_where_that_may_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What hangs on floats is refused at once; what integers tell is known at the second run."""
+    f, runs = RUNS[name]
+
+    def said(x: Any, m: Any) -> Any:
+        print("run")
+        return f(x, m)
+
+    try:
+        results(thunder.jit(said), VALUES[0])
+    except TracingError as error:
+        assert "test_told.py:" in str(error)
+    assert capsys.readouterr().out.count("run") == runs
+
+
 def test_a_call_that_the_guard_cannot_ask() -> None:
     """What leads to a number may fail for other values: then the program is traced, and says what eager says."""
 

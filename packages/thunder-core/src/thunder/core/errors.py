@@ -46,7 +46,15 @@ class TracingError(ThunderError):
 
 
 class Undecided(TracingError):
-    """The program needs to know of a number what only running it tells."""
+    """The program needs to know of a number what only running it tells.
+
+    `asked` are the names of the values of its trace that it hangs on, where that is known.
+    """
+
+    def __init__(self, *args: Any, asked: tuple[str, ...] = ()) -> None:
+        super().__init__(*args)
+        self.asked = asked
+        self.converts = self.tells = True  # whether tracing again in these ways may help (`frontend/jit.py`)
 
 
 class AsksForText(Undecided):

@@ -362,7 +362,8 @@ class Symbols:
             f"the program needs to know {asked}, which is computed by the program and not known while tracing. Ways "
             "out: compute with tensors (torch.where, masks), choose with torch.cond, say what always holds with "
             "torch._check(...), pass the number as an argument, call thunder.jit on the parts before and after, or put "
-            "the line into a function that stays Python (thunder.disable)"
+            "the line into a function that stays Python (thunder.disable)",
+            asked=tuple([p.name for p in (x if constraint is None else constraint).leaves if p.value is None]),
         )
 
     # -- text ---------------------------------------------------------------------------------------------------------

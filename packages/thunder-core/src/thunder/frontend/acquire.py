@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from thunder.core import pytree
-from thunder.core.errors import TracingError
+from thunder.core.errors import TracingError, Undecided
 from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend import kinds
+from thunder.frontend.codes import raised_by_branch
 from thunder.frontend.effects import Epilogue
 from thunder.frontend.entry_points import replaced_entry_points
 from thunder.frontend.fallback import RunsInPieces, leave_to_python
@@ -124,6 +125,10 @@ def acquire(
                 written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
                 targets = None if epilogue is None else [place for place, _ in epilogue.targets]
                 acquired.prologue = Prologue(arguments, tracer, recorder, written, targets, trusted=trusted)
+        except Undecided as refusal:
+            refusal.converts = not raised_by_branch(refusal)
+            refusal.tells = all(map(Told(tracer).can_tell, refusal.asked))
+            raise
         finally:
             recorder.release()
         _refuse_leftovers(tracer)

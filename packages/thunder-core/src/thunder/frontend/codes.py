@@ -24,6 +24,7 @@ __all__ = [
     "is_library",
     "measured",
     "nested_codes",
+    "raised_by_branch",
     "stored_globals",
     "uses",
 ]
@@ -180,6 +181,17 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
         if isinstance(const, CodeType):
             yield const
             yield from nested_codes(const)
+
+
+def raised_by_branch(error: BaseException) -> bool:
+    """Whether an error of ours comes from where a program asks for nothing but whether something is true."""
+    asks, entry = "", error.__traceback__
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        if not code.co_filename.startswith(_OWN):
+            asks = dis.opname[code.co_code[entry.tb_lasti]]
+        entry = entry.tb_next
+    return "JUMP" in asks or asks in ("TO_BOOL", "UNARY_NOT", "COMPARE_OP")
 
 
 # -- whose code it is -------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import torch
 from thunder.core.numbers import SymbolicNumber, converted, undecided
 from thunder.core.state import state
 from thunder.core.symbolic_functions import FUNCTIONS, made_complex
+from thunder.frontend import aliasing
 from thunder.frontend.packing import known_number
 from thunder.frontend.tracer import Tracer
 from thunder.frontend.unknown import asks_for_value, holds_where_it_runs, number_in
@@ -50,7 +51,7 @@ def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
         number = number_in(tracer, x)
         if not undecided(number):  # inputs tell it
             return _NATIVE[what](number)
-    raise asks_for_value(what)
+    raise asks_for_value(what, aliasing.read(tracer.handle_of(x)))
 
 
 class _Conversion(type):

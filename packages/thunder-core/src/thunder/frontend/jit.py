@@ -211,7 +211,8 @@ class JitFunction:
 
         Where that fails with symbolic numbers, which a few programs take for something else than numbers, they are
         constants from then on. A program that asks for numbers that only running tells is traced again, with functions
-        of Python's that take those (`conversions.py`), and where it has to know some, once more (`told.py`).
+        of Python's that take those (`conversions.py`), and where it has to know some, once more (`told.py`), unless
+        the error says that it would only come again.
         """
         dynamic = self._cache.dynamic
         failure: Exception
@@ -224,6 +225,8 @@ class JitFunction:
             before = dynamic.converts, dynamic.tells
             for way in [(True, False), (True, True)] if dynamic.given_up is None else []:
                 if way <= before or not isinstance(failure, Undecided):
+                    continue
+                if not (failure.tells if way[1] else failure.converts):
                     continue
                 dynamic.converts, dynamic.tells = way
                 try:

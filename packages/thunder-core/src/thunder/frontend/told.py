@@ -52,12 +52,16 @@ class Told:
     def __contains__(self, name: str) -> bool:
         return name in self._ways
 
+    def can_tell(self, name: str) -> bool:
+        """Whether a value of the program hangs on integers among the inputs alone."""
+        return not self._tracer.parts and self._leading_to(name) is not None
+
     def find_out(self, number: Any) -> None:
         """Gives a leaf that only running tells what it is in this call, where inputs tell it."""
         leaf: NumberProxy = number.proxy
         if number.hint is not None or leaf.python_type is complex or self._tracer.parts:
             return
-        way = self._leading_to(leaf)
+        way = self._leading_to(leaf.name)
         if way is None:
             return
         rest = [op for op in way if any(name not in self._found for name in op.out_names)]
@@ -97,8 +101,8 @@ class Told:
         symbolic = self._tracer.symbolic
         return {} if symbolic is None else {number.leaf.name: number.value for number in symbolic.numbers}
 
-    def _leading_to(self, leaf: NumberProxy) -> list[BoundSymbol] | None:
-        """The operations that compute a number of inputs; None where it hangs on more than integers."""
+    def _leading_to(self, wanted: str) -> list[BoundSymbol] | None:
+        """The operations that compute a value of inputs; None where it hangs on more than integers."""
         tracer = self._tracer
         inputs, numbers = {x.proxy.name: x.proxy for x in tracer.inputs}, self._numbers()
         sizes = {} if tracer.symbolic is None else {size.leaf.name: size for size in tracer.symbolic.sizes}
@@ -106,7 +110,7 @@ class Told:
         producers = {name: i for i, op in enumerate(every) for name in op.out_names}
         found: set[int] = set()
         first: dict[str, BoundSymbol] = {}
-        stack = [leaf.name]
+        stack = [wanted]
         while stack:
             name = stack.pop()
             if name in inputs:

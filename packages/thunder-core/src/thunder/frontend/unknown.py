@@ -69,13 +69,14 @@ def _handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
-def asks_for_value(what: str) -> Undecided:
+def asks_for_value(what: str, *values: Proxy) -> Undecided:
     """The error where the program asks for a value that it cannot go on without."""
     return Undecided(
         f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
         "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
         "computed with; pass the number as an argument; call thunder.jit on the parts before and after this line; or "
-        "put the line into a function that stays Python (thunder.disable)"
+        "put the line into a function that stays Python (thunder.disable)",
+        asked=tuple([value.name for value in values]),
     )
 
 

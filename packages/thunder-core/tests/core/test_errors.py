@@ -28,13 +28,3 @@ def test_check_makes_its_message_late() -> None:
         errors.check(0, lambda: "because")
     with pytest.raises(IndexError, match=r"^far$"):
         errors.check(None, lambda: "far", IndexError)
-
-
-def test_check_type() -> None:
-    """What was expected, under which name, and what came."""
-    errors.check_type(1, int)
-    errors.check_type(True, (str, int))
-    with pytest.raises(TypeError, match=r"^dim must be int or str, but it is float: 1.5$"):
-        errors.check_type(1.5, (int, str), "dim")
-    with pytest.raises(TypeError, match=r"^value must be int, but it is NoneType: None$"):
-        errors.check_type(None, int)

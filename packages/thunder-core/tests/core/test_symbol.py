@@ -56,7 +56,6 @@ def test_a_call_is_recorded(trace: Trace) -> None:
     assert [s.sym.name for s in bsym.subsymbols] == ["add", "mul"]
     assert bsym.arg_names == ("a", "b")
     assert bsym.out_names == ("t1",)  # `a` is only handed on
-    assert bsym.has_input
     assert bsym.tensors() == [a, b]
     assert sym.id == "test.composite"
     assert Symbol("nameless", composite).id == "nameless"

@@ -205,7 +205,7 @@ def _within(x: int, n: int) -> int:
 
 def _take_tensor(plan: _Plan, a: TensorProxy, dim: int, k: TensorProxy, at: int, write: bool) -> int:
     if k.dtype in _MASKS:
-        _check_mask_shape(k.shape, a, dim, at)
+        _check_mask_shape(k.shape, a, dim)
         if not write:
             _refuse_mask(k)
         if plan.mask is not None:
@@ -239,7 +239,7 @@ def _refuse_mask(mask: TensorProxy) -> NoReturn:
     )
 
 
-def _check_mask_shape(mask: Sequence[int], a: TensorProxy, dim: int, at: int) -> None:
+def _check_mask_shape(mask: Sequence[int], a: TensorProxy, dim: int) -> None:
     for i, n in enumerate(mask):
         if n != a.shape[dim + i]:
             raise IndexError(
@@ -277,7 +277,7 @@ def _take_list(plan: _Plan, a: TensorProxy, dim: int, k: list[Any], at: int) -> 
         return _take_tensor(plan, a, dim, _stacked(k, a), at, False)
     if _is_mask_list(k):
         shape = _list_shape(k)
-        _check_mask_shape(shape, a, dim, at)
+        _check_mask_shape(shape, a, dim)
         found = [_unravel(i, shape) for i, x in enumerate(leaves) if x]
         for d in range(len(shape)):
             plan.picked[len(plan.layout)] = _positions([where[d] for where in found], a)

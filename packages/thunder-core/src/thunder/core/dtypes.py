@@ -19,7 +19,7 @@ BOOL, INTEGER, FLOAT, COMPLEX = range(4)
 
 
 class dtype:
-    """The element type of a tensor: `name`, `bytes` an element and `category` (bool, integer, float, complex)."""
+    """The element type of a tensor: `name`, `short` (`f32`), `bytes` an element and `category` (bool, integer …)."""
 
     __slots__ = ("bytes", "category", "is_signed", "is_weak", "name", "short")
 
@@ -30,10 +30,6 @@ class dtype:
         self.category = category
         self.is_signed = signed
         self.is_weak = weak
-
-    def shortname(self) -> str:
-        """The name that type comments use: `f32`, `i64`, `bf16` …"""
-        return self.short
 
     @property
     def itemsize(self) -> int:
@@ -126,11 +122,6 @@ def __getattr__(name: str) -> dtype:
         raise AttributeError(f"thunder.dtypes has no type named {name!r}; it has {', '.join(_BY_NAME)}") from None
 
 
-def is_dtype(x: object) -> bool:
-    """Whether `x` is one of thunder's dtypes."""
-    return isinstance(x, dtype)
-
-
 def is_boolean_dtype(d: dtype | type) -> bool:
     """Whether `d` (a dtype or a Python number type) is boolean."""
     return category(d) == BOOL
@@ -138,11 +129,6 @@ def is_boolean_dtype(d: dtype | type) -> bool:
 
 def is_exact_dtype(d: dtype | type) -> bool:
     """Whether `d` is boolean or an integer type."""
-    return category(d) <= INTEGER
-
-
-def is_integer_dtype(d: dtype | type) -> bool:
-    """Whether `d` is boolean or an integer type (an integer in NumPy's wide sense)."""
     return category(d) <= INTEGER
 
 
@@ -187,11 +173,6 @@ def category(d: dtype | type) -> int:
 def dtype_to_numbertype(d: dtype | type) -> type:
     """The Python number type whose values a `d` holds."""
     return _NUMBER_OF_CATEGORY[category(d)]
-
-
-def numbertype_to_dtype(t: type) -> dtype:
-    """The weak dtype that a Python number of type `t` stands for."""
-    return weak_dtypes[t]
 
 
 _COMPLEX_OF_REAL = {float16: complex32, bfloat16: complex64, float32: complex64, float64: complex128}

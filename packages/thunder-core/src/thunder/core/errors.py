@@ -88,10 +88,3 @@ def name_source(error: Exception, what: str) -> None:
             error.args = (f"{told}\n  in {what}", *error.args[1:])
         except Exception:  # an exception with attributes of its own stays as it is
             return
-
-
-def check_type(x: Any, types: type | tuple[type, ...], what: str = "value") -> None:
-    """Raises a TypeError unless `x` is an instance of `types`."""
-    if not isinstance(x, types):
-        names = types.__name__ if isinstance(types, type) else " or ".join(t.__name__ for t in types)
-        raise TypeError(f"{what} must be {names}, but it is {type(x).__name__}: {x!r}")

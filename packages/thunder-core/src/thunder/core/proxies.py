@@ -22,10 +22,8 @@ __all__ = [
     "AnyProxy",
     "CollectionProxy",
     "DictProxy",
-    "ListProxy",
     "NumberProxy",
     "Proxy",
-    "StringProxy",
     "TensorProxy",
     "TupleProxy",
 ]
@@ -74,23 +72,6 @@ class AnyProxy(Proxy):
         self.value = value
 
 
-class StringProxy(Proxy):
-    """A string that a trace takes as an input."""
-
-    __slots__ = ("value",)
-    prefix = "s"
-
-    def __init__(self, value: str, name: str | None = None):
-        super().__init__(name)
-        self.value = value
-
-    def type_string(self) -> str:
-        return f"str {self.value!r}"
-
-    def __str__(self) -> str:
-        return self.value
-
-
 class CollectionProxy(Proxy):
     """A container that a trace takes as an input; `value` holds its items."""
 
@@ -119,13 +100,6 @@ class TupleProxy(CollectionProxy):
 
     __slots__ = ()
     prefix = "tup"
-
-
-class ListProxy(CollectionProxy):
-    """A list input."""
-
-    __slots__ = ()
-    prefix = "lst"
 
 
 class DictProxy(CollectionProxy):
@@ -261,11 +235,6 @@ class TensorProxy(Proxy):
 
     def type_string(self) -> str:
         return f"{self.device} {self.dtype.short}[{', '.join(map(text_of, self.shape))}]"
-
-    @property
-    def true_dtype(self) -> dtypes.dtype:
-        """Its dtype; numbers have a weak one, tensors never do."""
-        return self.dtype
 
     def __len__(self) -> int:
         if self.ndim == 0:

@@ -407,11 +407,6 @@ class BoundSymbol:
             op = renamed[0]
         return op
 
-    @property
-    def has_input(self) -> bool:
-        """Whether it reads any value of the trace."""
-        return bool(self.arg_names)
-
     def replace(self, **changes: Any) -> BoundSymbol:
         """A copy with some of sym, args, kwargs, output, subsymbols, source changed."""
         if "subsymbols" not in changes:

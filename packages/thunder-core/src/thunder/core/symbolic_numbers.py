@@ -439,12 +439,12 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         return self
 
     def __sym_max__(self, other: Any) -> Any:
-        return self._extreme("max", max, _plain(other), 1)
+        return self._extreme("max", _plain(other), 1)
 
     def __sym_min__(self, other: Any) -> Any:
-        return self._extreme("min", min, _plain(other), -1)
+        return self._extreme("min", _plain(other), -1)
 
-    def _extreme(self, kind: str, fn: Callable[..., Any], other: Any, sign: int) -> Any:
+    def _extreme(self, kind: str, other: Any, sign: int) -> Any:
         symbols = self.symbols
         d = numbers.add(poly_of(other), self.poly, -1)
         known = symbols.known_at_most_zero({m: sign * c for m, c in d.items()})

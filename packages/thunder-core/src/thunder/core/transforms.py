@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of the seeds' `thunder.core.transforms`; each is loaded from where it lives when it is asked for."""
+"""The documented names of `thunder.core.transforms`; each is loaded from where it lives when it is asked for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of the seeds' `thunder.core.utils`, handed on from where they live."""
+"""Names for those who write operations, handed on from where they live: the documented `thunder.core.utils`."""
 
-from thunder.core.errors import check, check_type
+from thunder.core.errors import check
 from thunder.core.prims.metas import (
     canonicalize_dim,
     canonicalize_dims,
@@ -19,6 +19,5 @@ __all__ = [
     "check_same_device",
     "check_same_dtype",
     "check_same_shape",
-    "check_type",
     "elementwise_type_promotion",
 ]

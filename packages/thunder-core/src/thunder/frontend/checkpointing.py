@@ -12,6 +12,7 @@ from torch.utils.checkpoint import noop_context_fn
 
 from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.tracer import needs_grad, user_line
+from thunder.torch.private import TorchDispatchMode
 from thunder.transforms.checkpoint import region
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def checkpoint_traced(
 
 def _check_contexts(context_fn: Callable[[], Any]) -> None:
     """Of what a user wants around the region, what only chooses the values to keep is thunder's own business."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     for context in context_fn():
         if not isinstance(context, TorchDispatchMode):
             leave_to_python(f"torch.utils.checkpoint enters the context {type(context).__name__} around its region")

@@ -109,7 +109,7 @@ def _is_of_the_users(cls: type) -> bool:
     return not issubclass(cls, torch.Tensor)
 
 
-def _tracer_of(args: Any, kwargs: Any) -> Tracer:
+def _active_tracer() -> Tracer:
     tracer = state.frontend
     if isinstance(tracer, Tracer):
         return tracer
@@ -121,7 +121,7 @@ def _tracer_of(args: Any, kwargs: Any) -> Tracer:
 
 def call_torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a call of the torch function `func` by user code gives."""
-    tracer = _tracer_of(args, kwargs)
+    tracer = _active_tracer()
     try:
         if kwargs.get("requires_grad"):  # of a factory, say
             made = _dispatch(tracer, func, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
@@ -187,7 +187,7 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if method is not None and getattr(torch.Tensor, name, None) is func:
         return _call_language(tracer, method, args, kwargs)
     if isinstance(func, types.FunctionType):
-        return call_python_source(tracer, func, args, kwargs)
+        return call_python_source(func, args, kwargs)
     return call_opaque(tracer, func, args, kwargs)
 
 
@@ -285,7 +285,7 @@ def _let_refuse(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict
 def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:
     """Writes a result into `target`, as an in-place operation does, and returns `target`."""
     handle = tracer.handle_of(target)
-    _check_leaf(tracer, handle, result, name)
+    _check_leaf(tracer, handle, name)
     result = keeping_gradients(tracer, handle, result)
     value = aliasing.read(result) if isinstance(result, Handle) else result
     with tracer.recording():
@@ -295,7 +295,7 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torc
     return target
 
 
-def _check_leaf(tracer: Tracer, handle: Handle, result: Any, name: str) -> None:
+def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
     if not torch.is_grad_enabled():
         return
     leaf = tracer.leaves.seen_through(handle)

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
@@ -22,9 +22,6 @@ from thunder.frontend.conversions import CONVERSIONS, functions_replaced
 from thunder.frontend.custom_function import apply_traced
 from thunder.frontend.fallback import leave_to_python
 from thunder.torch import private
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["replaced_entry_points"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seeds' `grad`: a jitted function's gradients as a list, computed by a program of its own."""
+"""`thunder.core.transforms.grad`: a jitted function's gradients as a list. (`thunder.grad` is in `functional.py`.)"""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _unchecked_value(value: Any) -> Any:
     return value
 
 
-def call_python_source(tracer: Tracer, func: types.FunctionType, args: Any, kwargs: Any) -> Any:
+def call_python_source(func: types.FunctionType, args: Any, kwargs: Any) -> Any:
     """Runs a torch function that is written in Python, so that what it calls is traced."""
     from thunder.frontend.dispatch import TracingMode
 

@@ -508,7 +508,7 @@ def _get_grad_fn(tracer: Tracer, x: Any) -> Any:
     handle = tracer.handle_of(x)
     if _is_leaf(tracer, handle):
         return None
-    _leave_hooks_to_python(tracer)
+    _leave_hooks_to_python()
     if asked_by_torch():
         return None
     leave_to_python("the program asks for the grad_fn of a tensor that it computes, a node of torch's graph")
@@ -521,7 +521,7 @@ def _is_leaf(tracer: Tracer, x: Any) -> bool:
     return any(lifted.handle is handle and lifted.tensor.is_leaf for lifted in tracer.inputs)
 
 
-def _leave_hooks_to_python(tracer: Tracer) -> None:
+def _leave_hooks_to_python() -> None:
     """Where it is a module with a legacy hook (`register_backward_hook`) that asks: such a hook is given a node."""
     frame: Any = sys._getframe(1)
     while frame is not None:

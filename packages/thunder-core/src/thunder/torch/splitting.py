@@ -41,7 +41,7 @@ def _parts(a: TensorProxy, dim: int, sizes: Sequence[int]) -> tuple[TensorProxy,
 
 
 # -- split, chunk -----------------------------------------------------------------------------------------------------
-def _split_sizes(length: int, dim: int, sections: Any, name: str = "split") -> list[int]:
+def _split_sizes(length: int, dim: int, sections: Any) -> list[int]:
     if isinstance(sections, Sequence):
         sizes = [index_of(n) for n in sections]
 

@@ -60,11 +60,11 @@ class MaterializationTransform(Transform):
             value = next((given[n] for n in _names_of(module, tensor) if n in given), None)
             made[id(tensor)] = _like(tensor, self.device, name, value)
         from_state = {id(t) for n, t in _on_meta(module) if n in given}
-        to_reset = [(n, m) for n, m in module.named_modules() if _owns(m, set(made) - from_state)]
+        to_reset = [m for m in module.modules() if _owns(m, set(made) - from_state)]
         unset = {id(t): n for n, t in _on_meta(module) if id(t) not in from_state}
         replaced_tensors(module, made)
-        for name, sub in to_reset:
-            self._reset(name, sub, made, from_state, unset)
+        for sub in to_reset:
+            self._reset(sub, made, from_state, unset)
         if unset:
             where = "neither in the state dict nor set by a reset_parameters" if given else "set by no reset_parameters"
             raise ValueError(
@@ -81,9 +81,7 @@ class MaterializationTransform(Transform):
             raise KeyError(f"MaterializationTransform: the module has no {', '.join(map(repr, unknown[:5]))}")
         return given
 
-    def _reset(
-        self, name: str, sub: Any, made: dict[int, torch.Tensor], from_state: set[int], unset: dict[int, str]
-    ) -> None:
+    def _reset(self, sub: Any, made: dict[int, torch.Tensor], from_state: set[int], unset: dict[int, str]) -> None:
         """Lets a submodule initialize itself; what the state dict gave keeps its value."""
         reset = getattr(sub, "reset_parameters", None) or getattr(sub, "_reset_parameters", None)
         if reset is None and self.initialize is None:

@@ -157,7 +157,7 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
 
 def _holds(dtype: Any, number: int) -> bool:
     """Whether an integer type has a number; others have them all."""
-    if dtype is dtypes.bool8 or not dtypes.is_integer_dtype(dtype):
+    if dtype is dtypes.bool8 or not dtypes.is_exact_dtype(dtype):
         return True
     limits = torch.iinfo(dtypes.to_torch_dtype(dtype))
     return limits.min <= number <= limits.max

@@ -298,6 +298,21 @@ def test_symbolic_sizes(device: str) -> None:
     compile(fusion.source, "<source>", "exec")
 
 
+def test_sizes_that_a_call_gives(device: str) -> None:
+    """Programs that differ only in these are laid out each by its own."""
+
+    def turned(x: Any, n: int, m: int) -> Any:
+        return torch.full((n, m), 2.0, device=x.device).mT * x
+
+    x = made(1, device=device)
+    for n, m in ((2, 7), (3, 5), (4, 9)):
+        f = thunder.jit(turned, executors=["nvfuser"], cache="symbolic values")
+        for sizes in ((n, m), (n + 1, m + 2)):
+            found = f(x, *sizes)
+            assert found.shape == sizes[::-1] and found.stride() == (1, sizes[1]) and found.eq(2 * x).all()
+        assert thunder.cache_misses(f) == 1
+
+
 UNARY = ("exp", "sin", "tanh", "abs", "neg", "sqrt", "sigmoid", "erf", "floor", "relu", "log1p", "expm1", "sign")
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "atan2")
 

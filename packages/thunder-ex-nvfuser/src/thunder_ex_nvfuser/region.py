@@ -37,7 +37,8 @@ MOST_DEFINITIONS = 1024
 # How many combinations of sizes a region remembers.
 MOST_CALLS = 1024
 _defining = threading.Lock()  # nvFuser has one definition at a time that is being written
-_layouts: dict[str, list[tuple[int, ...]]] = {}  # of the results, by the definition that lays them out in the usual way
+# Strides of results, by the definition that lays them out in the usual way and the numbers that a call gives.
+_layouts: dict[Any, list[tuple[int, ...]]] = {}
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -172,14 +173,16 @@ class FusedRegion:
     def _laid_out(self, inputs: Sequence[Tensor], numbers: Sequence[Any], value: Callable[[Any], Any]) -> list[Tensor]:
         """The outputs as torch lays them out, which is asked with tensors that hold nothing."""
         usual = [Tensor(p, shape := tuple(map(value, p.shape)), contiguous(shape)) for p in self.outputs]
-        text = definition(self.operations, inputs, usual, named=by_place()).text
-        if text not in _layouts:
+        alike = definition(self.operations, inputs, usual, named=by_place()).text, *numbers
+        if alike not in _layouts:
+            if len(_layouts) >= MOST_DEFINITIONS:
+                _layouts.clear()
             with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
                 args: list[Any] = [torch.empty(2, dtype=torch.int64)] * len(self.region.inputs)  # what seeds are
                 for i, x in zip((*self.places, *self.numbers), (*map(_empty, inputs), *numbers)):
                     args[i] = x
-                _layouts[text] = [tuple(x.stride()) for x in self._by_torch(*args)]
-        return [t._replace(strides=strides) for t, strides in zip(usual, _layouts[text])]
+                _layouts[alike] = [tuple(x.stride()) for x in self._by_torch(*args)]
+        return [t._replace(strides=strides) for t, strides in zip(usual, _layouts[alike])]
 
 
 def _empty(t: Tensor) -> torch.Tensor:

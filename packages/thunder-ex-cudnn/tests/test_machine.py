@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from thunder.plugins.env import GpuDevice
+from thunder.plugins.env import Env, GpuDevice
 from thunder_ex_cudnn.machine import FRONTEND, unusable_device, why_not
 
 GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 1 << 37)
 OLD = GpuDevice(0, "Tesla V100", (7, 0), 1 << 34)
 
 
-class Machine:
+class Machine(Env):
     """What a probe may ask, answered from a table."""
 
     def __init__(self, frontend: str | None = "1.32.0", gpus: Any = (GPU,), module: bool = True):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import thunder
-from thunder.plugins.env import GpuDevice
+from thunder.plugins.env import Env, GpuDevice
 from thunder_ex_nvfuser import library
 from thunder_ex_nvfuser.library import Wheel
 
@@ -19,8 +19,11 @@ GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 1 << 37)
 OLD = GpuDevice(0, "Tesla M40", (5, 2), 1 << 33)
 
 
-class Machine:
+class Machine(Env):
     """What a probe may ask, answered from a table."""
+
+    torch: Any = None
+    cuda: Any = None
 
     def __init__(self, *modules: str, torch: str = "2.11.0+cu130", cuda: str | None = "13.0", gpus: Any = (GPU,)):
         self.modules, self.torch, self.cuda, self.devices = modules, torch, cuda, gpus

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from thunder.plugins.env import GpuDevice
+from thunder.plugins.env import Env, GpuDevice
 from thunder_ex_triton.machine import interpreting, unusable_device, why_not
 
 GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 1 << 37)
 OLD = GpuDevice(0, "Tesla V100", (7, 0), 1 << 34)
 
 
-class Machine:
+class Machine(Env):
     """What a probe may ask, answered from a table."""
 
     def __init__(self, triton: str | None = "3.7.0", numpy: str | None = "2.4.6", gpus: Any = (GPU,)):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from thunder.plugins import Availability, Env, major_and_minor
+from thunder.plugins.env import GpuDevice
 
 
 def test_availability() -> None:
@@ -103,6 +104,20 @@ def test_gpus() -> None:
         (0, "H200", (9, 0)),
         (1, "H200", (9, 0)),
     ]
+
+
+def test_gpus_that_are_too_old() -> None:
+    """The line for a probe says what is wanted and what is there; one that is new enough will do."""
+    env = Env()
+    env.__dict__.update(cuda_error=None, devices=(GpuDevice(0, "V100", (7, 0), 1), GpuDevice(1, "A100", (8, 0), 1)))
+    assert env.lacks_gpu((8, 0)) is None
+    assert env.lacks_gpu((8, 9)) == (
+        "needs a GPU of compute capability 8.9 or newer, and there is only V100 (7.0), A100 (8.0)"
+    )
+    env.__dict__.update(devices=())
+    assert str(env.lacks_gpu((7, 0))).endswith("7.0 or newer, and there is only none")
+    env.__dict__.update(cuda_error="this torch was built without CUDA")
+    assert env.lacks_gpu((7, 0)) == "needs an NVIDIA GPU: this torch was built without CUDA"
 
 
 def test_no_usable_gpu() -> None:

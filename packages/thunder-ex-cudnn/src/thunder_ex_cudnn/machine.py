@@ -36,12 +36,7 @@ def why_not(env: Env) -> str | None:
         return f"needs cuDNN's Python frontend, which is not installed: {_INSTALL}"
     if major_and_minor(version) < OLDEST_FRONTEND:
         return f"needs {FRONTEND} 1.32 or newer, and {version} is installed: {_INSTALL}"
-    if env.cuda_error is not None:
-        return f"needs an NVIDIA GPU: {env.cuda_error}"
-    old = [f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in env.devices if gpu.capability < OLDEST_GPU]
-    if len(old) == len(env.devices):
-        return f"needs a GPU of compute capability 8.0 or newer, and there is only {', '.join(old) or 'none'}"
-    return _why_not_loaded(version)
+    return env.lacks_gpu(OLDEST_GPU) or _why_not_loaded(version)
 
 
 def _why_not_loaded(version: str) -> str | None:

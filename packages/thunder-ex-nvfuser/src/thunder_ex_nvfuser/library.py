@@ -64,14 +64,9 @@ def why_not(env: Env) -> str | None:
     if not env.has_module(MODULE):
         old = " (the module nvfuser alone is an older one)" if env.has_module("nvfuser") else ""
         return f"needs nvFuser's module {MODULE}, which is not installed{old}: pip install {_fitting(env)}"
-    if env.cuda_error is not None:
-        return f"needs an NVIDIA GPU: {env.cuda_error}"
-    old_gpus = [gpu for gpu in env.devices if gpu.capability < OLDEST_GPU]
-    if len(old_gpus) == len(env.devices):
-        names = ", ".join(f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in old_gpus)
-        return f"needs a GPU of compute capability 7.0 or newer, and there is only {names or 'none'}"
+    reason = env.lacks_gpu(OLDEST_GPU)
     wheel = installed_wheel()
-    return None if wheel is None else _misfit(wheel, env) or damage()
+    return reason if reason is not None or wheel is None else _misfit(wheel, env) or damage()
 
 
 def _misfit(wheel: Wheel, env: Env) -> str | None:

@@ -47,9 +47,5 @@ def why_not(env: Env) -> str | None:
         if major_and_minor(version) < (3, 7) and major_and_minor(numpy) >= (2, 4):
             return f"TRITON_INTERPRET is set, and the interpreter of Triton {version} does not work with NumPy {numpy}"
         return None
-    if env.cuda_error is not None:
-        return f"needs an NVIDIA GPU: {env.cuda_error} (TRITON_INTERPRET=1 runs the kernels, slowly, on CPU tensors)"
-    old = [f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in env.devices if gpu.capability < OLDEST_GPU]
-    if len(old) == len(env.devices):
-        return f"needs a GPU of compute capability 8.0 or newer, and there is only {', '.join(old) or 'none'}"
-    return None
+    reason = env.lacks_gpu(OLDEST_GPU)
+    return reason and f"{reason} (TRITON_INTERPRET=1 runs the kernels, slowly, on CPU tensors)"

@@ -122,6 +122,16 @@ class Env:
             GpuDevice(index, gpu.name, (gpu.major, gpu.minor), gpu.total_memory) for index, gpu in enumerate(properties)
         )
 
+    def lacks_gpu(self, oldest: tuple[int, int]) -> str | None:
+        """Why there is no NVIDIA GPU of this compute capability or newer; None where there is one."""
+        if self.cuda_error is not None:
+            return f"needs an NVIDIA GPU: {self.cuda_error}"
+        if any(gpu.capability >= oldest for gpu in self.devices):
+            return None
+        there = ", ".join(f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in self.devices)
+        wanted = ".".join(map(str, oldest))
+        return f"needs a GPU of compute capability {wanted} or newer, and there is only {there or 'none'}"
+
     def has_module(self, name: str) -> bool:
         """Whether a top-level module could be imported, without importing it."""
         try:

@@ -40,7 +40,8 @@ def thunder_probe(env: Env) -> Availability | None:
 
     Import no heavy library here when a cheaper question will do: `env.has_module("acme")` and
     `env.version_of("acme-kernels")` import nothing; `thunder.plugins.major_and_minor(version)` gives two numbers to
-    compare. A plugin without this hook runs everywhere.
+    compare. `env.lacks_gpu((8, 0))` is the line where no GPU of that compute capability or newer can be used. A plugin
+    without this hook runs everywhere.
     """
 
 

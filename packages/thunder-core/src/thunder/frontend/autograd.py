@@ -29,6 +29,7 @@ from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used
 from thunder.executors.torchex.base import no_autocast
 from thunder.extend import get_always_executors
+from thunder.frontend.apart import Apart
 from thunder.frontend.lock import collection_paused
 from thunder.frontend.reaches import Reaches, looked_at
 from thunder.frontend.stages import Begin, Stages, as_node, none_of, stages_of
@@ -85,6 +86,7 @@ class Differentiable:
         self.stages = Stages(found, self.wanted, to_torch_device(split.wrt[0].device)) if staged else None
         reach = split.reach() if guarded and split.returned > 1 else []
         self.reach = reach if any(bits != reach[0] for bits in reach) else []
+        self.apart = Apart(split, self.tensors) if guarded and split.returned > 1 else None
         program = self.traces[-1].python_callable(decorators=False)
         if not guarded or any_autocast():  # else the prologue has seen to it
             program = no_autocast(program)
@@ -406,10 +408,23 @@ def _keeper(d: Differentiable) -> Callable[..., Any]:
 
 
 def _saved_values(d: Differentiable, node: Any) -> list[Any]:
-    saved = list(node.saved_tensors)
+    return _with_numbers(d, node, list(node.saved_tensors))
+
+
+def _with_numbers(d: Differentiable, node: Any, saved: list[Any]) -> list[Any]:
     if d.numbers:
         for i, number in zip(d.numbers, node.numbers):
             saved.insert(i, number)
+    return saved
+
+
+def _taken(d: Differentiable, node: Any, arriving: int | None) -> list[Any]:
+    """What a node has saved, for the gradients that arrive: freed as the program goes, unless it is used again."""
+    if arriving is not None:
+        assert d.apart is not None
+        return _with_numbers(d, node, d.apart.take(node, arriving))
+    saved = _saved_values(d, node)
+    clear_saved_tensors(node)
     return saved
 
 
@@ -436,7 +451,7 @@ def _begin(d: Differentiable, *, asks: bool = True) -> Begin:
     everything, executed = (True,) * len(wanted), _Executed()
     asks = asks and (d.prunes or not d.guarded)
     # What arrived and was wanted last, and what that came to.
-    known: tuple[Key, Key, Callable[..., Any]] | None = None
+    known: tuple[Key, Key, Callable[..., Any], int | None] | None = None
 
     def wants_of(ctx: Any) -> tuple[bool, ...]:
         if not d.prunes:
@@ -460,11 +475,9 @@ def _begin(d: Differentiable, *, asks: bool = True) -> Begin:
         last = known
         if last is None or last[0] != asked:
             key = d.key(*asked)
-            last = known = asked, key, d.backward_program(key)
-        _, d.ran, program = last
-        saved = _saved_values(d, ctx)
-        clear_saved_tensors(ctx)  # they are freed as the program goes, unless they are used again
-        return program(saved, *given)
+            last = known = asked, key, d.backward_program(key), d.apart.arriving(key[0]) if d.apart else None
+        _, d.ran, program, outputs = last
+        return program(_taken(d, ctx, outputs), *given)
 
     return begin
 
@@ -511,9 +524,10 @@ def _run_of(d: Differentiable) -> Any:
         if torch.is_grad_enabled():
             return _recorded(d, node, key, given)
         program, d.ran = d.backward_program(key), key
-        saved = _saved_values(d, node)
         if last and not executes(node):  # which it is where gradients are differentiated
-            clear_saved_tensors(node)
+            saved = _taken(d, node, d.apart.arriving(key[0]) if d.apart else None)
+        else:
+            saved = _saved_values(d, node)
         return _together(d, program(saved, *given))
 
     return run

@@ -146,13 +146,51 @@ class Split:
 
     def reach(self) -> list[int]:
         """For each of `wrt`, as bits, which of the returned outputs hang on it."""
+        of, _ = self._results_of()
+        return [of.get(g.name, 0) if isinstance(g, Proxy) else 0 for g in self._whole[0].output]
+
+    def apart(self) -> dict[int, set[int]]:
+        """Sets of outputs, as bits, that are differentiated together, each with which of `saved` that reads.
+
+        Returned outputs of two sets have no operation in common but for what reads nothing of the forward program.
+        """
+        of, operations = self._results_of()
+        groups = [1 << j for j in range(self.returned)]
+        for op, bits in operations:
+            if bits & (bits - 1) and any(name not in of for name in op.arg_names):
+                together = functools.reduce(operator.or_, [g for g in groups if g & bits])
+                groups = [g for g in groups if not g & bits] + [together]
+        made = {name: op for op in self._whole[0].bound_symbols for name in op.out_names}
+        slot = {p.name: i for i, p in enumerate(self.saved)}
+        found: dict[int, set[int]] = {}
+        for group in groups:
+            read: set[int] = set()
+            seen = set(of)
+            stack = [name for op, bits in operations if bits & group for name in op.arg_names]
+            while stack:
+                name = stack.pop()
+                if name in seen:
+                    continue
+                seen.add(name)
+                if name in slot:
+                    read.add(slot[name])
+                else:  # made in backward, or again
+                    stack += (made[name] if name in made else self._producers[name][1]).arg_names
+            further = range(self.returned, len(self.outputs))
+            found[group | sum(1 << j for j in further if slot[self.outputs[j].name] in read)] = read
+        return found
+
+    def _results_of(self) -> tuple[dict[str, int], list[tuple[BoundSymbol, int]]]:
+        """For which of the returned outputs, as bits, backward computes each value, and does each operation."""
         trace, cotangents = self._whole
         of = {p.name: 1 << j for j, p in enumerate(cotangents)}
+        operations = []
         for op in trace.bound_symbols:
             bits = functools.reduce(operator.or_, [of.get(name, 0) for name in op.arg_names], 0)
             if bits:
                 of.update((name, of.get(name, 0) | bits) for name in op.out_names)
-        return [of.get(g.name, 0) if isinstance(g, Proxy) else 0 for g in trace.output]
+                operations.append((op, bits))
+        return of, operations
 
     def saved_as(self, p: Proxy) -> Proxy:
         """The value that is saved for one that backward reads: itself, or a copy where its memory is written to."""

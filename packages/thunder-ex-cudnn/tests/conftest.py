@@ -158,7 +158,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Library:
     for module in (machine, implementation, norm_implementation):
         monkeypatch.setattr(module, "unusable_device", lambda device: None)
     monkeypatch.setattr(plans, "_threads", plans._Threads())
-    monkeypatch.setattr(plans, "_stream", lambda device: 7)
+    monkeypatch.setattr(plans, "current_stream", lambda device: 7)
     for module in (run, ragged, norm_run):
         monkeypatch.setattr(module, "current_device", lambda: -1)
     for module in (plans, run, norm_run):

@@ -77,3 +77,15 @@ def test_guards_of_tensors():
 def test_guards_that_torch_lacks(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._C._dynamo.guards", types.ModuleType("guards"))
     assert private.tensor_guards([torch.ones(2)]) == (None, False)
+
+
+def test_entrances_for_generated_code():
+    """On a GPU they are torch's own, and tell what the public functions tell; without one there is no device."""
+    if not torch.cuda.is_available():
+        assert private.current_cuda_device() == private.no_device() == -1
+        return
+    made = private.new_tensor((2, 3), (3, 1), torch.float16)
+    assert private.current_cuda_device() == torch.cuda.current_device() == made.device.index
+    assert private.current_stream(made.device.index) == torch.cuda.current_stream().cuda_stream
+    assert (made.shape, made.stride(), made.dtype) == ((2, 3), (3, 1), torch.float16)
+    assert private.new_tensor.__name__ == "_empty_strided_cuda"

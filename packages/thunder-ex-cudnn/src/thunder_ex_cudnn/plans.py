@@ -17,6 +17,9 @@ from typing import Any
 
 import torch
 
+from thunder.torch.private import current_cuda_device as current_device
+from thunder.torch.private import current_stream, new_tensor
+
 __all__ = [
     "Context",
     "Description",
@@ -70,7 +73,7 @@ class Plan:
     def run(self, buffers: Sequence[torch.Tensor]) -> None:
         """Executes it on the current device, which has to be the plan's, in its current stream."""
         context = self.context
-        stream = _stream(context.device)
+        stream = current_stream(context.device)
         handle = context.handle
         if handle.stream != stream:
             library().set_stream(handle, stream)
@@ -207,36 +210,3 @@ def packed_strides(shape: Ints, strides: Ints) -> Ints:
         out[dim] = step
         step *= max(shape[dim], 1)
     return tuple(out)
-
-
-def _public_allocation(shape: Ints, strides: Ints, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
-
-
-def _no_stream(device: int) -> int:
-    raise RuntimeError("this torch has no CUDA")
-
-
-def _no_device() -> int:
-    return -1
-
-
-# torch's own entrances for generated code, which take a third of the time; where they are gone, the public ones.
-try:
-    from torch._C._dynamo.guards import _empty_strided_cuda as _allocation
-except ImportError:
-    _allocation = _public_allocation
-try:
-    from torch._C import _cuda_getCurrentRawStream as _stream
-except ImportError:  # a torch without CUDA
-    _stream = _no_stream
-try:
-    from torch._C import _cuda_getDevice as _device
-except ImportError:
-    _device = _no_device
-
-#: Memory on the current device: `new_tensor(shape, strides, dtype)`.
-new_tensor: Callable[[Ints, Ints, torch.dtype], torch.Tensor] = _allocation
-
-#: The index of the current device. (Only for use where a tensor of a GPU exists already.)
-current_device: Callable[[], int] = _device

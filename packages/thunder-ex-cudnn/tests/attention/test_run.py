@@ -180,7 +180,7 @@ def test_a_stream_is_set_when_it_changes(cudnn: Any, monkeypatch: pytest.MonkeyP
     q = heads(1, 1, 8, 8)
     run.attention(q, q, q, None, None, 0.1)
     run.attention(q, q, q, None, None, 0.1)
-    monkeypatch.setattr(plans, "_stream", lambda device: 9)
+    monkeypatch.setattr(plans, "current_stream", lambda device: 9)
     run.attention(q, q, q, None, None, 0.1)
     assert cudnn.streams == [7, 9]
 

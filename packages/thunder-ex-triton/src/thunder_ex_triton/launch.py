@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import triton
 
+from thunder.torch.private import current_cuda_device, current_stream, new_tensor, no_device
 from thunder_ex_triton.machine import interpreting
 
 __all__ = [
@@ -114,42 +115,8 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _public_stream(device: int) -> int:
-    stream: int = torch.cuda.current_stream(device).cuda_stream
-    return stream
-
-
-def _public_allocation(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
-
-
-def _no_device() -> int:
-    return -1
-
-
-# torch's own entrances for generated code, which take a third of the time; where they are gone, the public ones.
-try:
-    from torch._C import _cuda_getDevice as _device
-except ImportError:  # a torch without CUDA
-    _device = _no_device
-try:
-    from torch._C._dynamo.guards import _empty_strided_cuda as _allocation
-except ImportError:
-    _allocation = _public_allocation
-
-try:
-    from torch._C import _cuda_getCurrentRawStream as _stream
-except ImportError:
-    _stream = _public_stream
-
-#: The stream in which work of this device is put, as Triton's launchers want it.
-current_stream: Callable[[int], int] = _stream
-
 #: The index of the device that launches go to. (Only for use where a tensor of a GPU exists already.)
-current_device: Callable[[], int] = _no_device if INTERPRETED else _device
-
-#: Memory on the current device: `new_tensor(shape, strides, dtype)`.
-new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = _allocation
+current_device: Callable[[], int] = no_device if INTERPRETED else current_cuda_device
 
 
 #: Where Triton keeps what profilers want to be called around launches.

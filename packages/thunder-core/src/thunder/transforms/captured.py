@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from thunder.torch.private import current_stream
+
 __all__ = ["GRAPHS", "CapturedRegion", "Launch", "Memory", "capture", "is_capturing"]
 
 #: How many graphs a stretch has, for as many sizes of its inputs; calls of further sizes are run as they are.
@@ -47,7 +49,7 @@ class Memory:
 
     def follow(self, device: torch.device) -> None:
         """Has the current stream wait for the one of the last launch, whose memory the next one writes to."""
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        stream = current_stream(device.index)
         last = self._streams.get(device)
         if last is None or last[0] != stream:
             current = torch.cuda.current_stream(device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -28,12 +29,15 @@ __all__ = [
     "Unsupported",
     "context",
     "current_device",
+    "dense",
     "library",
     "new_tensor",
     "packed_strides",
     "type_of",
 ]
 
+#: Who hears of what is left to torch.
+log = logging.getLogger("thunder.cudnn")
 _MOST = 256  # how many plans a thread keeps for a device; the oldest makes room
 
 Ints = tuple[int, ...]
@@ -133,10 +137,14 @@ class Context:
         # Where the thread ends, not where the process does: CUDA may be gone by then.
         weakref.finalize(self, library().destroy_handle, self.handle).atexit = False
 
-    def make(self, key: Hashable, build: Callable[[Context], Any]) -> Any:
-        """Keeps and gives what `build` makes for a key that is not in `plans`."""
-        with torch.cuda.device(self.device):
-            made = build(self)
+    def make(self, key: Hashable, build: Callable[[Context], Any], what: str) -> Any:
+        """Keeps and gives what `build` makes for a key that is not in `plans`; None where cuDNN has no plan for it."""
+        try:
+            with torch.cuda.device(self.device):
+                made = build(self)
+        except Unsupported as error:
+            log.warning("%s is left to torch: %s", what, error)
+            made = None
         if len(self.plans) >= _MOST:
             del self.plans[next(iter(self.plans))]
         self.plans[key] = made
@@ -197,6 +205,12 @@ def context(device: int) -> Context:
     if found is None:
         found = _threads.contexts[device] = Context(device)
     return found
+
+
+def dense(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it, row by row from a place where cuDNN can read it."""
+    x = x.contiguous()
+    return x.clone() if x.data_ptr() & 15 else x
 
 
 def packed_strides(shape: Ints, strides: Ints) -> Ints:

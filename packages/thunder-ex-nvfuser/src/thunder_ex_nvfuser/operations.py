@@ -180,8 +180,7 @@ def _full(bsym: Any, write: Write) -> str | None:
     if type(value) is complex:
         return None
     kind = bsym.output.dtype
-    rounded = f"fd.ops.full({_sizes(shape, write)}, {_scalar(value, kind, write)}, DataType.{held(kind)})"
-    return cast(cast(rounded, _TYPES[kind]), "Float") if kind in _HALF else rounded
+    return rounded(f"fd.ops.full({_sizes(shape, write)}, {_scalar(value, kind, write)}, DataType.{held(kind)})", kind)
 
 
 def _iota(bsym: Any, write: Write) -> str | None:

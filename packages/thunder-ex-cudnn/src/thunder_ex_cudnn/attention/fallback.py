@@ -7,7 +7,6 @@ weights, and is what the operators of the executor are defined to compute.
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any, TypeAlias
 
@@ -15,10 +14,7 @@ import torch
 
 from thunder_ex_cudnn.attention.graphs import Causal, side_and_window
 
-__all__ = ["backward", "forward", "log", "seed"]
-
-#: Who hears of what is left to torch.
-log = logging.getLogger("thunder.cudnn")
+__all__ = ["backward", "forward", "seed"]
 
 Tensor: TypeAlias = torch.Tensor
 Optional: TypeAlias = torch.Tensor | None

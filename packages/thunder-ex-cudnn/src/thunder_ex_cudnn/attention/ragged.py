@@ -22,7 +22,7 @@ from thunder.core.symbol import OpTags
 from thunder.core.transforms import get_grad, put_grads
 from thunder_ex_cudnn.attention import fallback
 from thunder_ex_cudnn.attention.implementation import why_not_kinds
-from thunder_ex_cudnn.plans import Context, Description, Layout, Plan, Unsupported, context, current_device, library
+from thunder_ex_cudnn.plans import Context, Description, Layout, Plan, context, current_device, dense, library
 
 __all__ = ["backward_in_steps", "forward_in_steps", "register"]
 
@@ -123,24 +123,11 @@ def _run(tensors: Any, places: Any, outputs: Any, how: Any, *, backward: bool) -
     here = context(device)
     plan = here.plans.get(call, here)
     if plan is here:
-
-        def build(here: Context) -> Any:
-            try:
-                return _described(here, call)
-            except Unsupported as error:
-                fallback.log.warning("attention of sequences is left to torch: %s", error)
-                return None
-
-        plan = here.make(call, build)
+        plan = here.make(call, lambda here: _described(here, call), "attention of sequences")
     if plan is None:
         return False
-    plan.run((*places, *(_dense(x) for x in tensors), *outputs))
+    plan.run((*places, *map(dense, tensors), *outputs))
     return True
-
-
-def _dense(x: Tensor) -> Tensor:
-    x = x.contiguous()
-    return x.clone() if x.data_ptr() & 15 else x
 
 
 def _sequences(places: Any, *tensors: Any) -> Any:

@@ -56,14 +56,9 @@ def _planned(here: Context, key: Any, call: Call, tensors: Sequence[Tensor], bia
         copied = _readable(tensors, bias)
         if copied is not None:
             return copied
-        try:
-            return backward_plan(here, call) if call.grad is not None else forward_plan(here, call, sums=sums)
-        except Unsupported as error:
-            shapes = ", ".join(str(tuple(x.shape)) for x in tensors[:3])
-            fallback.log.warning("attention of %s is left to torch: %s", shapes, error)
-            return None
+        return backward_plan(here, call) if call.grad is not None else forward_plan(here, call, sums=sums)
 
-    return here.make(key, make)
+    return here.make(key, make, f"attention of {', '.join(str(tuple(x.shape)) for x in tensors[:3])}")
 
 
 def _results(plan: Any) -> list[Tensor]:

@@ -9,18 +9,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from thunder_ex_cudnn.attention.fallback import log
 from thunder_ex_cudnn.norms.graphs import Call, backward_plan, forward_plan
-from thunder_ex_cudnn.plans import Context, Unsupported, context, current_device, new_tensor
+from thunder_ex_cudnn.plans import Context, context, current_device, dense, new_tensor
 
 __all__ = ["layer_norm_backward", "layer_norm_forward", "rms_norm_backward", "rms_norm_forward"]
 
 Tensor: TypeAlias = torch.Tensor
-
-
-def _dense(x: Tensor) -> Tensor:
-    x = x.contiguous()
-    return x.clone() if x.data_ptr() & 15 else x
 
 
 @functools.lru_cache(maxsize=64)
@@ -41,13 +35,9 @@ def _plan(call: Call, device: int) -> Any:
         return plan
 
     def build(here: Context) -> Any:
-        try:
-            return (backward_plan if call.backward else forward_plan)(here, call)
-        except Unsupported as error:
-            log.warning("a norm of %d rows of %d elements is left to torch: %s", call.rows, call.columns, error)
-            return None
+        return (backward_plan if call.backward else forward_plan)(here, call)
 
-    return here.make(call, build)
+    return here.make(call, build, f"a norm of {call.rows} rows of {call.columns} elements")
 
 
 def _statistic(input: Tensor, normalized_shape: Any) -> tuple[int, ...]:
@@ -78,8 +68,8 @@ def _forward(input: Tensor, normalized_shape: Any, weight: Tensor, bias: Tensor 
     out = _row_major(tuple(input.shape), input.dtype)
     shape = _statistic(input, normalized_shape)
     statistics = [_row_major(shape, torch.float32) for _ in plan.outputs[1:]]
-    parameters = (_dense(weight),) if bias is None else (_dense(weight), _dense(bias))
-    plan.run((_dense(input), *parameters, _epsilon(eps), out, *statistics))
+    parameters = (dense(weight),) if bias is None else (dense(weight), dense(bias))
+    plan.run((dense(input), *parameters, _epsilon(eps), out, *statistics))
     return out, *statistics
 
 
@@ -95,8 +85,8 @@ def _backward(
         return None
     of_input = _row_major(tuple(input.shape), input.dtype)
     of_parameters = [_row_major(tuple(weight.shape), weight.dtype) for _ in plan.outputs[1:]]
-    statistics = (_dense(rstd),) if mean is None else (_dense(mean), _dense(rstd))
-    plan.run((_dense(grad), _dense(input), _dense(weight), *statistics, of_input, *of_parameters))
+    statistics = (dense(rstd),) if mean is None else (dense(mean), dense(rstd))
+    plan.run((dense(grad), dense(input), dense(weight), *statistics, of_input, *of_parameters))
     return of_input, *of_parameters
 
 

@@ -77,6 +77,20 @@ def test_no_collections_of_strangers() -> None:
     assert set(wrong) <= allowed, wrong
 
 
+def test_the_page_on_the_design_names_every_module_of_the_frontend() -> None:
+    """The largest folder has a map, on which nothing is missing and nothing is gone."""
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = page.split("## The frontend")[1].split("\n## ")[0]
+    named_there = set(re.findall(r"`(\w+)`", "".join(row.split("|")[2] for row in table.splitlines() if "|" in row)))
+    folder = ROOT / "packages" / "thunder-core" / "src" / "thunder" / "frontend"
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert not modules - named_there, f"docs/design.md does not say what they are for: {modules - named_there}"
+    words = {"vjp", "int", "len", "math"}  # of what modules are about
+    assert named_there - words <= modules, (
+        f"docs/design.md names modules that are gone: {named_there - words - modules}"
+    )
+
+
 @pytest.mark.parametrize("package", **BY_NAME)
 def test_a_package_is_complete(package: Path) -> None:
     """Each package stands on its own: metadata, words, history, licence, sources, tests, types."""

@@ -245,3 +245,10 @@ def test_new_types_seen_by_several_threads_at_once() -> None:
     for t in threads:
         t.join()
     assert not failed
+
+
+def test_flat_items():
+    """Tuples and lists of all kinds are looked into; a dict is one item, and so is None."""
+    inner = {"a": 1}
+    assert pytree.flat_items((1, [2, Point(3, ())], inner, None, torch.Size([4]))) == [1, 2, 3, inner, None, 4]
+    assert pytree.flat_items(inner) == [inner]

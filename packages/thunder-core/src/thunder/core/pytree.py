@@ -14,7 +14,7 @@ from typing import Any
 
 import optree
 
-__all__ = ["tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
+__all__ = ["flat_items", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
 
 NAMESPACE = "thunder"
 # Held for the life of the process: leaving the context would sort dictionaries' keys again.
@@ -101,3 +101,8 @@ def tree_map(fn: Callable[..., Any], tree: Any) -> Any:
     """The same containers with `fn` of each leaf."""
     leaves, spec = tree_flatten(tree)
     return tree_unflatten([fn(x) for x in leaves], spec)
+
+
+def flat_items(x: Any) -> list[Any]:
+    """What is in nested tuples and lists, in order; anything else, other containers too, is one item."""
+    return [y for i in x for y in flat_items(i)] if isinstance(x, (tuple, list)) else [x]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from thunder.core.errors import check, name_source
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import flat_items
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
@@ -147,8 +148,8 @@ class _Claimer:
         self, bsym: BoundSymbol, executor: Executor, result: Any, operations: list[BoundSymbol]
     ) -> dict[str, Any]:
         """How the transform's values have to be renamed so that its result has the names of `bsym`'s output."""
-        old, new = proxies_in(bsym.output), _flat(result)
-        wanted = _flat(bsym.output)
+        old, new = proxies_in(bsym.output), flat_items(result)
+        wanted = flat_items(bsym.output)
         check(
             len(wanted) == len(new),
             lambda: (
@@ -238,12 +239,6 @@ def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tu
         return _can_run_parts(executor, part, excluded, named)
 
     return bool(bsym.subsymbols) and all(takes(part) for part in bsym.subsymbols)
-
-
-def _flat(x: Any) -> list[Any]:
-    if isinstance(x, (tuple, list)):
-        return [y for item in x for y in _flat(item)]
-    return [x]
 
 
 def _check_metadata(bsym: BoundSymbol, executor: Executor, want: Proxy, got: Any) -> None:

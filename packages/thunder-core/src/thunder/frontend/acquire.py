@@ -150,6 +150,30 @@ def _run(
     ]
     copies = pytree.tree_unflatten(leaves, arguments.structure)
     aliases: dict[int, Any] = {}
+    result, writes = _call(fn, tracer, recorder, arguments, (call, copies), aliases)
+    reason = recorder.seeded(tracer.generators)
+    if reason is not None:
+        raise RunsInPieces(reason)
+    for lifted in tracer.inputs:
+        given = lifted.handle.given_attributes
+        if given:
+            where = arguments.place_of(lifted.tensor) or recorder.place_of(lifted.tensor)
+            writes += recorder.given_attributes(where, lifted.tensor, given)
+    if tracer.attention_kernels is not None:
+        recorder.attention_kernels(tracer.attention_kernels)
+    return _finish(tracer, recorder, result, writes, aliases, independent)
+
+
+def _call(
+    fn: Callable[..., Any],
+    tracer: Tracer,
+    recorder: Recorder,
+    arguments: Arguments,
+    calls: Any,
+    aliases: dict[int, Any],
+) -> tuple[Any, list[Any]]:
+    """What the program returns, and what it assigned to the user's objects, which is undone."""
+    call, copies = calls
     asks_for_numbers = tracer.symbolic is not None and tracer.symbolic.dynamic.converts
     writes: list[Any] = []
     try:
@@ -170,33 +194,27 @@ def _run(
         raise tracer.in_pieces  # the program has caught it
     if tracer.refusal is not None:
         raise _located(tracer.refusal)
-    reason = recorder.seeded(tracer.generators)
-    if reason is not None:
-        raise RunsInPieces(reason)
-    for lifted in tracer.inputs:
-        given = lifted.handle.given_attributes
-        if given:
-            where = arguments.place_of(lifted.tensor) or recorder.place_of(lifted.tensor)
-            writes += recorder.given_attributes(where, lifted.tensor, given)
-    if tracer.attention_kernels is not None:
-        recorder.attention_kernels(tracer.attention_kernels)
-    if not Epilogue.needed(result, writes):
-        tracer.finish(result)
-        if not independent:
-            tracer.leaves.stay_inside(tracer, tensors_in(result), hooked)
-        return None
-    epilogue = Epilogue(recorder.reached, writes, aliases)
-    # A transform makes something else of the result, but does not touch what the program keeps.
-    epilogue.build(result, whole=independent)
-    values = epilogue.tensors
-    if independent:
-        tracer.trace.info["effects"] = len(values)
-        values = [result, *values]
-    tracer.finish(tuple(values))
+    return result, writes
+
+
+def _finish(
+    tracer: Tracer, recorder: Recorder, result: Any, writes: list[Any], aliases: dict[int, Any], independent: bool
+) -> Epilogue | None:
+    """Ends the trace with the program's result or, where it has effects, with the tensors that the epilogue needs."""
+    epilogue, values = None, result
+    if Epilogue.needed(result, writes):
+        epilogue = Epilogue(recorder.reached, writes, aliases)
+        # A transform makes something else of the result, but does not touch what the program keeps.
+        epilogue.build(result, whole=independent)
+        values = tuple(epilogue.tensors)
+        if independent:
+            tracer.trace.info["effects"] = len(values)
+            values = (result, *values)
+    tracer.finish(values)
     if not independent:
         tracer.leaves.stay_inside(tracer, tensors_in(values), hooked)
-    del values
-    epilogue.release()
+    if epilogue is not None:
+        epilogue.release()
     return epilogue
 
 

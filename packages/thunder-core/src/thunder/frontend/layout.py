@@ -18,6 +18,7 @@ from thunder.core.devices import Device, to_torch_device
 from thunder.core.dtypes import dtype, to_torch_dtype
 from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import flat_items
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
@@ -117,7 +118,7 @@ def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) 
     if not bsym.tensors():
         kwargs["device"] = torch.device("meta")  # a factory, where the user did not say so
     with torch.no_grad(), DisableTorchFunction():
-        return [t for t in _flat(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+        return [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
 
 
 def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -131,7 +132,7 @@ def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> lis
 
     with torch.no_grad(), DisableTorchFunction(), FakeTensorMode(allow_non_fake_inputs=True):
         args, kwargs = specialized((map_proxies(bsym.args, fake), map_proxies(bsym.kwargs, fake)))
-        found = [t for t in _flat(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+        found = [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
         laid_out = [(t.shape, t.stride(), t.dtype) for t in found]
     return [torch.empty_strided(*like, dtype=dtype, device="meta") for *like, dtype in laid_out]
 
@@ -159,10 +160,6 @@ def _on_meta(x: Any) -> Any:
     if isinstance(x, (Device, torch.device)):
         return torch.device("meta")
     return x
-
-
-def _flat(x: Any) -> list[Any]:
-    return [y for i in x for y in _flat(i)] if isinstance(x, (tuple, list)) else [x]
 
 
 def meta_of(handle: Handle) -> torch.Tensor:

@@ -16,6 +16,7 @@ import torch
 import torch.overrides
 
 import thunder.torch as ltorch
+from thunder.core.pytree import flat_items
 from thunder.frontend import recurrent  # noqa: F401  (tells what its functions give)
 from thunder.frontend.branching import leave_loop
 from thunder.frontend.fallback import leave_to_python
@@ -99,10 +100,6 @@ def call_python_source(func: types.FunctionType, args: Any, kwargs: Any) -> Any:
 
 
 # -- opaque operations ------------------------------------------------------------------------------------------------
-def _flat(x: Any) -> list[Any]:
-    return [y for i in x for y in _flat(i)] if isinstance(x, (tuple, list)) else [x]
-
-
 # What they give is quantized, and torch's tensors without data do not say so.
 _QUANTIZING = [f for name in dir(torch) if name.startswith("quantize_per") and callable(f := getattr(torch, name))]
 
@@ -186,4 +183,4 @@ def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
         return False
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         result = func(*args, **kwargs)
-    return any(isinstance(x, torch.Tensor) for x in _flat(result))
+    return any(isinstance(x, torch.Tensor) for x in flat_items(result))

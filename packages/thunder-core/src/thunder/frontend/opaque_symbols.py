@@ -24,6 +24,7 @@ from thunder.core.errors import TracingError, UnsupportedError
 from thunder.core.numbers import specialized
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import flat_items
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.executors.torchex.base import qualified_name
@@ -375,16 +376,12 @@ def _tangents_by_torch(sym: Symbol) -> Callable[..., Any]:
     def rule(t: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
         tangents = [
             tangent
-            for p, tangent in zip(_leaves((args, tuple(kwargs.values()))), _leaves(t))
+            for p, tangent in zip(flat_items((args, tuple(kwargs.values()))), flat_items(t))
             if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
         ]
         return opaque_jvp(sym, args, kwargs, tangents)[1]
 
     return rule
-
-
-def _leaves(x: Any) -> list[Any]:
-    return [y for i in x for y in _leaves(i)] if isinstance(x, (tuple, list)) else [x]
 
 
 def _batch_by_torch(sym: Symbol) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from thunder.core.numbers import specialized, undecided
 from thunder.frontend.fallback import RunsEagerly
 from thunder.frontend.handle import Handle
 from thunder.frontend.kinds import says_a_mask
+from thunder.frontend.tracer import tensors_in
 from thunder.torch.base import torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
@@ -35,10 +36,10 @@ def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Excepti
     sym = torch_function_map().get(func)
     if sym is not None and sym.module is None:
         return None  # an operation that was declared from outside means what it says
-    sizes = [n for x in _tensors_in((args, kwargs)) for n in (x._value.shape if isinstance(x, Handle) else x.shape)]
+    sizes = [n for x in tensors_in(args, kwargs) for n in (x._value.shape if isinstance(x, Handle) else x.shape)]
     if isinstance(error, Undecided) or undecided(*sizes):
         return None
-    if sum(x.numel() for x in _tensors_in((args, kwargs))) > LIMIT:
+    if sum(x.numel() for x in tensors_in(args, kwargs)) > LIMIT:
         return None
     if any(isinstance(x, (types.FunctionType, types.MethodType)) for x in (*args, *(kwargs or {}).values())):
         return None  # the user's code is not run on zeros: a loop until they are large would never end
@@ -55,14 +56,6 @@ def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Excepti
     finally:
         torch.default_generator.set_state(random)
     return None
-
-
-def _tensors_in(x: Any) -> list[torch.Tensor]:
-    if isinstance(x, dict):
-        x = list(x.values())
-    if isinstance(x, (tuple, list)):
-        return [t for i in x for t in _tensors_in(i)]
-    return [x] if isinstance(x, torch.Tensor) else []
 
 
 def _real(x: Any) -> Any:

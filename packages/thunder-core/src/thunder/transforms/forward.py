@@ -20,6 +20,7 @@ from thunder.core.errors import ThunderError
 from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import flat_items
 from thunder.core.state import registrations, state
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
 from thunder.core.trace import Trace
@@ -133,7 +134,7 @@ class Forward:
         more = op.kwargs.values() if op.sym.bind.variadic else [op.kwargs.get(name) for name in names[len(op.args) :]]
         given = (*op.args, *more)
         found = rule(tuple([self._of(a) for a in given]), op.output, *op.args, **op.kwargs)
-        outs, tangents = _flat(op.output), _flat(found)
+        outs, tangents = flat_items(op.output), flat_items(found)
         if len(outs) != len(tangents):
             raise ThunderError(
                 f"the rule for tangents of {op.sym.name} returned {len(tangents)} values instead of {len(outs)}: it "
@@ -179,9 +180,3 @@ def _made_in(op: BoundSymbol) -> set[str]:
 
 def _each(found: dict[str, TensorProxy]) -> list[TensorProxy]:
     return [p for p in found.values() if is_inexact_dtype(p.dtype)]
-
-
-def _flat(x: Any) -> list[Any]:
-    if isinstance(x, (tuple, list)):
-        return [y for i in x for y in _flat(i)]
-    return [x]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -29,6 +29,15 @@ __all__ = ["replaced_entry_points"]
 def _tracer() -> Any:
     """Who traces the program that is running."""
     return state.frontend
+
+
+def _here(ours: Callable[..., Any], original: Callable[..., Any]) -> Any:
+    """A function that is `ours` where the program that is traced calls it, and torch's own for everybody else."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (ours if state.frontend is not None else original)(*args, **kwargs)
+
+    return call
 
 
 class _CompilingHere:
@@ -66,15 +75,33 @@ class _CompilingHere:
         return repr(bool(self))
 
 
-def _uncompiled(compile: Any) -> Any:
-    """`torch.compile`, which in a traced program gives the function as it is."""
+def _uncompiled(model: Any = None, **options: Any) -> Any:
+    """`torch.compile` in a traced program, which gives the function as it is."""
+    return (lambda model: model) if model is None else model
 
-    def call(model: Any = None, **options: Any) -> Any:
-        if state.frontend is None:
-            return compile(model, **options)
-        return (lambda model: model) if model is None else model
 
-    return call
+def _custom_apply() -> Any:
+    """`torch.autograd.Function.apply`, else the gradient that the user wrote is lost."""
+    apply = next(c.__dict__["apply"] for c in torch.autograd.Function.__mro__ if "apply" in c.__dict__)
+
+    def original(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply.__get__(None, cls)(*args, **kwargs)  # a class method, in some versions of torch one written in C
+
+    return classmethod(_here(lambda cls, *args, **kwargs: apply_traced(_tracer(), cls, args, kwargs), original))
+
+
+def _left_to_python() -> list[tuple[Any, str, Any]]:
+    """What no program can say."""
+
+    def left(name: str, fn: Any) -> Any:
+        return _here(lambda *args, **kwargs: leave_to_python(f"the program calls {name}"), fn)
+
+    names = [(torch, "manual_seed"), (torch, "seed"), (torch, "set_rng_state"), (torch.func, "linearize")]
+    return [
+        (owner, name, left(f"{owner.__name__}.{name}", getattr(owner, name)))
+        for owner, name in names
+        if hasattr(owner, name)
+    ]
 
 
 def _compiled_callables_unwrapped() -> Any:
@@ -96,32 +123,21 @@ def _checkpointed() -> list[tuple[Any, str, Any]]:
     def traced(*args: Any, **kwargs: Any) -> Any:
         return checkpoint_traced(_tracer(), *args, **kwargs)
 
-    def here_or(fn: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return (traced if state.frontend is not None else fn)(*args, **kwargs)
-
-        return call
-
-    found: list[tuple[Any, str, Any]] = [(module, "checkpoint", here_or(original))]
+    found: list[tuple[Any, str, Any]] = [(module, "checkpoint", _here(traced, original))]
     inner = getattr(original, "__wrapped__", None)
     if inner is not None:
-        found.append((inner, "__dynamo_disable", here_or(inner.__dict__.get("__dynamo_disable", inner))))
+        found.append((inner, "__dynamo_disable", _here(traced, inner.__dict__.get("__dynamo_disable", inner))))
     return found
 
 
 def _sharded() -> list[tuple[Any, str, Any]]:
     """What FSDP calls before a module runs: it gathers parameters in ways that no trace can say."""
 
-    def left_to_python(gather: Any) -> Any:
-        def call(sharded: Any, *args: Any, **kwargs: Any) -> Any:
-            if state.frontend is None:
-                return gather(sharded, *args, **kwargs)
-            private.forward_not_begun(sharded)
-            return leave_to_python("the program calls a module whose parameters are sharded (FSDP)")
+    def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
+        private.forward_not_begun(sharded)
+        return leave_to_python("the program calls a module whose parameters are sharded (FSDP)")
 
-        return call
-
-    return [(owner, name, left_to_python(getattr(owner, name))) for owner, name in private.sharding()]
+    return [(owner, name, _here(left, getattr(owner, name))) for owner, name in private.sharding()]
 
 
 def _function_transforms() -> list[tuple[Any, str, Any]]:
@@ -132,28 +148,20 @@ def _function_transforms() -> list[tuple[Any, str, Any]]:
     """
     from thunder.frontend import functional
 
-    def here_or(fn: Any, ours: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return (ours if state.frontend is not None else fn)(*args, **kwargs)
-
-        return call
-
     public = ("grad", "grad_and_value", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian")
     found = [(torch.func, name, getattr(functional, name)) for name in public] + [(torch, "vmap", functional.vmap)]
     found += [(module, name, getattr(functional, ours)) for module, name, ours in private.function_transforms()]
-    return [(owner, name, here_or(getattr(owner, name), ours)) for owner, name, ours in found]
+    return [(owner, name, _here(ours, getattr(owner, name))) for owner, name, ours in found]
 
 
 def _control_flow() -> list[tuple[Any, str, Any]]:
     """`torch.cond`, and what torch's operations with functions in them have in common (a private part of torch)."""
     from thunder.frontend.branching import cond_traced, refuse_control_flow
 
-    cond, utils = torch.cond, cast("Any", sys.modules.get("torch._higher_order_ops.utils"))
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return cond_traced(_tracer(), *args, **kwargs) if state.frontend is not None else cond(*args, **kwargs)
-
-    found: list[tuple[Any, str, Any]] = [(torch, "cond", call)]
+    utils = cast("Any", sys.modules.get("torch._higher_order_ops.utils"))
+    found: list[tuple[Any, str, Any]] = [
+        (torch, "cond", _here(lambda *args, **kwargs: cond_traced(_tracer(), *args, **kwargs), torch.cond))
+    ]
     if hasattr(utils, "_hop_compile_and_call"):
         found.append((utils, "_hop_compile_and_call", refuse_control_flow(utils._hop_compile_and_call)))
     return found
@@ -162,13 +170,10 @@ def _control_flow() -> list[tuple[Any, str, Any]]:
 def _mask_detectors() -> list[tuple[Any, str, Any]]:
     """What looks whether a mask's values are those of the causal mask, which is a hint: without it the mask is used."""
 
-    def without_looking(fn: Any) -> Any:
-        def call(mask: Any, is_causal: bool | None = None, *args: Any, **kwargs: Any) -> bool:
-            return is_causal is True if state.frontend is not None else fn(mask, is_causal, *args, **kwargs)
+    def without_looking(mask: Any, is_causal: bool | None = None, *args: Any, **kwargs: Any) -> bool:
+        return is_causal is True
 
-        return call
-
-    return [(module, name, without_looking(getattr(module, name))) for module, name in private.mask_detectors()]
+    return [(module, name, _here(without_looking, getattr(module, name))) for module, name in private.mask_detectors()]
 
 
 def _flex_attention() -> list[tuple[Any, str, Any]]:
@@ -178,20 +183,12 @@ def _flex_attention() -> list[tuple[Any, str, Any]]:
         return []
     module, name, mathematics = found
 
-    def here_or(original: Any, ours: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return (ours if state.frontend is not None else original)(*args, **kwargs)
-
-        return call
-
-    def indexing(original: Any) -> Any:
-        # torch's vmap needs another operation for a tensor that is indexed by its examples, thunder's does not.
-        return lambda: nullcontext() if state.frontend is not None else original()
-
-    modes = [(owner, mode, indexing(getattr(owner, mode))) for owner, mode in private.modes_that_replace_indexing()]
-    replaced = [(module, name, here_or(getattr(module, name), mathematics)), *modes]
+    # torch's vmap needs another operation for a tensor that is indexed by its examples, thunder's does not.
+    modes = private.modes_that_replace_indexing()
+    replaced = [(module, name, _here(mathematics, getattr(module, name)))]
+    replaced += [(owner, mode, _here(nullcontext, getattr(owner, mode))) for owner, mode in modes]
     if hasattr(module, "_validate_device"):  # devices for which torch's kernels have gradients
-        replaced.append((module, "_validate_device", here_or(module._validate_device, lambda *tensors: None)))
+        replaced.append((module, "_validate_device", _here(lambda *tensors: None, module._validate_device)))
     return replaced
 
 
@@ -220,12 +217,10 @@ def _initializers() -> list[tuple[Any, str, Any]]:
     if original is None:
         return []
 
-    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.frontend is None:
-            return original(tensor, *args, **kwargs)
+    def whole(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         return truncated_normal(_tracer(), original, tensor, args, kwargs)
 
-    return [(torch.nn.init, name, call)]
+    return [(torch.nn.init, name, _here(whole, original))]
 
 
 @contextmanager
@@ -239,46 +234,17 @@ def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
     from thunder.frontend.gradient_hooks import module_hook_class
     from thunder.frontend.unknown import number_checks
 
-    function = torch.autograd.Function
-    apply = next(c.__dict__["apply"] for c in function.__mro__ if "apply" in c.__dict__)
-
-    def original(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return apply.__get__(None, cls)(*args, **kwargs)  # a class method, in some versions of torch one written in C
-
-    def traced_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.frontend is None:
-            return original(cls, *args, **kwargs)
-        return apply_traced(_tracer(), cls, args, kwargs)
-
-    def left_to_python(name: str, fn: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if state.frontend is None:
-                return fn(*args, **kwargs)
-            return leave_to_python(f"the program calls {name}")
-
-        return call
-
     flag = torch.compiler._is_compiling_flag
     owners: list[tuple[Any, str, Any]] = [
-        (function, "apply", classmethod(traced_apply)),
+        (torch.autograd.Function, "apply", _custom_apply()),
         (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),
+        (torch, "compile", _here(_uncompiled, torch.compile)),
+        (torch.nn.modules.module, "BackwardHook", module_hook_class()),
+        # A cumulative average is made with the number of batches.
+        (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
     ]
-    linearize = getattr(torch.func, "linearize", None)
-    if linearize is not None:
-        owners.append((torch.func, "linearize", left_to_python("torch.func.linearize", linearize)))
-    owners += _function_transforms()
-    owners += _control_flow()
-    owners.append((torch.nn.modules.module, "BackwardHook", module_hook_class()))
-    owners.append((torch, "compile", _uncompiled(torch.compile)))
-    # A cumulative average is made with the number of batches.
-    owners.append((torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]))
-    seeds = ("manual_seed", "seed", "set_rng_state")
-    owners += [(torch, name, left_to_python(f"torch.{name}", getattr(torch, name))) for name in seeds]
-    owners += [
-        (o, name, left_to_python("modules that FSDP shards", getattr(o, name))) for o, name in private.sharding()
-    ]
-    owners += _sharded() + _checkpointed() + number_checks() + _mask_detectors() + _flex_attention() + _initializers()
-    owners += _masks_of_unknown_size()
+    owners += _left_to_python() + _function_transforms() + _control_flow() + _sharded() + _checkpointed()
+    owners += number_checks() + _mask_detectors() + _flex_attention() + _initializers() + _masks_of_unknown_size()
     owners += functions_replaced() if numbers else []
     absent = object()
     before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]

@@ -20,13 +20,10 @@ from thunder.core.errors import TracingError
 from thunder.core.proxies import OPERATORS
 from thunder.core.state import state
 from thunder.core.symbol import Symbol
-from thunder.frontend import aliasing
 from thunder.frontend.fallback import leave_to_python
-from thunder.frontend.handle import Handle
-from thunder.frontend.leaves import set_requires_grad
 from thunder.frontend.refusals import torchs_error
 from thunder.frontend.tracer import Tracer, annotate, needs_grad, tensors_in, user_line
-from thunder.frontend.writing import keeping_gradients, resize
+from thunder.frontend.writing import assign, assign_out, writes_in_place
 from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunctionSubclass
 
@@ -170,7 +167,7 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if sym is not None:
         result = call_functional(tracer, sym, args, kwargs)
         # Fills such as `uniform_` have no form that does not write: the symbol gives what is written.
-        return assign(tracer, args[0], result, name) if name.endswith("_") and not name.endswith("__") else result
+        return assign(tracer, args[0], result, name) if writes_in_place(name) else result
     if name in _METADATA_METHODS:
         if any(map(tracer.sizes_are_symbolic, args)):
             if name in SIZE_METHODS:
@@ -205,7 +202,7 @@ def _operator(tracer: Tracer, name: str, args: tuple[Any, ...]) -> Any:
 
 def _functional_form(func: Any, name: str) -> Symbol | None:
     """The operation whose result an in-place function (`add_`, `torch.relu_`) writes into its first argument."""
-    if not name.endswith("_") or name.endswith("__"):
+    if not writes_in_place(name):
         return None
     base = name[:-1]
     for owner in (torch.Tensor, torch, torch.nn.functional):
@@ -256,7 +253,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
     if inplace:
         return assign(tracer, args[0] if args else kwargs["input"], result, sym.name)
     if out is not None:
-        return _assign_out(tracer, out, result, sym.name)
+        return assign_out(tracer, out, result, sym.name)
     return result
 
 
@@ -280,39 +277,3 @@ def _let_refuse(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict
     """Shows an operation that was declared outside of thunder that `inplace` is asked for: it may not want that."""
     with tracer.recording(), tracer.trace.scope():
         sym(*tracer.unwrap(args), **tracer.unwrap(kwargs))
-
-
-def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:
-    """Writes a result into `target`, as an in-place operation does, and returns `target`."""
-    handle = tracer.handle_of(target)
-    _check_leaf(tracer, handle, name)
-    result = keeping_gradients(tracer, handle, result)
-    value = aliasing.read(result) if isinstance(result, Handle) else result
-    with tracer.recording():
-        aliasing.write(handle, value, name)
-    if isinstance(result, Handle) and result._needs_grad:
-        set_requires_grad(handle, True)
-    return target
-
-
-def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
-    if not torch.is_grad_enabled():
-        return
-    leaf = tracer.leaves.seen_through(handle)
-    if not leaf and not any(view.hides_writes for view in handle._views):
-        leaf = any(
-            x.handle._storage is handle._storage and x.tensor.requires_grad and x.tensor.is_leaf for x in tracer.inputs
-        )
-    if leaf:
-        view = handle._views and handle not in tracer.leaves
-        what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
-        raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
-
-
-def _assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
-    if isinstance(out, (tuple, list)):
-        return type(result)(_assign_out(tracer, o, r, name) for o, r in zip(out, result))
-    handle = tracer.handle_of(out)
-    if isinstance(result, Handle) and tuple(handle.shape) != tuple(result.shape):
-        resize(tracer, handle, result, name)
-    return assign(tracer, out, result, name)

@@ -23,7 +23,7 @@ from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.frontend.tracer import Tracer
-from thunder.frontend.writing import call_mutating, mutating_overload
+from thunder.frontend.writing import assign, assign_out, call_mutating, mutating_overload, writes_in_place
 from thunder.torch.private import SCRIPTED, FakeTensorMode, HigherOrderOperator
 
 __all__ = ["call_opaque", "call_python_source"]
@@ -117,15 +117,13 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return call_mutating(tracer, operation, args, kwargs)
     out = kwargs.pop("out", None)
     name = getattr(func, "__name__", "")
-    if _writes(func, name):
+    if writes_in_place(name):
         return _write_opaque(tracer, func, name, args, kwargs)
     if _without_tensors(args) and _without_tensors(kwargs) and not _makes_tensor(func, args, kwargs):
         return func(*args, **kwargs if out is None else {**kwargs, "out": out})
     result = _without_gradients(tracer, tracer.call_symbol(opaque_symbol(func), args, kwargs))
     if out is not None:
-        from thunder.frontend.dispatch import _assign_out
-
-        written = _assign_out(tracer, out, result, name)
+        written = assign_out(tracer, out, result, name)
         return None if func in _SILENT else written
     return result
 
@@ -146,17 +144,13 @@ def _without_gradients(tracer: Tracer, result: Any) -> Any:
     return result
 
 
-def _writes(func: Any, name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
-
-
 def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function that writes in place: the result of the one that does not is assigned."""
-    from thunder.frontend.dispatch import assign, call_torch_function
+    from thunder.frontend.dispatch import call_torch_function
 
     for owner in (torch.Tensor, torch):
         functional = getattr(owner, name[:-1], None)
-        if name.endswith("_") and functional is not None and getattr(owner, name, None) is func:
+        if functional is not None and getattr(owner, name, None) is func:
             result = call_torch_function(functional, args, kwargs)
             if isinstance(args[0], (tuple, list)):  # torch._foreach_add_
                 for target, value in zip(args[0], result):

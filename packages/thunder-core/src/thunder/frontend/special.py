@@ -26,6 +26,7 @@ from thunder.frontend.opaque_symbols import DRAWS, RESULTS
 from thunder.frontend.reshaping import FORMS, as_strided, reshape_in_place
 from thunder.frontend.tracer import Tracer, asked_by_torch, line_of_user, needs_grad
 from thunder.frontend.unknown import HANDLERS, asks_for_value, positions, with_numbers
+from thunder.frontend.writing import assign
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
 
@@ -179,12 +180,6 @@ SPECIAL[torch.as_strided] = SPECIAL[torch.Tensor.as_strided] = as_strided
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
-def _write(tracer: Tracer, target: Any, value: Any, name: str) -> Any:
-    from thunder.frontend.dispatch import assign
-
-    return assign(tracer, target, value, name)
-
-
 @_special(torch.Tensor.copy_)
 @_in_torch
 def _copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) -> Any:
@@ -193,7 +188,7 @@ def _copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False)
     value = source.to(device=target.device, dtype=target.dtype)
     if value is source:
         value = tracer.call_symbol(ltorch.clone, (source,), {})
-    return _write(tracer, target, value, "copy_")
+    return assign(tracer, target, value, "copy_")
 
 
 @_special(torch.Tensor.__setitem__)
@@ -207,7 +202,7 @@ def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
     if _is_whole(key) and not (isinstance(value, torch.Tensor) and value.dim() > handle.dim()):
         _copy_(tracer, handle, value)  # a number fills it
         return
-    _write(tracer, handle, tracer.call_symbol(ltorch.setitem, (handle, key, value), {}), "__setitem__")
+    assign(tracer, handle, tracer.call_symbol(ltorch.setitem, (handle, key, value), {}), "__setitem__")
 
 
 def _is_single(x: Any) -> bool:
@@ -223,15 +218,15 @@ def _is_whole(key: Any) -> bool:
 @_special(torch.Tensor.zero_, torch.zero_)
 @_in_torch
 def _zero_(tracer: Tracer, target: Any) -> Any:
-    return _write(tracer, target, torch.zeros_like(target), "zero_")
+    return assign(tracer, target, torch.zeros_like(target), "zero_")
 
 
 @_special(torch.Tensor.fill_, torch.fill_)
 @_in_torch
 def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return _write(tracer, target, value.to(target.dtype).expand(target.shape), "fill_")
-    return _write(tracer, target, torch.full_like(target, value), "fill_")
+        return assign(tracer, target, value.to(target.dtype).expand(target.shape), "fill_")
+    return assign(tracer, target, torch.full_like(target, value), "fill_")
 
 
 def _memory_in_place(name: str) -> Callable[..., Any]:
@@ -402,7 +397,7 @@ def _running_statistics(
     with torch.no_grad():
         for target, value in ((mean, new_mean), (var, new_var)):
             if target is not None and value is not None:
-                _write(tracer, target, value.detach(), "batch_norm")
+                assign(tracer, target, value.detach(), "batch_norm")
     return out
 
 
@@ -434,7 +429,7 @@ def truncated_normal(tracer: Tracer, original: Any, target: Any, args: Any, kwar
     from thunder.frontend.opaque import call_opaque
 
     with torch.no_grad():
-        return _write(
+        return assign(
             tracer, target, call_opaque(tracer, _truncated(original), (target, *args), kwargs), "trunc_normal_"
         )
 
@@ -489,7 +484,7 @@ def _shorten(tracer: Tracer, weight: Any, indices: Any, max_norm: float, norm_ty
         used = used.index_fill(0, indices.reshape(-1), True)
         norms = torch.linalg.vector_norm(weight, norm_type, dim=1)
         scale = torch.where(used & (norms > max_norm), max_norm / (norms + 1e-7), 1.0)
-        _write(tracer, weight, weight * scale[:, None], "embedding")
+        assign(tracer, weight, weight * scale[:, None], "embedding")
 
 
 @_special(torch.embedding_renorm_)
@@ -566,7 +561,7 @@ def set_property(tracer: Tracer, name: str, target: Any, value: Any) -> None:
     if name == "data":
         if value is not tracer.handle_of(target):
             with torch.no_grad():
-                _write(tracer, target, value, "data")
+                assign(tracer, target, value, "data")
         return
     if name == "requires_grad":
         _requires_grad_(tracer, target, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes that are more than a new value: to `out=` of another shape, to what requires grad, by custom operations."""
+"""Writes: to a tensor in place, to `out=` of another shape, to what requires grad, by custom operations."""
 
 from __future__ import annotations
 
@@ -14,16 +14,59 @@ import thunder.torch as ltorch
 from thunder.frontend import aliasing
 from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle, Storage
+from thunder.frontend.leaves import set_requires_grad
 from thunder.frontend.opaque_symbols import opaque_symbol
 from thunder.torch.private import DisableTorchFunction
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
 
-__all__ = ["call_mutating", "keeping_gradients", "mutating_overload", "resize"]
+__all__ = ["assign", "assign_out", "call_mutating", "mutating_overload", "writes_in_place"]
 
 
-def keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
+def writes_in_place(name: str) -> bool:
+    """Whether torch gives such a name to functions that write to their first argument."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:
+    """Writes a result into `target`, as an in-place operation does, and returns `target`."""
+    handle = tracer.handle_of(target)
+    _check_leaf(tracer, handle, name)
+    result = _keeping_gradients(tracer, handle, result)
+    value = aliasing.read(result) if isinstance(result, Handle) else result
+    with tracer.recording():
+        aliasing.write(handle, value, name)
+    if isinstance(result, Handle) and result._needs_grad:
+        set_requires_grad(handle, True)
+    return target
+
+
+def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
+    if not torch.is_grad_enabled():
+        return
+    leaf = tracer.leaves.seen_through(handle)
+    if not leaf and not any(view.hides_writes for view in handle._views):
+        leaf = any(
+            x.handle._storage is handle._storage and x.tensor.requires_grad and x.tensor.is_leaf for x in tracer.inputs
+        )
+    if leaf:
+        view = handle._views and handle not in tracer.leaves
+        what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
+        raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+
+
+def assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
+    """Writes a result, or each of several, into what `out=` names, and returns that."""
+    if isinstance(out, (tuple, list)):
+        return type(result)(assign_out(tracer, o, r, name) for o, r in zip(out, result))
+    handle = tracer.handle_of(out)
+    if isinstance(result, Handle) and tuple(handle.shape) != tuple(result.shape):
+        _resize(tracer, handle, result, name)
+    return assign(tracer, out, result, name)
+
+
+def _keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
     """What is written to a tensor that requires grad: it goes on requiring grad, though none comes through."""
     if (
         not isinstance(result, Handle)
@@ -44,7 +87,7 @@ def _fits(result: Handle, target: Handle) -> bool:
     return len(have) <= len(want) and all(n in (1, m) for n, m in zip(have[::-1], want[::-1]))
 
 
-def resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
+def _resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
     """Gives the tensor of an `out=` the shape of what is written to it, as torch does."""
     if handle._views or handle._parent is not None or handle._storage.source is not None:
         leave_to_python(
@@ -78,8 +121,6 @@ def mutating_overload(func: Any) -> Any:
 
 def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls it on copies of what it writes to, and writes what these have become."""
-    from thunder.frontend.dispatch import assign
-
     arguments = func._schema.arguments
     given = dict(zip((a.name for a in arguments if not a.kwarg_only), args)) | kwargs
     written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]

@@ -107,3 +107,16 @@ def test_what_draws_have_to_be_like(fuser: FusionExecutor) -> None:
         seeded.assert_distributions(jit, "cpu", torch.float32),
     ):
         assert names(jitted).count("toy_seeds") == 1
+
+
+def test_the_operators_have_samples(fuser: FusionExecutor) -> None:
+    """For the conformance suite: numbers of the given seeds in several shapes, and how many seeds to draw."""
+    of_numbers, of_seeds = seeded.opinfos("toy", uniform, drawn_seeds, ((1, 2), (-3, 4)))
+    assert (of_numbers.name, of_seeds.name) == ("toy_uniform", "toy_seeds")
+    samples = list(of_numbers.sample_inputs("cpu", torch.int64))
+    assert {tuple(sample.args[0].tolist()) for sample in samples} == {(1, 2), (-3, 4)}
+    for sample in samples:
+        seed, shape, _ = sample.args
+        assert of_numbers.torch_reference(*sample.args).shape == torch.Size(shape)
+        torch.testing.assert_close(of_numbers.op(*sample.args), uniform(seed, shape, cpu))
+    assert [sample.args[0] for sample in of_seeds.sample_inputs("cpu", torch.int64)] == [1, 3]

@@ -146,15 +146,6 @@ def opinfos() -> list[Any]:
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
-def _draws(makers: _Makers) -> Iterator[tuple[Any, ...]]:
-    """Seed and offset, a shape and a device."""
-    from thunder.core.devices import to_device
-
-    for numbers in ((123456789012, -7), (-1, 1 << 40)):
-        for shape in ((4, 5), (), (1030,), (2, 3, 4)):
-            yield torch.tensor(numbers, device=makers.device), shape, to_device(makers.device)
-
-
 def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.Tensor:
     """The numbers that a kernel makes of a seed, one after the other."""
     from thunder.tests.philox import philox
@@ -169,21 +160,7 @@ def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.T
 
 def drawing_opinfos() -> list[Any]:
     """One for each operator of the fusion executor."""
-    from thunder.core.devices import to_device
-    from thunder.extend import get_executor
-    from thunder.tests.opinfos import OpInfo
+    from thunder.tests import seeded
     from thunder_ex_triton.fusion.random import drawn_seeds
 
-    def counts(makers: _Makers) -> Iterator[tuple[Any, ...]]:
-        for n in (1, 3):
-            yield n, to_device(makers.device)
-
-    operator = get_executor("triton").opmap
-    table = (("triton_uniform", _uniform, _draws), ("triton_seeds", drawn_seeds, counts))
-    return [
-        OpInfo(
-            operator[name], sample_input_generator=_generator(samples), torch_reference=of, family="random",
-            dtypes=(torch.int64,), supports_grad=False,
-        )
-        for name, of, samples in table
-    ]  # fmt: skip
+    return seeded.opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40)))

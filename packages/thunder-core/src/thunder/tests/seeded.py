@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the draws of an executor that draws of seeds (`thunder.transforms.seeded`) have to be like.
 
-Each takes a function that jits with that executor, and gives what was jitted for questions of the executor's own.
+Each assertion takes a function that jits with that executor, and gives what was jitted for questions of the executor's
+own. `opinfos` are the two operators, for the conformance suite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +15,13 @@ from torch.nn import functional as F
 
 import thunder
 from thunder.core import dtypes
+from thunder.core.devices import to_device
+from thunder.extend import get_executor
+from thunder.tests.opinfo import OpInfo, SampleInput
 
-__all__ = ["assert_distributions", "assert_dropout", "assert_residual_dropout_norm", "assert_seeds_are_torchs"]
+__all__ = [
+    "assert_distributions", "assert_dropout", "assert_residual_dropout_norm", "assert_seeds_are_torchs", "opinfos",
+]  # fmt: skip
 
 Jit = Callable[..., Any]
 
@@ -95,3 +101,37 @@ def assert_distributions(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
     assert 0 <= found[0].min() < found[0].max() < 1
     assert -1 <= found[1].min() < found[1].max() < 3
     return jitted
+
+
+def opinfos(
+    executor: str,
+    uniform: Callable[..., torch.Tensor],
+    drawn_seeds: Callable[..., Any],
+    examples: Sequence[tuple[int, int]],
+    *,
+    seeds_on: Any = None,
+) -> list[OpInfo]:
+    """The executor's two operators.
+
+    `uniform` makes the numbers of a seed, one after the other, which those of each of the `examples` are compared with.
+    Seeds are on the device of what is drawn of them if not on `seeds_on`.
+    """
+
+    def of_a_seed(op: Any, device: Any, dtype: Any, requires_grad: bool, **kwargs: Any) -> Iterator[SampleInput]:
+        for numbers in examples:
+            for shape in ((4, 5), (), (0, 3), (1030,), (2, 3, 4)):
+                yield SampleInput(torch.tensor(numbers, device=seeds_on or device), shape, to_device(device))
+
+    def of_a_count(op: Any, device: Any, dtype: Any, requires_grad: bool, **kwargs: Any) -> Iterator[SampleInput]:
+        for n in (1, 3):
+            yield SampleInput(n, to_device(device))
+
+    operators = get_executor(executor).opmap
+    table = ((f"{executor}_uniform", uniform, of_a_seed), (f"{executor}_seeds", drawn_seeds, of_a_count))
+    return [
+        OpInfo(
+            operators[name], sample_input_generator=samples, torch_reference=of, family="random",
+            dtypes=(torch.int64,), supports_grad=False,
+        )
+        for name, of, samples in table
+    ]  # fmt: skip

@@ -216,7 +216,7 @@ def test_the_metadata_must_be_the_operations() -> None:
         "returned 2 values instead of 1": lambda a, b: (a, b),
     }
     for message, transform in bad.items():
-        with pytest.raises(RuntimeError, match=f"execution_transform of rewriting for mul {message}") as caught:
+        with pytest.raises(RuntimeError, match=f"the executor 'rewriting' for mul {message}") as caught:
             ran(ltorch.mul, [rewriting(transform)])
         assert "t0 = ltorch.mul(a, b)" in str(caught.value)
 
@@ -224,7 +224,7 @@ def test_the_metadata_must_be_the_operations() -> None:
 @pytest.mark.parametrize("result", [None, 1.5, "text"])
 def test_a_result_that_is_no_tensor_is_an_error(result: Any) -> None:
     """Where the operation gives one."""
-    with pytest.raises(RuntimeError, match="execution_transform of rewriting for mul returned"):
+    with pytest.raises(RuntimeError, match="execution_transform of the executor 'rewriting' for mul returned"):
         ran(ltorch.mul, [rewriting(lambda a, b: result)])
 
 

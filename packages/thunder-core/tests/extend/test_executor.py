@@ -15,6 +15,7 @@ import torch
 import thunder
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
+from thunder.core.errors import ThunderError
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags
@@ -272,12 +273,48 @@ def test_errors_name_the_executor_and_the_operation() -> None:
 
     x = torch.ones(2, requires_grad=True)
     for options, who in (
-        ({"checker": raises}, r"the checker of the executor 'blame_test' for sin, which is called at "),
+        ({"checker": raises}, r"the checker of the executor 'blame_test' for sin, which is called"),
         ({"execution_transform": raises}, r"the execution_transform of the executor 'blame_test' for sin"),
-        ({"grad_transform": raises}, r"the gradient rule of sin"),
+        ({"grad_transform": raises}, r"the gradient rule of the executor 'blame_test' for sin"),
     ):
         ex = OperatorExecutor("blame_test")
         op = None if "execution_transform" in options else ex.register_operator("s", like=lambda a: a, fn=torch.sin)
         ex.register_implementation(ltorch.sin, op, **options)
-        with pytest.raises(KeyError, match=f"(?s)dtype.*in {who}"):
+        with pytest.raises(KeyError, match=f"(?s)dtype.*in {who}.*at .*test_executor.py"):
             thunder.jit(lambda x: x.sin(), executors=[ex])(x)
+
+
+def test_gradient_rules_give_what_the_operation_gives() -> None:
+    """A rule whose result has another shape, dtype or nature is an error with the executor's name and the line."""
+
+    def rule(meta: Any) -> Any:
+        ex = OperatorExecutor("blame_test")
+        op = ex.register_operator("s", meta=meta, fn=torch.sin)
+        ex.register_implementation(ltorch.sin, op, grad_transform=lambda a: op(a))
+        return thunder.jit(lambda x: x.sin(), executors=[ex])
+
+    x = torch.ones(2, requires_grad=True)
+    for meta, what in (
+        (lambda a: TensorProxy(like=a, shape=(3,)), r"a cpu f32\[3\]"),
+        (lambda a: TensorProxy(like=a, shape=(2, 1)), r"a cpu f32\[2, 1\]"),
+        (lambda a: TensorProxy(like=a, dtype=dtypes.float64), r"a cpu f64\[2\]"),
+    ):
+        with pytest.raises(
+            ThunderError,
+            match=rf"rule of the executor 'blame_test' for sin returned {what} where the operation gives a cpu f32\[2\]"
+            r"\n  at .*test_executor.py",
+        ):
+            rule(meta)(x)
+
+
+def test_an_operator_without_a_gradient_names_its_executor() -> None:
+    """So whoever only installed it knows what to leave out."""
+    ex = OperatorExecutor("blame_test")
+    op = ex.register_operator("s", meta=lambda a: TensorProxy(like=a), fn=torch.sin)
+    ex.register_implementation(ltorch.sin, op)
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(
+        ThunderError, match=r"s has no gradient rule.*\n.*\n  it is an operator of the executor 'blame_"
+    ):
+        thunder.jit(lambda x: op(x), executors=[ex])(x)
+    assert thunder.jit(lambda x: x.sin(), executors=[ex])(x).requires_grad  # torch's rule is used

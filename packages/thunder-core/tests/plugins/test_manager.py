@@ -75,7 +75,7 @@ BROKEN: dict[str, tuple[list[str], str]] = {
     "other prefix": ([hook("probe(env)", "pass")], "hooks: PluginValidationError: unknown hook 'probe'"),
     "wrong argument": (
         [hook("thunder_probe(environment)", "pass")],
-        "hooks: PluginValidationError: Plugin 'acme' for hook 'thunder_probe'",
+        "hooks: TypeError: thunder_probe in {module} takes an argument 'environment', and is called with 'env'",
     ),
     "probe raises": (
         [REGISTER, hook("thunder_probe(env)", "raise OSError('libacme.so: not found')")],
@@ -155,7 +155,7 @@ def test_a_broken_plugin_breaks_nothing(kind: str, plugin, manager_of, host, cap
     assert "Traceback" in broken.traceback
     warnings = [entry.message for entry in caplog.records if entry.levelno >= logging.WARNING]
     assert len(warnings) == 1
-    assert "'acme' (thunder-ex-acme 1.0) is failed: " in warnings[0]
+    assert "'acme' (thunder-ex-acme 1.0) failed: " in warnings[0]
     assert "\n" not in warnings[0]
     with pytest.raises(PluginLoadError, match=re.escape(expected)):
         manager.load_named("acme")
@@ -250,6 +250,16 @@ def test_unknown_names(plugin, manager_of, host) -> None:
         "Executors: acme, torch; plugins: acme"
     )
     assert plugin_executor in host.get_all_executors()
+
+
+def test_a_distribution_that_announces_no_plugin(plugin, manager_of, site, monkeypatch) -> None:
+    """It is installed, and its entry point is in another group: the error says so."""
+    folder = site("thunder-ex-amce", version="0.3", entry_points={"thunder.executor.v1": {"amce": "amce"}})
+    monkeypatch.syspath_prepend(str(folder))
+    with pytest.raises(
+        PluginLoadError, match=r"thunder-ex-amce 0.3 is installed, and has no entry point 'amce' in the "
+    ):
+        manager_of(plugin("acme")).load_named("amce")
 
 
 class _Executor:

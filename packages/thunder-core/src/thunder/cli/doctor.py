@@ -25,7 +25,13 @@ from thunder.cli.plugins import quiet_records
 from thunder.cli.table import format_table
 from thunder.core.errors import PluginLoadError
 from thunder.plugins import GROUP, PluginRecord, PluginState
-from thunder.plugins.discovery import DISABLE_VARIABLE, EXECUTORS_VARIABLE, core_version, disabled_names
+from thunder.plugins.discovery import (
+    DISABLE_VARIABLE,
+    EXECUTORS_VARIABLE,
+    core_version,
+    disabled_names,
+    without_plugin,
+)
 from thunder.plugins.version import normalize_name
 
 __all__ = ["add_parser", "run"]
@@ -67,7 +73,9 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
     records = [record for record in quiet_records() if name in (None, record.name)]
     if name is not None and not records:
         known = ", ".join(sorted({record.name for record in quiet_records()})) or "none"
-        raise PluginLoadError(f"no installed distribution brings an executor plugin {name!r}. Installed: {known}")
+        raise PluginLoadError(
+            f"no installed distribution brings an executor plugin {name!r}. Installed: {known}{without_plugin(name)}"
+        )
     to_load = [record for record in records if record.state is PluginState.COMPATIBLE]
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         environment = pool.submit(look, None, timeout)

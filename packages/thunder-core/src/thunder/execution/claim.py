@@ -135,7 +135,7 @@ class _Claimer:
             try:
                 result = implementation.execution_transform(*bsym.args, **bsym.kwargs)
             except Exception as error:
-                name_source(error, f"the execution_transform of the executor {executor.name!r} for {bsym.sym.name}")
+                name_source(error, f"{_transform_of(executor, bsym)}{_at(bsym)}")
                 raise
         names = self.match(bsym, executor, result, operations)
         inner = excluded | {(executor.name, bsym.sym.id)}
@@ -153,8 +153,8 @@ class _Claimer:
         check(
             len(wanted) == len(new),
             lambda: (
-                f"the execution_transform of {executor.name} for {bsym.sym.name} returned {len(new)} values instead "
-                f"of {len(wanted)}:\n{bsym}"
+                f"{_transform_of(executor, bsym)} returned {len(new)} values instead of {len(wanted)}:\n"
+                f"{bsym}{_at(bsym)}"
             ),
         )
         made = {name for op in operations for name in op.out_names}
@@ -251,8 +251,16 @@ def _check_metadata(bsym: BoundSymbol, executor: Executor, want: Proxy, got: Any
     check(
         same,
         lambda: (
-            f"the execution_transform of {executor.name} for {bsym.sym.name} returned "
+            f"{_transform_of(executor, bsym)} returned "
             f"{f'a {got.type_string()}' if isinstance(got, Proxy) else repr(got)} where the operation gives a "
-            f"{want.type_string()}:\n{bsym}"
+            f"{want.type_string()}:\n{bsym}{_at(bsym)}"
         ),
     )
+
+
+def _transform_of(executor: Executor, bsym: BoundSymbol) -> str:
+    return f"the execution_transform of the executor {executor.name!r} for {bsym.sym.name}"
+
+
+def _at(bsym: BoundSymbol) -> str:
+    return f"\n  at {bsym.source}" if bsym.source else ""

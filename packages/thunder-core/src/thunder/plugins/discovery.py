@@ -55,6 +55,16 @@ def disabled_names(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     return frozenset(names_in(DISABLE_VARIABLE, environ))
 
 
+def without_plugin(name: str) -> str:
+    """What errors add where the distribution that a plugin would come from is there, and announces no such plugin."""
+    distribution = f"thunder-ex-{normalize_name(name)}"
+    try:
+        version = metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+    return f". {distribution} {version} is installed, and has no entry point {name!r} in the group {GROUP!r}"
+
+
 def discover(
     distributions: Iterable[metadata.Distribution] | None = None,
     *,

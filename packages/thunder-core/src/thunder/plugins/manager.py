@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +23,7 @@ import pluggy
 from thunder.core.errors import PluginLoadError
 from thunder.plugins import hookspecs
 from thunder.plugins.catalog import Catalog
-from thunder.plugins.discovery import discover
+from thunder.plugins.discovery import discover, without_plugin
 from thunder.plugins.env import Availability, Env
 from thunder.plugins.profile import ConformanceProfile
 from thunder.plugins.record import PluginRecord, PluginState
@@ -233,6 +234,7 @@ class PluginManager:
         return (
             f"there is no executor {name!r}, and no installed distribution brings a plugin of that name{hint} "
             f"Executors: {', '.join(sorted(executors)) or 'none'}; plugins: {', '.join(sorted(plugins)) or 'none'}"
+            f"{without_plugin(name)}"
         )
 
     def _report(self, record: PluginRecord) -> None:
@@ -262,7 +264,7 @@ def plugin_hooks(plugin: Any, record: PluginRecord) -> Any:
     """The hooks of one plugin, in a pluggy manager of its own; raises when it does not keep to the contract."""
     if isinstance(plugin, type):
         raise TypeError(f"{record.entry_point.value} is a class; the entry point must name a module, or an instance")
-    _check_names(plugin, record)
+    _check_hooks(plugin, record)
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     manager.register(plugin, record.name)
@@ -272,8 +274,9 @@ def plugin_hooks(plugin: Any, record: PluginRecord) -> Any:
     return manager.hook
 
 
-def _check_names(plugin: Any, record: PluginRecord) -> None:
-    """Misspelt and unmarked hooks, which pluggy would pass over in silence or explain in its own terms."""
+def _check_hooks(plugin: Any, record: PluginRecord) -> None:
+    """Misspelt and unmarked hooks, and arguments that a hook does not have, which pluggy would pass over in silence or
+    explain in its own terms."""
     for name in dir(plugin):
         function = getattr(plugin, name) if name.startswith("thunder_") else None
         if not callable(function):
@@ -285,6 +288,15 @@ def _check_names(plugin: Any, record: PluginRecord) -> None:
             close = difflib.get_close_matches(name, hookspecs.HOOKS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(hookspecs.HOOKS)}"
             raise TypeError(f"{name} in {record.entry_point.value} is no hook of thunder: {hint}")
+        if name in hookspecs.HOOKS:
+            given = inspect.signature(hookspecs.HOOKS[name]).parameters
+            asked = inspect.signature(function).parameters.values()
+            for p in asked:
+                if p.name not in given and p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                    raise TypeError(
+                        f"{name} in {record.entry_point.value} takes an argument {p.name!r}, and is called with "
+                        f"{', '.join(map(repr, given))}"
+                    )
 
 
 def _availability(answer: Any) -> Availability:

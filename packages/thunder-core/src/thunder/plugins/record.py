@@ -95,7 +95,8 @@ class PluginRecord:
 
     def describe(self) -> str:
         """One line: which plugin, its state and why."""
-        text = f"executor plugin {self.name!r} ({self.source}) is {self.state.value}"
+        is_ = "" if self.state is PluginState.FAILED else "is "
+        text = f"executor plugin {self.name!r} ({self.source}) {is_}{self.state.value}"
         return f"{text}: {self.reason}" if self.reason else text
 
     def load_error(self) -> PluginLoadError:

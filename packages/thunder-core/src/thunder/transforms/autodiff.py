@@ -28,7 +28,7 @@ from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError, name_source
 from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import rule_of_vjp, zeros_of
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, registrations, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in, renamed
 from thunder.core.trace import Trace, construct
@@ -91,6 +91,19 @@ def _refuse_write(bsym: BoundSymbol) -> None:
     raise ThunderError(
         f"the program writes a value that requires grad into its input {target}, through which no gradient can flow "
         f"back: write under torch.no_grad() or a detached value, or return the value instead of writing it{_at(bsym)}"
+    )
+
+
+def _stands_for(got: Proxy, want: Proxy) -> bool:
+    """Whether a rule's result may take the place of the operation's; of sizes, those that are known are compared."""
+    if not isinstance(want, TensorProxy):
+        return True
+    return (
+        isinstance(got, TensorProxy)
+        and got.dtype is want.dtype
+        and got.device is want.device
+        and len(got.shape) == len(want.shape)
+        and all(m == n for m, n in zip(got.shape, want.shape) if type(m) is type(n) is int)
     )
 
 
@@ -269,9 +282,11 @@ class JointTrace:
         elif bsym.subsymbols:
             self._through_decomposition(bsym)
         elif bsym.out_names:
+            owner = sym.executor
             raise ThunderError(
                 f"{sym.name} has no gradient rule: give it one with thunder.core.transforms.register_grad, or keep "
                 f"what it is applied to out of the gradient with .detach(){_at(bsym)}"
+                + ("" if owner is None else f"\n  it is an operator of the executor {owner.name!r}")
             )
 
     def _through_decomposition(self, bsym: BoundSymbol) -> None:
@@ -318,7 +333,7 @@ class JointTrace:
                 else:
                     result = rule(*bsym.args, **bsym.kwargs)
         except Exception as error:
-            name_source(error, f"the gradient rule of {bsym.sym.name}{_at(bsym)}")
+            name_source(error, f"{self._whose(rule, bsym)}{_at(bsym)}")
             raise
         finally:
             state.source = source
@@ -327,7 +342,7 @@ class JointTrace:
             result, names = bsym.output, {}
             forward, rest = _split(recorded, set())
         else:
-            names = self._rename(bsym, result, recorded)
+            names = self._rename(bsym, result, recorded, rule)
             if names:
                 recorded = [op.substitute(names) for op in recorded]
             results = {p.name for p in proxies_in(map_proxies(result, lambda p: names.get(p.name, p)))}
@@ -339,19 +354,31 @@ class JointTrace:
         )
         self.blocks.append(_Block(rest))
 
-    def _rename(self, bsym: BoundSymbol, result: Any, recorded: list[BoundSymbol]) -> dict[str, Any]:
+    def _whose(self, rule: GradRule, bsym: BoundSymbol) -> str:
+        """What errors call a rule."""
+        for executor in _bringing(bsym.sym, self.executors):
+            if executor.implmap[bsym.sym.id].grad_transform is rule and not executor.is_fallback:
+                return f"the gradient rule of the executor {executor.name!r} for {bsym.sym.name}"
+        return f"the gradient rule of {bsym.sym.name}"
+
+    def _rename(self, bsym: BoundSymbol, result: Any, recorded: list[BoundSymbol], rule: GradRule) -> dict[str, Any]:
         """Gives the rule's result the names of the output it stands for."""
         old, new = proxies_in(bsym.output), proxies_in(result)
         if len(old) != len(new):
             raise ThunderError(
-                f"the gradient rule of {bsym.sym.name} returned {len(new)} values instead of {len(old)}: it must "
-                "return what the operation returns"
+                f"{self._whose(rule, bsym)} returned {len(new)} values instead of {len(old)}: it must return what the "
+                f"operation returns{_at(bsym)}"
             )
         made = {name for op in recorded for name in op.out_names}
         names: dict[str, Any] = {}
         for want, got in zip(old, new):
             if want.name == got.name:
                 continue
+            if not _stands_for(got, want):
+                raise ThunderError(
+                    f"{self._whose(rule, bsym)} returned a {got.type_string()} where the operation gives a "
+                    f"{want.type_string()}{_at(bsym)}"
+                )
             if got.name in made and got.name not in names:
                 names[got.name] = want
             else:  # the result is an input: gradients for the one flow into the other

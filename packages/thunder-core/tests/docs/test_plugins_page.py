@@ -115,6 +115,7 @@ def test_commands() -> None:
         "src/thunder_ex_multimul/plugin.py",
         "src/thunder_ex_multimul/multimul.py",
         "src/thunder_ex_multimul/mul.py",
+        "src/thunder_ex_multimul/samples.py",
     ],
 )
 def test_the_example_is_the_tested_one(file: str) -> None:

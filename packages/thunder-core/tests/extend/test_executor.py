@@ -151,6 +151,27 @@ def test_by_symbol_or_id(executor: OperatorExecutor) -> None:
     assert executor.can_execute(call(prims.add, "a", "b"))
 
 
+def test_by_a_function_of_torch(executor: OperatorExecutor) -> None:
+    """It stands for its operation; one that thunder does not look into is an operation of that name itself."""
+    op = executor.register_operator("acme_silu", like=lambda a: a * ltorch.sigmoid(a), fn=torch.nn.functional.silu)
+    executor.register_implementation(torch.nn.functional.silu, execution_transform=lambda a, inplace=False: op(a))
+    f = thunder.jit(torch.nn.functional.silu, executors=[executor])
+    f(torch.ones(2))
+    assert "acme_silu(" in str(thunder.last_traces(f)[-1])
+    executor.register_implementation(len, op)
+    assert executor.implmap[len].op is op
+
+
+def test_names_that_no_operation_has(executor: OperatorExecutor) -> None:
+    """A slip in a name would otherwise be an implementation that is never used."""
+    for register in (
+        lambda: executor.register_implementation("torch.sillu", execution_transform=abs),
+        lambda: FusionExecutor("fuse_test").register_supported("torch.sillu"),
+    ):
+        with pytest.raises(ValueError, match=r"no operation with the id 'torch\.sillu', did you mean 'torch\.silu'"):
+            register()
+
+
 def test_registering_again_replaces(executor: OperatorExecutor) -> None:
     """What was compiled with the old one is compiled again."""
     ops = [

@@ -185,3 +185,5 @@ def test_symbols_by_id() -> None:
     assert symbol_of_id(prims.PrimIDs.ADD) is prims.add
     with pytest.raises(ValueError, match=r"no operation with the id 'torch\.nothing'"):
         symbol_of_id("torch.nothing")
+    with pytest.raises(ValueError, match=r"no operation with the id 'torch\.sillu', did you mean 'torch\.silu'\?"):
+        symbol_of_id("torch.sillu")

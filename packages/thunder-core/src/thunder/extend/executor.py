@@ -134,6 +134,7 @@ class Executor:
     ) -> None:
         """Says how this executor runs an existing operation; registering again replaces what was said before.
 
+        The operation is named by its symbol (`ltorch.mul`), by torch's function (`torch.mul`) or by its id.
         `op` is an operator that takes the same arguments; `execution_transform` is called with them instead and returns
         what stands for the result. `checker` sees the arguments as proxies and answers True, or False, or a text that
         says why not. `grad_transform` is the gradient rule to use when this executor takes the operation. `priority`
@@ -146,8 +147,9 @@ class Executor:
             raise ValueError(
                 "give an operator, an execution_transform or a grad_transform: nothing was given to register"
             )
-        id = sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id
-        self.implmap[id] = Implementation(op, checker, execution_transform, grad_transform, priority, pays)
+        self.implmap[_id_of(sym_or_id)] = Implementation(
+            op, checker, execution_transform, grad_transform, priority, pays
+        )
         _changed()
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -212,6 +214,25 @@ class Executor:
         return self._lookasides.get(fn)
 
 
+def _id_of(sym_or_id: Symbol | Any) -> Any:
+    """The id of the operation that is meant: a function of torch stands for its symbol, and a name has to be one's.
+
+    Any other id may be an operation's that is not known yet: another package's, or one that thunder does not look into.
+    """
+    if isinstance(sym_or_id, Symbol):
+        return sym_or_id.id
+    if isinstance(sym_or_id, str) and sym_or_id.startswith("torch."):
+        from thunder.extend.registry import symbol_of_id
+
+        return symbol_of_id(sym_or_id).id
+    if callable(sym_or_id):
+        from thunder.torch import torch_function_map
+
+        found = torch_function_map().get(sym_or_id)
+        return sym_or_id if found is None else found.id
+    return sym_or_id
+
+
 def _at(bsym: BoundSymbol) -> str:
     return f", which is called at {bsym.source}" if bsym.source else ""
 
@@ -259,7 +280,7 @@ class FusionExecutor(Executor):
         grad_transform: Callable[..., Any] | None = None,
     ) -> None:
         """Says that it can take that operation into its fusions."""
-        id = sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id
+        id = _id_of(sym_or_id)
         self._supported[id] = checker
         if execution_transform is not None or grad_transform is not None:
             self.register_implementation(

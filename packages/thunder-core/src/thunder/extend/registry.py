@@ -7,6 +7,7 @@ names that are not in it are looked for among the installed plugins.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -159,7 +160,9 @@ def symbol_of_id(id: Any) -> Symbol:
     for known in (all_prims(), all_torchsymbols()):
         if id in known:
             return known[id]
-    raise ValueError(f"there is no operation with the id {id!r}")
+    close = difflib.get_close_matches(str(id), [known for known in all_torchsymbols() if isinstance(known, str)], n=1)
+    hint = f", did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"there is no operation with the id {id!r}{hint}")
 
 
 def _load_built_in() -> None:

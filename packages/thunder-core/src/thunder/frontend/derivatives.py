@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 import thunder.torch as ltorch
 from thunder.clang import maybe_convert_to_dtype
@@ -25,6 +24,7 @@ from thunder.frontend import aliasing
 from thunder.frontend.handle import Handle
 from thunder.frontend.parts import Part, handle_here, tracer_here
 from thunder.frontend.tracer import Tracer, annotate, user_line
+from thunder.torch.private import pytree
 from thunder.transforms.autodiff import JointTrace
 from thunder.transforms.batching import Batch
 from thunder.transforms.checkpoint import anew

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from thunder.core.state import state
 from thunder.frontend import derivatives
@@ -23,6 +22,7 @@ from thunder.frontend import vmap as batching
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.options import Options
+from thunder.torch.private import pytree
 
 __all__ = ["grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "value_and_grad", "vjp", "vmap"]
 

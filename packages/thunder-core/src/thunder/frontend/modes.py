@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from thunder.torch.private import (
+    DeviceContext,
     DisableTorchFunction,
     attention_order,
     function_modes,

@@ -33,6 +33,8 @@ from thunder.torch.private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
+    OpOverload,
+    OpOverloadPacket,
     TorchDispatchMode,
     functorch_active,
 )
@@ -406,9 +408,9 @@ def _from_outside(func: Any) -> bool:
 
     torch's forward mode takes what these give for constants, without a word.
     """
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         return func.namespace not in ("aten", "prims", "prim")
-    if isinstance(func, torch._ops.OpOverloadPacket):
+    if isinstance(func, OpOverloadPacket):
         return any(_from_outside(getattr(func, name)) for name in func.overloads())
     return bool(getattr(func, "from_outside", False))
 

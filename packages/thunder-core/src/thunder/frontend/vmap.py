@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
@@ -15,6 +14,7 @@ from thunder.frontend import aliasing
 from thunder.frontend.derivatives import located
 from thunder.frontend.handle import Handle
 from thunder.frontend.parts import Escaped, Part, tracer_here
+from thunder.torch.private import pytree
 from thunder.transforms.batching import RANDOMNESS, Batch
 
 __all__ = ["check_vmap_options", "vmap"]

@@ -16,7 +16,7 @@ from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle, Storage
 from thunder.frontend.leaves import set_requires_grad
 from thunder.frontend.opaque_symbols import opaque_symbol
-from thunder.torch.private import DisableTorchFunction
+from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
@@ -113,10 +113,10 @@ def _resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
 # -- custom operations that write to their arguments ------------------------------------------------------------------
 def mutating_overload(func: Any) -> Any:
     """The operation of `torch.ops` that a call is of, if it writes to arguments, else None."""
-    if isinstance(func, torch._ops.OpOverloadPacket):
+    if isinstance(func, OpOverloadPacket):
         func = getattr(func, "default", None)
     schema = getattr(func, "_schema", None)
-    return func if isinstance(func, torch._ops.OpOverload) and schema is not None and schema.is_mutable else None
+    return func if isinstance(func, OpOverload) and schema is not None and schema.is_mutable else None
 
 
 def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

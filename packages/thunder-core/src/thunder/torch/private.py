@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What thunder uses of torch that is private to torch: each piece here, with what is done where a torch lacks it.
+"""What thunder uses of torch that is private to torch, with what is done where a torch lacks it.
 
-Everything else goes by torch's documented interface, or by this file.
+Everything else goes by torch's documented interface, or by this file. Two kinds of things stand where they are used:
+operators with private names (`torch._softmax_backward_data`, those of `torch._C._nn`), and what only one file touches
+(`frontend/entry_points.py`, `transforms/captured.py`, `dynamo.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.utils._device
+import torch.utils._pytree as pytree  # whose containers are those of torch.func
 from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
@@ -27,11 +31,14 @@ __all__ = [
     "SCRIPTED",
     "TIES_ARE_SHARED",
     "DataDependentOutputException",
+    "DeviceContext",
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
     "DynamicOutputShapeException",
     "FakeTensorMode",
     "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
     "TorchDispatchMode",
     "any_autocast",
     "attention_order",
@@ -50,6 +57,7 @@ __all__ = [
     "mask_detectors",
     "new_tensor",
     "no_device",
+    "pytree",
     "sharding",
     "tensor_guards",
 ]
@@ -325,6 +333,10 @@ SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(to
 
 HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 """Operators that take functions, such as those of control flow."""
+
+OpOverload: Any = torch._ops.OpOverload
+OpOverloadPacket: Any = torch._ops.OpOverloadPacket
+"""What `torch.ops` holds: an operator for arguments of certain types, and all of one name."""
 
 
 def hidden_from_dynamo(fn: F) -> F:

@@ -135,9 +135,32 @@ def test_only_executors_are_registered(wrong: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 3, ltorch.add, ["torch"]])
 def test_only_executors_and_names_are_resolved(wrong: Any) -> None:
-    """An entry of another type is an error, when `jit` is given it or at its first call."""
-    with pytest.raises(TypeError, match="an executor is named by its name or its object"):
-        thunder.jit(lambda a: a, executors=[wrong])(torch.ones(1))
+    """An entry of another type is an error where it is given."""
+    for take in (
+        lambda: thunder.jit(lambda a: a, executors=[wrong]),
+        lambda: thunder.compile(lambda a: a, executors_list=[wrong]),
+        lambda: thunder.examine(lambda a: a, torch.ones(1), executors=[wrong]),
+    ):
+        with pytest.raises(TypeError, match="an executor is named by its name or its object"):
+            take()
+
+
+@pytest.mark.parametrize("wrong", ["torch", OperatorExecutor("registry_alone"), 3])
+def test_executors_are_given_in_a_list(wrong: Any) -> None:
+    """The letters of a name are no executors."""
+    for take in (
+        lambda: thunder.jit(lambda a: a, executors=wrong),
+        lambda: thunder.compile(lambda a: a, executors_list=wrong),
+        lambda: thunder.examine(lambda a: a, torch.ones(1), executors=wrong),
+    ):
+        with pytest.raises(TypeError, match=r"executors are given in a list, not as .*: write \["):
+            take()
+
+
+def test_executors_are_read_once() -> None:
+    """An iterator serves all programs of a function."""
+    f = thunder.jit(lambda a: a + 1, executors=iter(["torch_compile"]))
+    assert f._options.executors == ("torch_compile",)
 
 
 def test_a_name_that_nobody_has() -> None:

@@ -140,16 +140,21 @@ def are_named(executors: Sequence[Executor]) -> bool:
     return getattr(executors, "named", True)
 
 
+def named_executors(executors: Sequence[Executor | str]) -> tuple[Executor | str, ...]:
+    """Those that a user named, checked without looking any up."""
+    if isinstance(executors, (Executor, str)) or not isinstance(executors, Iterable):
+        raise TypeError(f"executors are given in a list, not as {executors!r}: write [{executors!r}]")
+    named = executors if isinstance(executors, tuple) else tuple(executors)
+    for each in named:
+        if not isinstance(each, (Executor, str)):
+            raise TypeError(f"an executor is named by its name or its object, not by {type(each).__name__}: {each!r}")
+    return named
+
+
 def resolve_executors(executors: Sequence[Executor | str] | None) -> ExecutorList:
     """The executors to ask, in order: those named (else the defaults), then those that end every list."""
-    chosen = get_default_executors() if executors is None else tuple(_resolve(ex) for ex in executors)
+    chosen = get_default_executors() if executors is None else map(get_executor, named_executors(executors))
     return ExecutorList(dict.fromkeys((*chosen, *get_always_executors())), named=executors is not None)
-
-
-def _resolve(executor: Any) -> Executor:
-    if isinstance(executor, (Executor, str)):
-        return get_executor(executor)
-    raise TypeError(f"an executor is named by its name or its object, not by {type(executor).__name__}: {executor!r}")
 
 
 def symbol_of_id(id: Any) -> Symbol:

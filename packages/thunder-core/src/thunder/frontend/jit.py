@@ -14,7 +14,7 @@ import torch
 from thunder.core.errors import AsksForText, TracingError, Undecided
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
-from thunder.extend import Compilation, Executor, compiling, get_executor, resolve_executors
+from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compilation import put
 from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
@@ -394,7 +394,7 @@ def jit_function(fn: Callable[..., Any], options: Options, transforms: Sequence[
 
 def compile_function(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:
     """`thunder.compile`: as `thunder.jit`, but with exactly the executors listed; traces keep the function's name."""
-    exact = None if executors_list is None else tuple(get_executor(ex) for ex in executors_list)
+    exact = None if executors_list is None else tuple(map(get_executor, named_executors(executors_list)))
     if exact is None:
         exact = resolve_executors(None)
     return JitFunction(fn, Options(executors=exact, exact=True, own_name=True))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from thunder.extend import Executor, resolve_executors
+from thunder.extend import Executor, named_executors, resolve_executors
 from thunder.frontend.acquire import trace_name
 from thunder.transforms.remat import REMAT
 
@@ -33,7 +33,7 @@ class Options:
         self.cache = _one_of("cache", cache, CACHE_OPTIONS)
         self.sharp_edges = _one_of("sharp_edges", sharp_edges, SHARP_EDGES)
         self.remat = _one_of("remat", remat, REMAT)
-        self.executors = executors
+        self.executors = None if executors is None else named_executors(executors)
         self.exact = exact
         self.own_name = own_name
         self.extra = dict(extra or {})

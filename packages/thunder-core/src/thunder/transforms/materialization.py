@@ -7,12 +7,14 @@
 
 Contract: each tensor of the module that is on the meta device gets memory on `device`, and its value from `state_dict`
 under its name, or from the `reset_parameters` of the submodule it belongs to, or from `initialize(submodule)` where
-that has none; where nothing has it, that is an error which names it. Tensors that are on another device stay as they
-are; tied ones stay tied. Transforms that come later in the list (quantization, adapters) see the values.
+that has none; where nothing has it, that is an error which names it. A warning names what a state dict leaves out of
+its module's. Tensors that are on another device stay as they are; tied ones stay tied. Transforms that come later in
+the list (quantization, adapters) see the values.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -62,6 +64,7 @@ class MaterializationTransform(Transform):
         from_state = {id(t) for n, t in _on_meta(module) if n in given}
         to_reset = [m for m in module.modules() if _owns(m, set(made) - from_state)]
         unset = {id(t): n for n, t in _on_meta(module) if id(t) not in from_state}
+        left_out = [n for n in unset.values() if given and n in module.state_dict()]
         replaced_tensors(module, made)
         for sub in to_reset:
             self._reset(sub, made, from_state, unset)
@@ -71,6 +74,12 @@ class MaterializationTransform(Transform):
                 f"MaterializationTransform: these tensors are {where}: {', '.join(unset.values())}. Put them "
                 "into state_dict under these names (buffers too), give their module a reset_parameters "
                 "method, or give initialize= a function that sets them"
+            )
+        if left_out:
+            warnings.warn(
+                f"MaterializationTransform: the state dict lacks {', '.join(left_out)}, which got the values of a new "
+                "module",
+                stacklevel=2,
             )
 
     def _given(self, module: torch.nn.Module) -> Mapping[str, torch.Tensor]:

@@ -493,3 +493,56 @@ def test_a_write_to_one_place_twice_is_refused(write):
 
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         thunder.jit(f)(torch.ones(6))
+
+
+# -- memory of its own ------------------------------------------------------------------------------------------------
+BUFFER = torch.arange(6.0).reshape(2, 3)
+
+
+def set_all(y: Any, key: Any, value: Any) -> Any:
+    """y[key] = value."""
+    y[key] = value
+    return y
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y, v, b: y.copy_(b),
+        lambda y, v, b: y.copy_(b[:1]),
+        lambda y, v, b: y.copy_(BUFFER),
+        lambda y, v, b: y.copy_(BUFFER[0]),
+        lambda y, v, b: y.fill_(v),
+        lambda y, v, b: y[0, 0].fill_(v) * y,
+        lambda y, v, b: set_all(y, slice(None), b[1]),
+        lambda y, v, b: set_all(y, ..., v),
+        lambda y, v, b: set_all(y, slice(None), BUFFER),
+        lambda y, v, b: torch.add(v, 1, out=y) if y.dim() == 0 else torch.add(b, 1, out=y),
+        lambda y, v, b: torch.tensor(BUFFER),
+        lambda y, v, b: torch.asarray(BUFFER, copy=True),
+    ],
+)
+def test_what_is_copied_has_memory_of_its_own(write: Any) -> None:
+    """A later write, by the program or by who is given the result, reaches neither the source nor other elements."""
+
+    def f(x: Any, v: Any, b: Any) -> Any:
+        y = write(x * 2, v, b)
+        for source in (v, b, BUFFER):
+            source.add_(1)
+        return y
+
+    results = []
+    for call in (f, thunder.jit(f)):
+        BUFFER.copy_(torch.arange(6.0).reshape(2, 3))
+        given = torch.ones(2, 3), torch.tensor(3.0), torch.arange(6.0).reshape(2, 3) * 2
+        y = call(*given)
+        y[0, 0] += 100
+        results.append((y, *given, BUFFER.clone()))
+        assert y.stride() == (3, 1)
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_fills_are_of_one_element() -> None:
+    """As torch says."""
+    with pytest.raises(RuntimeError, match="fill_ only supports 0-dimension value tensor"):
+        thunder.jit(lambda x: (x * 2).fill_(x[:1]))(torch.ones(3))

@@ -598,3 +598,29 @@ def test_shapes_that_are_returned_are_torchs() -> None:
         out = jf(torch.ones(2, 3))
         assert out == (torch.Size([2, 3]), [torch.Size([2, 3])], torch.Size([3]))
         assert {type(s) for s in (out[0], out[1][0], out[2])} == {torch.Size}
+
+
+def test_operations_on_numbers_alone() -> None:
+    """Give tensors, as in torch."""
+
+    def f(x: Any) -> Any:
+        return torch.add(2, 2), torch.true_divide(7, 2), torch.mul(x.shape[0], 1.5) + x, torch.sub(2j, 1)
+
+    x = torch.ones(3)
+    for cache in ("constant values", "symbolic values"):
+        torch.testing.assert_close(thunder.jit(f, cache=cache)(x), f(x))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_weights_that_torch_does_not_hand_on(reduction: str) -> None:
+    """Those of `l1_loss`, given by position, by name and from around the program, under whatever name it is called."""
+    if "weight" not in inspect.signature(F.l1_loss).parameters:
+        pytest.skip("this torch has no weights in l1_loss")
+    loss, w = F.l1_loss, torch.tensor([1.0, 2.0, 3.0])
+
+    def f(x: Any, y: Any) -> Any:
+        by_position = F.l1_loss(x, y, None, None, reduction, y)
+        return by_position, loss(x, y, reduction=reduction, weight=w), loss(x, y, reduction=reduction)
+
+    x, y = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.5, 2.0, 1.5])
+    torch.testing.assert_close(thunder.jit(f)(x, y), f(x, y))

@@ -86,3 +86,155 @@ def test_the_callers_tensor() -> None:
 def test_same_size() -> None:
     """resize_ to the shape that a tensor has does nothing."""
     compare(lambda x: (x.detach().clone().resize_(2, 3), x.detach().clone().resize_as_(x), x + 1), 2, 3)
+
+
+# -- views that look no different -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y.view(y.shape),
+        lambda y: y.reshape(y.shape),
+        lambda y: y[:],
+        lambda y: y[...],
+        lambda y: y.squeeze(),
+        lambda y: y.transpose(0, 0),
+        lambda y: y.expand_as(y),
+        lambda y: y.narrow(0, 0, 2),
+        lambda y: y.movedim(0, 0),
+        lambda y: y.flatten(0, 0),  # in torch the tensor itself
+        lambda y: y.real,
+    ],
+)
+def test_a_view_is_a_tensor_of_its_own(view: Any) -> None:
+    """What changes how it looks does not change what it is a view of; writes reach both."""
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        z = view(y)
+        z.unsqueeze_(0)
+        z.mul_(3)
+        return y, z, torch.tensor(z is y)
+
+    compare(f, 2, 3)
+
+
+def test_results_that_look_no_different() -> None:
+    """They are tensors of their own, in the same memory: not the parameter that they are views of, say."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.kept = torch.nn.Parameter(torch.ones(2, 3)), None
+            self.register_buffer("count", torch.zeros(2, 3))
+
+        def forward(self, x: Any) -> Any:
+            self.kept = self.weight.view(2, 3)
+            self.count.add_(1)
+            y = x * 2
+            return x.reshape(2, 3), self.count[:], y, y.squeeze(), self.weight
+
+    for jit in (lambda module: module, thunder.jit):
+        net = Net()
+        x = torch.ones(2, 3)
+        given, count, y, squeezed, weight = jit(net)(x)
+        assert weight is net.weight and list(net._parameters) == ["weight"]
+        assert type(net.kept) is torch.Tensor and not net.kept.is_leaf
+        for view, of in ((given, x), (count, net.count), (squeezed, y), (net.kept, weight)):
+            assert view is not of and view.data_ptr() == of.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda x, y: torch.broadcast_tensors(x, y, torch.ones(3)),
+        lambda x, y: torch.atleast_1d(x, y),
+        lambda x, y: torch.atleast_2d([x, y]),
+        lambda x, y: torch.atleast_3d((x,)),
+    ],
+)
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+def test_views_of_several_tensors(views: Any, cache: str) -> None:
+    """Writes reach what they are views of, and what is written to that is seen through them."""
+
+    def f(x: Any, y: Any) -> Any:
+        found = views(x, y)
+        found[0].add_(1)
+        x.mul_(2)
+        return found
+
+    results = []
+    for call in (f, thunder.jit(f, cache=cache)):
+        x, y = torch.arange(3.0), torch.tensor(1.0)
+        results.append((call(x, y), x, y))
+        assert type(results[-1][0]) is tuple
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+def test_nothing_is_left_on_tensors_that_are_asked_for_their_sizes() -> None:
+    """C++ keeps what handles answer in attributes of theirs, which are not the program's."""
+
+    def f(x: Any) -> Any:
+        x.copy_(torch.ones(2, 3))
+        return x.as_strided((2, 2), (1, 1))
+
+    x = torch.zeros(2, 3)
+    assert torch.equal(thunder.jit(f, cache="symbolic values")(x), torch.ones(2, 2)) and not vars(x)
+
+
+# -- detach_ and .data = ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("detach", [torch.Tensor.detach_, torch.detach_])
+def test_detach_in_place(detach: Any) -> None:
+    """No gradient flows through the tensor any more; through what was computed of it before it does."""
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        before = y.sum(0)
+        z = detach(y)
+        y.mul_(x.detach())
+        assert z is y and not y.requires_grad
+        return y, y + 1, before + y, x * y
+
+    compare(f, 2, 3)
+    x = torch.ones(3, requires_grad=True)
+    assert [t.requires_grad for t in thunder.jit(f)(x)] == [False, False, True, True]
+    with pytest.raises(RuntimeError, match="Can't detach views in-place"):
+        thunder.jit(lambda x: (x * 2)[0].detach_())(torch.ones(2, 3, requires_grad=True))
+    assert thunder.jit(lambda x: x.detach_() * 2)(torch.ones(3)).sum() == 6
+    assert thunder.jit(lambda x: x[0].data.detach_() * 2)(torch.ones(2, 3, requires_grad=True)).sum() == 6
+
+
+def data_of_what_it_made(x: Any, b: Any) -> Any:
+    """It has the memory of what it is given, whatever shape that has."""
+    y, kept = torch.zeros(4), b[0]
+    before = y[:2]
+    y.data = b
+    y.add_(1)
+    before.add_(5)
+    return y, before, kept, y.shape
+
+
+def data_of_an_input(x: Any, b: Any) -> Any:
+    """So does a tensor of the caller's."""
+    before = x.data
+    x.data = b.data
+    x.mul_(2)
+    return x, before
+
+
+def its_own_data(x: Any, b: Any) -> Any:
+    """Nothing changes."""
+    x.data = x
+    x.mul_(2)
+    return x
+
+
+@pytest.mark.parametrize("f", [data_of_what_it_made, data_of_an_input, its_own_data])
+def test_data_that_is_assigned(f: Any) -> None:
+    """Memory is shared from then on."""
+    results = []
+    for call in (f, thunder.jit(f)):
+        x, b = torch.arange(3.0), torch.ones(2, 3)
+        out = call(x, b)
+        b.add_(10)
+        results.append((out, x, b, x.data_ptr() == b.data_ptr()))
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)

@@ -267,6 +267,26 @@ def test_results_that_are_inputs() -> None:
     assert all(t.is_leaf and t.grad_fn is None for t in inputs)
 
 
+def test_numbers_among_the_results() -> None:
+    """Which may be the very objects that are given."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.n = Deep(), 0
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.n += 1
+            return x.view(-1), self.inner(x), self.n
+
+    module = Counting()
+    jitted = thunder.jit(module)
+    for i in range(1, 6):
+        x = torch.randn(4, WIDTH, requires_grad=True)
+        flat, _, n = jitted(x)
+        assert n == i and torch.equal(flat, x.view(-1))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
 def test_under_autocast(dtype: torch.dtype) -> None:
     """Backward runs without it, though it is on around the pass."""

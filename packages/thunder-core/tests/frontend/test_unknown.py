@@ -308,3 +308,24 @@ def test_equal_masks_that_are_far_from_each_other() -> None:
     for scale in (1.0, 2.0):
         torch.testing.assert_close(jitted(value() * scale), f(value() * scale))
     assert thunder.cache_misses(jitted) == 1
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.unique().sum() + x.sum(),
+        lambda x: torch.unique(x, return_counts=True)[0].sum() + x.sum(),
+        lambda x: x.unique_consecutive().sum() + x.sum(),
+        lambda x: torch.bincount(torch.tensor([0, 1, 1]), x).sum() + x.sum(),
+    ],
+)
+def test_derivatives_that_torch_does_not_have(f: Any) -> None:
+    """No gradient is left out without a word."""
+    results = []
+    for call in (f, thunder.jit(f)):
+        x = torch.tensor([0.5, 2.0, 2.0], requires_grad=True)
+        out = call(x)
+        results.append(out.detach())
+        with pytest.raises((RuntimeError, NotImplementedError), match="not implemented"):
+            out.backward()
+    torch.testing.assert_close(*results)

@@ -23,7 +23,7 @@ from thunder.frontend.handle import Handle, View
 from thunder.frontend.layout import function_of, is_view
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["read", "write"]
+__all__ = ["read", "twin", "write"]
 
 
 def read(handle: Handle) -> TensorProxy:
@@ -172,8 +172,21 @@ def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
             raise RuntimeError(
                 f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} (in {name})"
             )
-        new = expand(new, old.shape)
+        new = prims.clone(expand(new, old.shape))  # in memory of its own, in which no two elements are one
     return new  # type: ignore[no-any-return]
+
+
+def twin(handle: Handle) -> Handle:
+    """Another handle of the same value and memory, as a view that looks no different is in torch."""
+    out = Handle.make(
+        handle._tracer,
+        handle._value,
+        requires_grad=handle._needs_grad,
+        storage=handle._storage,
+        views=handle._views,
+    )
+    out._parent, out._version_seen = handle._parent, handle._version_seen
+    return out
 
 
 def view_of(handle: Handle, value: TensorProxy, view: View, requires_grad: bool) -> Handle:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+import thunder.torch as ltorch
 from thunder.core.errors import TracingError
 from thunder.core.proxies import OPERATORS
 from thunder.core.state import state
-from thunder.core.symbol import Symbol
+from thunder.core.symbol import OpTags, Symbol
 from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.refusals import torchs_error
 from thunder.frontend.tracer import Tracer, annotate, needs_grad, tensors_in, user_line
@@ -166,6 +167,8 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
     sym = torch_function_map().get(func)
     if sym is not None:
         result = call_functional(tracer, sym, args, kwargs)
+        if OpTags.ELEMENTWISE_OP in sym.tags and isinstance(result, (int, float, complex)):
+            result = tracer.call_symbol(ltorch.full, ((), result), {"device": "cpu"})  # of numbers alone, as torch does
         # Fills such as `uniform_` have no form that does not write: the symbol gives what is written.
         return assign(tracer, args[0], result, name) if writes_in_place(name) else result
     if name in _METADATA_METHODS:

@@ -161,7 +161,10 @@ class Handle(torch.Tensor):
         return repr(self)
 
 
-_OWN = frozenset({*Handle.__annotations__, "_backward_hooks"})
+_ASKED = {
+    f"_{kind}_capsule{length}" for kind in ("sizes", "strides", "sym_sizes", "sym_strides") for length in ("", "_len")
+}
+_OWN = frozenset({*Handle.__annotations__, "_backward_hooks", *_ASKED})  # what C++ keeps of what it was answered, too
 _OF_INPUTS = _OWN | {"_is_param", "_is_buffer"}
 
 

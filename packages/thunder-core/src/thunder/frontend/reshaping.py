@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-place operations that change what a tensor looks like (`squeeze_`, `t_`, `as_strided_`), and `as_strided`.
+"""In-place operations that change what a tensor looks like (`squeeze_`, `t_`, `as_strided_`) or which it is (`detach_`,
+`.data = `), and `as_strided`.
 
 The handle becomes the view that the form without the underscore gives: it stays the same Python object and gets the
 view's metadata and place.
@@ -7,6 +8,7 @@ view's metadata and place.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
+from thunder import clang
 from thunder.core.numbers import SymbolicNumber
 from thunder.frontend import aliasing
 from thunder.frontend.fallback import leave_to_python
@@ -22,7 +25,15 @@ from thunder.frontend.layout import meta_of
 from thunder.frontend.tracer import Tracer
 from thunder.torch.private import DisableTorchFunction, swap_contents
 
-__all__ = ["FORMS", "as_strided", "reshape_in_place"]
+__all__ = [
+    "FORMS",
+    "as_strided",
+    "atleast_each",
+    "broadcast_each",
+    "detach_in_place",
+    "reshape_in_place",
+    "set_data",
+]
 
 #: Methods that give a view of the same memory, and change the tensor itself with an underscore.
 FORMS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_")
@@ -38,26 +49,13 @@ def reshape_in_place(name: str) -> Callable[..., Any]:
         handle = tracer.handle_of(target)
         if any(lifted.handle is handle for lifted in tracer.inputs):
             leave_to_python(f"{name} changes the shape of a tensor that comes from outside of the program")
-        before = _twin(handle)
+        before = aliasing.twin(handle)
         after = call_torch_function(view, (before, *args), kwargs)
         if after is not before:
             _become(handle, before, after)
         return target
 
     return handler
-
-
-def _twin(handle: Handle) -> Handle:
-    """Another handle of the same value and memory."""
-    out = Handle.make(
-        handle._tracer,
-        handle._value,
-        requires_grad=handle._needs_grad,
-        storage=handle._storage,
-        views=handle._views,
-    )
-    out._parent, out._version_seen = handle._parent, handle._version_seen
-    return out
 
 
 def _become(handle: Handle, before: Handle, after: Handle) -> None:
@@ -68,6 +66,59 @@ def _become(handle: Handle, before: Handle, after: Handle) -> None:
     swap_contents(handle, after)
     for name in ("_value", "_storage", "_views", "_parent", "_version_seen", "_needs_grad"):
         setattr(handle, name, getattr(after, name))
+
+
+def detach_in_place(tracer: Tracer, target: Any) -> Any:
+    """What `tensor.detach_()` does while a program is traced."""
+    handle = tracer.handle_of(target)
+    since = itertools.takewhile(lambda view: view.sym is not ltorch.detach, reversed(handle._views))
+    if any(view.certain for view in since):
+        raise RuntimeError("Can't detach views in-place. Use detach() instead.")
+    if handle._needs_grad:
+        _set_place(tracer, handle, handle, "detach_ of a tensor that the program does not make")
+    return target
+
+
+def set_data(tracer: Tracer, handle: Handle, value: Handle) -> None:
+    """What `tensor.data = value` does while a program is traced: the tensor has the memory of `value` from then on."""
+    for each in (handle, value):
+        with tracer.recording():
+            aliasing.read(each)
+    if value is handle or (value._storage is handle._storage and value._value is handle._value):
+        return
+    if handle._needs_grad:
+        leave_to_python("the program gives a tensor that requires grad other memory (.data = )")
+    _set_place(tracer, handle, value, "the program gives a tensor from outside of it other memory (.data = )")
+
+
+def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> None:
+    """Makes `handle` a detached view of `value`'s memory."""
+    if any(lifted.handle is handle for lifted in tracer.inputs):
+        leave_to_python(refusal)
+    before = aliasing.twin(handle)
+    _become(handle, before, tracer.call_symbol(ltorch.detach, (before if value is handle else value,), {}))
+
+
+# -- views of several tensors at once ---------------------------------------------------------------------------------
+def broadcast_each(tracer: Tracer, *tensors: Any) -> Any:
+    """`torch.broadcast_tensors`: each is expanded by itself, so that writes reach it."""
+    if not all(isinstance(x, torch.Tensor) for x in tensors):
+        return NotImplemented
+    shape = clang.compute_broadcast_shape(*[tracer.handle_of(x)._value.shape for x in tensors])
+    handles = [tracer.handle_of(x) for x in tensors]
+    return tuple([x if x._value.shape == shape else tracer.call_symbol(ltorch.expand, (x, shape), {}) for x in handles])
+
+
+def atleast_each(sym: Any) -> Callable[..., Any]:
+    """`torch.atleast_1d` and the like, given several tensors: likewise."""
+
+    def handler(tracer: Tracer, *tensors: Any) -> Any:
+        several = tensors[0] if len(tensors) == 1 else tensors
+        if not isinstance(several, (tuple, list)):
+            return NotImplemented
+        return tuple([tracer.call_symbol(sym, (x,), {}) for x in several])
+
+    return handler
 
 
 # -- strides of one's own ---------------------------------------------------------------------------------------------

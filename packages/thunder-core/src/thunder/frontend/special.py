@@ -23,7 +23,15 @@ from thunder.frontend.conversions import convert_natively
 from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.layout import check_view, meta_of
 from thunder.frontend.opaque_symbols import DRAWS, RESULTS
-from thunder.frontend.reshaping import FORMS, as_strided, reshape_in_place
+from thunder.frontend.reshaping import (
+    FORMS,
+    as_strided,
+    atleast_each,
+    broadcast_each,
+    detach_in_place,
+    reshape_in_place,
+    set_data,
+)
 from thunder.frontend.tracer import Tracer, asked_by_torch, line_of_user, needs_grad
 from thunder.frontend.unknown import HANDLERS, asks_for_value, positions, with_numbers
 from thunder.frontend.writing import assign
@@ -177,6 +185,9 @@ def _view_as_complex(tracer: Tracer, x: Any) -> Any:
 
 
 SPECIAL[torch.as_strided] = SPECIAL[torch.Tensor.as_strided] = as_strided
+SPECIAL[torch.broadcast_tensors] = broadcast_each
+for _sym in (ltorch.atleast_1d, ltorch.atleast_2d, ltorch.atleast_3d):
+    SPECIAL[getattr(torch, _sym.name)] = atleast_each(_sym)
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -185,8 +196,9 @@ SPECIAL[torch.as_strided] = SPECIAL[torch.Tensor.as_strided] = as_strided
 def _copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) -> Any:
     if not isinstance(source, torch.Tensor):
         return _fill_(tracer, target, source)
+    source = tracer.handle_of(source)
     value = source.to(device=target.device, dtype=target.dtype)
-    if value is source:
+    if value is source and value.shape == target.shape:  # else what is written is spread, into memory of its own
         value = tracer.call_symbol(ltorch.clone, (source,), {})
     return assign(tracer, target, value, "copy_")
 
@@ -225,8 +237,21 @@ def _zero_(tracer: Tracer, target: Any) -> Any:
 @_in_torch
 def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return assign(tracer, target, value.to(target.dtype).expand(target.shape), "fill_")
+        if value.dim() > 0:
+            raise RuntimeError(
+                f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions."
+            )
+        return _copy_(tracer, target, value)
     return assign(tracer, target, torch.full_like(target, value), "fill_")
+
+
+@_special(torch.nn.functional.l1_loss)
+def _l1_loss(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    """torch does not hand on its weights to those who override its functions: they stand where it was called."""
+    code, frame = torch.nn.functional.l1_loss.__code__, sys._getframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back  # type: ignore[assignment]
+    return tracer.call_symbol(ltorch.l1_loss, args, {"weight": frame and frame.f_locals.get("weight"), **kwargs})
 
 
 def _memory_in_place(name: str) -> Callable[..., Any]:
@@ -242,6 +267,7 @@ for _name in ("set_", "share_memory_", "rename_"):
 for _name in FORMS:
     SPECIAL[getattr(torch.Tensor, _name)] = reshape_in_place(_name)
 SPECIAL[torch.as_strided_] = SPECIAL[torch.Tensor.as_strided_]
+SPECIAL[torch.detach_] = SPECIAL[torch.Tensor.detach_] = detach_in_place
 
 
 @_special(torch.Tensor.resize_)
@@ -311,6 +337,7 @@ def _asarray(
 ) -> Any:  # fmt: skip
     if not isinstance(obj, torch.Tensor):
         return _tensor(tracer, obj, dtype=dtype, device=device)
+    obj = tracer.handle_of(obj)
     out = obj.to(device=device or obj.device, dtype=dtype or obj.dtype, copy=bool(copy))
     if copy is False and out is not obj:
         raise ValueError("can't alias tensor with another dtype or device: torch.asarray(copy=False) asks for it")
@@ -324,6 +351,7 @@ def _tensor(
     from thunder.frontend.opaque import call_opaque
 
     if isinstance(data, torch.Tensor):
+        data = tracer.handle_of(data)
         out = data.to(device=device or data.device, dtype=dtype or data.dtype)
         out = out.detach().clone() if out is data else out.detach()
     elif _has_tensor(data) or _has_unknown(data):
@@ -559,9 +587,7 @@ SPECIAL_PROPERTIES: dict[str, Callable[[Tracer, Any], Any]] = {
 def set_property(tracer: Tracer, name: str, target: Any, value: Any) -> None:
     """What `target.name = value` does."""
     if name == "data":
-        if value is not tracer.handle_of(target):
-            with torch.no_grad():
-                assign(tracer, target, value, "data")
+        set_data(tracer, tracer.handle_of(target), tracer.handle_of(value))
         return
     if name == "requires_grad":
         _requires_grad_(tracer, target, value)

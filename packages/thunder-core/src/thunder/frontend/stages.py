@@ -71,7 +71,9 @@ def none_of(inputs: Sequence[Any], found: Any) -> Any:
     given = {*map(id, inputs)}
     if isinstance(found, torch.Tensor):
         return found.view_as(found) if id(found) in given else found
-    return found if given.isdisjoint(map(id, found)) else tuple([x.view_as(x) if id(x) in given else x for x in found])
+    if given.isdisjoint(map(id, found)):
+        return found
+    return tuple([x.view_as(x) if id(x) in given and isinstance(x, torch.Tensor) else x for x in found])
 
 
 def _next(steps: Iterator[list[Any]]) -> list[Any]:

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from thunder.frontend.told import Told
 
 try:
-    from thunder.torch.shape import MAYBE_VIEW
+    from thunder.torch.shape import HANDS_ON, MAYBE_VIEW
 except ImportError:
-    MAYBE_VIEW = set()
+    HANDS_ON = MAYBE_VIEW = set()
 
 __all__ = ["Lifted", "Tracer", "annotate", "asked_by_torch", "line_of_user", "user_line"]
 
@@ -377,7 +377,7 @@ class Tracer:
             if not isinstance(value, TensorProxy):
                 return value
             if value is base._value:
-                return base
+                return base if sym.name in HANDS_ON else aliasing.twin(base)
             view = View(sym, args, kwargs, index, certain, detached)
             return aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
 
@@ -427,6 +427,7 @@ class Tracer:
                         self._write_back(lifted, storage)
                 results = tensors_in(output)
                 _share_memory(results)
+                _keep_apart(results, self.inputs)
                 self.trace.info["requires_grad"] = any(map(needs_grad, results))
                 output = _values_of_numbers(self.unwrap(output), {})
                 self.trace.output = output
@@ -482,6 +483,17 @@ def _share_memory(tensors: list[torch.Tensor]) -> None:
                 # A detached view that was assigned something is the only one that has the gradient of that.
                 if handle._views and not (handle._needs_grad and any(view.hides_writes for view in handle._views)):
                     handle._version_seen = -1
+
+
+def _keep_apart(tensors: list[torch.Tensor], inputs: Sequence[Lifted]) -> None:
+    """Results that are views of what they look no different from are tensors of their own, as in torch."""
+    given = {x.handle._storage: x.handle for x in inputs}
+    seen: dict[str, torch.Tensor] = {}
+    for t in tensors:
+        if isinstance(t, Handle) and not t._views:
+            value = aliasing.read(t)
+            if seen.setdefault(value.name, given.get(t._storage, t)) is not t:
+                t._value = prims.reshape(value, value.shape)
 
 
 def _unpacks(args: Sequence[Proxy]) -> list[Any]:

@@ -30,7 +30,7 @@ from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.frontend import aliasing
 from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.opaque_symbols import RESULTS, opaque_symbol
-from thunder.frontend.tracer import Tracer, needs_grad, user_line
+from thunder.frontend.tracer import Tracer, needs_grad, tensors_in, user_line
 from thunder.transforms.dce import has_effect
 
 __all__ = [
@@ -252,7 +252,7 @@ def run(tracer: Tracer, func: Any, x: Any, *args: Any, differentiable: bool = Fa
         return out
 
     plain = not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))
-    grad = differentiable and torch.is_grad_enabled() and needs_grad(x)
+    grad = differentiable and torch.is_grad_enabled() and any(map(needs_grad, tensors_in(x, args, kwargs)))
     with tracer.recording():
         made = _once(tracer, f"{func.__name__} {args} {kwargs}", value, make) if plain else make()
         return tracer.wrap(made, requires_grad=grad)
@@ -394,7 +394,7 @@ def _unique_result(
 ) -> Any:
     n = unknown_size(1, math.prod(input.shape) if dim is None else input.shape[dim])
     shape = (n,) if dim is None else tuple([n if i == dim % input.ndim else m for i, m in enumerate(input.shape)])
-    out = [TensorProxy(like=input, shape=shape)]
+    out = [TensorProxy(like=input, shape=shape, requires_grad=True)]
     if return_inverse:
         out.append(TensorProxy(like=input, shape=inverse, dtype=int64))
     if return_counts:
@@ -420,24 +420,27 @@ def _unique_consecutive_shapes(
 
 @_handles(torch.unique, torch.Tensor.unique)
 def _unique(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
-    return NotImplemented if _is_empty(input) else run(tracer, torch.unique, input, *args, **kwargs)
+    if _is_empty(input):
+        return NotImplemented
+    return run(tracer, torch.unique, input, *args, differentiable=True, **kwargs)  # in torch an error in backward
 
 
 @_handles(torch.unique_consecutive, torch.Tensor.unique_consecutive)
 def _unique_consecutive(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
-    return NotImplemented if _is_empty(input) else run(tracer, torch.unique_consecutive, input, *args, **kwargs)
+    if _is_empty(input):
+        return NotImplemented
+    return run(tracer, torch.unique_consecutive, input, *args, differentiable=True, **kwargs)  # likewise
 
 
 @_result(torch.bincount)
 def _bincount_result(input: TensorProxy, weights: TensorProxy | None = None, minlength: int = 0) -> Any:
     kind = int64 if weights is None else weights.dtype if weights.dtype is float32 else float64
-    return TensorProxy(like=input, shape=(unknown_size(minlength),), dtype=kind)
+    return TensorProxy(like=input, shape=(unknown_size(minlength),), dtype=kind, requires_grad=True)
 
 
 @_handles(torch.bincount, torch.Tensor.bincount)
 def _bincount(tracer: Tracer, input: Any, weights: Any = None, minlength: int = 0) -> Any:
-    weights = None if weights is None else weights.detach()
-    return run(tracer, torch.bincount, input, weights, minlength)
+    return run(tracer, torch.bincount, input, weights, minlength, differentiable=True)  # likewise
 
 
 @_result(torch.repeat_interleave)

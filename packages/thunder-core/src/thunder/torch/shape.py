@@ -29,6 +29,10 @@ VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)
 MAYBE_VIEW = {
     "atleast_1d", "atleast_2d", "atleast_3d", "contiguous", "flatten", "ravel", "reshape", "reshape_as",
 }  # fmt: skip
+# Those of the operations that give views which hand on their input itself where there is nothing to do.
+HANDS_ON = {
+    "atleast_1d", "atleast_2d", "atleast_3d", "conj", "contiguous", "flatten", "real", "resolve_conj", "resolve_neg",
+}  # fmt: skip
 
 
 def reshaped_back(base: Any, new: Any, *args: Any, **kwargs: Any) -> Any:

@@ -159,10 +159,3 @@ def test_an_empty_trace_is_a_function_too() -> None:
     assert Trace("f").python_callable()() is None
     trace = Trace("f", signature="*args, **kwargs")
     assert trace.python_callable()(1, b=2) is None
-
-
-def test_extra_names() -> None:
-    """The caller may add to what the text refers to."""
-    trace = Trace("f")
-    fn = trace.python_callable(decorators=False, extra={"marker": 1})
-    assert fn.__globals__["marker"] == 1

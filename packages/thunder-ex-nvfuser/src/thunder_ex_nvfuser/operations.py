@@ -198,10 +198,10 @@ def uniform(sizes: str, seed: str) -> str:
     return f"fd.ops.uniform({low}, {high}, {sizes}, {state}, dtype=DataType.Float)"
 
 
-def _reduction(name: str, *, integers: bool = True) -> Entry:
+def _reduction(name: str) -> Entry:
     def entry(bsym: Any, write: Write) -> str | None:
         a, dims = bsym.args
-        if not dims or not (_is_float(a) or (integers and a.dtype in (dtypes.int64, dtypes.int32))):
+        if not dims or not (_is_float(a) or a.dtype in (dtypes.int64, dtypes.int32)):
             return None
         text = f"fd.ops.{name}({write(a)}, {list(dims)}, False)"
         return cast(text, "Int32") if a.dtype is dtypes.int32 else text

@@ -84,14 +84,14 @@ def quantize_by_scale(
     return Quantized(*[part if wanted else None for part, wanted in zip(found, (rows, rows, columns, columns))])
 
 
-def dequantize(data: torch.Tensor, scale: torch.Tensor, kind: str, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """What fp8 data and inverse scales stand for."""
-    values, blocks = data.view(_type(kind)).to(dtype), _blocks(kind)
+def dequantize(data: torch.Tensor, scale: torch.Tensor, kind: str) -> torch.Tensor:
+    """What fp8 data and inverse scales stand for, in double precision."""
+    values, blocks = data.view(_type(kind)).double(), _blocks(kind)
     if blocks is None:
-        return values * scale.to(dtype)
+        return values * scale.double()
     matrix = values.reshape(-1, values.shape[-1])
     n, m = matrix.shape
-    s = scale.to(dtype).t() if blocks[0] == 1 else scale.to(dtype)
+    s = scale.double().t() if blocks[0] == 1 else scale.double()
     s = s.repeat_interleave(blocks[0], 0)[:n].repeat_interleave(blocks[1], 1)[:, :m]
     return (matrix * s).reshape(values.shape)
 

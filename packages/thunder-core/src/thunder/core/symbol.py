@@ -38,14 +38,14 @@ class OpTags(Enum):
     RANDOM_OP = auto()  # draws random numbers: never dropped, merged or reordered among themselves
     GENERATOR_STATE_OP = auto()  # reads or sets where random numbers stand and draws none: one for all of a batch
     IN_PLACE_OP = auto()  # writes to an input: never dropped, merged or moved across a use of that input
-    SIDE_EFFECT = auto()  # kept though its result is unused
+    SIDE_EFFECT = auto()  # running it is the point: never dropped, moved or put into a fusion
     DEVICE_SYNC_OP = auto()  # waits for the device
     CHECK_OP = auto()  # a guard of a prologue
     UNPACK_OP = auto()  # binds an input
     GRAD_OP = auto()  # get_grad / put_grad: exists only while a gradient rule runs
     OPAQUE_OP = auto()  # torch's own operation that thunder does not look into
     NON_DIFFERENTIABLE = auto()  # its outputs carry no gradient, by definition
-    DONT_DCE = auto()  # kept though its result is unused
+    DONT_DCE = auto()  # kept though nothing reads its result, and may be moved: what names inputs and numbers
     LAYOUT_OF_KERNEL = auto()  # its result's strides are up to the device's kernel: a meta function of torch's errs
     RECOMPUTED = auto()  # backward computes it again rather than keep it: what is drawn from a seed that is an argument
 

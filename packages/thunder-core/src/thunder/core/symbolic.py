@@ -87,11 +87,9 @@ class Symbols:
         """A Python number, an int or a float, that is an input."""
         return self._leaf(type(value), value, name or self._make_name("n"), None)
 
-    def unbacked(
-        self, python_type: type = int, name: str | None = None, *, low: int | None = None, high: int | None = None
-    ) -> Any:
+    def unbacked(self, python_type: type = int, *, low: int | None = None, high: int | None = None) -> Any:
         """A number that only running the program tells; an int is between `low` and `high`."""
-        return self._leaf(python_type, None, name or self._make_name("u"), low, high)
+        return self._leaf(python_type, None, self._make_name("u"), low, high)
 
     def _leaf(self, python_type: type, hint: Any, name: str, low: int | None, high: int | None = None) -> Any:
         proxy = NumberProxy(hint, python_type, name)

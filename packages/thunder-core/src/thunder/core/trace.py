@@ -149,13 +149,13 @@ class Trace:
 
         return trace_text(self, depth=depth, decorators=decorators)
 
-    def python_callable(self, *, decorators: bool = True, extra: dict[str, Any] | None = None) -> Callable[..., Any]:
+    def python_callable(self, *, decorators: bool = True) -> Callable[..., Any]:
         """The function that its text defines."""
         from thunder.core.printer import PrintContext, trace_text
 
         context = PrintContext()
         text = trace_text(self, depth=0, decorators=decorators, context=context)
-        namespace = {**context.objects, **(extra or {})}
+        namespace = dict(context.objects)
         filename = f"<thunder.{self.name} {next(_counter)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         exec(compile(text, filename, "exec"), namespace)

@@ -8,7 +8,7 @@ from typing import Any
 
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend.jit import JitFunction, jit_function
+from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
 from thunder.transforms.autodiff import differentiate
 
@@ -26,5 +26,5 @@ def grad(fn: Callable[..., Any]) -> JitFunction:
     """
     jitted = getattr(fn, "_jitted", fn)
     if not isinstance(jitted, JitFunction):
-        jitted = jit_function(fn, Options())
+        jitted = JitFunction(fn, Options())
     return jitted.with_transform(_gradients)

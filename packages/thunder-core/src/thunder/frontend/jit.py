@@ -28,7 +28,7 @@ from thunder.frontend.symbolic import Dynamic
 from thunder.torch.private import hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
-__all__ = ["CompileStats", "JitFunction", "compile_function", "jit_function", "statistics", "trace"]
+__all__ = ["CompileStats", "JitFunction", "compile_function", "statistics", "trace"]
 
 
 class CompileStats:
@@ -385,11 +385,6 @@ def _is_lazy(module: torch.nn.Module) -> bool:
 
 def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool, extra_state: Any = None) -> JitFunction:
     return JitFunction(fn, options, transforms=transforms, autograd=autograd, extra_state=extra_state)
-
-
-def jit_function(fn: Callable[..., Any], options: Options, transforms: Sequence[Transform] = ()) -> JitFunction:
-    """`thunder.jit` of a plain callable."""
-    return JitFunction(fn, options, transforms=transforms)
 
 
 def compile_function(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:

@@ -128,7 +128,6 @@ class Tracer:
         self.meta_tensors: dict[str, torch.Tensor] = {}
         self._producers: dict[str, BoundSymbol] = {}
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
-        self.wrote_input = False
         self.leaves = Leaves()
         self.told: Told | None = None  # where numbers that inputs tell are found out
         self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
@@ -410,7 +409,6 @@ class Tracer:
         storage.version += 1
         # Whoever returns the input itself returns the caller's tensor.
         lifted.handle._value, lifted.handle._version_seen = lifted.proxy, storage.version
-        self.wrote_input = True
 
     def finish(self, output: Any) -> Any:
         """Writes inputs that were changed in place back to their memory; returns the output in proxies.

@@ -81,7 +81,6 @@ class Values:
         self.plants = Plants()
         self.symbolic: Inputs | None = None  # where numbers of inputs are symbolic
         self.reached: dict[int, Reached] = {}
-        self.has_modules = False
         self._guarded: set[Place] = set()
         self._absent: set[tuple[Place, str]] = set()
         self._alive: list[Any] = []
@@ -285,7 +284,6 @@ class Values:
     def _object(self, place: Place, obj: Any, root: bool) -> None:
         cls = type(obj)
         if isinstance(obj, _MODULE):
-            self.has_modules = True
             if root:
                 place.label = "t"
             elif not place.label.startswith("t"):

@@ -251,10 +251,10 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make(()), ())
 
 
-def _unknown_count(name: str) -> TracingError:
+def _unknown_count() -> TracingError:
     return TracingError(
-        f"{name} with a tensor of counts gives as many elements as they add up to, which is not known while tracing. "
-        "Give output_size=, or a Python number of repeats"
+        "repeat_interleave with a tensor of counts gives as many elements as they add up to, which is not known while "
+        "tracing. Give output_size=, or a Python number of repeats"
     )
 
 
@@ -265,7 +265,7 @@ def repeat_interleave(
     """Each element of `input` (or slice along `dim`) `repeats` times, one after the other."""
     if repeats is None:  # torch.repeat_interleave(counts): the positions, each as often as it says
         if output_size is None:
-            raise _unknown_count("repeat_interleave")
+            raise _unknown_count()
         positions = prims.iota(input.shape[0], start=0, step=1, device=input.device, dtype=dtypes.int64)
         return prims.take(positions, 0, _dealt(input, output_size))
     if dim is None:
@@ -304,7 +304,7 @@ def _interleaved_by_tensor(a: TensorProxy, repeats: TensorProxy, dim: int, outpu
         ),
     )
     if output_size is None:
-        raise _unknown_count("repeat_interleave")
+        raise _unknown_count()
     counts = clang.expand(repeats, (length,)) if repeats.shape != (length,) else repeats
     return prims.take(a, dim, _dealt(counts, operator.index(number_value(output_size))))
 

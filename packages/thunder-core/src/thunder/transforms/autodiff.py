@@ -499,15 +499,12 @@ def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
     return [p for name, p in found.items() if name in tracked and is_inexact_dtype(p.dtype)]
 
 
-def differentiate(
-    trace: Trace, executors: Sequence[Executor] = (), *, wrt: Sequence[TensorProxy] | None = None
-) -> Trace:
-    """The program that returns the gradients of `trace`'s outputs, as a list with one for each tensor of `wrt`.
+def differentiate(trace: Trace, executors: Sequence[Executor] = ()) -> Trace:
+    """The program that returns the gradients of `trace`'s outputs, as a list with one for each floating point input.
 
-    Outputs take ones as cotangents. `wrt` defaults to every floating point input, whether or not it requires grad.
+    Outputs take ones as cotangents. Whether an input requires grad is not asked.
     """
-    if wrt is None:
-        wrt = [p for p in trace.args if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
+    wrt = [p for p in trace.args if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
     with construct(trace, "Grad transform") as out:
         joint = JointTrace(trace, wrt, executors)
         out.names, out._counters = joint.trace.names, joint.trace._counters

@@ -201,7 +201,6 @@ class _Graph:
     ):
         self.read = [p.name for p in read]
         self.producers = producers
-        self.can_recompute = can_recompute
         self.values: dict[str, Proxy] = {}
         self.memory: dict[str, str] = {}  # the value whose memory a value lies in
         self.recomputed: dict[str, bool] = {}  # by memory: whether it can be computed again

@@ -73,14 +73,14 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 3)), 2, positions(make, (2, 3), 3)), IndexError, "Dimension out of range"
 
 
-def _check_scattered(name: str, a: TensorProxy, dim: int, index: TensorProxy, src: Any) -> None:
-    _check_gathered(name, a, dim, index, "self")
+def _check_scattered(a: TensorProxy, dim: int, index: TensorProxy, src: Any) -> None:
+    _check_gathered("scatter", a, dim, index, "self")
     if not isinstance(src, TensorProxy):
         kind = type(src).__name__
-        check(is_number(src), lambda: f"{name}(): src must be a tensor or a number, not {kind}", TypeError)
+        check(is_number(src), lambda: f"scatter(): src must be a tensor or a number, not {kind}", TypeError)
         return
-    check(a.dtype is src.dtype, lambda: f"{name}(): Expected self.dtype to be equal to src.dtype")
-    check_same_device(name, a, index, src)
+    check(a.dtype is src.dtype, lambda: "scatter(): Expected self.dtype to be equal to src.dtype")
+    check_same_device("scatter", a, index, src)
     theirs, given = sizes_of(index), sizes_of(src)
     check(
         0 in index.shape or (len(theirs) == len(given) and all(m <= n for m, n in zip(theirs, given))),
@@ -104,7 +104,7 @@ def scatter(a: TensorProxy, dim: int, index: TensorProxy, src: Any, /) -> Tensor
     """`a` with the elements of `src` (or that number) written where `index` says, the reverse of `gather`."""
     dim = canonicalize_dim(a.ndim, dim)
     check_same_device("scatter", a, index)
-    _check_scattered("scatter", a, dim, index, src)
+    _check_scattered(a, dim, index, src)
     return TensorProxy(like=a)
 
 
@@ -146,7 +146,7 @@ def scatter_add(a: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy, 
     """`a` with the elements of `src` added where `index` says."""
     dim = canonicalize_dim(a.ndim, dim)
     check(isinstance(src, TensorProxy), lambda: "scatter_add(): src must be a tensor", TypeError)
-    _check_scattered("scatter", a, dim, index, src)
+    _check_scattered(a, dim, index, src)
     return TensorProxy(like=a)
 
 
@@ -188,7 +188,7 @@ def scatter_reduce(
         reduce in SCATTER_REDUCTIONS,
         lambda: f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}.",
     )
-    _check_scattered("scatter", a, dim, index, src)
+    _check_scattered(a, dim, index, src)
     return TensorProxy(like=a)
 
 

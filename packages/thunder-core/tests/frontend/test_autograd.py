@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import thunder
 from thunder.core.transforms import grad
@@ -329,6 +330,86 @@ def test_custom_functions() -> None:
             return g * 7 * x.sign() * ctx.limit, None
 
     compare(lambda a: Clip.apply(a - 0.5, 0.3) * a, (3, 4))
+
+
+@pytest.mark.parametrize("needed", [(True, True), (True, False), (False, True)])
+def test_detached_in_place(needed: tuple[bool, bool]) -> None:
+    """No gradient flows through it, and it does not require one."""
+
+    def f(x: Any, y: Any) -> Any:
+        z = x * y
+        z.detach_()
+        return z * x
+
+    found = []
+    for g in (thunder.jit(f), f):
+        x, y = (p.detach().requires_grad_(need) for p, need in zip(leaves((3,), (3,)), needed))
+        out = g(x, y)
+        if out.requires_grad:
+            out.sum().backward()
+        found.append([out.detach(), out.requires_grad, x.grad, y.grad])
+    assert found[0][1] == found[1][1]
+    close(found[0][0::2], found[1][0::2])
+    assert found[0][3] is None and found[1][3] is None
+
+
+class NotItsDerivative(torch.autograd.Function):
+    """Whose backward is not what its operations' own rules would give."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        """What backward reads: inputs and the output."""
+        out = (x * 3).round() * y
+        ctx.save_for_backward(x, y, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        """Straight through."""
+        x, y, out = ctx.saved_tensors
+        return g * y * 2, g * x + g * out
+
+
+class KeepsWhatItMade(torch.autograd.Function):
+    """Whose backward reads a value that is neither input nor output: a constant, where it is differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, y: Any) -> Any:
+        """A product, of which some is passed on."""
+        mask = (x < y).double() * x
+        ctx.save_for_backward(y, mask)
+        return (x * y).sign() * mask
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        """Not the derivative either."""
+        y, mask = ctx.saved_tensors
+        return g * mask * y, g * mask
+
+
+@pytest.mark.parametrize("remat", ["auto", "none", "all"])
+@pytest.mark.parametrize("function", [NotItsDerivative, KeepsWhatItMade])
+def test_custom_functions_are_differentiated_twice(function: Any, remat: str) -> None:
+    """By their own backward, also where their forward is computed again or more is differentiated than they gave."""
+
+    def again(x: Any, y: Any) -> Any:
+        return checkpoint(lambda a, b: function.apply(a, b).square() * a, x, y, use_reentrant=False)
+
+    programs = [
+        lambda x, y: function.apply(x, y) ** 3 * x,
+        lambda x, y: function.apply(F.softmax(x, 0), x).logsumexp(0) * y,
+        lambda x, y: F.cross_entropy(function.apply(x, y).expand(2, 4), torch.tensor([1, 3])) * x,
+        lambda x, y: F.group_norm(function.apply(x, y).view(1, 4) + x, 2).square(),
+        again,
+    ]
+    for f in programs:
+        found = []
+        for g in (thunder.jit(f, remat=remat), f):
+            inputs = leaves((4,), (4,))
+            once = torch.autograd.grad(g(*inputs).sum(), inputs, create_graph=True)
+            twice = torch.autograd.grad(sum(d.square().sum() for d in once), inputs)
+            found.append([*once, *twice])
+        close(found[0], found[1])
 
 
 def test_programs_that_are_transformed_have_gradients() -> None:

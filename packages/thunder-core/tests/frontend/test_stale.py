@@ -84,6 +84,28 @@ def test_arguments_that_are_one_tensor() -> None:
     assert thunder.cache_misses(jitted) == 2
 
 
+def test_arguments_that_are_leaves_and_not() -> None:
+    """Programs that ask for it, and those that write, which a leaf that requires grad refuses."""
+    leaf = torch.ones(2, requires_grad=True)
+
+    def write(x: Any) -> Any:
+        with torch.no_grad():
+            alike = x.clone()
+        return alike + x.mul_(2)
+
+    programs = [lambda x: x * (2 if x.is_leaf else 3), lambda x: x + 1 if x.grad_fn is None else x.sin()]
+    for f in programs:
+        for order in ((leaf, leaf * 1, leaf), (leaf * 1, leaf, leaf * 1)):
+            jitted = thunder.jit(f)
+            for x in order:
+                torch.testing.assert_close(jitted(x), f(x))
+    jitted = thunder.jit(write)
+    with pytest.raises(RuntimeError, match="through which no gradient can flow"):
+        jitted(leaf * 1)
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        jitted(leaf)
+
+
 # -- torch's state ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "mode",

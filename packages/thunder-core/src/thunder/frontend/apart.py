@@ -50,7 +50,7 @@ class Apart:
             tensors = list(node.saved_tensors)
         except RuntimeError:
             left: dict[int, Any] = getattr(node, "left", {})
-            asked = [bits for bits in self._groups if bits & arriving]
+            asked = [bits for bits, needed in self._groups.items() if bits & arriving and needed]
             if arriving >> self._split.returned or not all(bits in left for bits in asked):
                 raise
             tensors = [None] * len(self._tensors)
@@ -61,7 +61,7 @@ class Apart:
                 clear_saved_tensors(kept)
             return tensors
         clear_saved_tensors(node)
-        others = {bits: needed for bits, needed in self._groups.items() if not bits & arriving}
+        others = {bits: needed for bits, needed in self._groups.items() if needed and not bits & arriving}
         if others and _freed(node) and not differentiated_otherwise():
             node.left = {bits: _left([tensors[i] for i in needed]) for bits, needed in others.items()}
         return tensors

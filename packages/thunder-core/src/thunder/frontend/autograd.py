@@ -408,7 +408,8 @@ def _keeper(d: Differentiable) -> Callable[..., Any]:
 
 
 def _saved_values(d: Differentiable, node: Any) -> list[Any]:
-    return _with_numbers(d, node, list(node.saved_tensors))
+    # Torch lets nobody ask a second time, be it for nothing: what saves nothing can be passed as often as one likes.
+    return _with_numbers(d, node, list(node.saved_tensors) if d.tensors else [])
 
 
 def _with_numbers(d: Differentiable, node: Any, saved: list[Any]) -> list[Any]:

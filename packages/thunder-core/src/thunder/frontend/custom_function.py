@@ -15,7 +15,7 @@ from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
 from thunder.frontend.handle import Handle
@@ -75,10 +75,14 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
         with tracer.recording():
             output = _anew(tracer.unwrap(out), {p.name for p in proxies_in(inputs)})
     backward = _trace_backward(tracer, cls, ctx, output)
-    sym = _symbol(cls, inputs, output, forward, backward)
-    if tracer.parts:  # something around it may ask for more than its gradient
+    kept, captured = _beside(inputs, output, forward, backward)
+    ruled = bool(tracer.parts)  # something around it may ask for more than its gradient
+    whole = not captured and not (kept and ruled)
+    results = (output, tuple(kept)) if whole and kept else output
+    sym = _symbol(cls, inputs, output, results, forward, backward, whole)
+    if ruled:
         _give_rules(tracer, sym, cls, ctx, inputs, forward)
-    trace.record(BoundSymbol(sym, inputs, {}, output, forward, state.source))
+    trace.record(BoundSymbol(sym, inputs, {}, results, forward, state.source))
     grad = any(ctx.needs_input_grad) and torch.is_grad_enabled()
     stopped = {id(t) for t in ctx._non_differentiable}
     return _wrapped(tracer, out, output, grad, stopped)
@@ -131,35 +135,66 @@ def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -
     return result
 
 
-def _symbol(cls: Any, inputs: Any, output: Any, forward: list[BoundSymbol], backward: _Backward) -> Symbol:
+def _beside(
+    inputs: Any, output: Any, forward: list[BoundSymbol], backward: _Backward
+) -> tuple[list[Proxy], list[Proxy]]:
+    """What a function's backward reads of its forward besides inputs and output, and what both read of the program."""
+    known = {p.name for p in (*proxies_in(inputs), *proxies_in(output))}
+    made = {name for op in forward for name in op.out_names}
+    own = {p.name for p in backward.cotangents if p is not None} | {
+        n for op in backward.operations for n in op.out_names
+    }
+    read = {p.name: p for op in backward.operations for p in op.flat_args}
+    read.update((p.name, p) for p in proxies_in(backward.gradients))
+    kept = [p for name, p in read.items() if name in made - known]
+    read.update((p.name, p) for op in forward for p in op.flat_args)
+    return kept, [p for name, p in read.items() if name not in known | made | own]
+
+
+def _symbol(
+    cls: Any, inputs: Any, output: Any, results: Any, forward: list[BoundSymbol], backward: _Backward, whole: bool
+) -> Symbol:
+    """The operation that stands for a call; `results` are its output and what its backward reads besides.
+
+    Whole it stays when it is differentiated: computed again, or differentiated twice, it has this backward still.
+    """
+
     def meta(*args: Any) -> Any:
         names = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
         trace = state.trace
         assert trace is not None
         for op in forward:
             trace.record(op.substitute(names))
-        return map_proxies(output, lambda p: names.get(p.name, p))
+        return map_proxies(results, lambda p: names.get(p.name, p))
 
     sym = Symbol(cls.__name__, meta, id=("autograd.Function", cls), executor=None)
+
+    def differentiate(found: Any, *args: Any) -> None:
+        if backward.error is not None:
+            raise backward.error
+        trace = state.trace
+        assert trace is not None
+        names: dict[str, Any] = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
+        names.update((p.name, q) for p, q in zip(proxies_in(results), proxies_in(found)))
+        outs = output if isinstance(output, tuple) else (output,)
+        for p, cotangent in zip(outs, backward.cotangents):
+            if cotangent is not None:
+                names[cotangent.name] = get_grad(names[p.name])
+        for op in anew(backward.operations, names, trace):
+            trace.record(op)
+        for a, g in zip(args, backward.gradients):
+            if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
+                put_grad(a, names.get(g.name, g))
 
     def rule(*args: Any) -> Any:
         if backward.error is not None:
             raise backward.error
-        out = meta(*args)
-        trace = state.trace
-        assert trace is not None
-        names: dict[str, Any] = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
-        outs = out if isinstance(out, tuple) else (out,)
-        for p, cotangent in zip(outs, backward.cotangents):
-            if cotangent is not None:
-                names[cotangent.name] = get_grad(p)
-        for op in backward.operations:
-            trace.record(op.substitute(names))
-        for a, g in zip(args, backward.gradients):
-            if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
-                put_grad(a, names.get(g.name, g))
-        return out
+        found = meta(*args)
+        differentiate(found, *args)
+        return found
 
+    if whole:
+        rule.backward = differentiate  # type: ignore[attr-defined]  # for who has run the operation already
     sym.grad(rule)
     return sym
 

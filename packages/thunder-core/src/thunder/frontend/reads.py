@@ -107,7 +107,7 @@ class Recorder(Functions):
         with Paused():
             found = bool(eval(filled(condition, "x", ()), {"x": tensor}))
         if place is None:
-            self._refuse("the hooks of a tensor were asked for that no path leads to")
+            self._refuse(f"the program hangs on {condition.format('x')} of a tensor x that no path leads to")
         else:
             self.value(place.to(condition), found)
         return found

@@ -541,7 +541,7 @@ def _is_leaf(tracer: Tracer, x: Any) -> bool:
     handle = tracer.handle_of(x)
     if not handle._needs_grad or handle in tracer.leaves:
         return True
-    return any(lifted.handle is handle and lifted.tensor.is_leaf for lifted in tracer.inputs)
+    return any(lifted.handle is handle and tracer.guarded_of(lifted.tensor, "{}.is_leaf") for lifted in tracer.inputs)
 
 
 def _leave_hooks_to_python() -> None:

@@ -33,12 +33,14 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torc
     """Writes a result into `target`, as an in-place operation does, and returns `target`."""
     handle = tracer.handle_of(target)
     _check_leaf(tracer, handle, name)
-    result = _keeping_gradients(tracer, handle, result)
+    detaches = name == "detach_" and not handle._views  # of which torch detaches none
+    if not detaches:
+        result = _keeping_gradients(tracer, handle, result)
     value = aliasing.read(result) if isinstance(result, Handle) else result
     with tracer.recording():
         aliasing.write(handle, value, name)
-    if isinstance(result, Handle) and result._needs_grad:
-        set_requires_grad(handle, True)
+    if detaches or (isinstance(result, Handle) and result._needs_grad):
+        set_requires_grad(handle, not detaches)
     return target
 
 
@@ -48,7 +50,10 @@ def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
     leaf = tracer.leaves.seen_through(handle)
     if not leaf and not any(view.hides_writes for view in handle._views):
         leaf = any(
-            x.handle._storage is handle._storage and x.tensor.requires_grad and x.tensor.is_leaf for x in tracer.inputs
+            x.handle._storage is handle._storage
+            and x.tensor.requires_grad
+            and tracer.guarded_of(x.tensor, "{}.is_leaf")
+            for x in tracer.inputs
         )
     if leaf:
         view = handle._views and handle not in tracer.leaves

@@ -201,7 +201,7 @@ class Batch:
         if result is not NotImplemented:
             self._results(op, result)
         elif op.subsymbols and _has_rules(op):
-            self._results(op, _batched_symbol(self, op)(*map_proxies(op.flat_args, self.value)))
+            self._results(op, _Composite(self, op).symbol()(*map_proxies(op.flat_args, self.value)))
         elif op.subsymbols or not op.out_names:  # of what an operation only hands on nothing is to be done
             self.run(op.subsymbols)
         else:
@@ -346,48 +346,62 @@ def _has_rules(op: BoundSymbol) -> bool:
     return op.sym.joint_rule is None and (forward.jvp_rule(op) is not None or grad_rule(op) is not None)
 
 
-def _batched_symbol(b: Batch, op: BoundSymbol) -> Symbol:
-    """The composite that `op` is over the batch, as an operation of the values of its arguments."""
-    which = [b.value(p) in b for p in op.flat_args]
-    size, randomness = b.size, b.randomness
+class _Composite:
+    """A composite over a batch, as an operation of the values of its arguments, with the rules that it has itself."""
 
-    def batch_of(values: Sequence[Any]) -> Batch:
-        inner = Batch(size, randomness)
-        for p, value, is_batched in zip(op.flat_args, values, which):
+    def __init__(self, b: Batch, op: BoundSymbol):
+        self.op = op
+        self.size, self.randomness = b.size, b.randomness
+        self.is_batched = [b.value(p) in b for p in op.flat_args]
+
+    def symbol(self) -> Symbol:
+        """The operation. It is called with the values, and its rules are the composite's."""
+        op = self.op
+
+        def meta(*values: Any) -> Any:
+            """A composite over a batch."""
+            inner = self.batch_of(values)
+            inner.run(op.subsymbols)
+            return self.whole(inner, op.output)
+
+        tags = tuple(op.sym.tags & {OpTags.RANDOM_OP})
+        sym = Symbol(f"vmap_{op.sym.name}", meta, id=("vmap", op.sym.id, next(_numbers)), tags=tags)
+        if grad_rule(op) is not None:
+            sym.grad(self.gradient)
+        if forward.jvp_rule(op) is not None:
+            sym.jvp(self.tangents)
+        return sym
+
+    def batch_of(self, values: Sequence[Any]) -> Batch:
+        """The batch in which what the composite was called with has these values."""
+        inner = Batch(self.size, self.randomness, anew=True)  # it may be called again
+        for p, value, is_batched in zip(self.op.flat_args, values, self.is_batched):
             inner.env[p.name] = value
             if is_batched:
                 inner.add(value)
         return inner
 
-    def outputs(inner: Batch) -> Any:
-        return map_proxies(op.output, lambda p: inner.batched(p) if isinstance(p, TensorProxy) else p)
-
-    def meta(*values: Any) -> Any:
-        """A composite over a batch."""
-        inner = batch_of(values)
-        inner.anew = True  # it may be called again
-        inner.run(op.subsymbols)
-        return outputs(inner)
-
-    def gradient(*values: Any) -> Any:
-        rule = grad_rule(op)
-        assert rule is not None
-        trace = state.trace
-        assert trace is not None
-        inner = batch_of(values)
-        inner.anew = True
-        with trace.scope() as recorded:
-            result = rule(*op.args, **op.kwargs)
-        inner.run(recorded)
+    def whole(self, inner: Batch, result: Any) -> Any:
+        """A result of one example for all of them."""
         return map_proxies(result, lambda p: inner.batched(p) if isinstance(p, TensorProxy) else p)
 
-    def tangents(t: Any, out: Any, *values: Any) -> Any:
+    def gradient(self, *values: Any) -> Any:
+        """The composite's own rule, over the batch."""
+        rule, trace = grad_rule(self.op), state.trace
+        assert rule is not None and trace is not None
+        inner = self.batch_of(values)
+        with trace.scope() as recorded:
+            result = rule(*self.op.args, **self.op.kwargs)
+        inner.run(recorded)
+        return self.whole(inner, result)
+
+    def tangents(self, t: Any, out: Any, *values: Any) -> Any:
+        """How the results move with the values, over the batch."""
         trace = state.trace
         assert trace is not None
-        inner = batch_of(values)
-        inner.anew = True
+        inner = self.batch_of(values)
         moving: dict[str, TensorProxy] = {}
-        for p, value, tangent in zip(op.flat_args, values, t):
+        for p, value, tangent in zip(self.op.flat_args, values, t):
             if tangent is not None:
                 one = moving[p.name] = TensorProxy(like=p)  # type: ignore[arg-type]
                 inner.env[one.name] = tangent
@@ -395,19 +409,7 @@ def _batched_symbol(b: Batch, op: BoundSymbol) -> Symbol:
                     inner.add(tangent)
         with trace.scope() as recorded:
             pushed = forward.Forward(moving)
-            pushed.push([op])
+            pushed.push([self.op])
         inner.run(recorded)
-        found = [pushed.tangent(p) for p in proxies_in(op.output)]
+        found = [pushed.tangent(p) for p in proxies_in(self.op.output)]
         return tuple([None if one is None else inner.batched(one) for one in found])
-
-    sym = Symbol(
-        f"vmap_{op.sym.name}",
-        meta,
-        id=("vmap", op.sym.id, next(_numbers)),
-        tags=tuple(op.sym.tags & {OpTags.RANDOM_OP}),
-    )
-    if grad_rule(op) is not None:
-        sym.grad(gradient)
-    if forward.jvp_rule(op) is not None:
-        sym.jvp(tangents)
-    return sym

@@ -204,6 +204,59 @@ def test_what_would_be_a_kernel_by_itself_is_kept() -> None:
     assert sum(kept.values()) // (N * N * 8) == 4 and program.count("mul") == 4
 
 
+def test_a_small_part_of_something_larger_is_copied() -> None:
+    """Where a fuser makes the copy, and the rest would be kept for it alone."""
+    fuser = Fuser("remat_test_parts")
+    for sym in (prims.clone, prims.mul):
+        fuser.register_supported(sym)
+    x, w, v = leaves((N, N), (N, N), (N // 2, N))
+
+    def of_half(x: Any, w: Any, v: Any) -> Any:
+        first, second = (x @ w).split(N // 2, -1)
+        return (first @ v) * second.sum()
+
+    def of_both(x: Any, w: Any, v: Any) -> Any:
+        first, second = (x @ w).split(N // 2, -1)
+        return (first @ v) @ (second @ v).T
+
+    def of_an_input(x: Any, w: Any, v: Any) -> Any:
+        return (x[:, : N // 2] @ v) @ w
+
+    def of_a_sum(x: Any, w: Any, v: Any) -> Any:
+        u = x @ w
+        return u + u[:, : N // 2] @ v
+
+    def copies(f: Callable[..., Any], **options: Any) -> list[str]:
+        return [name for name in saved(f, x, w, v, **options)[0] if "copy" in name]
+
+    found = [len(copies(f, executors=[fuser])) for f in (of_half, of_both, of_an_input, of_a_sum)]
+    assert found == [1, 0, 0, 1]
+    assert copies(of_half, executors=[fuser], remat="all")
+    assert not copies(of_half, executors=[]) and not copies(of_half, executors=[fuser], remat="none")
+    jitted = thunder.jit(lambda x, w, v: ((u := x @ w), u[:, : N // 2] @ v), executors=[fuser])
+    jitted(x, w, v)  # whose caller keeps the first result
+    assert not [p.name for p in thunder.last_traces(jitted)[-1].output[1] if "copy" in p.name]
+
+
+def test_what_was_copied_is_differentiated_again() -> None:
+    """Gradients of gradients flow through the copy."""
+    fuser = Fuser("remat_test_parts_again")
+    fuser.register_supported(prims.clone)
+    x, w, v = leaves((N, N), (N, N), (N // 2, N))
+
+    def f(x: Any, w: Any, v: Any) -> Any:
+        u = (x @ w).sin()[:, : N // 2] @ v
+        return u * x + u.sin()
+
+    jitted, results = thunder.jit(f, executors=[fuser]), []
+    for g in (f, jitted):
+        first = torch.autograd.grad(g(x, w, v).sum(), (x, w, v), create_graph=True)
+        results.append([*first, *torch.autograd.grad(sum((t * t).sum() for t in first), (x, w, v))])
+    for a, b in zip(*results):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+    assert [p.name for p in thunder.last_traces(jitted)[-1].output[1] if "copy" in p.name]
+
+
 def test_random_numbers_from_a_seed() -> None:
     """Of an executor that draws from one, the seed is kept, and the same numbers are made of it again."""
     executor = OperatorExecutor("seeds_test")

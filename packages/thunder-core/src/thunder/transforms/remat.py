@@ -17,7 +17,9 @@ A fusion executor that takes an operation computes it again in a kernel that it 
 than it would have read. So where one is asked, elementwise operations that it takes are computed again too: unless only
 operations of their own read the result (attention, products), and no kernel of backward reads what it is computed of,
 so that it would be a kernel by itself. Matrix products, attention, convolutions, reductions, sorting and draws of
-random numbers never are.
+random numbers never are. And of a part of something larger, of which no more than half is saved, such a fuser makes a
+copy, in a kernel that reads the rest as a rule: queries and keys are saved after their rotary embedding, and the values
+alone would hold on to the projection of all three.
 
 Contract: results and gradients are to the bit what they are where everything is saved, and so are random numbers; what
 is saved is in the forward program's last line. Each operation that is computed again stands in the backward program
@@ -42,7 +44,7 @@ from thunder.transforms.min_cut import cheapest_vertices
 if TYPE_CHECKING:
     from thunder.extend import Executor
 
-__all__ = ["REMAT", "choose_saved"]
+__all__ = ["REMAT", "choose_saved", "small_parts"]
 
 #: What `remat=` may be.
 REMAT = ("auto", "none", "all")
@@ -93,6 +95,21 @@ def choose_saved(
     for name in needed:
         saved.setdefault(name, graph.values[name])
     return list(saved.values())
+
+
+def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[Proxy]) -> list[TensorProxy]:
+    """Those saved views that hold on to memory of at least twice their size, which nobody else keeps."""
+    graph = _Graph(saved, producers, lambda op, at_hand: False, results)
+    views: dict[str, list[TensorProxy]] = {}
+    for p in saved:
+        if isinstance(p, TensorProxy):
+            views.setdefault(graph.memory[p.name], []).append(p)
+    found: list[TensorProxy] = []
+    for name, parts in views.items():
+        size = bytes_of(graph.values[name])
+        if graph.cost(name) == size >= SMALL and 2 * sum(map(bytes_of, parts)) <= size:
+            found += parts
+    return found
 
 
 def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> CanRecompute:
@@ -275,7 +292,7 @@ class _Graph:
     def cut(self) -> set[str]:
         """The memory to save."""
         roots = dict.fromkeys(self.memory.values())
-        cost = {name: self._cost(name) for name in roots}
+        cost = {name: self.cost(name) for name in roots}
         edges: list[tuple[str, str]] = []
         for name in roots:
             if self.recomputed[name]:
@@ -284,7 +301,8 @@ class _Graph:
         sinks = dict.fromkeys(self.memory[name] for name in self.read)
         return cheapest_vertices(cost, edges, sources, sinks)
 
-    def _cost(self, name: str) -> int:
+    def cost(self, name: str) -> int:
+        """The bytes that saving it costs, next to none where its owner keeps it anyway."""
         if name not in self.producers:  # an input
             return _OF_INPUT
         size = bytes_of(self.values[name])

@@ -31,7 +31,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.transforms.autodiff import JointTrace, differentiable_outputs, writes
 from thunder.transforms.dce import dce, has_effect
-from thunder.transforms.remat import choose_saved
+from thunder.transforms.remat import choose_saved, small_parts
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -70,6 +70,9 @@ class Split:
             results = [p for p in proxies_in(joint.output) if isinstance(p, TensorProxy)]
             self.saved = choose_saved(read, self._producers, executors, remat, results, self._whole[0].bound_symbols)
             self._copies = _copies_before_writes(joint.trace, self.saved)
+            if remat != "none":
+                parts = small_parts(self.saved, self._producers, results)
+                self._copies.update(_copies_by_fusers(joint.trace, parts, executors))
             self._find_outputs(given)
             forward.names = set(joint.trace.names)
             forward.bound_symbols[:] = joint.trace.bound_symbols
@@ -106,7 +109,7 @@ class Split:
             joint = self._through_everything()
         with construct(Trace("backward"), "Backward") as out:
             everything = joint is self._joint and all(wanted or ()) and not any(present[self.returned :])
-            if everything and all(present[: self.returned]) and not self._copies:
+            if everything and all(present[: self.returned]):
                 trace, cotangents = self._whole
             else:
                 trace, cotangents = self._record(joint, present, wanted)
@@ -193,7 +196,7 @@ class Split:
         return of, operations
 
     def saved_as(self, p: Proxy) -> Proxy:
-        """The value that is saved for one that backward reads: itself, or a copy where its memory is written to."""
+        """The value that is saved for one that backward reads: itself, or a copy, for what its memory is or will be."""
         return self._copies.get(p.name, p)  # type: ignore[no-any-return]
 
     def _record(
@@ -339,9 +342,27 @@ def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
         if OpTags.VIEW_OP in op.sym.tags and op.arg_names and op.arg_names[0] in memory:
             memory.update(op.out_names)
     copies: dict[str, Any] = {}
-    with tracectx(forward), forward.scope() as made:
-        for p in saved:
-            if p.name in memory and isinstance(p, TensorProxy):
-                copies[p.name] = prims.clone(p)
-    program[first_write:first_write] = made
+    for p in saved:
+        if p.name in memory and isinstance(p, TensorProxy):
+            op = _copy(forward, p)
+            copies[p.name] = op.output
+            program.insert(first_write, op)
     return copies
+
+
+def _copies_by_fusers(forward: Trace, parts: Sequence[TensorProxy], executors: Sequence[Executor]) -> dict[str, Any]:
+    """What to save instead of these views, where a fuser makes a copy: that, right after the view."""
+    copies: dict[str, Any] = {}
+    for p in parts:
+        op = _copy(forward, p)
+        if any(ex.can_fuse(op) for ex in executors if hasattr(ex, "can_fuse")):
+            place = next(i for i, made in enumerate(forward.bound_symbols) if p.name in made.out_names)
+            forward.bound_symbols.insert(place + 1, op)
+            copies[p.name] = op.output
+    return copies
+
+
+def _copy(forward: Trace, p: TensorProxy) -> BoundSymbol:
+    """A copy of a value; its name is none that a backward program has given already."""
+    copy = TensorProxy(like=p, name=forward.add_name(f"copy_of_{p.name}"))
+    return BoundSymbol(prims.clone, (p,), {}, copy)

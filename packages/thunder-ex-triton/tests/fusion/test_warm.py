@@ -107,6 +107,17 @@ def test_tiles(template: str, columns: int) -> None:
                 assert programs[1] * wide >= columns
 
 
+@pytest.mark.parametrize("read", [1, 2, 4, 8, 12])
+@pytest.mark.parametrize("columns", [4097, 9001, 20001, 32001, 50257, 129281])
+def test_rows_that_begin_anywhere(columns: int, read: int) -> None:
+    """Are gone over by so many warps that those at work fit into the cache, and in pieces as large as these need."""
+    source = KernelSource("k", "", (), (), "long", {}, read=read, tensors=2, operations=40, passes=3)
+    (_, (_, piece), warps), *others = tilings(source, Space(4096, columns, True), 132, 0)
+    assert piece == 256 * warps and 8 <= warps <= 32 and others
+    assert warps == 32 or 132 * (32 // warps) * columns * read <= 32 << 20
+    assert warps == 8 or 132 * (64 // warps) * columns * read > 16 << 20
+
+
 def test_elements_of_kernels_that_do_much() -> None:
     """Wide tiles are for kernels that leave them registers: vector loads are lost, or registers spilled, otherwise."""
     few = KernelSource("k", "", (), (), "elements", {}, read=2, tensors=3, operations=20)

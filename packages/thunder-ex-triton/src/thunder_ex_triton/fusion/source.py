@@ -229,27 +229,29 @@ def _held(lines: Sequence[str]) -> list[str]:
 def _in_whole_vectors(lines: Sequence[str], columns: int, size: int, integer: str) -> list[str]:
     """Lines of which rows that begin anywhere are read and written in vectors of so many elements.
 
-    A piece begins where the vector begins that holds its first element. Those in the middle of a row need no mask,
-    which would take vectors apart. Those at its ends come after them; there a mask that is one for each vector leaves
-    the vectors whole that are.
+    Pieces in the middle begin after the vector that holds the first element. They need no mask, which would take
+    vectors apart. That vector and what is left at the end of the row, mostly one piece, come after them; there a mask
+    that is one for each vector leaves the vectors whole that are.
     """
     place = re.escape(f" + (x * {columns} + r), ")
     load = re.compile(rf'tl\.load\((\w+){place}mask=xm & rm, other=0(?:, eviction_policy="(\w+)")?\)')
     store = re.compile(rf"tl\.store\((\w+){place}(.*), mask=xm & rm\)$")
     if columns % size == 0 or not any(load.search(line) or store.search(line) for line in lines):
         return list(lines)
+    in_the_middle = f"{columns - size} // RB"  # so many pieces, after the vector of the first element
     middle = [
-        f"for start in range(RB, {columns} // RB * RB, RB):",
+        f"for start in range({size}, {in_the_middle} * RB + {size}, RB):",
         "    lane = (start + tl.arange(0, RB))[None, :]",
         "    r = lane - before",
         "    rm = tl.full((1, RB), True, tl.int1)",
     ]
     ends = [
-        f"for end in range(0, 1 + ({columns} >= RB) + ({columns} % RB + {size - 2}) // RB):",
-        f"    start = (end + tl.minimum(end, 1) * ({columns} // RB - ({columns} >= RB))) * RB",
-        *middle[1:3],
+        f"for end in range(0, {columns + size - 1} - {in_the_middle} * RB, RB):",
+        f"    begin = tl.where(vector + end > 0, end + {in_the_middle} * RB, 0)",
+        "    lane = begin + tl.arange(0, RB)[None, :]",
+        "    r = lane - before",
         f"    rm = (r >= 0) & (r < {columns})",
-        "    first = start + vector - before",
+        "    first = begin + vector - before",
         f"    whole = (first >= 0) & (first <= {columns - size})",
         "    rest = rm & (whole == 0)",
     ]

@@ -18,6 +18,9 @@ __all__ = ["Tiling", "pieces_pay", "tilings"]
 
 # What a multiprocessor has of shared memory for rows to come; some is left for reductions.
 _SHARED = 200 * 1024
+# How much of a row there is for each warp of its program, so that the rows that are worked on at a time, by half as
+# many warps as there may be, are still in the cache when they are gone over again.
+_CACHED = 7 * 1024
 
 
 class Tiling(NamedTuple):
@@ -77,7 +80,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif source.template == "rows":
         found = _of_rows(rows, wide)
     elif source.template == "long":  # few at a time, so that a row is still in the cache when it is gone over again
-        pieces = _piece(columns, source.passes), (4096, 8), (8192, 16), (16384, 32)
+        pieces = _piece(columns, source.passes, source.read), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, piece), warps) for piece, warps in pieces if piece <= max(wide, 4096)]
     elif source.template == "finish":
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
@@ -135,9 +138,12 @@ def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
     return found
 
 
-def _piece(columns: int, passes: int) -> tuple[int, int]:
+def _piece(columns: int, passes: int, read: int) -> tuple[int, int]:
     """How much of a long row is taken at a time, and by how many warps."""
-    if columns <= 16384 or columns % 16:
+    if columns % 16:  # it begins anywhere: pieces at its ends cost twice as much, and should be small
+        warps = min(max(8, power_of_two(blocks(columns * read, _CACHED))), 32)
+        return 256 * warps, warps
+    if columns <= 16384:
         return 4096, 8 if columns <= 8192 and passes > 2 else 16
     whole = columns % 16384 == 0 or columns > 65536
     return 16384 if whole else 8192, 32 if columns > 32768 else 16

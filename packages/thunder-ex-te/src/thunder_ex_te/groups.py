@@ -109,14 +109,9 @@ def register(registry: Any, executor: str, operators: dict[str, Any]) -> Any:
 
     def gradient(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
         layers = _Layers(operators, sizes, weights, recipe)
-        kinds = layers.scheme
         out, of_x, of_w = layers.forward(input, biases)
         g = get_grad(out)
-        of_g = layers.quantized(g, "grad")
-        rows = (of_g.data, of_g.scale, kinds.grad.kind)
-        columns = (of_g.transposed, of_g.transposed_scale, kinds.grad.kind)
-        by_weight = (of_w.transposed, of_w.transposed_scale, kinds.weight.kind)
-        by_input = (of_x.transposed, of_x.transposed_scale, kinds.input.kind)
+        rows, by_weight, columns, by_input = linear.factors(layers.scheme, layers.quantized(g, "grad"), of_w, of_x)
         put_grads((input,), (layers.product(rows, by_weight, input.dtype, 1),))
         put_grads(weights, layers.product(columns, by_input, weights[0].dtype, 2, joined=False))
         if biases is not None:

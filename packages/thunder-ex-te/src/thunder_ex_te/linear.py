@@ -30,7 +30,7 @@ from thunder_ex_te.recipes import Quantization, Scheme, scheme_of
 from thunder_ex_te.reference import Quantized
 from thunder_ex_te.scales import Slot, kept
 
-__all__ = ["GROUP", "KEEP", "RECIPE", "Layer", "register", "takes", "why_not", "writes"]
+__all__ = ["GROUP", "KEEP", "RECIPE", "Layer", "factors", "register", "takes", "why_not", "writes"]
 
 # The options of thunder.jit.
 RECIPE, GROUP, KEEP = "te_recipe", "te_amax_reduction_group", "te_keep_weights"
@@ -255,20 +255,25 @@ def writes(operators: dict[str, Any]) -> Callable[..., Any]:
     return layer
 
 
+def factors(kinds: Any, of_g: Any, of_w: Any, of_x: Any) -> tuple[Any, Any, Any, Any]:
+    """What backward multiplies: the gradient and the weight; the gradient and the input, both transposed."""
+    return (
+        (of_g.data, of_g.scale, kinds.grad.kind),
+        (of_w.transposed, of_w.transposed_scale, kinds.weight.kind),
+        (of_g.transposed, of_g.transposed_scale, kinds.grad.kind),
+        (of_x.transposed, of_x.transposed_scale, kinds.input.kind),
+    )
+
+
 def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
     """Takes linear layers, by thunder's operation and by its primitive, and those that say which recipe is theirs."""
     execution = writes(operators)
 
     def gradient(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
         layer = Layer(operators, weight, recipe)
-        kinds = layer.scheme
         out, of_x, of_w = layer.forward(input, bias)
         g = get_grad(out)
-        of_g = layer.quantized(g, "grad")
-        rows = (of_g.data, of_g.scale, kinds.grad.kind)
-        columns = (of_g.transposed, of_g.transposed_scale, kinds.grad.kind)
-        by_weight = (of_w.transposed, of_w.transposed_scale, kinds.weight.kind)
-        by_input = (of_x.transposed, of_x.transposed_scale, kinds.input.kind)
+        rows, by_weight, columns, by_input = factors(layer.scheme, layer.quantized(g, "grad"), of_w, of_x)
         put_grads(
             (input, weight),
             (

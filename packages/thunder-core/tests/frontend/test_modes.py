@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 import thunder
 from thunder.core.errors import TracingError
@@ -207,3 +209,80 @@ def test_the_choice_of_attention_kernels_inside() -> None:
     with Dispatched() as seen, torch.no_grad():
         thunder.jit(f)(q)
     assert sum("flash" in name for name in seen.names) == 1
+
+
+# -- grad mode --------------------------------------------------------------------------------------------------------
+class Doubled(torch.autograd.Function):
+    """Twice the input, and the input and one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2, x + 1
+
+    @staticmethod
+    def backward(ctx: Any, g: Any, h: Any) -> Any:
+        return g * 2 + h
+
+
+WITHOUT_GRADIENTS = {
+    "operation": lambda x: x.sin(),
+    "function": lambda x: Doubled.apply(x)[0],
+    "second_result": lambda x: Doubled.apply(x)[1],
+    "method": lambda x: x.where(x > 0, x * 2),
+    "checkpoint": lambda x: checkpoint(lambda y: y.sin() * y, x, use_reentrant=False),
+    "cond": lambda x: torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x,)),
+    "torchs_own": lambda x: torch.linalg.lstsq(x, x + 1).solution,
+    "grad": lambda x: torch.func.grad(lambda y: (y**3).sum())(x),
+    "vmap": lambda x: torch.func.vmap(lambda y: y * y.sum())(x),
+    "jvp": lambda x: torch.func.jvp(lambda y: y**3 + x, (x,), (x.detach(),))[1],
+    "write": lambda x: x.clone().mul_(x),
+    "module": nn.GRU(3, 3).double(),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENTS)
+def test_no_gradient_flows_out_of_no_grad(name: str) -> None:
+    """Whatever it is that runs there."""
+    run = WITHOUT_GRADIENTS[name]
+
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            y = run(x)
+            y = y[0] if isinstance(y, tuple) else y
+        return y * x, y
+
+    found = []
+    for g in (thunder.jit(f), f):
+        torch.manual_seed(0)
+        x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+        out, inner = g(x)
+        found.append([*torch.autograd.grad(out.sum(), x), out.detach(), inner])
+        assert not inner.requires_grad
+    torch.testing.assert_close(*found)
+
+
+def test_tangents_move_under_no_grad() -> None:
+    """Of modules too, whose parameters require grad."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    x, along = torch.randn(3, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+    programs = [
+        lambda m, x: m.jvp(model, (x,), (along,)),
+        lambda m, x: m.jacfwd(model)(x),
+        lambda m, x: m.hessian(lambda y: model(y).sum())(x),
+        lambda m, x: m.vmap(m.jacfwd(model))(x.expand(2, 3)),
+    ]
+    for f in programs:
+        with torch.no_grad():
+            expected = f(torch.func, x)
+            torch.testing.assert_close(f(thunder, x), expected)
+            jitted = thunder.jit(lambda x, f=f: f(torch.func, x))
+            torch.testing.assert_close(jitted(x), expected)
+        assert not jitted(x)[0].is_leaf
+
+        def inside(x: Any, f: Any = f) -> Any:
+            with torch.no_grad():
+                return f(torch.func, x)
+
+        found = thunder.jit(inside)(x)
+        torch.testing.assert_close(found, expected)
+        assert not found[0].requires_grad

@@ -305,10 +305,12 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
     with tracer.recording():
         which = cond_with_draws if any(b.draws for b in branches) else cond
         results = iter(which(tracer.unwrap(pred), *branches, *inputs.values()))
-    grad = torch.is_grad_enabled() and any(p.name in requiring for p in tensors)
+    grad = any(p.name in requiring for p in tensors)
     made = map_proxies(parts[0][1], lambda p: next(results) if isinstance(p, TensorProxy) else p)
     with tracer.recording():
-        return tracer.wrap(made, requires_grad=grad)
+        if grad and tracer.detaching and not torch.is_grad_enabled():
+            made = tracer.detached(made, (), {})
+        return tracer.wrap(made, requires_grad=grad and torch.is_grad_enabled())
 
 
 def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:

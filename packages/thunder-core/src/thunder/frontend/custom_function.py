@@ -84,6 +84,9 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
         _give_rules(tracer, sym, cls, ctx, inputs, forward)
     trace.record(BoundSymbol(sym, inputs, {}, results, forward, state.source))
     grad = any(ctx.needs_input_grad) and torch.is_grad_enabled()
+    if tracer.detaching and not torch.is_grad_enabled():
+        with tracer.recording():
+            output = tracer.detached(output, (), {})
     stopped = {id(t) for t in ctx._non_differentiable}
     return _wrapped(tracer, out, output, grad, stopped)
 

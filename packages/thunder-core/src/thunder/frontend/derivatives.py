@@ -310,7 +310,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
             )
     if argnums is not None:
         inputs = tuple([inputs[chosen.index(i)] if i in chosen else a for i, a in enumerate(args)])
-    out, aux = with_aux(part.run(fn, *inputs), has_aux, where)
+    out, aux = with_aux(_run_moving(part, fn, *inputs), has_aux, where)
     tensors, spec = tensors_of(out, where), pytree.tree_structure(out)
     aux, aux_spec = aux_leaves(aux) if has_aux else ([], None)
     values = part.read([*tensors, *aux])
@@ -332,6 +332,14 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
     part.also_reads(handles)
     results = pytree.tree_unflatten(part.give(outs), spec), pytree.tree_unflatten(part.give(moved), spec)
     return (*results, pytree.tree_unflatten(part.give(values[len(tensors) :]), aux_spec)) if has_aux else results
+
+
+def _run_moving(part: Part, fn: Callable[..., Any], *inputs: Any) -> Any:
+    """What a part gives. Tangents move under no_grad too, where only what comes out of it is cut off from gradients."""
+    if torch.is_grad_enabled():
+        return part.run(fn, *inputs)
+    with part.tracer.without_gradients():
+        return part.run(fn, *inputs)
 
 
 def _check_directions(primals: Any, tangents: Any, where: str) -> None:
@@ -459,7 +467,7 @@ def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str,
     chosen = _chosen(argnums, args)
     part = Part(tracer, "jacfwd", constant=True)
     inputs = {i: pytree.tree_map(functools.partial(_moving, part), args[i]) for i in chosen}
-    out, aux = with_aux(part.run(fn, *[inputs.get(i, a) for i, a in enumerate(args)]), has_aux, where)
+    out, aux = with_aux(_run_moving(part, fn, *[inputs.get(i, a) for i, a in enumerate(args)]), has_aux, where)
     tensors, spec = tensors_of(out, where), pytree.tree_structure(out)
     _refuse_complex("jacfwd", tensors, "outputs")
     aux, aux_spec = aux_leaves(aux) if has_aux else ([], None)

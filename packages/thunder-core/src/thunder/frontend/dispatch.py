@@ -224,9 +224,13 @@ def _functional_form(func: Any, name: str) -> Symbol | None:
 def _call_language(tracer: Tracer, fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(fn, Symbol):
         return tracer.call_symbol(fn, args, kwargs)
-    grad = torch.is_grad_enabled() and any(needs_grad(t) for t in tensors_in(args, kwargs))
+    grad = any(needs_grad(t) for t in tensors_in(args, kwargs))
     with tracer.recording():
-        return tracer.wrap(fn(*tracer.unwrap(args), **tracer.unwrap(kwargs)), requires_grad=grad)
+        args, kwargs = tracer.unwrap(args), tracer.unwrap(kwargs)
+        out = fn(*args, **kwargs)
+        if grad and tracer.detaching and not torch.is_grad_enabled():
+            out = tracer.detached(out, args, kwargs)
+        return tracer.wrap(out, requires_grad=grad and torch.is_grad_enabled())
 
 
 def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

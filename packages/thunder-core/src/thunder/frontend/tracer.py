@@ -340,19 +340,19 @@ class Tracer:
             grad = any(needs_grad(t) for t in tensors)
             detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
             if detached:
-                out = self._detached(out, args, kwargs)
+                out = self.detached(out, args, kwargs)
             grad = grad and torch.is_grad_enabled() and sym.differentiable
             if base is None:
                 return self._results(out, tensors, grad)
             return self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
 
-    def _detached(self, out: Any, args: Any, kwargs: Any) -> Any:
+    def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
         """What an operation under no_grad gives: no gradient flows back through it."""
         from thunder.torch import detach
 
         given = {p.name for p in proxies_in((args, kwargs))}
         if isinstance(out, (tuple, list)):
-            return type(out)(self._detached(o, args, kwargs) for o in out)
+            return type(out)(self.detached(o, args, kwargs) for o in out)
         return (
             detach(out)
             if isinstance(out, TensorProxy) and out.name not in given and is_inexact_dtype(out.dtype)

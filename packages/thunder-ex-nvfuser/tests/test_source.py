@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 import thunder
+from thunder_ex_nvfuser.source import order_of
 
 
 def test_a_program_that_can_be_read(device: str) -> None:
@@ -27,3 +28,10 @@ def test_a_program_that_can_be_read(device: str) -> None:
     ):
         assert line in text, text
     assert fusion.template == "nvFuser's" and fusion.executor == "nvfuser"
+
+
+def test_the_order_of_dimensions() -> None:
+    """Those of one element lie as torch lays them: what looks like channels last is laid out so by later operations."""
+    for strides in ((3, 1, 1, 1), (6, 6, 1, 1), (1, 1), (1,), ()):
+        assert order_of(strides) == tuple(range(len(strides)))[::-1]
+    assert order_of((12, 1, 6, 3)) == (3, 0, 2, 1) and order_of((1, 4)) == (0, 1)

@@ -27,6 +27,7 @@ __all__ = [
     "held",
     "is_told_at_the_call",
     "number",
+    "rounded",
     "stored",
     "uniform",
 ]
@@ -164,8 +165,8 @@ def _convert(bsym: Any, write: Write) -> str | None:
     text = write(a)
     if a.dtype is target:
         return f"fd.ops.set({text})"
-    if a.dtype in _HALF and target is not dtypes.float32:  # else conversions become one, and some of these are wrong
-        text = f"fd.ops.mul({text if dtypes.is_float_dtype(target) else rounded(text, a.dtype)}, 1.0)"
+    if a.dtype in _HALF:  # multiplied: else conversions become one, and some of these are wrong
+        text = f"fd.ops.mul({rounded(text, a.dtype)}, 1.0)"
     if held(a.dtype) != held(target) or target not in _HALF:
         text = cast(text, held(target))
     return rounded(text, target)

@@ -192,7 +192,7 @@ def _empty(t: Tensor) -> torch.Tensor:
 
 def _kind(t: Tensor) -> Any:
     """What definitions are fixed to: the order of the dimensions, which are 1, and which follow on each other."""
-    order = order_of(t.shape, t.strides)
+    order = order_of(t.strides)
     packed, step = [], 1
     for d in sorted(range(len(order)), key=order.__getitem__):
         packed.append(t.shape[d] == 1 or t.strides[d] == step or (t.strides[d] == 0 and "expanded"))
@@ -250,7 +250,7 @@ class _Program:
         for i in self.laid_anew:
             p, shape, strides = self.wanted[i]
             if shapes is not None:
-                strides = _dense(shapes[i], order_of(shape, strides))
+                strides = _dense(shapes[i], order_of(strides))
                 shape = shapes[i]
             laid = torch.empty_strided(shape, strides, dtype=to_torch_dtype(p.dtype), device=self.device)
             out[i] = laid.copy_(out[i])

@@ -15,7 +15,7 @@ from thunder.core.dtypes import to_torch_dtype
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_nvfuser.operations import OPERATIONS, UNIFORM, cast, held, stored
+from thunder_ex_nvfuser.operations import OPERATIONS, UNIFORM, cast, held, rounded, stored
 
 __all__ = ["TOLD_SEED", "Definition", "Tensor", "by_place", "definition", "order_of", "program", "seeds_of"]
 
@@ -38,10 +38,10 @@ class Definition(NamedTuple):
     numbers: tuple[Any, ...]
 
 
-def order_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+def order_of(strides: Sequence[int]) -> tuple[int, ...]:
     """The rank of each dimension by its stride, the smallest 0, as nvFuser writes it."""
-    by_stride = sorted(range(len(shape)), key=lambda d: (strides[d], shape[d] == 1, -d))
-    order = [0] * len(shape)
+    by_stride = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
+    order = [0] * len(strides)
     for rank, d in enumerate(by_stride):
         order[d] = rank
     return tuple(order)
@@ -108,14 +108,18 @@ def definition(
     lines = [
         f"    {write(p)} = {cast(write(p), held(p.dtype))}" for p, _, _ in inputs if held(p.dtype) != stored(p.dtype)
     ]
+    # What is handed out is read here too as others read it: backward computes again what follows from it.
+    read = {name for op in operations for name in op.arg_names}
+    kept = [p for p, _, _ in outputs if p.name in read and held(p.dtype) != stored(p.dtype)]
     for op in operations:
         if named is None:
             lines.append(f"    # {str(op).splitlines()[0].strip()}")
         targets = ", ".join(write(p) for p in op.flat_outs)
         lines.append(f"    {targets} = {OPERATIONS[op.sym.id](op, write)}")
-    for p, shape, strides in outputs:
+        lines += [f"    {write(p)} = {rounded(write(p), p.dtype)}" for p in kept if p.name in op.out_names]
+    for p, _, strides in outputs:
         text = write(p) if held(p.dtype) == stored(p.dtype) else cast(write(p), str(stored(p.dtype)))
-        order = order_of(shape, strides)
+        order = order_of(strides)
         if order != tuple(range(len(order)))[::-1]:
             text = f"fd.ops.stride_order({text}, {list(order)})"
         lines.append(f"    fd.add_output({text})")

@@ -113,6 +113,13 @@ def test_randomness():
             assert (ours == ours[0]).all() == (mode == "same")
 
 
+def test_an_error_names_a_line_once():
+    """Where the function is written where it is called."""
+    with pytest.raises(RuntimeError, match=r"randomness error mode.*\n  at ") as caught:
+        thunder.vmap(lambda a: a + torch.rand(3))(torch.ones(2, 3))
+    assert str(caught.value).count("test_vmap.py") == 1
+
+
 def test_what_depends_on_values_is_refused_in_vmap():
     for fn in (lambda a: a.item() * a, lambda a: a if a > 0 else -a, lambda a: a.nonzero()):
         with pytest.raises(RuntimeError):

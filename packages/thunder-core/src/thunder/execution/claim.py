@@ -113,7 +113,7 @@ class _Claimer:
         owner = bsym.sym.executor
         if owner is not None and owner not in self.executors:
             text += f"; it is an operator of {owner.name}, which has to be among them"
-        return f"{text}\n  at {bsym.source}" if bsym.source else text
+        return text + _at(bsym)
 
     def execute(
         self,

@@ -143,7 +143,8 @@ def are_named(executors: Sequence[Executor]) -> bool:
 def named_executors(executors: Sequence[Executor | str]) -> tuple[Executor | str, ...]:
     """Those that a user named, checked without looking any up."""
     if isinstance(executors, (Executor, str)) or not isinstance(executors, Iterable):
-        raise TypeError(f"executors are given in a list, not as {executors!r}: write [{executors!r}]")
+        hint = f": write [{executors!r}]" if isinstance(executors, (Executor, str)) else ""
+        raise TypeError(f"executors are given in a list, not as {executors!r}{hint}")
     named = executors if isinstance(executors, tuple) else tuple(executors)
     for each in named:
         if not isinstance(each, (Executor, str)):

@@ -98,8 +98,10 @@ def annotate(error: BaseException, source: SourceLine | None) -> None:
         return
     try:
         error._thunder_source = source  # type: ignore[attr-defined]
+        at = f"\n  at {source}"
         if error.args and isinstance(error.args[0], str):
-            error.args = (f"{error.args[0]}\n  at {source}", *error.args[1:])
+            if not error.args[0].endswith(at):  # a pass that ran on a part of the program has named it
+                error.args = (error.args[0] + at, *error.args[1:])
         else:
             error.args = (*error.args, f"at {source}")
     except Exception:  # an exception with attributes of its own stays as it is

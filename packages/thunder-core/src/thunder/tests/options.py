@@ -31,7 +31,7 @@ def targets_of_run(config: pytest.Config) -> list[Target]:
                 families=[family for family in families_of_run(config) if family != WHOLE],
             )
         except (BadTarget, BadKnownFailures, PluginLoadError, ValueError) as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.UsageError(str(error)) from None
     return config.stash[_KEY]
 
 

@@ -186,9 +186,8 @@ def check_names(transform: str, name: str, value: Any) -> None:
 def as_transforms(transforms: Any) -> tuple[Transform, ...]:
     """The transforms that `thunder.jit(…, transforms=…)` was given, or an error that says what is wrong with them."""
     if isinstance(transforms, (Transform, str)) or not hasattr(transforms, "__iter__"):
-        raise TypeError(
-            f"thunder.jit(…, transforms=…) takes a list of transforms, not {transforms!r}: write [{transforms!r}]"
-        )
+        hint = f": write [{transforms!r}]" if isinstance(transforms, (Transform, str)) else ""
+        raise TypeError(f"thunder.jit(…, transforms=…) takes a list of transforms, not {transforms!r}{hint}")
     return tuple(_as_transform(t) for t in transforms)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import thunder
 import thunder.torch as ltorch
-from thunder.core.errors import UnsupportedError
+from thunder.core.errors import TracingError, UnsupportedError
 
 NUMBERS = torch.tensor([[0, 2, 2], [4, 2, 0]])
 
@@ -31,11 +32,36 @@ def test_what_cannot_be_traced(by_primitives: Any, randn: Any) -> None:
     with pytest.raises(UnsupportedError, match="shorten its rows before the traced function"):
         by_primitives(ltorch.embedding, NUMBERS, weight.detach(), max_norm=1.0)
     with pytest.raises(UnsupportedError, match="has a sparse gradient"):
-        thunder.jit(lambda w: F.embedding(NUMBERS, w, sparse=True))(weight)
+        by_primitives(ltorch.embedding, NUMBERS, weight.detach(), sparse=True)
     with pytest.raises(AssertionError, match="Padding_idx must be within num_embeddings"):
         thunder.jit(lambda w: F.embedding(NUMBERS, w, padding_idx=7))(weight)
     with pytest.raises(IndexError, match="index out of range"):
         thunder.jit(lambda n, w: F.embedding(n, w))(NUMBERS + 9, weight)
+
+
+def test_sparse_gradients() -> None:
+    """Such a table runs as Python where it learns, and what is around it is compiled; else it is like any other."""
+    table, head = nn.Embedding(5, 4, sparse=True), nn.Sequential(nn.Linear(4, 2), nn.Tanh())
+    model = nn.Sequential(table, head)
+    jitted = thunder.jit(model)
+    expected = model(NUMBERS)
+    with torch.no_grad():
+        torch.testing.assert_close(jitted(NUMBERS), expected)
+    assert "Python" not in thunder.explain(jitted)
+    wanted = torch.autograd.grad(expected.sum(), [*model.parameters()])
+    for _ in range(2):
+        out = jitted(NUMBERS)
+        torch.testing.assert_close(out, expected)
+        for found, grad in zip(torch.autograd.grad(out.sum(), [*model.parameters()]), wanted):
+            assert found.layout is grad.layout
+            torch.testing.assert_close(found.to_dense(), grad.to_dense())
+    assert "sparse=True" in thunder.explain(jitted) and "thunder.jit(Sequential)" in thunder.explain(jitted)
+    table.requires_grad_(False)
+    frozen = thunder.jit(model)
+    torch.testing.assert_close(frozen(NUMBERS), expected)
+    assert "Python" not in thunder.explain(frozen)
+    with pytest.raises(TracingError, match="transformed as a whole, but the program calls embedding with sparse=True"):
+        thunder.grad(lambda w: F.embedding(NUMBERS, w, sparse=True).sum())(torch.randn(5, 4))
 
 
 def test_one_hot() -> None:

@@ -503,7 +503,9 @@ def _embedding(
 ) -> Any:  # fmt: skip
     if max_norm is not None:
         _shorten(tracer, weight, input, max_norm, norm_type)
-    return tracer.call_symbol(ltorch.embedding, (input, weight, padding_idx, None, 2.0, scale_grad_by_freq, sparse), {})
+    if sparse and torch.is_grad_enabled() and needs_grad(weight):
+        leave_to_python("the program calls embedding with sparse=True, whose gradient is sparse")
+    return tracer.call_symbol(ltorch.embedding, (input, weight, padding_idx, None, 2.0, scale_grad_by_freq), {})
 
 
 def _shorten(tracer: Tracer, weight: Any, indices: Any, max_norm: float, norm_type: float) -> None:

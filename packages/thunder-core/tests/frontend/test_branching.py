@@ -49,6 +49,9 @@ PROGRAMS: dict[str, Callable[[Any, Any], Any]] = {
     "one after the other": lambda cond, x: cond(x[1] > 0, up, down, (cond(x[0] > 0, torch.sin, torch.cos, (x,)),)),
     "several operands": lambda cond, x: cond(x[0] > 0, lambda a, b: a @ b, lambda a, b: (a * b).sum(), (x, x.exp())),
     "a known choice": lambda cond, x: cond(x.shape[0] > 3, up, down, (x,)),
+    "a number of both": lambda cond, x: cond(
+        x[0] > 0, lambda y: y * y.sum().item(), lambda y: y - y.sum().item() * y.tolist()[1], (x,)
+    ),
     "a module": lambda cond, x: cond(x[0] > 0, LINEAR, lambda y: y * 2, (x,)),
 }
 torch.manual_seed(0)

@@ -70,6 +70,12 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "writes inside": lambda x: again(lambda y: y.sin().mul_(F.dropout(y)).add_(1), x),
     "a part without gradients": lambda x: again(lambda y: block(y) * block(y).detach(), x),
     "numbers from nothing": lambda x: again(lambda y: y.sin() * torch.rand(2, 4, dtype=y.dtype), x),
+    "a number of a value": lambda x: again(lambda y: y.sin() * y.sum().item(), x * 2),
+    "numbers of a value": lambda x: sum(
+        p.exp().sum() * (k + 1)
+        for k, p in enumerate(again(lambda y: y.sin().split((y[0, :2] * 0 + 1.5).long().tolist()), x))
+    ),
+    "a mask": lambda x: again(lambda y: y[y > 0].sin().sum(), x) * again(lambda y: y[y > 0].cos().sum(), x),
     "other numbers": lambda x: checkpoint(plain, x, use_reentrant=False, preserve_rng_state=False),
 }  # fmt: skip
 

@@ -53,6 +53,9 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "equal": lambda x: (torch.equal(x, x * 1), x.equal(x[:1]), torch.allclose(x, x + 1e-9), x.allclose(x + 1)),
     "bounds in tensors": lambda x: (x[:, : long(x).max()], torch.arange(long(x).max(), long(x).max() + 3) + 1),
     "lists": lambda x: (x.tolist(), long(x)[0, 1].tolist(), sum(x[0].tolist())),
+    "lists of nothing": lambda x: (x[:0].tolist(), x[:, :0].tolist(), x.new_zeros(2, 0, 3).tolist()),
+    "lists of truths": lambda x: ((x > 0.5).tolist(), (x[:1] > 0.5).tolist()),
+    "parts by a list": lambda x: [p.exp().sum() for p in x.split((x[:1, 0] * 0).add(1.5).long().tolist() + [1])],
     "a size": lambda x: torch.zeros((x > 0.5).sum().item(), 2) + 1,
     "nonzero": lambda x: x.nonzero() + 1,
     "nonzero as a tuple": lambda x: x.sub(0.4).nonzero(as_tuple=True),
@@ -127,6 +130,39 @@ def of_rows(x: Any, mask: Any) -> Any:
 FIXED = thunder.jit(of_rows)
 
 
+# Where other sizes are as small as what only running tells may be.
+SMALL: dict[str, Callable[[Any, list[int]], Any]] = {
+    "narrow": lambda x, n: x.narrow(0, 0, n[0]).exp().sum(0),
+    "slice": lambda x, n: x[: n[0]].exp().sum(0),
+    "the rest": lambda x, n: x[n[0] :].exp().mean(0),
+    "parts": lambda x, n: [p.square().sum() * (k + 1) for k, p in enumerate(x.split([n[0], x.shape[0] - n[0]]))],
+    "means of parts": lambda x, n: [p.mean(0) for p in x.split([n[0], x.shape[0] - n[0]])],
+    "deviations": lambda x, n: x.split([n[0], x.shape[0] - n[0]])[0].var(0, correction=0),
+    "three parts": lambda x, n: [p.cumsum(0).sum() for p in x.split([1, n[0] - 1, x.shape[0] - n[0]])],
+    "parts back together": lambda x, n: torch.cat([p.flip(0) for p in x.split([n[0], x.shape[0] - n[0]])]),
+    "product": lambda x, n: x[: n[0]].prod(0),
+    "columns of rows": lambda x, n: x.narrow(0, 0, n[0])[:, 1:].exp().sum(),
+    "repeated": lambda x, n: x[:1].expand(n[0], -1).exp().sum(0),
+    "padded": lambda x, n: F.pad(x, (0, 0, 0, n[0])).exp().sum(0),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("name", SMALL)
+def test_small_sizes(name: str, rows: int) -> None:
+    """A number that may be as small is not taken for another: results and gradients are eager's."""
+    f = SMALL[name]
+    jitted = thunder.jit(lambda x, n: f(x, n.tolist()))
+    leaf = torch.linspace(-1, 1, 2 * rows, dtype=torch.float64).reshape(rows, 2).requires_grad_()
+    for n in (*range(1, rows + 1), rows, 1):
+        found, expected = jitted(leaf, torch.tensor([n])), f(leaf, [n])
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        found, expected = (sum(t.sum() for t in (x if isinstance(x, list) else [x])) for x in (found, expected))
+        for ours, theirs in zip(torch.autograd.grad(found, leaf), torch.autograd.grad(expected, leaf)):
+            torch.testing.assert_close(ours, theirs, equal_nan=True)
+    assert thunder.cache_hits(jitted) >= 1
+
+
 def test_numbers_that_are_stored() -> None:
     """In attributes and lists, anew at each call, as Python's numbers."""
 
@@ -163,6 +199,17 @@ def test_what_the_trace_shows() -> None:
     namespace = thunder.last_traces(jitted)[0].python_ctx()
     exec(text, namespace)
     torch.testing.assert_close(namespace["computation"](value()), jitted(value()))
+
+
+def test_a_list_is_waited_for_once() -> None:
+    """Its numbers come in one line, however it is nested, and are asked for once."""
+    jitted = thunder.jit(lambda x: (x.tolist(), sum(x.tolist()[1]), x[0, 0].item()))
+    jitted(value())
+    text = str(thunder.last_traces(jitted)[-1])
+    assert (text.count(".tolist()"), text.count(".item()")) == (1, 1)
+    some = thunder.jit(lambda x: x * x[1].tolist()[1])
+    some(value())
+    assert "_, u1, _, = " in str(thunder.last_traces(some)[-1])
 
 
 def test_what_is_checked_of_a_number() -> None:

@@ -58,6 +58,7 @@ class Symbols:
         self._constraints: dict[Any, Constraint] = {}
         self._operations: dict[Any, Atom] = {}
         self._truths: set[int] = set()  # the atoms that are truth values
+        self._parts: set[int] = set()  # the atoms that are parts of a total
         # Atoms, and products of atoms, that have been found to be equal to something else.
         self._known: dict[int, Poly] = {}
         self._products: dict[tuple[int, ...], Poly] = {}
@@ -152,18 +153,22 @@ class Symbols:
 
         To thunder itself, which asks because it has to say what an operation gives, a number that only running tells
         is neither 0 nor 1: what it emits is right for these too, or fails (sizes that broadcast). A program that asks
-        is told what is known.
+        is told what is known, and so is thunder of numbers that are parts of a total or at most 2: these may be small.
         """
         low, high = numbers.bounds(poly, self.atoms)
         if state.frontend is not None or all(self.atoms[i].hint is not None for m in poly for i in m):
             return low, high
         usual = [
-            Atom(a.index, a.kind, a.operands, None, max(2, a.low or 2), a.high, a.proxy)
-            if a.hint is None and (a.kind == "leaf" or (a.kind in ("max", "min") and (a.low or 0) >= 0))
-            else a
+            Atom(a.index, a.kind, a.operands, None, max(2, a.low or 2), a.high, a.proxy) if self._is_usual(a) else a
             for a in self.atoms
         ]
         return numbers.bounds(poly, usual)
+
+    def _is_usual(self, atom: Atom) -> bool:
+        """Whether a number that only running tells is taken not to be 0 or 1."""
+        if atom.hint is not None or atom.index in self._parts or (atom.high is not None and atom.high <= 2):
+            return False
+        return atom.kind == "leaf" or (atom.kind in ("max", "min") and (atom.low or 0) >= 0)
 
     def is_quotient(self, term: tuple[tuple[int, ...], int]) -> bool:
         """Whether a term is nothing but a quotient, a remainder or a comparison."""
@@ -233,6 +238,9 @@ class Symbols:
         if numbers.constant(poly) is not None:
             return
         self._note(("==", key_of_poly(poly)), self._relation(poly, "=="))
+        for sign in (1, -1):
+            parts = {i for m, c in poly.items() if c * sign > 0 for i in m}
+            self._parts.update(parts if len(parts) > 1 else ())
 
         def others(term: tuple[tuple[int, ...], int]) -> int:
             """How many of the rest have its sign: a total stands for its parts rather than a part for a difference."""

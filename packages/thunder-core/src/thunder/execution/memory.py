@@ -14,7 +14,7 @@ from thunder.execution.claim import is_structural
 __all__ = ["delete_last_used", "hand_over_early"]
 
 
-_NUMBERS = frozenset({prims.size, prims.number, prims.item})
+_NUMBERS = frozenset({prims.size, prims.number, prims.item, prims.items})
 
 
 def delete_last_used(trace: Trace) -> Trace:
@@ -24,7 +24,7 @@ def delete_last_used(trace: Trace) -> Trace:
         lines: list[BoundSymbol] = []
         for bsym in reversed(trace.bound_symbols):
             if bsym.sym in _NUMBERS:
-                if bsym.output.name not in kept:
+                if kept.isdisjoint(bsym.out_names):
                     continue  # nobody reads the number
             elif is_structural(bsym):
                 kept.update(bsym.arg_names if bsym.sym in (prims.python_return, prims.check_number) else ())

@@ -38,7 +38,7 @@ class Program(NamedTuple):
 
 
 def _is_pure(op: BoundSymbol) -> bool:
-    return op.sym in (prims.item, prims.size) or not op.has_effect
+    return op.sym in (prims.item, prims.items, prims.size) or not op.has_effect
 
 
 class Told:
@@ -65,12 +65,13 @@ class Told:
         if way is None:
             return
         rest = [op for op in way if any(name not in self._found for name in op.out_names)]
-        made = [p for op in rest for p in op.flat_outs]
-        with self._tracer.recording():
-            program = self._program(rest, made)
-            given = {x.proxy.name: x.tensor for x in self._tracer.inputs} | self._numbers() | self._found
-            found = program.run(*[given[name] for name in program.args])
-        self._found.update((p.name, value) for p, value in zip(made, found))
+        if rest:
+            made = [p for op in rest for p in op.flat_outs]
+            with self._tracer.recording():
+                program = self._program(rest, made)
+                given = {x.proxy.name: x.tensor for x in self._tracer.inputs} | self._numbers() | self._found
+                found = program.run(*[given[name] for name in program.args])
+            self._found.update((p.name, value) for p, value in zip(made, found))
         self._ways[leaf.name] = way
         number.hint = leaf.value = leaf.python_type(self._found[leaf.name])
         for atom in number.symbols.atoms:

@@ -14,7 +14,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from thunder.core import prims
 from thunder.core.dtypes import float32, float64, int64, is_inexact_dtype
 from thunder.core.errors import Undecided
 from thunder.core.numbers import SymbolicNumber, text_of, undecided
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.frontend import aliasing
@@ -96,7 +96,11 @@ def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
         a, b, *rest = made_by.args
         if isinstance(a, TensorProxy) and a.dtype is int64 and a.shape == value.shape and type(b) is int and not rest:
             return _number_in(tracer, a) + (b if made_by.sym.name == "add" else -b)
-    number = _once(tracer, "item", value, lambda: prims.item(value))
+    return _known(tracer, _once(tracer, "item", value, lambda: prims.item(value)))
+
+
+def _known(tracer: Tracer, number: NumberProxy) -> Any:
+    """What the program is given of a number; where inputs tell it, that is found out."""
     if tracer.told is not None:
         tracer.told.find_out(number.symbol)
     return tracer.wrap(number)
@@ -109,16 +113,28 @@ def _tolist(tracer: Tracer, x: Any) -> Any:
     count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
     if undecided(count) or count > MAX_NUMBERS:
         raise asks_for_value(f".tolist() of {text_of(count)} elements: at most {MAX_NUMBERS} are read as numbers")
-    return [_tolist(tracer, row) for row in torch.Tensor.unbind(x, 0)]
+    if _is_empty(x):
+        return _nested(x.shape, iter(()))
+    if x.dim() > 1:
+        numbers = iter(_tolist(tracer, torch.Tensor.reshape(x, -1)))
+        return _nested(x.shape, numbers)
+    value = aliasing.read(tracer.handle_of(x))
+    return [_known(tracer, number) for number in _once(tracer, "items", value, lambda: prims.items(value))]
+
+
+def _nested(shape: Sequence[int], numbers: Iterator[Any]) -> Any:
+    """Lists in lists of numbers, of which there are as many as a tensor of that shape has."""
+    return [_nested(shape[1:], numbers) for _ in range(shape[0])] if shape else next(numbers)
 
 
 def _once(tracer: Tracer, name: str, value: TensorProxy, make: Callable[[], Any]) -> Any:
-    """What is asked of a value twice is one thing."""
-    key = name, _meaning(tracer, value), len(tracer.trace.scopes)
+    """What is asked of a value twice, and at both places runs or does not, is one thing."""
+    scope = tracer.trace.scopes[-1]
+    key = name, _meaning(tracer, value), id(scope)
     if key not in tracer.unknown:
         with tracer.recording():
-            tracer.unknown[key] = make()
-    return tracer.unknown[key]
+            tracer.unknown[key] = make(), scope  # of which no other has the id while it is there
+    return tracer.unknown[key][0]
 
 
 def _meaning(tracer: Tracer, value: TensorProxy) -> Any:

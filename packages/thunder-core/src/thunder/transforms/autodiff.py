@@ -477,15 +477,23 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
 
 
 def _split(recorded: list[BoundSymbol], results: set[str]) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """A rule's operations: those that its results need, and those for backward. Effects belong to the forward part."""
+    """A rule's operations: those that its results need, and those for backward.
+
+    Effects belong to the forward part, but for what is done with gradients: what is checked of their sizes, say.
+    """
     if not results and not any(op.has_effect for op in recorded):
         return [], recorded
     needed = set(results)
+    gradients: set[str] = set()
+    for op in recorded:
+        if op.sym is prims.get_grad or not gradients.isdisjoint(op.arg_names):
+            gradients.update(op.out_names)
     forward: list[BoundSymbol] = []
     backward: list[BoundSymbol] = []
     for op in reversed(recorded):
         is_grad = OpTags.GRAD_OP in op.sym.tags
-        if not is_grad and (op.has_effect or not needed.isdisjoint(op.out_names)):
+        has_effect = op.has_effect and gradients.isdisjoint(op.arg_names)
+        if not is_grad and (has_effect or not needed.isdisjoint(op.out_names)):
             needed.update(op.arg_names)
             forward.append(op)
         else:

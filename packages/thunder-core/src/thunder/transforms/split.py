@@ -270,16 +270,21 @@ def _inputs_of(trace: Trace) -> list[Proxy]:
 
 
 def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
-    """The numbers that operations, and what executors may make of them, read: also those in the shapes of tensors."""
+    """The numbers that operations, and what executors may make of them, read: also those in the shapes of tensors.
+
+    Those that the program itself reads off what it computes again are not among them.
+    """
     found: dict[str, Proxy] = {}
+    made: set[str] = set()
     stack = list(program)
     while stack:
         op = stack.pop()
         stack += op.subsymbols
+        made.update(op.out_names)
         for p in (*op.flat_args, *op.flat_outs):
             leaves = proxies_in(p.shape) if isinstance(p, TensorProxy) else [p]
             found.update((leaf.name, leaf) for leaf in leaves if isinstance(leaf, NumberProxy))
-    return list(found.values())
+    return [p for name, p in found.items() if name not in made]
 
 
 def _with_what_is_missing(

@@ -16,7 +16,7 @@ from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, OpTags
 
-__all__ = ["check_number", "item", "number", "size"]
+__all__ = ["check_number", "item", "items", "number", "size"]
 
 _NUMBERS = (OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE)
 
@@ -39,6 +39,10 @@ def _print_item(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 @prim(tags=(*_NUMBERS, OpTags.DEVICE_SYNC_OP), printer=_print_item)
 def item(x: TensorProxy, /) -> NumberProxy:
     """The one element of `x`, as a number of the program: a leaf of symbolic numbers."""
+    return _element(x)
+
+
+def _element(x: TensorProxy) -> NumberProxy:
     from thunder.core.symbolic import symbols_of
 
     assert state.trace is not None
@@ -47,6 +51,17 @@ def item(x: TensorProxy, /) -> NumberProxy:
         return symbols.unbacked(bool, low=0, high=1).proxy  # type: ignore[no-any-return]
     kind = complex if is_complex_dtype(x.dtype) else float if is_inexact_dtype(x.dtype) else int
     return symbols.unbacked(kind).proxy  # type: ignore[no-any-return]
+
+
+def _print_items(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    names = "".join(["_, " if p is None else f"{p.name}, " for p in bsym.output])
+    return [f"{names}= {bsym.args[0].name}.tolist()"]
+
+
+@prim(tags=(*_NUMBERS, OpTags.DEVICE_SYNC_OP), printer=_print_items)
+def items(x: TensorProxy, /) -> tuple[NumberProxy, ...]:
+    """The elements of `x`, which has one dimension, as numbers of the program: all are had by waiting once."""
+    return tuple([_element(x) for _ in range(x.shape[0])])
 
 
 def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:

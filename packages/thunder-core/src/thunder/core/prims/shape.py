@@ -310,7 +310,8 @@ def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, 
         len(padding_config) == a.ndim,
         lambda: f"pad: {len(padding_config)} triples for the {a.ndim} dimensions of {a.name}",
     )
-    shape = tuple([low + n + max(0, n - 1) * mid + high for n, (low, high, mid) in zip(a.shape, padding_config)])
+    gaps = [greater(n - 1, 0) if undecided(n) else max(0, n - 1) for n in a.shape]
+    shape = tuple([low + n + gap * mid + high for n, gap, (low, high, mid) in zip(a.shape, gaps, padding_config)])
     check(
         all(n >= 0 for n in shape) and all(between >= 0 for _, _, between in padding_config),
         lambda: f"pad: {tuple(padding_config)} takes more away than the shape {a.shape} has",

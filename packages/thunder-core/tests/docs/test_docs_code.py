@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from thunder.cli import build_parser
+from thunder.cli.conformance import split
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[3]
@@ -96,3 +100,24 @@ def test_run_page(old: str, new: str, complaint: str, tmp_path: Path) -> None:
     result = run_page(page, tmp_path)
     assert (result.returncode == 0) == (complaint == ""), result.stderr
     assert complaint in result.stderr
+
+
+# -- what else a page tells its reader to type ------------------------------------------------------------------------
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/tutorials/*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Commands of thunder's have arguments that it takes, and scripts and jobs are there."""
+    text = page.read_text("utf-8")
+    for line in re.findall(r"^python -m thunder (.*)$", text, re.MULTILINE):
+        arguments, _ = split(shlex.split(line, comments=True))
+        try:
+            build_parser().parse_args(arguments)
+        except SystemExit:
+            pytest.fail(f"`python -m thunder {line}`: {capsys.readouterr().err}")
+    for script in re.findall(r"packages/[\w./-]+\.py\b", text):
+        assert (ROOT / script).exists(), script
+    jobs = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text("utf-8"), re.MULTILINE))
+    for job in re.findall(r"nox -s (\w+)", text):
+        assert job in jobs, job

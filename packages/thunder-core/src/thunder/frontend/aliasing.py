@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.clang import expand, maybe_convert_to_dtype
 from thunder.core import prims
 from thunder.core.numbers import specialized
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import proxies_in
 from thunder.frontend.fallback import leave_to_python
-from thunder.frontend.handle import Handle, View
+from thunder.frontend.handle import Handle, Storage, View
 from thunder.frontend.layout import function_of, is_view
 from thunder.torch.private import DisableTorchFunction
 
@@ -61,8 +62,6 @@ def _part(handle: Handle) -> None:
 
     What was copied has memory of its own, with its old value, which the views of it share.
     """
-    from thunder.frontend.handle import Storage
-
     parent = handle._parent
     if parent is None:
         return
@@ -131,8 +130,6 @@ def _overlaps(view: View) -> bool:
 
 def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy) -> TensorProxy:
     """`base` with the elements that `views` of it lead to replaced by `new`."""
-    import thunder.torch as ltorch
-
     shape = specialized(base.shape)
     found = torch.arange(math.prod(shape)).reshape(shape)
     with torch.no_grad(), DisableTorchFunction():

@@ -14,6 +14,7 @@ import torch
 
 from thunder.frontend.kinds import says_a_mask
 from thunder.frontend.modes import attention_kernels, with_attention_kernels
+from thunder.frontend.opaque import call_opaque
 
 if TYPE_CHECKING:
     from thunder.frontend.tracer import Tracer
@@ -24,8 +25,6 @@ _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 
 def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    from thunder.frontend.opaque import call_opaque
-
     if any(map(says_a_mask, (*args, *kwargs.values()))):
         return _masked(*args, **kwargs)
     kernels = attention_kernels()

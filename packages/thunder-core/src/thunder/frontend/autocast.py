@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.core import dtypes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol, map_proxies, proxies_in
@@ -68,9 +69,8 @@ def autocast_arguments(sym: Symbol, args: Any, kwargs: Any) -> tuple[Any, Any]:
             return p
         if p.dtype is dtypes.float64 or (not lower and p.dtype.bytes > target.bytes) or p.device.type != kind:
             return p
-        from thunder.torch import to
 
-        return to(p, target)
+        return ltorch.to(p, target)
 
     return map_proxies(args, cast), map_proxies(kwargs, cast)
 

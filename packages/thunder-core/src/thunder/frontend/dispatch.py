@@ -22,7 +22,9 @@ from thunder.core.proxies import OPERATORS
 from thunder.core.state import state
 from thunder.core.symbol import OpTags, Symbol
 from thunder.frontend.fallback import leave_to_python
+from thunder.frontend.opaque import call_opaque, call_python_source
 from thunder.frontend.refusals import torchs_error
+from thunder.frontend.special import SPECIAL, SPECIAL_PROPERTIES, set_property
 from thunder.frontend.tracer import Tracer, annotate, needs_grad, tensors_in, user_line
 from thunder.frontend.writing import assign, assign_out, writes_in_place
 from thunder.torch.base import language, torch_function_map
@@ -135,9 +137,6 @@ def call_torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from thunder.frontend.opaque import call_opaque, call_python_source
-    from thunder.frontend.special import SPECIAL, SPECIAL_PROPERTIES, set_property
-
     name = getattr(func, "__name__", "")
     if name == "__get__" or name == "__set__":
         prop = getattr(func.__self__, "__name__", "")
@@ -245,8 +244,6 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
         not sym.bind.accepts(args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
         and sym.reference is not None
     ):
-        from thunder.frontend.opaque import call_opaque
-
         # An option of torch's that the operation does not know (a generator, say): torch runs the call as it is.
         given = kwargs if out is None else {**kwargs, "out": out}
         return call_opaque(tracer, sym.reference, args, given)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from thunder.core.numbers import SymbolicNumber, specialized
+from thunder.core.printer import printable
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
@@ -141,8 +142,6 @@ _EFFECTS = {
 
 
 def _print_make(bsym: BoundSymbol, context: Any) -> list[str]:
-    from thunder.core.printer import printable
-
     return [f"{bsym.output.name} = {printable(bsym.args[0], context)}"]
 
 

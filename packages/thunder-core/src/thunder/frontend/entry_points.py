@@ -17,10 +17,14 @@ import torch
 
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.state import state
+from thunder.frontend.branching import cond_traced, refuse_control_flow
 from thunder.frontend.checkpointing import checkpoint_traced
 from thunder.frontend.conversions import CONVERSIONS, functions_replaced
 from thunder.frontend.custom_function import apply_traced
 from thunder.frontend.fallback import leave_to_python
+from thunder.frontend.gradient_hooks import module_hook_class
+from thunder.frontend.special import truncated_normal
+from thunder.frontend.unknown import number_checks
 from thunder.torch import private
 
 __all__ = ["replaced_entry_points"]
@@ -156,8 +160,6 @@ def _function_transforms() -> list[tuple[Any, str, Any]]:
 
 def _control_flow() -> list[tuple[Any, str, Any]]:
     """`torch.cond`, and what torch's operations with functions in them have in common (a private part of torch)."""
-    from thunder.frontend.branching import cond_traced, refuse_control_flow
-
     utils = cast("Any", sys.modules.get("torch._higher_order_ops.utils"))
     found: list[tuple[Any, str, Any]] = [
         (torch, "cond", _here(lambda *args, **kwargs: cond_traced(_tracer(), *args, **kwargs), torch.cond))
@@ -210,8 +212,6 @@ def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
 
 def _initializers() -> list[tuple[Any, str, Any]]:
     """`trunc_normal_`, which draws again until it likes what it has drawn: torch runs it whole."""
-    from thunder.frontend.special import truncated_normal
-
     name = "_no_grad_trunc_normal_"
     original = getattr(torch.nn.init, name, None)
     if original is None:
@@ -231,9 +231,6 @@ def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
 
     The replacements hold no tracer: what is imported meanwhile may keep them.
     """
-    from thunder.frontend.gradient_hooks import module_hook_class
-    from thunder.frontend.unknown import number_checks
-
     flag = torch.compiler._is_compiling_flag
     owners: list[tuple[Any, str, Any]] = [
         (torch.autograd.Function, "apply", _custom_apply()),

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from thunder.core import pytree
+from thunder.core.printer import printable
 from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
@@ -183,8 +184,6 @@ def _print_guard(bsym: BoundSymbol, context: Any) -> list[str]:
 
 def _written(x: Any, context: Any) -> str:
     """An operand of a guard: literals as they are, objects by a name in the trace's namespace."""
-    from thunder.core.printer import printable
-
     if isinstance(x, Step):
         return x.step.replace("{}", _written(x.parent, context))
     if isinstance(x, (Proxy, str, int, float, complex, bytes, torch.dtype, type(None))) or any(
@@ -460,8 +459,6 @@ flatten_call = python_executor.register_operator(
 
 
 def _print_unpack(bsym: BoundSymbol, context: Any) -> list[str]:
-    from thunder.core.printer import printable
-
     names = ", ".join("_" if p is None else p.name for p in bsym.output)
     return [f"{names}, = {printable(bsym.args[0], context)}"] if bsym.output else []
 

@@ -23,6 +23,7 @@ from thunder.frontend.disabled import Pieces
 from thunder.frontend.fallback import RunsEagerly, RunsInPieces
 from thunder.frontend.lock import tracing_lock
 from thunder.frontend.modes import mode_around
+from thunder.frontend.nested import call_transformed
 from thunder.frontend.options import Options
 from thunder.frontend.symbolic import Dynamic
 from thunder.torch.private import hidden_from_dynamo
@@ -294,8 +295,6 @@ class JitFunction:
     def _as_a_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `fn` as a part of the program that is being traced."""
         if any(t.is_needed for t in self._transforms):
-            from thunder.frontend.nested import call_transformed
-
             return call_transformed(self._fn, self._transforms, repr(self), args, kwargs)
         return self._eagerly(args, kwargs)
 

@@ -28,6 +28,7 @@ import torch
 from thunder.core.symbol import Symbol
 from thunder.frontend.codes import attribute_names, imported_modules, is_library
 from thunder.frontend.handle import Handle
+from thunder.frontend.hooks import can_hook
 from thunder.frontend.snapshots import CONTAINERS, cell_value, dict_type
 
 __all__ = ["CONTAINERS", "EXACT", "all_plain", "frozen", "items_of", "kind_of", "module_of"]
@@ -140,8 +141,6 @@ def is_handle(x: Any) -> bool:
 
 
 def _is_python(cls: type) -> bool:
-    from thunder.frontend.hooks import can_hook
-
     return can_hook(cls)
 
 

@@ -20,6 +20,7 @@ from thunder.core.numbers import SymbolicNumber, specialized
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import flat_items
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.executors import TORCH
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
 if TYPE_CHECKING:
@@ -142,7 +143,6 @@ def _torch_function(bsym: BoundSymbol) -> Any:
     sym = bsym.sym
     if sym.reference is not None or sym.fn is not None or not sym.is_prim:
         return sym.reference or sym.fn
-    from thunder.executors import TORCH
 
     found = TORCH.implementation(bsym)
     return None if found is None or found.op is None else found.op.fn

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_device, to_torch_device
 from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
@@ -398,9 +399,7 @@ def _batch_by_torch(sym: Symbol) -> Callable[..., Any]:
 
 
 def _zeros_like(p: TensorProxy) -> Any:
-    from thunder.torch import zeros_like
-
-    return zeros_like(p)
+    return ltorch.zeros_like(p)
 
 
 def _from_outside(func: Any) -> bool:

@@ -19,9 +19,13 @@ from thunder.core.errors import TracingError
 from thunder.core.numbers import undecided
 from thunder.core.proxies import TensorProxy
 from thunder.frontend import aliasing, attention
+from thunder.frontend.branching import cond_traced
 from thunder.frontend.conversions import convert_natively
 from thunder.frontend.fallback import leave_to_python
+from thunder.frontend.gradient_hooks import register_tensor_hook
+from thunder.frontend.inner_gradients import gradients
 from thunder.frontend.layout import check_view, meta_of
+from thunder.frontend.opaque import call_opaque
 from thunder.frontend.opaque_symbols import DRAWS, RESULTS
 from thunder.frontend.reshaping import (
     FORMS,
@@ -108,15 +112,11 @@ def _requires_grad_(tracer: Tracer, x: Any, requires_grad: bool = True) -> Any:
 
 @_special(torch.Tensor.register_hook)
 def _register_hook(tracer: Tracer, x: Any, hook: Callable[[Any], Any]) -> Any:
-    from thunder.frontend.gradient_hooks import register_tensor_hook
-
     return register_tensor_hook(tracer, x, hook)
 
 
 @_special(torch.autograd.grad)
 def _autograd_grad(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    from thunder.frontend.inner_gradients import gradients
-
     return gradients(tracer, *args, **kwargs)
 
 
@@ -137,8 +137,6 @@ def _retain_grad(tracer: Tracer, x: Any) -> None:
 @_special(torch.ops.higher_order.cond)  # which `torch.cond` ends in, under whatever name it was called
 @_in_torch
 def _cond(tracer: Tracer, *args: Any) -> Any:
-    from thunder.frontend.branching import cond_traced
-
     return cond_traced(tracer, *args)
 
 
@@ -348,8 +346,6 @@ def _asarray(
 def _tensor(
     tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
 ) -> Any:
-    from thunder.frontend.opaque import call_opaque
-
     if isinstance(data, torch.Tensor):
         data = tracer.handle_of(data)
         out = data.to(device=device or data.device, dtype=dtype or data.dtype)
@@ -454,8 +450,6 @@ def _f_batch_norm(
 # -- initialization ---------------------------------------------------------------------------------------------------
 def truncated_normal(tracer: Tracer, original: Any, target: Any, args: Any, kwargs: Any) -> Any:
     """`torch.nn.init.trunc_normal_`, by torch's function `original`."""
-    from thunder.frontend.opaque import call_opaque
-
     with torch.no_grad():
         return assign(
             tracer, target, call_opaque(tracer, _truncated(original), (target, *args), kwargs), "trunc_normal_"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
@@ -350,13 +351,11 @@ class Tracer:
 
     def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
         """What an operation under no_grad gives: no gradient flows back through it."""
-        from thunder.torch import detach
-
         given = {p.name for p in proxies_in((args, kwargs))}
         if isinstance(out, (tuple, list)):
             return type(out)(self.detached(o, args, kwargs) for o in out)
         return (
-            detach(out)
+            ltorch.detach(out)
             if isinstance(out, TensorProxy) and out.name not in given and is_inexact_dtype(out.dtype)
             else out
         )

@@ -126,6 +126,16 @@ def test_broken_torch(machine, capsys) -> None:
     assert "Fatal Python error: Aborted" in told
 
 
+def test_a_slow_import(machine, capsys) -> None:
+    """Everybody's first compilation waits for it, so it is told in the table and of the plugin alone."""
+    machine(TORCH, acme={**READY, "import_seconds": 2.54}, good={**READY, "import_seconds": 0.2})
+    status, told = run(capsys)
+    assert status == 0
+    assert "its import takes 2.5 s" in told and told.count("its import") == 1
+    assert "its import takes 2.5 s" in run(capsys, "acme")[1]
+    assert "its import" not in run(capsys, "good")[1]
+
+
 def test_one_plugin(machine, capsys) -> None:
     """In detail, with its traceback, and a status that says whether it can be used."""
     machine(TORCH, good=READY, acme=FAILED, laptop={"state": "unavailable", "reason": "needs a GPU"})

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +124,16 @@ def test_a_plugin_is_loaded(plugin: Callable[..., Any], manager_of: Callable[...
     assert manager.owner_of("acme") is record
     assert manager.conformance_profile("acme").devices == ("cpu", "acme")
     assert manager.conformance_profile("torch") is None
+
+
+def test_what_the_import_took(plugin, manager_of, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the module alone: what hooks import is not counted."""
+    clock = SimpleNamespace(perf_counter=iter((10.0, 13.5)).__next__)
+    monkeypatch.setattr(sys.modules["thunder.plugins.manager"], "time", clock)
+    record = plugin("acme", GOOD)
+    assert record.import_seconds is None
+    manager_of(record).load_named("acme")
+    assert record.to_dict()["import_seconds"] == 3.5
 
 
 def test_what_is_said_of_a_plugin_that_can_run(

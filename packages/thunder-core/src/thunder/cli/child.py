@@ -2,8 +2,8 @@
 """Look at torch or at one plugin in a process of its own.
 
 A plugin is foreign code, often compiled, and a crash of it cannot be caught. Here it takes down a child, and the
-parent tells how it died. `look(plugin)` is the parent's side; `python -m thunder.cli.child FILE [PLUGIN]` is the
-child's, which writes what it saw to FILE as JSON (a plugin may print anything to its standard output).
+parent tells how it died. `look(plugin)` is the parent's side; `main([FILE, PLUGIN])` is the child's, which writes what
+it saw to FILE as JSON (a plugin may print anything to its standard output).
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
     """What a child process sees: `{"env": …, "record": …}`, or `{"crash": why, "output": last words}` if it died."""
     with tempfile.TemporaryDirectory(prefix="thunder-doctor-") as scratch:
         report = Path(scratch) / "report.json"
-        command = [sys.executable, "-X", "faulthandler", "-m", __name__, str(report)]
+        # Not by -m, for which Python warns of a module that its package has imported already.
+        begin = f"import sys; from {__name__} import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-X", "faulthandler", "-c", begin, str(report)]
         try:
             done = subprocess.run(
                 [*command, *([plugin] if plugin else [])],
@@ -88,7 +90,3 @@ def main(arguments: list[str]) -> int:
     report["env"] = manager().env.to_dict()
     Path(target).write_text(json.dumps(report), encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -37,6 +37,8 @@ from thunder.plugins.version import normalize_name
 __all__ = ["add_parser", "run"]
 
 CRASHED = "crashed"
+#: From how many seconds on the import of a plugin is worth a word.
+SLOW_IMPORT = 1.0
 _BROKEN = {CRASHED, PluginState.FAILED.value, PluginState.INCOMPATIBLE.value}
 
 
@@ -170,7 +172,14 @@ def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _row(plugin: dict[str, Any]) -> tuple[object, ...]:
     executors = ", ".join(_executor(executor) for executor in plugin["executors"])
-    return plugin["name"], plugin["state"], _source(plugin), executors, plugin["reason"] or plugin["conflict"]
+    why = plugin["reason"] or plugin["conflict"] or _slow(plugin)
+    return plugin["name"], plugin["state"], _source(plugin), executors, why
+
+
+def _slow(plugin: dict[str, Any]) -> str | None:
+    """What to say of a plugin that makes everybody's first compilation wait."""
+    seconds = plugin["import_seconds"]
+    return f"its import takes {seconds:.1f} s" if seconds is not None and seconds >= SLOW_IMPORT else None
 
 
 def _source(plugin: dict[str, Any]) -> str:
@@ -191,6 +200,7 @@ def _details(plugin: dict[str, Any]) -> Iterator[str]:
         ("needs", f"thunder-core{plugin['requires_core']}" if plugin["requires_core"] else None),
         ("module", f"{plugin['target']} (entry point in {plugin['group']})"),
         ("conflict", plugin["conflict"]),
+        ("slow", _slow(plugin)),
         ("executors", ", ".join(_executor(executor) for executor in plugin["executors"])),
         *((kind, ", ".join(plugin[kind])) for kind in ("operators", "options", "transforms")),
     ]

@@ -14,6 +14,7 @@ import importlib
 import inspect
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -186,7 +187,9 @@ class PluginManager:
     def _run(self, record: PluginRecord, registry: PluginRegistry) -> None:
         """All stages of one plugin. Ends in READY or UNAVAILABLE, or raises with `record.stage` telling where."""
         with _stage(record, "import"):
+            began = time.perf_counter()
             plugin = record.entry_point.load()
+            record.import_seconds = time.perf_counter() - began
         with _stage(record, "hooks"):
             hooks = plugin_hooks(plugin, record)
             record.state = PluginState.LOADED

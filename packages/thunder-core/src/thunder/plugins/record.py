@@ -46,8 +46,8 @@ class PluginRecord:
     """One plugin of this environment.
 
     `reason` says in one line why the plugin is not used, or what its probe has to say of one that is; `stage` and
-    `traceback` say where it failed. `conflict` is set on every plugin whose name is claimed twice, also on the one that
-    is used.
+    `traceback` say where it failed. `import_seconds` is what importing its module took. `conflict` is set on every
+    plugin whose name is claimed twice, also on the one that is used.
     """
 
     name: str
@@ -60,6 +60,7 @@ class PluginRecord:
     stage: str | None = None
     traceback: str | None = None
     conflict: str | None = None
+    import_seconds: float | None = None
     executors: tuple[ExecutorInfo, ...] = ()
     operators: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -116,6 +117,7 @@ class PluginRecord:
             "target": self.entry_point.value,
             "requires_core": self.requires_core,
             "conflict": self.conflict,
+            "import_seconds": self.import_seconds,
             "stage": self.stage,
             "traceback": self.traceback,
             "executors": [vars(executor) for executor in self.executors],

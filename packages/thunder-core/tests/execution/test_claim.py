@@ -434,6 +434,22 @@ def test_the_bare_class_has_no_pass() -> None:
         ran(ltorch.add, [executor])
 
 
+def test_a_fusion_pass_that_is_wrong() -> None:
+    """Whose it is is said, of what it raises and of what it forgets to return."""
+
+    class Wrong(FusionExecutor):
+        def fusion_pass(self, trace: Trace) -> Any:
+            if self.name == "raising":
+                raise KeyError("region")
+
+    with pytest.raises(
+        RuntimeError, match="the fusion_pass of the executor 'forgetful' returned None instead of a trace"
+    ):
+        ran(ltorch.add, [Wrong("forgetful")])
+    with pytest.raises(KeyError, match=r"region.*in the fusion_pass of the executor 'raising'"):
+        ran(ltorch.add, [Wrong("raising")])
+
+
 ELEMENTWISE = st.lists(
     st.tuples(st.sampled_from(["add", "mul", "sin", "neg", "sum", "matmul"]), st.integers(0, 99), st.integers(0, 99)),
     min_size=1,

@@ -162,6 +162,27 @@ def test_by_a_function_of_torch(executor: OperatorExecutor) -> None:
     assert executor.implmap[len].op is op
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"checker": True}, "checker is a function, but register_implementation was given True"),
+        ({"pays": 3}, "pays is a function"),
+        ({"grad_transform": "rule"}, "grad_transform is a function"),
+        ({"priority": "high"}, "priority is an integer, but register_implementation was given 'high'"),
+        ({"priority": True}, "priority is an integer"),
+    ],
+)
+def test_what_is_registered_has_its_type(executor: OperatorExecutor, given: Any, message: str) -> None:
+    """Else it would fail where a program is compiled, far from who wrote it."""
+    with pytest.raises(TypeError, match=message):
+        executor.register_implementation(ltorch.sin, execution_transform=lambda a: a, **given)
+    with pytest.raises(TypeError, match="execution_transform is a function"):
+        executor.register_implementation(ltorch.sin, execution_transform=3)
+    with pytest.raises(TypeError, match=r"register_operator\('o'\) takes functions as like= and meta=, not 3"):
+        executor.register_operator("o", like=3)
+    assert not executor.implmap and not executor.opmap
+
+
 def test_names_that_no_operation_has(executor: OperatorExecutor) -> None:
     """A slip in a name would otherwise be an implementation that is never used."""
     for register in (

@@ -152,6 +152,7 @@ def test_executors_are_given_in_a_list(wrong: Any) -> None:
         lambda: thunder.jit(lambda a: a, executors=wrong),
         lambda: thunder.compile(lambda a: a, executors_list=wrong),
         lambda: thunder.examine(lambda a: a, torch.ones(1), executors=wrong),
+        lambda: set_default_executors(wrong),
     ):
         with pytest.raises(TypeError, match=r"executors are given in a list, not as "):
             take()

@@ -34,10 +34,22 @@ def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list
     fusers = [ex for ex in executors if isinstance(ex, FusionExecutor)]
     traces = [claim(trace, executors)]
     for fuser in fusers:
-        traces.append(fuser.fusion_pass(traces[-1]))
+        traces.append(_fused_by(fuser, traces[-1]))
     if fusers:
         traces.append(claim(traces[-1], executors, name="Claim what was not fused", fusing=False))
     return traces
+
+
+def _fused_by(fuser: FusionExecutor, trace: Trace) -> Trace:
+    """What a fusion executor makes of a trace; its errors are told apart from the program's."""
+    what = f"the fusion_pass of the executor {fuser.name!r}"
+    try:
+        made = fuser.fusion_pass(trace)
+    except Exception as error:
+        name_source(error, what)
+        raise
+    check(isinstance(made, Trace), lambda: f"{what} returned {made!r} instead of a trace")
+    return made
 
 
 def claim(

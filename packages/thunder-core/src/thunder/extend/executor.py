@@ -102,7 +102,8 @@ class Executor:
         if fn is None and module is not None:
             fn = getattr(module, name) if not isinstance(module, str) else None
         description = meta if meta is not None else like
-        assert description is not None
+        if not callable(description):
+            raise TypeError(f"register_operator({name!r}) takes functions as like= and meta=, not {description!r}")
         sym = Symbol(
             name,
             _in_torch_language(description),
@@ -147,6 +148,12 @@ class Executor:
             raise ValueError(
                 "give an operator, an execution_transform or a grad_transform: nothing was given to register"
             )
+        functions = {"checker": checker, "grad_transform": grad_transform, "pays": pays}
+        for what, given in {**functions, "execution_transform": execution_transform}.items():
+            if given is not None and not callable(given):
+                raise TypeError(f"{what} is a function, but register_implementation was given {given!r}")
+        if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
+            raise TypeError(f"priority is an integer, but register_implementation was given {priority!r}")
         self.implmap[_id_of(sym_or_id)] = Implementation(
             op, checker, execution_transform, grad_transform, priority, pays
         )
@@ -221,7 +228,7 @@ def _id_of(sym_or_id: Symbol | Any) -> Any:
     """
     if isinstance(sym_or_id, Symbol):
         return sym_or_id.id
-    if isinstance(sym_or_id, str) and sym_or_id.startswith("torch."):
+    if isinstance(sym_or_id, str) and sym_or_id.startswith(("torch.", "prims.")):
         from thunder.extend.registry import symbol_of_id
 
         return symbol_of_id(sym_or_id).id

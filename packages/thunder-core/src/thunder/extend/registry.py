@@ -68,7 +68,7 @@ def remove_default_executor(executor: Executor | str) -> None:
 
 def set_default_executors(executors: Iterable[Executor | str]) -> None:
     """Uses exactly these executors, in this order, before the ones that end every list."""
-    _defaults[:] = [get_executor(ex).name for ex in executors]
+    _defaults[:] = [get_executor(ex).name for ex in named_executors(executors)]
     _changed()
 
 
@@ -140,7 +140,7 @@ def are_named(executors: Sequence[Executor]) -> bool:
     return getattr(executors, "named", True)
 
 
-def named_executors(executors: Sequence[Executor | str]) -> tuple[Executor | str, ...]:
+def named_executors(executors: Iterable[Executor | str]) -> tuple[Executor | str, ...]:
     """Those that a user named, checked without looking any up."""
     if isinstance(executors, (Executor, str)) or not isinstance(executors, Iterable):
         hint = f": write [{executors!r}]" if isinstance(executors, (Executor, str)) else ""

@@ -25,6 +25,8 @@ IDIOMS: dict[str, Callable[[Any, Any], Any]] = {
     "pooled": lambda x, n: F.avg_pool1d(x[None, None], 2, 1)[0, 0] * n,
     "convolved": lambda x, n: F.conv1d(x[None, None], x[None, None, :2], padding=n)[0, 0],
     "joined and cut": lambda x, n: torch.cat([x, x.flip(0)])[:n],
+    "cut from a number on": lambda x, n: x.repeat(2)[n:],
+    "rolled": lambda x, n: x.roll(n) * x + x.roll(-1),
 }
 
 
@@ -55,3 +57,18 @@ def test_derivatives(name: str) -> None:
         torch.testing.assert_close(derivatives(jitted, x, n), derivatives(fn, x, n), rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(hessian(x, n), torch.func.hessian(fn)(x, n), rtol=1e-9, atol=1e-10)
     assert thunder.cache_misses(jitted) == 1
+
+
+@pytest.mark.parametrize("cut", ["split", "chunk"])
+def test_derivatives_of_pieces(cut: str) -> None:
+    """Of which there may be more in a later call: that is another program."""
+
+    def fn(x: Any, n: Any) -> Any:
+        pieces = getattr(x, cut)(n)
+        return (pieces[0].sin() * pieces[0]).sum() + pieces[-1].exp().sum()
+
+    jitted = thunder.jit(fn, cache="symbolic values")
+    generator = torch.Generator().manual_seed(0)
+    for size, n in ((6, 4), (7, 5), (6, 2), (9, 3)):
+        x = torch.randn(size, dtype=torch.float64, generator=generator)
+        torch.testing.assert_close(derivatives(jitted, x, n), derivatives(fn, x, n), rtol=1e-9, atol=1e-10)

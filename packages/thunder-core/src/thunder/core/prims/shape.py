@@ -310,8 +310,8 @@ def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, 
         len(padding_config) == a.ndim,
         lambda: f"pad: {len(padding_config)} triples for the {a.ndim} dimensions of {a.name}",
     )
-    gaps = [greater(n - 1, 0) if undecided(n) else max(0, n - 1) for n in a.shape]
-    shape = tuple([low + n + gap * mid + high for n, gap, (low, high, mid) in zip(a.shape, gaps, padding_config)])
+    between = [0 if same_number(mid, 0) else greater(n - 1, 0) * mid for n, (_, _, mid) in zip(a.shape, padding_config)]
+    shape = tuple([low + n + more + high for n, more, (low, high, _) in zip(a.shape, between, padding_config)])
     check(
         all(n >= 0 for n in shape) and all(between >= 0 for _, _, between in padding_config),
         lambda: f"pad: {tuple(padding_config)} takes more away than the shape {a.shape} has",
@@ -327,8 +327,6 @@ def _(g: Any, out: Any, a: Any, value: Any, config: Any) -> Any:
         g = pad(g, 0, tuple(cropped))
     starts = tuple([greater(low, 0) for low, _, _ in config])
     ends = tuple([n - greater(high, 0) for n, (_, high, _) in zip(g.shape, config)])
-    # An empty dimension may have become shorter than what was put around it.
-    ends = tuple([max(start, end) if n else start for n, start, end in zip(a.shape, starts, ends)])
     return slice(g, starts, ends, tuple([between + 1 for _, _, between in config]))
 
 

@@ -56,6 +56,13 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "lists of nothing": lambda x: (x[:0].tolist(), x[:, :0].tolist(), x.new_zeros(2, 0, 3).tolist()),
     "lists of truths": lambda x: ((x > 0.5).tolist(), (x[:1] > 0.5).tolist()),
     "parts by a list": lambda x: [p.exp().sum() for p in x.split((x[:1, 0] * 0).add(1.5).long().tolist() + [1])],
+    "sizes in tensors": lambda x: (
+        x.view(x.shape[0], torch.div(x.shape[1], 1, rounding_mode="trunc"), -1),
+        x[:1].expand(long(x)[0, 0] + 2, -1) * 2,
+        x.reshape((torch.mul(2, 3), 1)).repeat(1, torch.add(1, 1)),
+        x.narrow(0, 0, (long(x) * 0)[0, 0] + 1).sum(),
+        x.reshape(-1).as_strided(size=(torch.div(4, 2, rounding_mode="trunc") - 1, 2), stride=[torch.mul(2, 1), 1]) * 2,
+    ),
     "a size": lambda x: torch.zeros((x > 0.5).sum().item(), 2) + 1,
     "nonzero": lambda x: x.nonzero() + 1,
     "nonzero as a tuple": lambda x: x.sub(0.4).nonzero(as_tuple=True),

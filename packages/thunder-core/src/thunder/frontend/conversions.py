@@ -71,6 +71,8 @@ class _Conversion(type):
             elif cls.plain is int and x.dtype is torch.bool:
                 x = x.to(torch.int64)
             x = x.item()
+        if not isinstance(x, SymbolicNumber):
+            return cls.plain(x)
         if cls.plain is complex:
             return made_complex(x)
         if x.__class__ is complex:

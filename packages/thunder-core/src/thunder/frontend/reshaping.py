@@ -23,6 +23,7 @@ from thunder.frontend.fallback import leave_to_python
 from thunder.frontend.handle import Handle
 from thunder.frontend.layout import meta_of
 from thunder.frontend.tracer import Tracer
+from thunder.frontend.unknown import with_sizes
 from thunder.torch.private import DisableTorchFunction, swap_contents
 
 __all__ = [
@@ -122,9 +123,15 @@ def atleast_each(sym: Any) -> Callable[..., Any]:
 
 
 # -- strides of one's own ---------------------------------------------------------------------------------------------
+_strided_by_sizes = with_sizes(torch.as_strided)
+
+
 def as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
     """Of a tensor that does not lie in memory in order it is the same of one that does, of the same memory."""
     handle = tracer.handle_of(x)
+    found = _strided_by_sizes(tracer, x, size, stride, storage_offset)
+    if found is not NotImplemented:
+        return found
     if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
         return NotImplemented
     reached = sum((n - 1) * s for n, s in zip(size, stride))

@@ -37,7 +37,7 @@ from thunder.frontend.reshaping import (
     set_data,
 )
 from thunder.frontend.tracer import Tracer, asked_by_torch, line_of_user, needs_grad
-from thunder.frontend.unknown import HANDLERS, asks_for_value, positions, with_numbers
+from thunder.frontend.unknown import HANDLERS, asks_for_value, positions, with_numbers, with_sizes
 from thunder.frontend.writing import assign
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
@@ -163,9 +163,16 @@ def _storage_offset(tracer: Tracer, x: Any) -> Any:
     return _layout(tracer, x).storage_offset()
 
 
+_view_of_sizes = with_sizes(torch.Tensor.view)
+
+
 @_special(torch.Tensor.view, torch.Tensor.view_as)
 def _view(tracer: Tracer, x: Any, *shape: Any, **kwargs: Any) -> Any:
     shape = shape or tuple(kwargs.values())  # the one argument that it has
+    if len(shape) > 1 or isinstance(shape[0], (tuple, list)):
+        found = _view_of_sizes(tracer, x, *shape)
+        if found is not NotImplemented:
+            return found
     what = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     if isinstance(what, torch.Tensor):
         what = what.shape  # view_as

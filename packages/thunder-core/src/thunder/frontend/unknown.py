@@ -42,6 +42,7 @@ __all__ = [
     "run",
     "unknown_size",
     "with_numbers",
+    "with_sizes",
 ]
 
 # Functions of torch, and what they give in a traced program; NotImplemented where torch's own answer is known.
@@ -90,8 +91,10 @@ def _item(tracer: Tracer, x: Any) -> Any:
 
 
 def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
-    """The element of a tensor; that of `t + 1` is one more than that of `t`."""
+    """The element of a tensor; that of `t + 1` is one more than that of `t`, and a constant is known."""
     made_by = tracer.producer(value)
+    if made_by is not None and made_by.sym.name == "full" and value.dtype is int64 and type(made_by.args[1]) is int:
+        return made_by.args[1]  # what torch gives of integers alone: torch.div(8, 2, rounding_mode="trunc")
     if made_by is not None and made_by.sym.name in ("add", "sub") and value.dtype is int64 and not made_by.kwargs:
         a, b, *rest = made_by.args
         if isinstance(a, TensorProxy) and a.dtype is int64 and a.shape == value.shape and type(b) is int and not rest:
@@ -339,6 +342,30 @@ def with_numbers(tracer: Tracer, key: Any) -> Any:
 def number_in(tracer: Tracer, x: Any) -> Any:
     """The number in a tensor; anything else is itself."""
     return _item(tracer, x) if isinstance(x, torch.Tensor) else x
+
+
+def with_sizes(func: Any) -> Callable[..., Any]:
+    """The handler of a function that may be given numbers in tensors of one element."""
+
+    def handler(tracer: Tracer, x: Any, *sizes: Any, **kwargs: Any) -> Any:
+        if not _has_tensor((sizes, (*kwargs.values(),))):
+            return NotImplemented
+        named = {k: plain(tracer, v) for k, v in kwargs.items()}
+        return func(tracer.handle_of(x), *plain(tracer, sizes), **named)
+
+    def plain(tracer: Tracer, x: Any) -> Any:
+        return type(x)(plain(tracer, i) for i in x) if type(x) in (tuple, list) else number_in(tracer, x)
+
+    return handler
+
+
+def _has_tensor(x: Any) -> bool:
+    return any(map(_has_tensor, x)) if type(x) in (tuple, list) else isinstance(x, torch.Tensor)
+
+
+_METHODS = ("reshape", "expand", "repeat", "narrow", "unflatten", "new_zeros", "new_ones", "new_empty")
+for _function in (*[getattr(torch.Tensor, name) for name in _METHODS], torch.reshape, torch.narrow, torch.unflatten):
+    HANDLERS[_function] = with_sizes(_function)
 
 
 @_handles(torch.arange)

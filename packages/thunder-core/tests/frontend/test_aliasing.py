@@ -291,6 +291,13 @@ def through_a_view_made_before(x: Any, p: Any) -> Any:
     return x * p + v
 
 
+def a_view_that_looks_no_different(x: Any, p: Any) -> Any:
+    """Likewise."""
+    with torch.no_grad():
+        v, w = p.view(p.shape), p[:]
+    return x * p + v * w
+
+
 def a_view_made_under_no_grad(x: Any, p: Any) -> Any:
     """It has no gradient."""
     with torch.no_grad():
@@ -308,7 +315,7 @@ def after_its_use(x: Any, p: Any) -> Any:
 
 HIDDEN = [
     under_no_grad, a_view_under_no_grad, detached, data, assigned_data, an_intermediate, a_view_made_before,
-    through_a_view_made_before, a_view_made_under_no_grad, after_its_use,
+    through_a_view_made_before, a_view_made_under_no_grad, a_view_that_looks_no_different, after_its_use,
 ]  # fmt: skip
 
 

@@ -143,6 +143,18 @@ def test_results_that_look_no_different() -> None:
             assert view is not of and view.data_ptr() == of.data_ptr()
 
 
+def test_attributes_of_views() -> None:
+    """Who gets a view of an input gets what the program has given it."""
+
+    def f(x: Any) -> Any:
+        first, same = x[:1], x[:]
+        first.title, same.number, x.own = "first", 2, 3
+        return first, same, x
+
+    for call in (f, thunder.jit(f)):
+        assert [vars(t) for t in call(torch.ones(2, 3))] == [{"title": "first"}, {"number": 2}, {"own": 3}]
+
+
 @pytest.mark.parametrize(
     "views",
     [

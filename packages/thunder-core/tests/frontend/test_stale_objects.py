@@ -318,3 +318,105 @@ def test_slots_and_properties_without_hooks(watch: Any, monkeypatch: pytest.Monk
     watched.changed()
     del thing.maybe
     watched.changed()
+
+
+# -- assignments that change nothing when they are traced -------------------------------------------------------------
+class Part:
+    def __init__(self) -> None:
+        self.count, self.items = 3, [1]
+
+
+class Assigning(torch.nn.Module):
+    """Everything that may be assigned; `assign` says what a call does with it."""
+
+    kind = 3
+
+    def __init__(self, assign: Callable[[Any, Any], None]) -> None:
+        super().__init__()
+        self.assign, self.part, self.slotted = assign, Part(), Slotted()
+        self.n = self.other = self.rows = 3
+        self.name, self.function, self.nothing = "a", torch.sin, None
+        self.t = self.same = torch.ones(2)
+        self.register_buffer("b", torch.ones(2))
+        self.buffer, self.items, self.child = self.b, self.part.items, torch.nn.Linear(1, 1)
+        self.again, self.also = self.child, self.part
+
+    def forward(self, x: Any) -> Any:
+        self.assign(self, x)
+        return x * 2
+
+    def state(self) -> Any:
+        """All of it, objects by whether they are the same."""
+        plain = self.n, self.part.count, self.slotted.scale, type(self).kind, self.name, self.function, self.nothing
+        same = self.same is self.t, self.buffer is self.b, self.items is self.part.items, self.again is self.child
+        return plain, same, self.also is self.part, self.rows, self.training, COUNT
+
+
+COUNT = 3
+
+
+def counts(m: Any, x: Any) -> None:
+    """Assigns a global."""
+    global COUNT
+    COUNT = 3
+
+
+def of_the_type(m: Any, x: Any) -> None:
+    """Assigns an attribute of the class."""
+    Assigning.kind = 3
+
+
+def several(m: Any, x: Any) -> None:
+    """Assigns what other objects have."""
+    m.items, m.again, m.also, m.buffer = m.part.items, m.child, m.part, m.b
+
+
+@pytest.mark.parametrize(
+    "assign",
+    [
+        lambda m, x: setattr(m, "n", 3),
+        lambda m, x: setattr(m, "n", m.other),
+        lambda m, x: setattr(m.part, "count", 3),
+        lambda m, x: setattr(m.slotted, "scale", 2.0),
+        lambda m, x: setattr(m, "name", "a"),
+        lambda m, x: setattr(m, "function", torch.sin),
+        lambda m, x: setattr(m, "nothing", None),
+        lambda m, x: setattr(m, "same", m.t),
+        lambda m, x: setattr(m, "rows", len(x)),
+        lambda m, x: m.train(),
+        lambda m, x: vars(m.part).update(count=3),
+        counts,
+        of_the_type,
+        several,
+    ],
+)
+def test_assignments_that_change_nothing(assign: Any) -> None:
+    """They are made again where something else has been assigned since."""
+    global COUNT
+
+    def run(jit: Any) -> list[Any]:
+        global COUNT
+        COUNT = Assigning.kind = 3
+        module, found = Assigning(assign), []
+        call = jit(module)
+        for i in range(6):
+            call(torch.ones(3 + i % 2))
+            found.append(module.state())
+            if i > 1:
+                COUNT, Assigning.kind = i, i + 10
+                module.n = module.part.count = module.slotted.scale = module.rows = i + 20
+                module.name, module.function, module.nothing = "b", torch.cos, i
+                module.t, module.same, module.buffer, module.items = torch.ones(2), torch.zeros(2), None, []
+                module.again, module.also = torch.nn.Linear(1, 1), Part()
+                module.eval()
+        return found
+
+    def jit(module: Any) -> Any:
+        jitted.append(thunder.jit(module))
+        return jitted[0]
+
+    jitted: list[Any] = []
+    expected = run(lambda module: module)
+    assert run(jit) == expected
+    assert thunder.cache_misses(jitted[0]) <= 4
+    COUNT = Assigning.kind = 3

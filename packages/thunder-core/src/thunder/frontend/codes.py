@@ -25,13 +25,16 @@ __all__ = [
     "measured",
     "nested_codes",
     "raised_by_branch",
+    "stored_attributes",
     "stored_globals",
+    "stored_past_hooks",
     "uses",
 ]
 
 _GLOBAL = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME") if name in dis.opmap}
 _ATTRIBUTE = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
 _STORE = {dis.opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+_STORE_ATTR = dis.opmap["STORE_ATTR"]
 _LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
 _CONTAINS = dis.opmap.get("CONTAINS_OP", -1)
 _IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
@@ -74,6 +77,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     attributes: dict[str, None] = {}
     uses: dict[tuple[str, str], set[str]] = {}
     stored: set[str] = set()
+    assigned: set[str] = set()
     chain: tuple[str, ...] = ()
     last: tuple[str, str] | None = None  # what was loaded just before
     imported: set[str] = set()
@@ -114,6 +118,8 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
                 attributes[names[argument]] = None
             if op in _STORE:
                 stored.add(names[argument])
+            elif op == _STORE_ATTR:
+                assigned.add(names[argument])
         if last is not None:
             uses.setdefault(last, set()).add(name)
         last = now
@@ -125,6 +131,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
         frozenset(imported),
         frozenset(taken),
         (frozenset(key for key, found in uses.items() if LENGTH in found)),
+        frozenset(assigned),
     )
 
 
@@ -173,6 +180,19 @@ def measured(code: CodeType) -> frozenset[tuple[str, str]]:
 def stored_globals(code: CodeType) -> frozenset[str]:
     """The globals that it assigns or deletes."""
     return _facts(code)[2]  # type: ignore[no-any-return]
+
+
+def stored_attributes(code: CodeType) -> frozenset[str]:
+    """The attributes that it assigns of anything."""
+    return _facts(code)[7]  # type: ignore[no-any-return]
+
+
+def stored_past_hooks(code: CodeType) -> frozenset[str]:
+    """What it names, where it may assign that without its class being asked."""
+    past = {"__setattr__", "__dict__"}.intersection(attribute_names(code))
+    if past or ("vars",) in global_loads(code):
+        return frozenset(name for name in code.co_consts if isinstance(name, str))
+    return frozenset()
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:

@@ -270,7 +270,7 @@ class Epilogue:
         self.tensors.append(x)
         out = AnyProxy(name=self.trace.make_name("t"))
         self._values.append(out)
-        if kinds.is_handle(x) and x._storage.source is None:
+        if kinds.is_handle(x) and not any(lifted.handle is x for lifted in x._tracer.inputs):
             if "_is_param" in x.given_attributes:
                 raise RunsEagerly("the program makes a parameter and keeps it")
             for name, value in x.given_attributes.items():

@@ -23,7 +23,7 @@ from thunder.frontend.hooks import ABSENT
 from thunder.frontend.kinds import is_library_class
 from thunder.frontend.modes import is_state
 from thunder.frontend.places import Argument, Place
-from thunder.frontend.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
+from thunder.frontend.snapshots import AttributesSnapshot, CellSnapshot, DictSnapshot, GlobalsSnapshot, cell_value
 from thunder.frontend.symbolic import length_of
 
 __all__ = ["Functions"]
@@ -78,6 +78,41 @@ class Functions(Classes):
             self.tensors_read[:] = [(place, t) for place, t in self.tensors_read if not _under(place, logs)]
         for place, length in measured:
             self.value(length_of(place), length)
+
+    def _assigned_again(self) -> None:
+        """What was assigned and has the value that it had: where it has another one at a call, that is another call.
+
+        No hook sees the attributes of classes, and those that are assigned past `__setattr__`: code names them.
+        (What was assigned was read somewhere, or is a plain value: whatever else has such a name was not assigned.)
+        """
+        assigned: dict[int, set[str]] = {}
+        for key, name in self.assigned:
+            assigned.setdefault(key, set()).add(name)
+        of_classes = frozenset().union(*map(codes.stored_attributes, self._ran.values()))
+        unseen = frozenset().union(*map(codes.stored_past_hooks, self._ran.values()))
+        for reached in list(self.reached.values()):
+            named = of_classes if isinstance(reached.thing, type) else unseen
+            names = named.union(assigned.get(id(reached.thing), ()))
+            for snapshot in reached.snapshots if names else ():
+                if snapshot.target is reached.thing and not isinstance(snapshot, AttributesSnapshot):
+                    continue  # a container's items, which are looked at together
+                before, place = snapshot.before, snapshot.place
+                now = snapshot.now() if isinstance(snapshot, AttributesSnapshot) else snapshot.target
+                for name in sorted(names.intersection(before)):
+                    if now.get(name, ABSENT) is before[name]:
+                        whole = isinstance(snapshot, DictSnapshot)
+                        self._unchanged(place.item(name) if whole else place.attribute(name), before[name])
+        for scope in self._globals.values():
+            for name in sorted(scope.stored.intersection(scope.before)):
+                if scope.target.get(name, ABSENT) is scope.before[name]:
+                    place = scope.place.item(name)
+                    place.label = place.title = name
+                    self._unchanged(place, scope.before[name])
+
+    def _unchanged(self, place: Place, value: Any) -> None:
+        known = id(value) in self.reached or id(value) in self.tensors
+        if known or kinds.kind_of(value) in ("plain", "identity", "library"):
+            self.value(place, value)
 
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """A code object ran for the first time."""

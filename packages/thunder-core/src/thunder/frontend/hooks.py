@@ -22,9 +22,10 @@ __all__ = ["ABSENT", "ClassHooks", "CodeWatch", "Paused", "Reader", "Youth", "hu
 
 
 class Reader(Protocol):
-    """Who is told of reads."""
+    """Who is told of reads, and of what is assigned."""
 
     seen: dict[tuple[int, str], None]
+    assigned: set[tuple[int, str]]
 
     def read(self, obj: Any, name: str) -> bool:
         """`obj.name` was read for the first time; whether it has to be read again, as it is something else now."""
@@ -107,6 +108,18 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
     return __getattribute__
 
 
+def _assignment_hook(original: Callable[..., Any]) -> Callable[[Any, str, Any], None]:
+    active, get_ident = _Active, threading.get_ident
+
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        if active.thread == get_ident():
+            active.reader.assigned.add((id(self), name))  # type: ignore[union-attr]
+        original(self, name, value)
+
+    __setattr__._thunder_hook = True  # type: ignore[attr-defined]
+    return __setattr__
+
+
 def can_hook(cls: type) -> bool:
     """Whether it is a class written in Python whose instances' attributes may be watched."""
     if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE or issubclass(cls, _NEVER):
@@ -121,7 +134,7 @@ class ClassHooks:
 
     def __init__(self, reader: Reader):
         self._reader = reader
-        self._installed: list[tuple[type, Any]] = []
+        self._installed: list[tuple[type, str, Any]] = []
         self._decided: dict[type, bool] = {}
         self._before: tuple[Reader | None, int] = (None, 0)
 
@@ -143,10 +156,14 @@ class ClassHooks:
         if _installs.get(cls, 0) >= MAX_INSTALLS:
             return False
         _installs[cls] = _installs.get(cls, 0) + 1
-        own = cls.__dict__.get("__getattribute__")
-        type.__setattr__(cls, "__getattribute__", _hook(original))
-        self._installed.append((cls, own))
+        assign = cls.__setattr__  # looked up before the class changes, which is then one change to Python
+        self._replace(cls, "__getattribute__", _hook(original))
+        self._replace(cls, "__setattr__", _assignment_hook(assign))
         return True
+
+    def _replace(self, cls: type, name: str, hook: Any) -> None:
+        self._installed.append((cls, name, cls.__dict__.get(name)))
+        type.__setattr__(cls, name, hook)
 
     def __enter__(self) -> ClassHooks:
         self._before = _Active.reader, _Active.thread
@@ -154,11 +171,11 @@ class ClassHooks:
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        for cls, own in reversed(self._installed):
+        for cls, name, own in reversed(self._installed):
             if own is None:
-                type.__delattr__(cls, "__getattribute__")
+                type.__delattr__(cls, name)
             else:
-                type.__setattr__(cls, "__getattribute__", own)
+                type.__setattr__(cls, name, own)
         self._installed.clear()
         self._decided.clear()
         _Active.reader, _Active.thread = self._before

@@ -149,6 +149,7 @@ class Recorder(Functions):
         self._not_on_classes()
         self._not_on_tensors()
         self._append_only()
+        self._assigned_again()
         if self._unknown:
             young = Youth.ids()
             for key, obj in self._unknown.items():

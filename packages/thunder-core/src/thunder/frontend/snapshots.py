@@ -202,8 +202,8 @@ class VariableSnapshot(Snapshot):
         return [Write("set_variable", self.place, self.target, None, value)]
 
 
-_CLASS_INTERNALS = frozenset({"__getattribute__", "__dict__", "__weakref__", "__doc__", "__static_attributes__",
-                              "__firstlineno__", "_abc_impl", "__abstractmethods__",
+_CLASS_INTERNALS = frozenset({"__getattribute__", "__setattr__", "__dict__", "__weakref__", "__doc__",
+                              "__static_attributes__", "__firstlineno__", "_abc_impl", "__abstractmethods__",
                               "__annotations_cache__"})  # fmt: skip
 
 

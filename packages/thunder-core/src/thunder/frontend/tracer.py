@@ -377,7 +377,11 @@ class Tracer:
             if not isinstance(value, TensorProxy):
                 return value
             if value is base._value:
-                return base if sym.name in HANDS_ON else aliasing.twin(base)
+                if sym.name in HANDS_ON:
+                    return base
+                if not detached:
+                    return aliasing.twin(base)
+                value = prims.detach(value)
             view = View(sym, args, kwargs, index, certain, detached)
             return aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
 

@@ -74,6 +74,7 @@ class Values:
 
     def __init__(self) -> None:
         self.seen: dict[tuple[int, str], None] = {}
+        self.assigned: set[tuple[int, str]] = set()
         self.checks: list[Check] = []
         self.tensors: dict[int, list[Place]] = {}
         self.tensors_read: list[tuple[Place, torch.Tensor]] = []

@@ -88,6 +88,7 @@ class KernelSource(NamedTuple):
     template: str  # "elements", "rows", "long", "columns" or "finish"
     titles: dict[str, str]  # what the trace calls values of the text
     read: int = 0  # the bytes that it reads for an element of its space
+    written: int = 0  # the bytes that one of long rows writes for an element of its space
     tensors: int = 0  # how many tensors it reads and writes
     operations: int = 0  # how many lines compute something
     passes: int = 0  # how many times it goes over a long row
@@ -202,14 +203,13 @@ def _long(
     head.append("zero = tl.arange(0, 1)[:, None]")
     last = in_pieces([*writer.lines, *whole], space) if whole else []
     body = _held([*writer.before, *writer.rows, *single, *last])
+    written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
     if not isinstance(space.columns, Size):
-        bytes_of_elements = [
-            *writer.tiles.values(),
-            *(p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size),
-        ]
-        body = _in_whole_vectors(body, space.columns, 16 // min(bytes_of_elements, default=16), integer)
-    body = [*head, *body]
-    return _kernel("long", writer, writer.reads, [p.name for p in outputs], "XB: tl.constexpr, RB: tl.constexpr", body)
+        size = 16 // min([*writer.tiles.values(), *written], default=16)
+        body = _in_whole_vectors(body, space.columns, size, integer)
+    parameters = "XB: tl.constexpr, RB: tl.constexpr"
+    kernel = _kernel("long", writer, writer.reads, [p.name for p in outputs], parameters, [*head, *body])
+    return kernel._replace(written=sum(written))
 
 
 def _held(lines: Sequence[str]) -> list[str]:

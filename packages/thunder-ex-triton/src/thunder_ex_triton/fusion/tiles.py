@@ -18,9 +18,9 @@ __all__ = ["Tiling", "pieces_pay", "tilings"]
 
 # What a multiprocessor has of shared memory for rows to come; some is left for reductions.
 _SHARED = 200 * 1024
-# How much of a row there is for each warp of its program, so that the rows that are worked on at a time, by half as
-# many warps as there may be, are still in the cache when they are gone over again.
-_CACHED = 7 * 1024
+# How much is read and written of a row for each warp of its program, so that the rows that are worked on at a time, by
+# half as many warps as there may be, are still in the cache when they are gone over again.
+_CACHED = 13 * 1024
 
 
 class Tiling(NamedTuple):
@@ -45,6 +45,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def written(self) -> int:
+        """The bytes that a kernel of long rows writes for an element of its space."""
+        ...
+
+    @property
     def tensors(self) -> int:
         """How many tensors it reads and writes."""
         ...
@@ -63,9 +68,11 @@ class Kernel(Protocol):
 def pieces_pay(columns: int, tiles_read: int, lines: Sequence[str]) -> bool:
     """Whether a row is read again for each reduction, from the cache: it leaves registers to more programs at a time.
 
-    What is computed of it is computed again too, and should be little.
+    What is computed of it is computed again too, and should be little. Rows that begin anywhere are read in whole
+    vectors only so.
     """
-    return tiles_read == 1 and columns > 4096 and len(lines) <= 40 and not any("uniform(" in line for line in lines)
+    few = tiles_read == 1 or (tiles_read == 2 and columns % 8 != 0)
+    return few and columns > 4096 and len(lines) <= 40 and not any("uniform(" in line for line in lines)
 
 
 def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) -> list[Tiling]:
@@ -80,7 +87,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif source.template == "rows":
         found = _of_rows(rows, wide)
     elif source.template == "long":  # few at a time, so that a row is still in the cache when it is gone over again
-        pieces = _piece(columns, source.passes, source.read), (4096, 8), (8192, 16), (16384, 32)
+        pieces = _piece(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, piece), warps) for piece, warps in pieces if piece <= max(wide, 4096)]
     elif source.template == "finish":
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
@@ -122,7 +129,7 @@ def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) 
         (tall * 2, each, warps),
     ):
         t = min(t, power_of_two(rows))
-        stages = _stages(t * wide * read * e, 3)
+        stages = _stages(t * wide * read * e, 3 if w > 1 else 1)
         found.append(Tiling((min(blocks(rows, t), multiprocessors * e), 1), (t, wide, stages), w))
     return found
 
@@ -138,10 +145,10 @@ def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
     return found
 
 
-def _piece(columns: int, passes: int, read: int) -> tuple[int, int]:
-    """How much of a long row is taken at a time, and by how many warps."""
-    if columns % 16:  # it begins anywhere: pieces at its ends cost twice as much, and should be small
-        warps = min(max(8, power_of_two(blocks(columns * read, _CACHED))), 32)
+def _piece(columns: int, passes: int, moved: int) -> tuple[int, int]:
+    """How much of a long row is taken at a time, and by how many warps; `moved` are the bytes of an element."""
+    if columns % 8:  # it begins anywhere: pieces at its ends cost twice as much, and should be small
+        warps = min(max(4, power_of_two(blocks(columns * moved, _CACHED))), 32)
         return 256 * warps, warps
     if columns <= 16384:
         return 4096, 8 if columns <= 8192 and passes > 2 else 16
@@ -151,6 +158,10 @@ def _piece(columns: int, passes: int, read: int) -> tuple[int, int]:
 
 def _tile_of_rows(wide: int) -> tuple[int, int, int]:
     """Of a kernel that reduces rows and columns: rows at a time, programs for each multiprocessor, warps."""
+    if 64 < wide <= 256:  # sums of a warp's own rows take no shared memory, and other warps are at another point
+        return 512 // wide, 16, 1
+    if wide == 512:
+        return 4, 8, 2
     if wide <= 2048:
         return 4096 // wide, 2, 4
     if wide <= 4096:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,10 +143,39 @@ def test_layouts(device: str) -> None:
     """A new layout of an input compiles anew, and results lie as eager's do."""
     f = thunder.jit(lambda x: x.exp() * 2, executors=["nvfuser"])
     base = made(8, 12, device=device)
-    for x in (base, base.t(), base[:, ::2], base[:1].expand(8, 12), base[:, 0]):
-        found, expected = f(x), x.exp() * 2
-        torch.testing.assert_close(found, expected)
-        assert found.shape == expected.shape
+    for x in (
+        base,
+        base.t(),
+        base[:, ::2],
+        base[:1].expand(8, 12),
+        base[:, 0],
+        base[:, 3:9].t(),
+        base[:, :1].expand(8, 12),
+    ):
+        for _ in range(2):
+            found, expected = f(x), x.exp() * 2
+            torch.testing.assert_close(found, expected)
+            assert lies_as(found, expected)
+
+
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+def test_nvfuser_gets_tensors_without_gaps(stand_in: Any, monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+    """Of others, and of expanded ones, it gives wrong results: they are copied."""
+    seen: list[torch.Tensor] = []
+    make = stand_in.FusionExecutorCache
+
+    def watched(definition: Any) -> Any:
+        execute = make(definition).execute
+        return SimpleNamespace(execute=lambda inputs: (seen.extend(inputs), execute(inputs))[1])
+
+    monkeypatch.setattr(stand_in, "FusionExecutorCache", watched)
+    f = thunder.jit(lambda x, y: (x * y).sum(1) + x[0, 0], executors=["nvfuser"], cache=cache)
+    base, y = made(8, 12), made(8, 6)
+    for x in (base[:, ::2], base[:, :6], base[:, :1].expand(8, 6), base[:1, :6].expand(8, 6), base[:6].t()[:8]):
+        for _ in range(2):
+            torch.testing.assert_close(f(x, y), (x * y).sum(1) + x[0, 0])
+    tensors = [x for x in seen if isinstance(x, torch.Tensor)]
+    assert len(tensors) >= 20 and all(x.untyped_storage().nbytes() == x.nbytes for x in tensors if x.ndim)
 
 
 def test_alike_layers_share_a_definition(stand_in: Any) -> None:

@@ -193,9 +193,13 @@ def _empty(t: Tensor) -> torch.Tensor:
 def _kind(t: Tensor) -> Any:
     """What definitions are fixed to: the order of the dimensions, which are 1, and which follow on each other."""
     order = order_of(t.strides)
-    packed, step = [], 1
+    packed: list[Any] = []
+    step = 1
     for d in sorted(range(len(order)), key=order.__getitem__):
-        packed.append(t.shape[d] == 1 or t.strides[d] == step or (t.strides[d] == 0 and "expanded"))
+        if t.shape[d] == 1:  # whose stride says nothing
+            packed.append(True)
+            continue
+        packed.append(t.strides[d] == step or (t.strides[d] == 0 and "expanded"))
         step = t.strides[d] * t.shape[d]
     return order, tuple(n == 1 for n in t.shape), tuple(packed)
 
@@ -216,12 +220,29 @@ def compiled(text: str) -> Any:
         return nvfuser.FusionExecutorCache(fd.fusion)
 
 
+def _packed(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides that such a tensor has without gaps; the same where it has none."""
+    expanded = any(n > 1 and step == 0 for n, step in zip(shape, strides))
+    return contiguous(shape) if expanded else _dense(shape, order_of(strides))
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    packed = torch.empty_strided(x.shape, _packed(x.shape, x.stride()), dtype=x.dtype, device=x.device)
+    return packed.copy_(x)
+
+
 class _Program:
-    """A region for inputs of one kind of layout."""
+    """A region for inputs of one kind of layout.
+
+    Tensors with gaps, and expanded ones, are copied first: nvFuser gives wrong results of some.
+    """
 
     def __init__(self, region: FusedRegion, inputs: Sequence[Tensor], outputs: Sequence[Tensor]):
+        packed = [t._replace(strides=_packed(t.shape, t.strides)) for t in inputs]
+        self.copied = [i for i, (t, p) in enumerate(zip(inputs, packed)) if not _alike(t.shape, t.strides, p.strides)]
+        inputs = [packed[i] if i in self.copied else t for i, t in enumerate(inputs)]
         text, self.numbers = definition(region.operations, inputs, outputs, named=by_place(), fixed=not region.symbolic)
-        self.execute = compiled(text).execute
+        self.compiled = compiled(text).execute
         self.device = to_torch_device(region.outputs[0].device)
         self.wanted = outputs
         self.laid_anew: list[int] = []
@@ -234,14 +255,22 @@ class _Program:
             if tuple(x.shape) != shape or x.dtype is not to_torch_dtype(p.dtype):
                 raise TypeError(f"result {i} is {x.dtype} of {tuple(x.shape)}, not {p.dtype} of {shape}")
             where = x.untyped_storage().data_ptr()
-            if where in taken or not _lies(x, strides):
+            if where in taken or not _alike(shape, x.stride(), strides):
                 self.laid_anew.append(i)
             taken.add(where)
         return self._anew(found, None) if self.laid_anew else found
 
+    def execute(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """nvFuser's results of tensors and numbers."""
+        readable = list(inputs)
+        for i in self.copied:
+            readable[i] = _copy(readable[i])
+        found: Sequence[torch.Tensor] = self.compiled(readable)
+        return found
+
     def run_of(self, shapes: Any) -> Run:
         """What runs calls whose results have these `shapes`; None where sizes are fixed."""
-        execute: Run = self.execute
+        execute: Run = self.execute if self.copied else self.compiled
         return (lambda inputs: self._anew(execute(inputs), shapes)) if self.laid_anew else execute
 
     def _anew(self, found: Sequence[torch.Tensor], shapes: Any) -> Any:
@@ -257,6 +286,6 @@ class _Program:
         return out
 
 
-def _lies(x: torch.Tensor, strides: Sequence[int]) -> bool:
-    """Whether it has these strides, where there is more than one element."""
-    return all(a == b for a, b, n in zip(x.stride(), strides, x.shape) if n != 1)
+def _alike(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether the strides are the same, where there is more than one element."""
+    return all(a == b for a, b, n in zip(strides, others, shape) if n != 1)

@@ -37,7 +37,7 @@ Run = Callable[[Sequence[Any]], Sequence[torch.Tensor]]  # the results of the in
 MOST_DEFINITIONS = 1024
 # How many combinations of sizes a region remembers.
 MOST_CALLS = 1024
-# What a kernel of a fusion hands to the next one nvFuser rounds to half precision, if tensors of the fusion are of that,
+# What a kernel of a fusion hands to the next one nvFuser rounds to half precision, if the fusion has tensors of that,
 # unless it is told not to: backward looks for largest elements again, in other kernels, and they have to be the same.
 _EXACT = {prims.amax.id, prims.amin.id, prims.eq.id, prims.ne.id}
 _UNROUNDED = ["io_to_lower_precision"]

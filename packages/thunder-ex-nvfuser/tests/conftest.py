@@ -177,15 +177,13 @@ class Library:
     def __init__(self) -> None:
         self.definitions: list[FusionDefinition] = []
         self.runs = 0
-        self.disabled: list[tuple[str, ...]] = []
         self.refuses: str | None = None
 
     def FusionExecutorCache(self, definition: FusionDefinition) -> Any:
         """What runs a definition."""
         self.definitions.append(definition)
 
-        def execute(inputs: Any, *, device: Any = None, _disable_options: Any = ()) -> list[torch.Tensor]:
-            self.disabled.append(tuple(_disable_options))
+        def execute(inputs: Any, *, device: Any = None) -> list[torch.Tensor]:
             if self.refuses is not None:
                 raise RuntimeError(self.refuses)
             self.runs += 1

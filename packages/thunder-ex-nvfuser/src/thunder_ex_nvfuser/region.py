@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.numbers import SymbolicNumber
@@ -37,10 +36,6 @@ Run = Callable[[Sequence[Any]], Sequence[torch.Tensor]]  # the results of the in
 MOST_DEFINITIONS = 1024
 # How many combinations of sizes a region remembers.
 MOST_CALLS = 1024
-# What a kernel of a fusion hands to the next one nvFuser rounds to half precision, if the fusion has tensors of that,
-# unless it is told not to: backward looks for largest elements again, in other kernels, and they have to be the same.
-_EXACT = {prims.amax.id, prims.amin.id, prims.eq.id, prims.ne.id}
-_UNROUNDED = ["io_to_lower_precision"]
 _defining = threading.Lock()  # nvFuser has one definition at a time that is being written
 # Strides of results, by the definition that lays them out in the usual way and the numbers that a call gives.
 _layouts: dict[Any, list[tuple[int, ...]]] = {}
@@ -247,9 +242,7 @@ class _Program:
         self.copied = [i for i, (t, p) in enumerate(zip(inputs, packed)) if not _alike(t.shape, t.strides, p.strides)]
         inputs = [packed[i] if i in self.copied else t for i, t in enumerate(inputs)]
         text, self.numbers = definition(region.operations, inputs, outputs, named=by_place(), fixed=not region.symbolic)
-        self.compiled: Run = compiled(text).execute
-        if any(op.sym.id in _EXACT for op in region.operations):
-            self.compiled = functools.partial(self.compiled, _disable_options=_UNROUNDED)
+        self.compiled = compiled(text).execute
         self.device = to_torch_device(region.outputs[0].device)
         self.wanted = outputs
         self.laid_anew: list[int] = []

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from thunder.core import dtypes, prims
 from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
@@ -23,6 +24,8 @@ __all__ = ["NvFusion"]
 MOST_DIMENSIONS = 8
 # A larger definition takes nvFuser long to divide and to schedule.
 MOST_OPERATIONS = 150
+_EXTREMES = (prims.amax.id, prims.amin.id)
+_HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 class NvFusion(FusionExecutor):
@@ -32,6 +35,8 @@ class NvFusion(FusionExecutor):
         return _unfit(bsym)
 
     def fusion_pass(self, trace: Trace) -> Trace:
+        if _looks_for_largest(trace):
+            return trace
         count = 0
 
         def key(bsym: BoundSymbol) -> Hashable:
@@ -55,6 +60,23 @@ class NvFusion(FusionExecutor):
             return [*before, whole, *after]
 
         return fused(trace, partition(trace, key, max_size=MOST_OPERATIONS), run, "Fusion by nvFuser")
+
+
+def _looks_for_largest(trace: Trace) -> bool:
+    """Whether it finds the largest or smallest elements of half precision, or looks for them as their gradient does.
+
+    That computes the elements again, and asks which are equal. In another fusion, or in another kernel of it, nvFuser
+    rounds the same operations otherwise: none may be. Where torch runs both programs whole, all have the same bits.
+    """
+    spread: set[str] = set()
+    for op in flattened(trace.bound_symbols, lambda op: not op.subsymbols):
+        if op.sym.id is prims.broadcast_in_dim.id:
+            spread.update(op.out_names)
+        elif any(p.dtype in _HALF for p in op.tensors()) and (
+            op.sym.id in _EXTREMES or (op.sym.id is prims.eq.id and spread.intersection(op.arg_names))
+        ):
+            return True
+    return False
 
 
 def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:
@@ -84,6 +106,8 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         if reason is not None:
             return reason
     tensors = [p for p in values if isinstance(p, TensorProxy)]
+    if sym.id in _EXTREMES and tensors[0].dtype in _HALF:
+        return "its gradient would not find these elements again in half precision; torch runs the program"
     if len({p.device for p in tensors}) > 1:
         return "works on several devices"
     if any(type(a) is complex for a in bsym.args):

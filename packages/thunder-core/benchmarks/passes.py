@@ -62,10 +62,10 @@ def unlike(count: int) -> Callable[..., torch.Tensor]:
 
 def measured(count: int, program: Program = program) -> tuple[float, float, float]:
     """Seconds of tracing, of all passes, and of printing and compiling the text, each for one operation."""
+    from thunder.capture.capture import acquire
     from thunder.core.trace import Trace
-    from thunder.frontend.acquire import acquire
-    from thunder.frontend.compiled import compile_trace
     from thunder.frontend.options import Options
+    from thunder.frontend.pipeline import compile_trace
 
     given = torch.randn(4, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True), torch.ones(8)
     executors = Options().resolved_executors()

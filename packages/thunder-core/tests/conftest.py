@@ -23,6 +23,6 @@ settings.load_profile("thunder")
 @pytest.fixture(autouse=True)
 def classes_were_never_watched() -> None:
     """Python 3.13 lets a class be watched so often in a process; what a test sees is not for those before it to say."""
-    hooks = sys.modules.get("thunder.frontend.hooks")
+    hooks = sys.modules.get("thunder.capture.reads.hooks")
     if hooks is not None:
         hooks._installs.clear()

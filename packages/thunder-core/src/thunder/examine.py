@@ -14,20 +14,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import thunder.executors  # noqa: F401  (registers the built-in executors)
+from thunder.capture.capture import acquire
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
-from thunder.execution.footprint import MemoryReport, Run, footprint
 from thunder.execution.fusions import Fusion, fusions_of
 from thunder.execution.memory import delete_last_used
+from thunder.execution.memory_estimate import MemoryReport, Run, footprint
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
-from thunder.frontend.acquire import acquire
-from thunder.frontend.autograd import Differentiable
-from thunder.frontend.compiled import Specialization, compile_trace
 from thunder.frontend.jit import JitFunction, statistics
 from thunder.frontend.options import Options
-from thunder.transforms.dce import dce
+from thunder.frontend.pipeline import Specialization, compile_trace
+from thunder.passes.dce import dce
+from thunder.runtime.autograd.node import Differentiable
 
 __all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
 

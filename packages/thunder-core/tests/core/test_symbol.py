@@ -16,7 +16,7 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import AnyProxy, NumberProxy, TensorProxy
 from thunder.core.state import SourceLine, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
-from thunder.core.symbolic import Symbols
+from thunder.core.symint.symbols import Symbols
 from thunder.core.trace import Trace
 
 

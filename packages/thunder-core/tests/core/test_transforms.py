@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import thunder.core.transforms
-import thunder.transforms.autodiff
+import thunder.passes.autodiff
 from thunder.core import prims
 
 
@@ -19,7 +19,7 @@ def test_every_name_is_there() -> None:
         assert callable(getattr(thunder.core.transforms, name)), name
     assert set(dir(thunder.core.transforms)) == set(thunder.core.transforms.__all__)
     assert thunder.core.transforms.get_grad is prims.get_grad
-    assert thunder.core.transforms.register_grad is thunder.transforms.autodiff.register_grad
+    assert thunder.core.transforms.register_grad is thunder.passes.autodiff.register_grad
 
 
 def test_a_name_that_is_not() -> None:

@@ -31,7 +31,7 @@ from thunder.extend import (
     get_always_executors,
     register_executor,
 )
-from thunder.transforms.dce import dce
+from thunder.passes.dce import dce
 
 
 def traced(fn: Callable[..., Any], count: int = 2, shape: Sequence[int] = (2, 3)) -> Trace:

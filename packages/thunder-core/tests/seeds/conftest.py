@@ -47,8 +47,8 @@ def _tables() -> list[Any]:
     import thunder.core.prims.base as prims
     import thunder.torch.base as ltorch
     from thunder.executors.torchex import ex
+    from thunder.passes import autodiff
     from thunder.tests import opinfos
-    from thunder.transforms import autodiff
 
     tables = [prims._prims, clang.clang_ops, clang.clangctx.methods, autodiff._registered, ex.implmap, ex.opmap]
     tables += [ltorch._symbols, ltorch._function_map, ltorch.language.methods, opinfos._derived]

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 
 import thunder
 from thunder.core.errors import ThunderError
+from thunder.passes.autodiff import differentiate
 from thunder.tests.running import execution_trace, to_primitives
 from thunder.torch import private
-from thunder.transforms.autodiff import differentiate
 
 CORNERS = torch.tensor(
     [0.0, -0.0, 1e-30, -1e-10, 0.3, -0.3, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 2.5, -2.5, 3.0, -3.0, 6.0, -6.0]

@@ -22,9 +22,9 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.trace import Trace
 from thunder.extend import get_always_executors
+from thunder.passes.autodiff import differentiate
+from thunder.passes.dce import dce
 from thunder.tests.running import execution_trace, to_primitives
-from thunder.transforms.autodiff import differentiate
-from thunder.transforms.dce import dce
 
 NUMBERS = torch.tensor([0, 1, 2, 3, 4, 0])
 

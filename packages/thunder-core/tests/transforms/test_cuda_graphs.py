@@ -23,7 +23,7 @@ from thunder.core.verify import verify
 from thunder.execution.claim import transform_for_execution
 from thunder.extend import get_always_executors
 from thunder.transforms import CUDAGraphTransform, PassContext
-from thunder.transforms.captured import CapturedRegion, Launch, Memory, _summary
+from thunder.transforms.graph_capture import CapturedRegion, Launch, Memory, _summary
 
 
 def test_on_the_cpu() -> None:
@@ -115,7 +115,7 @@ class Played:
 
             return Launch(launch, outputs, torch.device("cpu"))
 
-        monkeypatch.setattr("thunder.transforms.captured.capture", capture)
+        monkeypatch.setattr("thunder.transforms.graph_capture.capture", capture)
         monkeypatch.setattr(Memory, "follow", lambda self, device: None)
 
 
@@ -167,7 +167,7 @@ def test_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_inside_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a part of that."""
     played, run = Played(monkeypatch), region()
-    monkeypatch.setattr("thunder.transforms.captured.is_capturing", lambda: True)
+    monkeypatch.setattr("thunder.transforms.graph_capture.is_capturing", lambda: True)
     for _ in range(3):
         run(torch.randn(3), torch.randn(3))
     assert not played.captures
@@ -186,7 +186,7 @@ def test_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph for each, up to a limit; the rest runs as it is."""
     played = Played(monkeypatch)
-    monkeypatch.setattr("thunder.transforms.captured.GRAPHS", 2)
+    monkeypatch.setattr("thunder.transforms.graph_capture.GRAPHS", 2)
     run = CapturedRegion("CUDAGraph0", lambda x, n: (x * n,), sizes=(0, 1))
     for _ in range(3):
         for n in (2, 3, 4):

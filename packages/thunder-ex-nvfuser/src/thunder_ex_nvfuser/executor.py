@@ -7,13 +7,13 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from thunder.core import dtypes, prims
-from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace
 from thunder.execution.regions import Region, flattened, fused, partition
 from thunder.extend import FusionExecutor
-from thunder.transforms.region import without_views
+from thunder.passes.region import without_views
 from thunder_ex_nvfuser.library import unusable_device
 from thunder_ex_nvfuser.operations import OPERATIONS, UNIFORM, VIEWS, stored
 from thunder_ex_nvfuser.region import FusedRegion

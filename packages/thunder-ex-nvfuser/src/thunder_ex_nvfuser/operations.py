@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from thunder.core import dtypes, prims
-from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.symint.numbers import SymbolicNumber
 
 __all__ = [
     "OPERATIONS",

@@ -3,7 +3,7 @@
 
 One operation, `nvfuser_seeds`, takes a seed and an offset for each draw of the program from torch's generator of the
 device, and moves the generator on, as torch's own draws do: nothing is launched and nothing waited for. What was a draw
-is then `nvfuser_uniform(seed, shape, device)`, nvFuser's Philox, and arithmetic on it (`thunder.transforms.seeded`),
+is then `nvfuser_uniform(seed, shape, device)`, nvFuser's Philox, and arithmetic on it (`thunder.passes.rng_fusion`),
 unless the option `nvfuser_random` is False. Seeds are tensors on the CPU: a CUDA graph would repeat them, and so
 `CUDAGraphTransform` leaves what reads them out of its graphs.
 """
@@ -18,7 +18,7 @@ import torch
 
 from thunder.core import devices
 from thunder.core.devices import to_torch_device
-from thunder.transforms.seeded import draw_of_seeds
+from thunder.passes.rng_fusion import draw_of_seeds
 from thunder_ex_nvfuser.library import unusable_device
 from thunder_ex_nvfuser.operations import uniform
 from thunder_ex_nvfuser.region import compiled

@@ -17,9 +17,9 @@ import torch
 
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
-from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
+from thunder.core.symint.numbers import SymbolicNumber
 from thunder.execution.regions import Region
 from thunder.executors.torch_compile import program_of
 from thunder.extend import Executor

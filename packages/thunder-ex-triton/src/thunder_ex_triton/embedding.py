@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from thunder.core import dtypes, prims
-from thunder.core.sizes import known_shape
+from thunder.core.nbytes import known_shape
 from thunder_ex_triton.fusion.functions import row_number
 from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
 from thunder_ex_triton.machine import unusable_device

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from thunder.core import dtypes, prims
 from thunder.core.errors import Undecided, check
 from thunder.core.langctx import LanguageContext, register_langctx
-from thunder.core.numbers import SymbolicNumber, always, converted, same_shape, undecided
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol
+from thunder.core.symint.numbers import SymbolicNumber, always, converted, same_shape, undecided
 
 __all__ = [
     "clang_ops",

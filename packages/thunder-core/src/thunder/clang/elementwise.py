@@ -10,10 +10,10 @@ from typing import Any
 from thunder.clang.base import clangop, elementwise_binary, maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import prims
 from thunder.core.dtypes import COMPLEX, FLOAT, float32, low_precision_dtypes
-from thunder.core.numbers import undecided
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from thunder.core.promotion import elementwise_type_promotion
 from thunder.core.proxies import TensorProxy, number_value
+from thunder.core.symint.numbers import undecided
 
 
 @clangop(method_name="add")

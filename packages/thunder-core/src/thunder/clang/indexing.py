@@ -15,10 +15,10 @@ from thunder.clang.base import clangop, compute_broadcast_shape, demand, expand,
 from thunder.clang.shape import reshape, stack
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
-from thunder.core.numbers import converted, greater, index, same_shape, undecided
 from thunder.core.prims.indexing import indexed_shape
 from thunder.core.prims.metas import canonicalize_dim, is_number
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
+from thunder.core.symint.numbers import converted, greater, index, same_shape, undecided
 
 _MASKS = (dtypes.bool8, dtypes.uint8)
 

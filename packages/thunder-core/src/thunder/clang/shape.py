@@ -9,10 +9,10 @@ from typing import Any
 from thunder.clang.base import clangop, demand, maybe_broadcast, maybe_convert_to_dtype
 from thunder.core import prims
 from thunder.core.errors import check
-from thunder.core.numbers import equal_shapes, index, same_number, same_shape, undecided
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
 from thunder.core.promotion import promote
 from thunder.core.proxies import TensorProxy
+from thunder.core.symint.numbers import equal_shapes, index, same_number, same_shape, undecided
 
 
 def numel(shape: Sequence[int]) -> int:

@@ -13,9 +13,9 @@ from typing import Any
 
 from thunder.core.devices import Device
 from thunder.core.dtypes import dtype
-from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
+from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import RESERVED_NAMES, Trace
 
 __all__ = ["PrintContext", "bound_symbol_lines", "printable", "trace_text"]

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from thunder.core import devices, dtypes
 from thunder.core.errors import TracingError
 from thunder.core.langctx import get_langctx, resolve_method
-from thunder.core.numbers import text_of
 from thunder.core.state import state
+from thunder.core.symint.numbers import text_of
 
 __all__ = [
     "AnyProxy",
@@ -112,7 +112,7 @@ class DictProxy(CollectionProxy):
 class NumberProxy(Proxy):
     """A Python number: one that is an input (its `value` is known), or one that the program computes (None).
 
-    `symbol` is what stands for it in expressions, where it is a leaf of symbolic numbers (`core/symbolic.py`).
+    `symbol` is what stands for it in expressions, where it is a leaf of symbolic numbers (`core/symint/symbols.py`).
     """
 
     __slots__ = ("python_type", "symbol", "value")

@@ -16,9 +16,9 @@ from operator import is_not
 from typing import Any, TypeVar
 
 from thunder.core.binder import Binder
-from thunder.core.numbers import SymbolicNumber
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, state
+from thunder.core.symint.numbers import SymbolicNumber
 
 __all__ = ["NON_DIFFERENTIABLE", "BoundSymbol", "OpTags", "Symbol", "set_eager_runner"]
 
@@ -178,7 +178,7 @@ class Symbol:
         """Decorator: the operation over a batch, as `(b, *args, **kwargs) -> output`.
 
         Tensors `a` with `a in b` have the batch as their first dimension, and so have the outputs. `b` is a
-        `thunder.transforms.batching.Batch`, which helps with the rest. NotImplemented leaves a call to what the
+        `thunder.passes.batching.Batch`, which helps with the rest. NotImplemented leaves a call to what the
         operation decomposes into.
         """
         self.batch_rule = rule

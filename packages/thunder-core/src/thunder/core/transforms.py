@@ -10,12 +10,12 @@ _HOMES = {
     "get_grad": "thunder.core.prims",
     "put_grad": "thunder.core.prims",
     "put_grads": "thunder.core.prims",
-    "register_grad": "thunder.transforms.autodiff",
-    "register_jvp": "thunder.transforms.forward",
-    "register_batch": "thunder.transforms.batching",
+    "register_grad": "thunder.passes.autodiff",
+    "register_jvp": "thunder.passes.forward",
+    "register_batch": "thunder.passes.batching",
     "grad": "thunder.frontend.grad",
-    "dce": "thunder.transforms.dce",
-    "cse": "thunder.transforms.cse",
+    "dce": "thunder.passes.dce",
+    "cse": "thunder.passes.cse",
 }
 
 __all__ = list(_HOMES)

@@ -14,10 +14,10 @@ from typing import Any
 
 from thunder.core.errors import TraceVerificationError
 from thunder.core.langctx import set_langctx
-from thunder.core.numbers import same_shape
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
+from thunder.core.symint.numbers import same_shape
 from thunder.core.trace import Trace
 
 __all__ = ["verify", "verify_if_asked"]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from thunder.core import prims
+from thunder.core.nbytes import bytes_of, in_bytes
 from thunder.core.proxies import Proxy
-from thunder.core.sizes import bytes_of, in_bytes
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 

@@ -21,11 +21,11 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from thunder.core.nbytes import bytes_of
 from thunder.core.proxies import Proxy
-from thunder.core.sizes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
-from thunder.transforms.region import Region, flattened, without_views
+from thunder.passes.region import Region, flattened, without_views
 
 __all__ = ["Region", "flattened", "fused", "partition", "without_views"]
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from thunder.capture.guards.guards import GuardFailed, TensorsDiffer
+from thunder.capture.guards.prologue import Guarded
+from thunder.capture.numbers.symbolic import Dynamic
+from thunder.capture.reads.values import Check
 from thunder.extend import implementations_epoch
-from thunder.frontend.compiled import Specialization
-from thunder.frontend.guards import GuardFailed, TensorsDiffer
-from thunder.frontend.prologue import Guarded
-from thunder.frontend.symbolic import Dynamic
-from thunder.frontend.values import Check
+from thunder.frontend.pipeline import Specialization
 
 __all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from thunder.capture.higher_order import derivatives
+from thunder.capture.higher_order import vmap as batching
 from thunder.core.state import state
-from thunder.frontend import derivatives
-from thunder.frontend import vmap as batching
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.options import Options

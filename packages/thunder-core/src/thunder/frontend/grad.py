@@ -10,7 +10,7 @@ from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
-from thunder.transforms.autodiff import differentiate
+from thunder.passes.autodiff import differentiate
 
 __all__ = ["grad"]
 

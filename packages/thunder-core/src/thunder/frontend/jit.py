@@ -11,21 +11,21 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.fallback import RunsEagerly, RunsInPieces
+from thunder.capture.base.modes import mode_around
+from thunder.capture.capture import Acquired, acquire, trace_function
+from thunder.capture.higher_order.nested_jit import call_transformed
+from thunder.capture.numbers.symbolic import Dynamic
 from thunder.core.errors import AsksForText, TracingError, Undecided
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compilation import put
-from thunder.frontend.acquire import Acquired, acquire, trace_function
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
-from thunder.frontend.compiled import Specialization, compile_trace
-from thunder.frontend.disabled import Pieces
-from thunder.frontend.fallback import RunsEagerly, RunsInPieces
-from thunder.frontend.lock import tracing_lock
-from thunder.frontend.modes import mode_around
-from thunder.frontend.nested import call_transformed
 from thunder.frontend.options import Options
-from thunder.frontend.symbolic import Dynamic
+from thunder.frontend.per_module import Pieces
+from thunder.frontend.pipeline import Specialization, compile_trace
+from thunder.runtime.lock import tracing_lock
 from thunder.torch.private import hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 

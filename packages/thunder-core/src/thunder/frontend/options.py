@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from thunder.capture.capture import trace_name
 from thunder.extend import Executor, named_executors, resolve_executors
-from thunder.frontend.acquire import trace_name
-from thunder.transforms.remat import REMAT
+from thunder.passes.remat import REMAT
 
 __all__ = ["CACHE_OPTIONS", "SHARP_EDGES", "Options"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the draws of an executor that draws of seeds (`thunder.transforms.seeded`) have to be like.
+"""What the draws of an executor that draws of seeds (`thunder.passes.rng_fusion`) have to be like.
 
 Each assertion takes a function that jits with that executor, and gives what was jitted for questions of the executor's
 own. `opinfos` are the two operators, for the conformance suite.

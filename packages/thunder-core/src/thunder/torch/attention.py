@@ -21,12 +21,12 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import equal_shapes, same_shape, specialized
+from thunder.core.nbytes import known_shape
 from thunder.core.prims import get_grad, put_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
-from thunder.core.sizes import known_shape
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import equal_shapes, same_shape, specialized
 from thunder.torch.base import torchsymbol
 from thunder.torch.dropout import dropped
 from thunder.torch.private import ATTENTION_ADDS_A_BATCH, DisableTorchFunction, fused_sdp_choice, without_modes

@@ -16,12 +16,12 @@ from thunder import clang
 from thunder.core import devices, dtypes, prims
 from thunder.core.dtypes import BOOL, FLOAT, INTEGER, bool8, float32, float64, int64
 from thunder.core.errors import check
-from thunder.core.numbers import index
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.promotion import default_dtype, result_type
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE, proxies_in
+from thunder.core.symint.numbers import index
 from thunder.torch.base import torchsymbol
 from thunder.torch.elementwise_base import sum_to
 

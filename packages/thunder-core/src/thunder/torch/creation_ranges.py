@@ -12,11 +12,11 @@ from thunder import clang
 from thunder.core import devices, dtypes, prims
 from thunder.core.dtypes import BOOL, COMPLEX, INTEGER, float32, float64, int64
 from thunder.core.errors import check
-from thunder.core.numbers import converted, undecided
 from thunder.core.promotion import default_dtype, result_type
 from thunder.core.proxies import NumberProxy, TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
+from thunder.core.symint.numbers import converted, undecided
 from thunder.torch.base import torchsymbol
 from thunder.torch.creation import device_or_default, dtype_or_default
 

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from thunder import clang
 from thunder.core.dtypes import INTEGER, dtype, float32, is_complex_dtype, low_precision_dtypes
 from thunder.core.langctx import set_langctx
-from thunder.core.numbers import same_shape
 from thunder.core.prims.elementwise_base import differentiable
 from thunder.core.promotion import default_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+from thunder.core.symint.numbers import same_shape
 
 __all__ = ["COMPARISON", "ELEMENTWISE", "in_float32", "rule_in_float32", "sum_to", "to_float32", "to_inexact"]
 

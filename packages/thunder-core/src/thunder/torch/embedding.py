@@ -11,9 +11,9 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import UnsupportedError, check
-from thunder.core.numbers import undecided
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
+from thunder.core.symint.numbers import undecided
 from thunder.torch.base import torchsymbol
 
 

@@ -13,12 +13,12 @@ from thunder.clang.indexing import is_basic_index
 from thunder.clang.shape import numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import index as index_of
 from thunder.core.prims.indexing import distinct_positions, positions
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import index as index_of
 from thunder.torch.base import torchsymbol
 from thunder.torch.shape import VIEW, own_memory
 

@@ -13,12 +13,12 @@ from thunder import clang
 from thunder.clang.shape import numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
-from thunder.core.numbers import equal_shapes, index
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.promotion import result_type
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import equal_shapes, index
 from thunder.torch.arguments import flexible
 from thunder.torch.base import torchsymbol
 from thunder.torch.shape import atleast_1d, atleast_2d, atleast_3d, own_memory

@@ -9,8 +9,8 @@ from typing import Any
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
-from thunder.core.numbers import equal_shapes
 from thunder.core.proxies import TensorProxy
+from thunder.core.symint.numbers import equal_shapes
 
 __all__ = ["reduced", "reduction_of", "upcast", "warn_of_sizes"]
 

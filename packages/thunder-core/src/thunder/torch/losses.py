@@ -13,10 +13,10 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
-from thunder.core.numbers import equal_shapes
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import equal_shapes
 from thunder.torch.base import torchsymbol
 from thunder.torch.loss_arguments import reduced, reduction_of, upcast, warn_of_sizes
 from thunder.torch.loss_kernels import (

@@ -17,10 +17,10 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import same_shape
 from thunder.core.prims.matmul import MATMUL_SHAPES, linear_grads, linear_samples, matmul_grads
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import same_shape
 from thunder.torch.base import torchsymbol
 
 _TAGS = (OpTags.MATMUL_OP,)

@@ -15,10 +15,10 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import converted, index, undecided
 from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import converted, index, undecided
 from thunder.torch.base import torchsymbol
 from thunder.torch.shape import own_memory
 

@@ -3,7 +3,7 @@
 
 Everything else goes by torch's documented interface, or by this file. Two kinds of things stand where they are used:
 operators with private names (`torch._softmax_backward_data`, those of `torch._C._nn`), and what only one file touches
-(`frontend/entry_points.py`, `transforms/captured.py`, `dynamo.py`).
+(`capture/torch_patches.py`, `transforms/graph_capture.py`, `dynamo.py`).
 """
 
 from __future__ import annotations

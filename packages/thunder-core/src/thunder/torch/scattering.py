@@ -10,13 +10,13 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import converted
 from thunder.core.prims.indexing import distinct_positions, positions
 from thunder.core.prims.metas import canonicalize_dim, is_number
 from thunder.core.prims.scattering import SCATTER_REDUCTIONS
 from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import converted
 from thunder.torch.base import torchsymbol
 
 _SHAPE = (OpTags.SHAPE_OP,)

@@ -15,11 +15,11 @@ from thunder import clang
 from thunder.clang.shape import infer_shape, numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
-from thunder.core.numbers import index, undecided
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import index, undecided
 from thunder.torch.arguments import flexible
 from thunder.torch.base import torchsymbol
 

@@ -11,12 +11,12 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.binder import Binder
-from thunder.core.numbers import index
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.prims.sorting import distinct_values
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import index
 from thunder.torch.base import torchsymbol
 
 _SHAPE = (OpTags.SHAPE_OP,)

@@ -12,12 +12,12 @@ import torch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
-from thunder.core.numbers import index as index_of
-from thunder.core.numbers import undecided
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import index as index_of
+from thunder.core.symint.numbers import undecided
 from thunder.torch.arguments import flexible
 from thunder.torch.base import torchsymbol
 from thunder.torch.shape import VIEW

@@ -11,7 +11,7 @@ operations on the CPU and those that wait for the device stay outside, between t
 
 Where there is nothing to capture, the trace says so in a comment, and the program runs as it did. A capture that fails
 is a warning with the reason, which `thunder.explain` repeats; the stretch runs uncaptured from then on, and the
-generator, the stream and the memory are as they were (`transforms/captured.py`).
+generator, the stream and the memory are as they were (`transforms/graph_capture.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from thunder.core import prims
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder.passes.region import Region, without_views
 from thunder.transforms.base import PassContext, Transform, check_option
 from thunder.transforms.debugging import runs
-from thunder.transforms.region import Region, without_views
 
 __all__ = ["CUDAGraphTransform"]
 
@@ -46,7 +46,7 @@ class CUDAGraphTransform(Transform):
         self._memory: Any = None
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        from thunder.transforms.captured import CapturedRegion, Memory  # torch is not needed before
+        from thunder.transforms.graph_capture import CapturedRegion, Memory  # torch is not needed before
 
         self._memory = self._memory or Memory()
         fixed = _laid_out_as_guarded(trace)

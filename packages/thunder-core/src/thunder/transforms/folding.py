@@ -20,9 +20,9 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
 from thunder.core.trace import Trace, construct
+from thunder.passes.cse import escaping_values
+from thunder.passes.dce import dce
 from thunder.transforms.base import PassContext, Transform, check_option
-from thunder.transforms.cse import escaping_values
-from thunder.transforms.dce import dce
 
 __all__ = ["ConstantFoldingTransform", "is_literal"]
 

@@ -105,7 +105,7 @@ class Pattern(Transform):
 
     def _write(self, out: Trace, match: _Match, renamed: dict[str, Any]) -> None:
         assert self.replace is not None
-        frontend: Any = importlib.import_module("thunder.frontend.inserted")
+        frontend: Any = importlib.import_module("thunder.capture.trace_into")
         arguments = [map_proxies(match.bound[name], lambda p: renamed.get(p.name, p)) for name in self.parameters]
         operations, result = frontend.trace_into(out, self.replace, arguments)
         wanted, found = match.results, _tensors(result)

@@ -11,7 +11,7 @@ from thunder.core.langctx import set_langctx
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.trace import Trace
-from thunder.transforms.autodiff import differentiate
+from thunder.passes.autodiff import differentiate
 
 
 def traced(kernel: str) -> Trace:

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from thunder.core import dtypes, prims
+from thunder.core.nbytes import bytes_of
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.sizes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
 from thunder.execution.regions import Region, fused, partition
 from thunder.extend import FusionExecutor, compilation
-from thunder.transforms.region import without_views
+from thunder.passes.region import without_views
 from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.layout import packed
 from thunder_ex_triton.fusion.region import FusedRegion

@@ -3,7 +3,7 @@
 
 One operation, `triton_seeds`, draws a seed for each draw of the program from torch's generator: one small draw, which
 advances the generator, repeats under `manual_seed` and can be captured in a CUDA graph. What was a draw is then
-`triton_uniform(seed, shape, device)` and arithmetic on it (`thunder.transforms.seeded`), unless the option
+`triton_uniform(seed, shape, device)` and arithmetic on it (`thunder.passes.rng_fusion`), unless the option
 `triton_random` is False.
 """
 
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from thunder.core.devices import to_torch_device
-from thunder.transforms.seeded import draw_of_seeds
+from thunder.passes.rng_fusion import draw_of_seeds
 from thunder_ex_triton.fusion.philox import uniform
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.machine import unusable_device

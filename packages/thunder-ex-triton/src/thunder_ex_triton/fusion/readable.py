@@ -13,8 +13,8 @@ from typing import Any
 
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import is_float_dtype, to_torch_dtype
+from thunder.core.nbytes import bytes_of, in_bytes
 from thunder.core.proxies import TensorProxy
-from thunder.core.sizes import bytes_of, in_bytes
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_triton.fusion.source import HELPERS, KernelSource, module_text
 

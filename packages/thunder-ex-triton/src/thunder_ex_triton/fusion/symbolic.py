@@ -17,8 +17,8 @@ import torch
 
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
+from thunder.core.nbytes import known_shape
 from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.sizes import known_shape
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.execution.claim import claim

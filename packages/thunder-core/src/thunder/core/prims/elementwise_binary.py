@@ -10,7 +10,6 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.dtypes import BOOL, COMPLEX, int64, is_inexact_dtype
 from thunder.core.errors import check
-from thunder.core.numbers import undecided
 from thunder.core.prims.autodiff import zero_vjp, zeros_of
 from thunder.core.prims.base import prim
 from thunder.core.prims.elementwise_base import (
@@ -27,6 +26,7 @@ from thunder.core.prims.elementwise_conditional import where
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symint.numbers import undecided
 
 
 @prim(torch="torch.add", tags=ELEMENTWISE)

@@ -9,8 +9,8 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.devices import Device
 from thunder.core.errors import check
-from thunder.core.numbers import same_shape
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type
+from thunder.core.symint.numbers import same_shape
 
 __all__ = [
     "Number",

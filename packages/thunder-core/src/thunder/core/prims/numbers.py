@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The primitives that bind numbers of a program that are not known while it is traced (`core/symbolic.py`).
+"""The primitives that bind numbers of a program that are not known while it is traced (`core/symint/symbols.py`).
 
 All run as they are printed. Only the memory pass drops one that nobody reads: what operations decompose into may ask
 for the number until then.
@@ -43,7 +43,7 @@ def item(x: TensorProxy, /) -> NumberProxy:
 
 
 def _element(x: TensorProxy) -> NumberProxy:
-    from thunder.core.symbolic import symbols_of
+    from thunder.core.symint.symbols import symbols_of
 
     assert state.trace is not None
     symbols = symbols_of(state.trace)

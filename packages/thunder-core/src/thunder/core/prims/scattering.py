@@ -7,7 +7,6 @@ from typing import Any
 
 from thunder.core import dtypes
 from thunder.core.errors import check
-from thunder.core.numbers import same_shape
 from thunder.core.prims.base import prim
 from thunder.core.prims.indexing import INDEX_DTYPES, distinct_positions, positions, sizes_of
 from thunder.core.prims.metas import canonicalize_dim, check_same_device, is_number
@@ -15,6 +14,7 @@ from thunder.core.prims.shape import pad, reshape
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import same_shape
 
 _SHAPE = (OpTags.SHAPE_OP,)
 SCATTER_REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from thunder.core.errors import check
-from thunder.core.numbers import greater, same_number, same_shape, undecided
 from thunder.core.prims.base import prim
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims, check_same_device, check_same_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import greater, same_number, same_shape, undecided
 
 _SHAPE = (OpTags.SHAPE_OP,)
 _VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)

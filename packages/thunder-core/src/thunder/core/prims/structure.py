@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from thunder.core.nbytes import bytes_of, in_bytes
 from thunder.core.prims.base import prim
 from thunder.core.printer import PrintContext, printable, type_comment
 from thunder.core.proxies import Proxy
-from thunder.core.sizes import bytes_of, in_bytes
 from thunder.core.symbol import BoundSymbol, OpTags
 
 __all__ = ["Saved", "comment", "hand_over", "python_del", "python_return", "unpack_saved", "unpack_trivial"]

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 import thunder
+from thunder.capture.dispatch.reshaping import FORMS
 from thunder.core.pytree import tree_map
 from thunder.core.samples import SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
-from thunder.frontend.reshaping import FORMS
 from thunder.tests import gradients, running
 from thunder.tests.comparison import Mismatch, compare, widened
 from thunder.tests.surface.derived import samples_of

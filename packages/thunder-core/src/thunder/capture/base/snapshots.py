@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of what a program reaches, before it ran: what guards compare with, and what its assignments are undone to.
+
+A snapshot is shallow and is taken when something is reached, which is before the program can change it. `undo` puts the
+state back and says what had become of it, as writes that an epilogue makes again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import types
+from typing import Any, NamedTuple
+
+from thunder.capture.base.sources import Place
+from thunder.capture.reads.hooks import ABSENT
+
+__all__ = ["CONTAINERS", "Snapshot", "Write", "snapshots_of"]
+
+CONTAINERS = (list, dict, tuple, set, frozenset, collections.deque)
+TABLES = ("_parameters", "_buffers", "_modules")
+
+
+class Write(NamedTuple):
+    """One assignment: `kind` is an operation of `effects.py` on the target, with a `key` where it has one."""
+
+    kind: str
+    place: Place
+    target: Any
+    key: Any
+    value: Any
+
+
+class Snapshot:
+    """How one thing was."""
+
+    __slots__ = ("before", "place", "target")
+
+    def __init__(self, place: Place, target: Any, before: Any):
+        self.place = place
+        self.target = target
+        self.before = before
+
+    def undo(self) -> list[Write]:
+        """Puts it back as it was; the writes that make it what it had become."""
+        return []
+
+
+class DictSnapshot(Snapshot):
+    """The entries of a dict, or of an object's `__dict__`."""
+
+    __slots__ = ()
+
+    def undo(self) -> list[Write]:
+        before, now = self.before, self.target
+        base = dict_type(now)
+        same = len(before) == len(now) and all(a is b for a, b in zip(before.values(), base.values(now)))
+        if same and list(before) == list(base.keys(now)):
+            return []
+        items = dict(base.items(now))
+        writes = [
+            Write("set_item", self.place, self.target, key, value)
+            for key, value in items.items()
+            if before.get(key, ABSENT) is not value
+        ]
+        gone = [key for key in before if key not in items]
+        if gone:
+            writes = [Write("delete_item", self.place, self.target, key, None) for key in gone] + writes
+        if list(items) != [k for k in before if k in items] + [k for k in items if k not in before]:
+            gone = list(before)
+            writes = [Write("replace_items", self.place, self.target, None, items)]
+        if gone:
+            base.clear(now)  # the order of keys is a part of what it was
+        for key in items:
+            if key not in before and not gone:
+                base.__delitem__(now, key)
+        for key, value in before.items():
+            if gone or items.get(key, ABSENT) is not value:
+                base.__setitem__(now, key, value)
+        return writes
+
+
+class ListSnapshot(Snapshot):
+    """The items of a list or deque."""
+
+    __slots__ = ()
+
+    def undo(self) -> list[Write]:
+        before, now = self.before, list(self.target)
+        same = [a is b for a, b in zip(before, now)]
+        if len(before) == len(now) and all(same):
+            return []
+        base = list if isinstance(self.target, list) else collections.deque
+        base.clear(self.target)
+        base.extend(self.target, before)
+        if len(now) > len(before) and all(same):
+            return [Write("extend", self.place, self.target, None, now[len(before) :])]
+        if len(now) == len(before):
+            return [Write("set_item", self.place, self.target, i, now[i]) for i, kept in enumerate(same) if not kept]
+        return [Write("replace_items", self.place, self.target, None, now)]
+
+
+class SetSnapshot(Snapshot):
+    """The elements of a set."""
+
+    __slots__ = ()
+
+    def undo(self) -> list[Write]:
+        now = set(self.target)
+        if now == self.before:
+            return []
+        set.clear(self.target)
+        set.update(self.target, self.before)
+        return [Write("replace_items", self.place, self.target, None, list(now))]
+
+
+class AttributesSnapshot(Snapshot):
+    """Attributes that are in no `__dict__` that can be written to: slots, and those of classes."""
+
+    __slots__ = ()
+
+    def now(self) -> dict[str, Any]:
+        """What they are."""
+        if isinstance(self.target, type):
+            return dict(self.target.__dict__)
+        found = {name: slot(self.target, name) for name in slot_names(type(self.target))}
+        return {name: value for name, value in found.items() if value is not ABSENT}
+
+    def undo(self) -> list[Write]:
+        writes = []
+        now = self.now()
+        for key in {**self.before, **now}:
+            old, value = self.before.get(key, ABSENT), now.get(key, ABSENT)
+            if old is value or key in _CLASS_INTERNALS:
+                continue
+            if value is ABSENT:
+                writes.append(Write("delete_attribute", self.place, self.target, key, None))
+            else:
+                writes.append(Write("set_attribute", self.place, self.target, key, value))
+            if old is ABSENT:
+                _base(self.target).__delattr__(self.target, key)
+            else:
+                _base(self.target).__setattr__(self.target, key, old)
+        return writes
+
+
+class CellSnapshot(Snapshot):
+    """What a closure's cell holds."""
+
+    __slots__ = ()
+
+    def undo(self) -> list[Write]:
+        value = cell_value(self.target)
+        if value is self.before:
+            return []
+        if self.before is ABSENT:
+            del self.target.cell_contents
+        else:
+            self.target.cell_contents = self.before
+        return [Write("set_cell", self.place, self.target, None, value)]
+
+
+class GlobalsSnapshot(Snapshot):
+    """A module's globals, of which only those in `stored` may have been assigned by the program."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self, place: Place, target: dict[str, Any]):
+        super().__init__(place, target, dict(target))
+        self.stored: set[str] = set()
+
+    def undo(self) -> list[Write]:
+        writes = []
+        for key in sorted(self.stored):
+            old, value = self.before.get(key, ABSENT), self.target.get(key, ABSENT)
+            if old is value:
+                continue
+            if value is ABSENT:
+                writes.append(Write("delete_item", self.place, self.target, key, None))
+            else:
+                writes.append(Write("set_item", self.place, self.target, key, value))
+            if old is ABSENT:
+                del self.target[key]
+            else:
+                self.target[key] = old
+        return writes
+
+
+class VariableSnapshot(Snapshot):
+    """The value of a context variable. The program runs in a context of its own, so that there is nothing to undo."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, place: Place, target: Any, before: Any, context: contextvars.Context):
+        super().__init__(place, target, before)
+        self.context = context
+
+    def undo(self) -> list[Write]:
+        value = self.context.get(self.target, ABSENT)
+        if value is self.before or value is ABSENT:
+            return []
+        return [Write("set_variable", self.place, self.target, None, value)]
+
+
+_CLASS_INTERNALS = frozenset({"__getattribute__", "__setattr__", "__dict__", "__weakref__", "__doc__",
+                              "__static_attributes__", "__firstlineno__", "_abc_impl", "__abstractmethods__",
+                              "__annotations_cache__"})  # fmt: skip
+
+
+def class_attributes(attributes: Any) -> dict[str, Any]:
+    """A class's attributes, or their values before, without what the interpreter and thunder keep there."""
+    return {name: value for name, value in attributes.items() if name not in _CLASS_INTERNALS}
+
+
+def _base(target: Any) -> Any:
+    return type if isinstance(target, type) else object
+
+
+def dict_type(x: Any) -> Any:
+    """The built-in class whose methods read and write a dict without running a subclass's."""
+    return collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
+
+
+def cell_value(cell: Any) -> Any:
+    """What a cell holds, or `ABSENT`."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return ABSENT
+
+
+def slot(obj: Any, name: str) -> Any:
+    """The value of a slot, or `ABSENT`."""
+    try:
+        return object.__getattribute__(obj, name)
+    except AttributeError:
+        return ABSENT
+
+
+def slot_names(cls: type) -> list[str]:
+    """The slots of a class's instances."""
+    return [
+        name for c in cls.__mro__ for name, raw in c.__dict__.items() if isinstance(raw, types.MemberDescriptorType)
+    ]
+
+
+def variables(obj: Any) -> dict[str, Any] | None:
+    """An object's `__dict__`, read without running its class's code."""
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def container_snapshot(place: Place, x: Any) -> Snapshot:
+    """How a built-in container was."""
+    if isinstance(x, dict):
+        return DictSnapshot(place, x, dict(dict_type(x).items(x)))
+    if isinstance(x, (list, collections.deque)):
+        return ListSnapshot(place, x, list(list.__iter__(x) if isinstance(x, list) else collections.deque.__iter__(x)))
+    if isinstance(x, set):
+        return SetSnapshot(place, x, set(x))
+    return Snapshot(place, x, x)
+
+
+def snapshots_of(place: Place, obj: Any) -> list[Snapshot]:
+    """How an object was: its variables, slots, tables and, where its class is a container's, its contents."""
+    out: list[Snapshot] = []
+    d = variables(obj)
+    if d is not None:
+        whole = place.to("{}.__dict__")
+        out.append(DictSnapshot(whole, d, dict(d)))
+        for table in TABLES:
+            entries = d.get(table)
+            if isinstance(entries, dict):
+                out.append(DictSnapshot(whole.item(table), entries, dict(entries)))
+    names = slot_names(type(obj))
+    if names:
+        before = {name: slot(obj, name) for name in names}
+        out.append(AttributesSnapshot(place, obj, {k: v for k, v in before.items() if v is not ABSENT}))
+    if isinstance(obj, CONTAINERS):
+        out.append(container_snapshot(place, obj))
+    return out

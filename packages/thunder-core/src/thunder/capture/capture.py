@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Acquisition: one native run of a program gives its computation trace and its prologue."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from thunder.capture.base.fallback import RunsInPieces, leave_to_python
+from thunder.capture.base.sources import Place
+from thunder.capture.guards.derived_scalars import Told
+from thunder.capture.guards.epilogue import Epilogue
+from thunder.capture.guards.guards import overlap
+from thunder.capture.guards.prologue import Arguments, Prologue
+from thunder.capture.higher_order.gradient_hooks import hooked
+from thunder.capture.numbers.symbolic import Dynamic, Inputs, Number
+from thunder.capture.reads import classify
+from thunder.capture.reads.bytecode import raised_by_branch
+from thunder.capture.reads.read_recorder import Recorder
+from thunder.capture.tensors.leaks import holder_of
+from thunder.capture.tensors.tracer import Lifted, Tracer, annotate, line_of_user, tensors_in
+from thunder.capture.torch_patches import replaced_entry_points
+from thunder.core import pytree
+from thunder.core.errors import TracingError, Undecided
+from thunder.core.state import SourceLine
+from thunder.core.trace import Trace
+from thunder.extend import Executor
+from thunder.runtime.lock import tracing_lock
+from thunder.torch.private import without_modes
+
+__all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]
+
+
+class Acquired:
+    """What acquisition found: the traces, the real inputs of this call, and why it may not be kept."""
+
+    def __init__(self, computation: Trace, inputs: list[Lifted], numbers: list[Number], epilogue: Epilogue | None):
+        self.computation = computation
+        self.inputs = inputs
+        self.numbers = numbers
+        self.epilogue = None if epilogue is None else epilogue.trace
+        self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
+        self.prologue: Prologue | None = None
+        self.uncacheable: str | None = None
+
+
+def parameter_names(fn: Any) -> list[str]:
+    """The names of a callable's positional parameters, without self."""
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        params = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    names: list[str] = []
+    for p in params:
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+        elif p.kind is p.VAR_POSITIONAL:
+            break
+    return names
+
+
+def trace_name(fn: Any) -> str:
+    """The function's own name, where it can name a function."""
+    name = getattr(fn, "__name__", "")
+    return name if name.isidentifier() else "computation"
+
+
+def acquire(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    name: str,
+    executors: Sequence[Executor],
+    independent: bool = False,
+    around: Sequence[AbstractContextManager[Any]] = (),
+    dynamic: Dynamic | None = None,
+    trusted: bool = False,
+) -> Acquired:
+    """Runs `fn` once on handles and returns what was recorded. The user's objects are left as they were.
+
+    With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
+    what gradients are taken for. The contexts of `around` are entered for the run. `dynamic` says which sizes and
+    numbers are symbolic; with `trusted` the prologue does not check what the user promises.
+    """
+    with tracing_lock:
+        arguments = Arguments(args, kwargs, parameter_names(fn))
+        tracer = Tracer(name, executors)
+        recorder = Recorder()
+        tracer.name_lifted(recorder.name_of)
+
+        def place_of(tensor: torch.Tensor) -> Place | None:
+            return arguments.place_of(tensor) or recorder.place_of(tensor)
+
+        tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(place_of(tensor), tensor, name)
+        tracer.guarded_of = lambda tensor, condition: recorder.tensor_is(place_of(tensor), tensor, condition)
+        if dynamic:
+            symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic, recorder.plants)
+            symbolic.place_of = place_of
+            symbolic.place_of_list, symbolic.guarded_number = recorder.place_of_list, recorder.number
+            tracer.told = Told(tracer) if dynamic.tells else None
+        try:
+            with contextlib.ExitStack() as contexts:
+                contexts.enter_context(without_modes())  # the user's see what runs
+                for context in around:
+                    contexts.enter_context(context)
+                epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent)
+            numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
+            acquired = Acquired(tracer.trace, tracer.inputs, numbers, epilogue)
+            given = {id(leaf) for leaf in arguments.leaves}
+            acquired.uncacheable = (
+                tracer.uncacheable
+                or next(iter(recorder.unguardable), None)
+                or recorder.unreachable(x.tensor for x in tracer.inputs if id(x.tensor) not in given)
+                or (epilogue.unguardable if epilogue is not None else None)
+            )
+            if acquired.uncacheable is None:
+                written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
+                targets = None if epilogue is None else [place for place, _ in epilogue.targets]
+                acquired.prologue = Prologue(arguments, tracer, recorder, written, targets, trusted=trusted)
+        except Undecided as refusal:
+            refusal.converts = not raised_by_branch(refusal)
+            refusal.tells = all(map(Told(tracer).can_tell, refusal.asked))
+            raise
+        finally:
+            recorder.release()
+        _refuse_leftovers(tracer)
+        if independent:
+            _refuse_shared_writes(tracer)
+        _refuse_overlaps(tracer)
+    return acquired
+
+
+def _run(
+    fn: Callable[..., Any], tracer: Tracer, recorder: Recorder, arguments: Arguments, call: Any, independent: bool
+) -> Epilogue | None:
+    """The native run. No handle of it outlives this function but those of the inputs."""
+    leaves = [
+        tracer.add_input(leaf, place.label, independent=independent)
+        if classify.is_tensor(leaf)
+        else recorder.argument(place, leaf)
+        for leaf, place in zip(arguments.leaves, arguments.places)
+    ]
+    copies = pytree.tree_unflatten(leaves, arguments.structure)
+    aliases: dict[int, Any] = {}
+    result, writes = _call(fn, tracer, recorder, arguments, (call, copies), aliases)
+    reason = recorder.seeded(tracer.generators)
+    if reason is not None:
+        raise RunsInPieces(reason)
+    for lifted in tracer.inputs:
+        given = lifted.handle.given_attributes
+        if given:
+            where = arguments.place_of(lifted.tensor) or recorder.place_of(lifted.tensor)
+            writes += recorder.given_attributes(where, lifted.tensor, given)
+    if tracer.attention_kernels is not None:
+        recorder.attention_kernels(tracer.attention_kernels)
+    return _finish(tracer, recorder, result, writes, aliases, independent)
+
+
+def _call(
+    fn: Callable[..., Any],
+    tracer: Tracer,
+    recorder: Recorder,
+    arguments: Arguments,
+    calls: Any,
+    aliases: dict[int, Any],
+) -> tuple[Any, list[Any]]:
+    """What the program returns, and what it assigned to the user's objects, which is undone."""
+    call, copies = calls
+    asks_for_numbers = tracer.symbolic is not None and tracer.symbolic.dynamic.converts
+    writes: list[Any] = []
+    try:
+        with recorder:
+            recorder.start(fn)
+            arguments.read(recorder)
+            for original, copy, place in zip(call, copies, arguments.roots):
+                recorder.copied(original, copy, place, aliases)
+            with replaced_entry_points(numbers=asks_for_numbers), tracer.user_code(), recorder.watch_code():
+                result = recorder.context.run(_result, fn, *copies)
+    except Exception as error:
+        if tracer.refusal is None or error is tracer.refusal or isinstance(error, RunsInPieces):
+            raise
+        raise _located(tracer.refusal) from error  # which it has made something else of
+    finally:
+        writes += recorder.undo()
+    if tracer.in_pieces is not None:
+        raise tracer.in_pieces  # the program has caught it
+    if tracer.refusal is not None:
+        raise _located(tracer.refusal)
+    return result, writes
+
+
+def _finish(
+    tracer: Tracer, recorder: Recorder, result: Any, writes: list[Any], aliases: dict[int, Any], independent: bool
+) -> Epilogue | None:
+    """Ends the trace with the program's result or, where it has effects, with the tensors that the epilogue needs."""
+    epilogue, values = None, result
+    if Epilogue.needed(result, writes):
+        epilogue = Epilogue(recorder.reached, writes, aliases)
+        # A transform makes something else of the result, but does not touch what the program keeps.
+        epilogue.build(result, whole=independent)
+        values = tuple(epilogue.tensors)
+        if independent:
+            tracer.trace.info["effects"] = len(values)
+            values = (result, *values)
+    tracer.finish(values)
+    if not independent:
+        tracer.leaves.stay_inside(tracer, tensors_in(values), hooked)
+    if epilogue is not None:
+        epilogue.release()
+    return epilogue
+
+
+def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return fn(*args, **kwargs)
+    except TracingError as error:
+        raise _located(error) from error.__cause__
+    except RuntimeError as error:
+        if "TorchScript interpreter" not in str(error):
+            raise
+        leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
+
+
+def _located(error: Exception) -> Exception:
+    """An error with the line of the user's that it comes from."""
+    annotate(error, _line_of(error))
+    return error
+
+
+def _line_of(error: BaseException) -> SourceLine | None:
+    """The user's line that an error comes from."""
+    found, entry = None, error.__traceback__
+    while entry is not None:
+        found = line_of_user(entry.tb_frame.f_code.co_filename, entry.tb_lineno) or found
+        entry = entry.tb_next
+    return found
+
+
+def _refuse_overlaps(tracer: Tracer) -> None:
+    """A write to one input would have to reach another that has elements in the same places."""
+    written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
+    found = overlap([x.tensor for x in tracer.inputs], written) if written else None
+    if found is not None:
+        one, other = (tracer.inputs[i].proxy.name for i in found)
+        raise TracingError(
+            f"the function writes to {one}, which shares memory with {other}: give each memory of its own (.clone()), "
+            "or pass what both are views of and take the views inside"
+        )
+
+
+def _refuse_shared_writes(tracer: Tracer) -> None:
+    """A write to one argument would have to reach the others that are the same tensor."""
+    for x in tracer.inputs:
+        shared = [y.proxy.name for y in tracer.inputs if y.tensor is x.tensor]
+        if len(shared) > 1 and x.handle._storage.written:
+            raise TracingError(
+                f"gradients are taken for the arguments {', '.join(shared)}, which are one tensor, and the function "
+                f"writes to {x.proxy.name}: give each a tensor of its own"
+            )
+
+
+def _refuse_leftovers(tracer: Tracer) -> None:
+    """A handle that is alive after the run was stored somewhere, where it would stay without ever having data."""
+
+    def left() -> list[Any]:
+        own = {id(x.handle) for x in tracer.inputs}
+        return [h for h in tracer.handles if id(h) not in own]
+
+    if left():
+        gc.collect()  # one may be part of a cycle that nobody can reach
+    found = left()
+    if found:
+        raise TracingError(
+            f"the traced function stored a tensor ({found[0]!r}) in {holder_of(found[0], [found])}, which outlives the "
+            "call. Return it from the function instead, or keep it as an attribute of the module"
+        )
+
+
+def trace_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
+    """The trace of `fn` under its own name, before any executor has been chosen."""
+    return acquire(fn, args, kwargs, name=trace_name(fn), executors=()).computation

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention by the kernels that the user chooses, and with masks that are said and not there.
+
+`torch.nn.attention.bias` makes the latter: a `CausalBias` says which scores count, and is a tensor in name only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.capture.base.modes import attention_kernels, with_attention_kernels
+from thunder.capture.dispatch.opaque import call_opaque
+from thunder.capture.reads.classify import says_a_mask
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["HANDLERS"]
+
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+
+
+def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    if any(map(says_a_mask, (*args, *kwargs.values()))):
+        return _masked(*args, **kwargs)
+    kernels = attention_kernels()
+    if tracer.attention_kernels is None:
+        tracer.attention_kernels = tracer.kernels_around
+    if kernels == tracer.kernels_around:
+        return NotImplemented
+    return call_opaque(tracer, _attention_by(kernels), args, kwargs)
+
+
+def _masked(
+    query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float = 0.0, is_causal: bool = False, **how: Any
+) -> Any:
+    """Attention with a `CausalBias`: causal where its triangle begins in the first corner, else with the triangle."""
+    from thunder.capture.dispatch.dispatch import TracingMode
+
+    if is_causal:
+        raise ValueError("CausalBias should not be used with causal=True")
+    with TracingMode():  # torch takes the mode off for the call that it hands over
+        top_left = attn_mask.variant.name == "UPPER_LEFT" or attn_mask.seq_len_q == attn_mask.seq_len_kv
+        mask = None if top_left else attn_mask._materialize(query.device)
+        return _ATTENTION(query, key, value, mask, dropout_p, top_left, **how)
+
+
+@functools.cache
+def _attention_by(kernels: tuple[Any, ...]) -> Callable[..., Any]:
+    """Attention with a choice of kernels that the program makes itself."""
+
+    def attention_by_choice(*args: Any, **kwargs: Any) -> Any:
+        with with_attention_kernels(kernels):
+            return _ATTENTION(*args, **kwargs)
+
+    return attention_by_choice
+
+
+# Functions of torch, and what they give in a traced program.
+HANDLERS: dict[Any, Callable[..., Any]] = {_ATTENTION: _attention}

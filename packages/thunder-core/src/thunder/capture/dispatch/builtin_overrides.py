@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`int(t)`, `math.sqrt(n)`, `max(n, 1)` and the like of values that only running tells.
+
+Python itself insists that `int()` gives an int, so a program that asks for one is traced once more, with classes of the
+same names in the place of the built-in ones, and with functions in the place of those of `math`
+(`core/symint/functions.py`). These give a number that only running tells (`unknown.py`), which may be computed with,
+stored and returned; where it decides what the program does, that is an error. For everything else, and for everybody
+but the program that is traced, they are what they stand for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder.capture.dispatch.data_dependent import asks_for_value, holds_where_it_runs, number_in
+from thunder.capture.dispatch.packed_sequences import known_number
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.tracer import Tracer
+from thunder.core.state import state
+from thunder.core.symint.functions import FUNCTIONS, made_complex
+from thunder.core.symint.numbers import SymbolicNumber, converted, undecided
+
+__all__ = [
+    "CONVERSIONS",
+    "STAND_INS",
+    "convert_natively",
+    "functions_replaced",
+    "original_of",
+    "stand_in_of",
+]
+
+
+_NATIVE: dict[str, Callable[[Any], Any]] = {
+    "a branch on it": lambda n: bool(n != 0), "in": bool, "int()": int, "float()": float,
+    "its use as an index or a count": int,
+}  # fmt: skip
+
+
+def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
+    """What Python's own conversion of a tensor comes to."""
+    number = known_number(tracer, x)
+    if number is not None and what == "int()":
+        return int(number)
+    if what == "a branch on it" and holds_where_it_runs(tracer, x):
+        return True
+    if tracer.told is not None and what in _NATIVE and x.numel() == 1:
+        number = number_in(tracer, x)
+        if not undecided(number):  # inputs tell it
+            return _NATIVE[what](number)
+    raise asks_for_value(what, aliasing.read(tracer.handle_of(x)))
+
+
+class _Conversion(type):
+    """The classes that stand for `int`, `float`, `bool` and `complex`."""
+
+    plain: type
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls.plain is complex and not kwargs and undecided(*args):
+            return made_complex(*args)
+        x = args[0] if len(args) == 1 and not kwargs else None
+        if not isinstance(x, (torch.Tensor, SymbolicNumber)) or not isinstance(state.frontend, Tracer):
+            return cls.plain(*args, **kwargs)
+        if isinstance(x, torch.Tensor):
+            if cls.plain is bool and x.dtype is not torch.bool:
+                x = torch.ne(x, 0)
+            elif cls.plain is int and x.dtype is torch.bool:
+                x = x.to(torch.int64)
+            x = x.item()
+        if not isinstance(x, SymbolicNumber):
+            return cls.plain(x)
+        if cls.plain is complex:
+            return made_complex(x)
+        if x.__class__ is complex:
+            return cls.plain(x)
+        if x.hint is not None or (cls.plain is bool and x.__class__ is not bool):
+            return cls.plain(x)
+        return x + 0 if cls.plain is int and x.__class__ is bool else converted(x, cls.plain)
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, cls.plain)
+
+    def __subclasscheck__(cls, x: Any) -> bool:
+        return issubclass(getattr(x, "plain", x), cls.plain)
+
+    def __eq__(cls, other: object) -> bool:
+        return getattr(other, "plain", other) is cls.plain
+
+    def __hash__(cls) -> int:
+        return hash(cls.plain)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.plain, name)
+
+    def __repr__(cls) -> str:
+        return repr(cls.plain)
+
+
+CONVERSIONS: dict[str, Any] = {
+    kind.__name__: _Conversion(kind.__name__, (), {"plain": kind}) for kind in (int, float, bool, complex)
+}
+# By name, what stands for a built-in in a program that asks.
+STAND_INS: dict[str, Any] = {**CONVERSIONS, **FUNCTIONS["builtins"]}
+_BY_ORIGINAL = {id(getattr(math, name)): fn for name, fn in FUNCTIONS["math"].items()}
+_BY_STAND_IN = {id(fn): getattr(math, name) for name, fn in FUNCTIONS["math"].items()}
+
+
+def stand_in_of(x: Any) -> Any:
+    """What stands for a function of `math` under whatever name a program has it; None where nothing does."""
+    return _BY_ORIGINAL.get(id(x))
+
+
+def original_of(x: Any) -> Any:
+    """What a stand-in in the module `math` stands for, or `x` itself."""
+    return _BY_STAND_IN.get(id(x), x)
+
+
+def functions_replaced() -> list[tuple[Any, str, Any]]:
+    """The functions of `math`, replaced in the module: programs import it themselves."""
+    return [(math, name, fn) for name, fn in FUNCTIONS["math"].items()]

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Torch functions that thunder has no symbol for.
+
+One that is written in Python is traced through: its source runs on handles. Any other becomes an opaque operation
+(`opaque_symbols.py`) that torch runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.overrides
+
+import thunder.torch as ltorch
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.dispatch import rnn  # noqa: F401  (tells what its functions give)
+from thunder.capture.dispatch.opaque_operations import opaque_symbol
+from thunder.capture.dispatch.writing import assign, assign_out, call_mutating, mutating_overload, writes_in_place
+from thunder.capture.higher_order.branching import leave_loop
+from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.tracer import Tracer
+from thunder.core.pytree import flat_items
+from thunder.torch.private import SCRIPTED, FakeTensorMode, HigherOrderOperator
+
+__all__ = ["call_opaque", "call_python_source"]
+
+
+# -- through Python source --------------------------------------------------------------------------------------------
+def _never(*args: Any, **kwargs: Any) -> bool:
+    return False
+
+
+_OVERRIDE_CHECKS = {
+    "has_torch_function": _never,
+    "has_torch_function_unary": _never,
+    "has_torch_function_variadic": _never,
+}
+
+
+# Modules may hold them under names of their own.
+_BY_IDENTITY = {id(getattr(torch.overrides, name, None)): answer for name, answer in _OVERRIDE_CHECKS.items()}
+
+
+class _Seen:
+    """A module with some of its attributes replaced, for whoever reads them through this."""
+
+    def __init__(self, module: types.ModuleType, **replaced: Any):
+        self.__dict__.update(replaced, _module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+_OVERRIDES = _Seen(torch.overrides, **_OVERRIDE_CHECKS)
+_TORCH = _Seen(torch, overrides=_OVERRIDES)
+
+
+_unchecked: dict[types.FunctionType, types.FunctionType] = {}
+
+
+def _without_override_check(func: types.FunctionType) -> Callable[..., Any]:
+    """The same function with its first step, asking whether its arguments override it, answered no.
+
+    So are the functions of torch that it closes over: `boolean_dispatch` keeps those that it chooses between there.
+    """
+    known = _unchecked.get(func)
+    if known is not None:
+        return known
+    scope = {**func.__globals__, **_OVERRIDE_CHECKS}
+    scope.update((name, _BY_IDENTITY[id(x)]) for name, x in func.__globals__.items() if id(x) in _BY_IDENTITY)
+    for name, module, seen in (("torch", torch, _TORCH), ("overrides", torch.overrides, _OVERRIDES)):
+        if scope.get(name) is module:
+            scope[name] = seen
+    cells = func.__closure__ and tuple(types.CellType() for _ in func.__closure__)
+    out = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, cells)
+    out.__kwdefaults__ = func.__kwdefaults__
+    _unchecked[func] = out  # a function may close over itself
+    for cell, original in zip(cells or (), func.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # nothing in it yet
+            cell.cell_contents = _unchecked_value(original.cell_contents)
+    return out
+
+
+def _unchecked_value(value: Any) -> Any:
+    if isinstance(value, types.FunctionType) and (value.__module__ or "").partition(".")[0] == "torch":
+        return _without_override_check(value)
+    return value
+
+
+def call_python_source(func: types.FunctionType, args: Any, kwargs: Any) -> Any:
+    """Runs a torch function that is written in Python, so that what it calls is traced."""
+    from thunder.capture.dispatch.dispatch import TracingMode
+
+    with TracingMode():
+        return _without_override_check(func)(*args, **kwargs)
+
+
+# -- opaque operations ------------------------------------------------------------------------------------------------
+# What they give is quantized, and torch's tensors without data do not say so.
+_QUANTIZING = [f for name in dir(torch) if name.startswith("quantize_per") and callable(f := getattr(torch, name))]
+
+
+def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a function of torch that thunder does not look into."""
+    if isinstance(func, SCRIPTED):
+        leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
+    if isinstance(func, HigherOrderOperator) and any(map(callable, args)):  # by its name, or before torch 2.13
+        leave_loop(func.__name__)
+    if func in _QUANTIZING:
+        leave_to_python(f"the program calls torch.{func.__name__}")
+    operation = mutating_overload(func)
+    if operation is not None:
+        return call_mutating(tracer, operation, args, kwargs)
+    out = kwargs.pop("out", None)
+    name = getattr(func, "__name__", "")
+    if writes_in_place(name):
+        return _write_opaque(tracer, func, name, args, kwargs)
+    if _without_tensors(args) and _without_tensors(kwargs) and not _makes_tensor(func, args, kwargs):
+        return func(*args, **kwargs if out is None else {**kwargs, "out": out})
+    result = _without_gradients(tracer, tracer.call_symbol(opaque_symbol(func), args, kwargs))
+    if out is not None:
+        written = assign_out(tracer, out, result, name)
+        return None if func in _SILENT else written
+    return result
+
+
+# With out= these give nothing.
+_SILENT = frozenset({torch.split_copy, torch.split_with_sizes_copy, torch.unbind_copy})
+
+
+def _without_gradients(tracer: Tracer, result: Any) -> Any:
+    """A result with those of its tensors detached that torch's autograd takes for constants."""
+    if isinstance(result, Handle):
+        if result._needs_grad and not result._value.requires_grad:
+            return tracer.call_symbol(ltorch.detach, (result,), {})
+        return result
+    if isinstance(result, (tuple, list)) and any(isinstance(x, torch.Tensor) for x in result):
+        items = [_without_gradients(tracer, x) for x in result]
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return result
+
+
+def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function that writes in place: the result of the one that does not is assigned."""
+    from thunder.capture.dispatch.dispatch import call_torch_function
+
+    for owner in (torch.Tensor, torch):
+        functional = getattr(owner, name[:-1], None)
+        if functional is not None and getattr(owner, name, None) is func:
+            result = call_torch_function(functional, args, kwargs)
+            if isinstance(args[0], (tuple, list)):  # torch._foreach_add_
+                for target, value in zip(args[0], result):
+                    assign(tracer, target, value, name)
+                return None
+            return assign(tracer, args[0], result, name)
+    return leave_to_python(f"{name} writes to its arguments in a way that thunder does not know")
+
+
+def _without_tensors(x: Any) -> bool:
+    if isinstance(x, torch.Tensor):
+        return False
+    if isinstance(x, dict):
+        x = list(x.values())
+    return all(_without_tensors(i) for i in x) if isinstance(x, (tuple, list)) else True
+
+
+def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a function without tensor arguments is a factory, or one that reads or sets state of torch's."""
+    if func is torch.device:
+        return False
+    name = getattr(func, "__name__", "")
+    if (getattr(func, "__module__", None) or "torch").partition(".")[0] != "torch" or name.startswith(("_", "set_")):
+        return False
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        result = func(*args, **kwargs)
+    return any(isinstance(x, torch.Tensor) for x in flat_items(result))

@@ -1,0 +1,542 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations that thunder does not look into: their metadata, gradients, tangents and batches are asked of torch.
+
+`opaque_symbol(fn)` is an operation that runs `fn`, whatever it is: a function of torch, or one that this file makes of
+one. The gradient of an opaque operation is an opaque operation that asks torch's autograd, and so has a gradient
+itself, to any order; `opaque_jvp` and `opaque_vmap` stand on `torch.func` in the same way. Nothing is kept between
+forward and backward but tensors: backward runs the function again, with the random numbers of the first time.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.capture.base.fallback import refuse_kinds_of_memory
+from thunder.core import prims
+from thunder.core.devices import Device, cpu, to_device, to_torch_device
+from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
+from thunder.core.errors import TracingError, UnsupportedError
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import flat_items
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.symint.numbers import specialized
+from thunder.executors.torchex.base import ex as torch_executor
+from thunder.executors.torchex.base import qualified_name
+from thunder.torch.private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    OpOverload,
+    OpOverloadPacket,
+    TorchDispatchMode,
+    functorch_active,
+)
+
+__all__ = ["opaque_jvp", "opaque_symbol", "opaque_vmap"]
+
+
+# -- the operation ----------------------------------------------------------------------------------------------------
+@functools.cache
+def opaque_symbol(func: Any) -> Symbol:
+    """The operation that runs a function of torch's."""
+    module, name = qualified_name(func)
+    if getattr(func, "__name__", "") == "__get__":
+        name, module = f"get_{func.__self__.__name__}", None
+    if module is None:
+        name = "".join(c if c.isalnum() else "_" for c in name)  # an overload of torch.ops is called `add.Tensor`
+    return _symbol(func, name, module, ("opaque", func))
+
+
+def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
+    """An operation that runs `func`, and another one for the calls of it that draw random numbers."""
+    drew = [False]
+
+    def meta(*args: Any, **kwargs: Any) -> Any:
+        result, drew[0] = _result_in_torch(func, args, kwargs)
+        return result
+
+    def settle(bsym: BoundSymbol) -> None:
+        # The operation on fake tensors has just told.
+        if drew[0]:
+            bsym.sym = chance
+
+    meta.__doc__ = f"torch's {name}, which thunder does not look into."
+
+    def made(*tags: OpTags) -> Symbol:
+        given: Any = {"module": module, "is_prim": True, "executor": torch_executor, "fn": func}
+        which = id if not tags else (*id, "random")
+        return Symbol(
+            name, meta, id=which, tags=(OpTags.OPAQUE_OP, *tags), bind_postprocess=None if tags else settle, **given
+        )
+
+    plain, chance = made(), made(OpTags.RANDOM_OP)
+    for sym in (plain, chance):
+        sym.grad(_gradient_by_torch(plain, func))
+        sym.batch(_batch_by_torch(sym))
+    plain.jvp(_tangents_by_torch(plain))
+    return plain
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+class _Watch(TorchDispatchMode):
+    """Notices whether any operation draws random numbers."""
+
+    drew = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.drew |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+def _result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
+    """What a call gives, as proxies, and whether it draws random numbers: torch runs it on tensors without data.
+
+    The proxies of a result that torch's autograd takes for a constant say that it requires no grad.
+    """
+    own = RESULTS.get(func)
+    if own is not None:
+        draws = DRAWS.get(func)
+        return own(*args, **kwargs), draws is not None and draws(*args, **kwargs)
+    try:
+        return _on_fakes(func, args, kwargs)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        if func not in _CHECK_VALUES:
+            raise _no_shape(func, isinstance(error, DynamicOutputShapeException)) from error
+        return _on_ones(func, args, kwargs), False
+    except Exception:  # torch has no derivative of it, or refuses the call: then without
+        return _on_fakes(func, args, kwargs, ())
+
+
+def _no_shape(func: Any, shape: bool) -> TracingError:
+    what = "the shape of the result" if shape else "the result"
+    return TracingError(
+        f"{what} of {getattr(func, '__name__', func)} depends on its input's values, which are not known while "
+        "tracing. Use a form of fixed size (torch.where, masks, padding), or leave this line out of the traced function"
+    )
+
+
+def _on_fakes(func: Any, args: Any, kwargs: Any, places: Sequence[int] | None = None) -> tuple[Any, bool]:
+    """Runs a call on tensors without data, of which those at `places` require grad; without `places` all that can."""
+    number = itertools.count()
+    gradients = places is None or bool(places)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+
+        def fake(p: Proxy) -> Any:
+            if not isinstance(p, TensorProxy):
+                return p
+            grad = is_inexact_dtype(p.dtype) and (places is None or next(number) in places)
+            return _empty(p, to_torch_device(p.device)).requires_grad_(grad)
+
+        with mode, torch.set_grad_enabled(gradients), _Watch() as watch:
+            result = func(*specialized(map_proxies(args, fake)), **specialized(map_proxies(kwargs, fake)))
+    return _proxies_of(result, gradients=gradients), watch.drew
+
+
+def _empty(p: TensorProxy, device: Any) -> torch.Tensor:
+    return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device=device)
+
+
+# Functions that look at values to check them, whose results' shapes do not depend on these: what they give for ones
+# says all of a call.
+_CHECK_VALUES = frozenset({torch.istft, torch.Tensor.istft, torch.combinations, torch._VF.istft})  # type: ignore[attr-defined]
+
+
+def _on_ones(func: Any, args: Any, kwargs: Any) -> Any:
+    devices = {p.device for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)}
+
+    def ones(p: Proxy) -> Any:
+        return _empty(p, "cpu").fill_(1) if isinstance(p, TensorProxy) else p
+
+    with torch.no_grad():
+        result = func(*specialized(map_proxies(args, ones)), **specialized(map_proxies(kwargs, ones)))
+    return _proxies_of(result, gradients=False, device=devices.pop())
+
+
+def _proxies_of(x: Any, *, gradients: bool, device: Device | None = None) -> Any:
+    if isinstance(x, torch.Tensor):
+        refuse_kinds_of_memory(x)
+        return TensorProxy(
+            shape=tuple(x.shape),
+            device=to_device(x.device) if device is None else device,
+            dtype=to_dtype(x.dtype),
+            requires_grad=x.requires_grad if gradients else x.is_floating_point() or x.is_complex(),
+        )
+    if isinstance(x, (tuple, list)):
+        items = [_proxies_of(i, gradients=gradients, device=device) for i in x]
+        if type(x) in (tuple, list, torch.Size):
+            return tuple(items) if isinstance(x, tuple) else items
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)  # one of torch.return_types
+    return x
+
+
+# What a call gives, for functions that torch cannot run on tensors without data: a function of the call's arguments.
+RESULTS: dict[Any, Callable[..., Any]] = {}
+# Which calls of these draw random numbers; the others draw none.
+DRAWS: dict[Any, Callable[..., bool]] = {}
+
+
+def _result(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        for func in functions:
+            RESULTS[func] = rule
+        return rule
+
+    return register
+
+
+@_result(torch.ctc_loss)
+def _ctc_loss(
+    log_probs: TensorProxy, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Any:  # fmt: skip
+    shape = log_probs.shape[1:2] if reduction == 0 and log_probs.ndim == 3 else ()
+    return TensorProxy(like=log_probs, shape=shape, requires_grad=True)
+
+
+@_result(torch.linalg.lstsq)
+def _lstsq(A: TensorProxy, B: TensorProxy, rcond: Any = None, *, driver: str | None = None) -> Any:
+    driver = driver or ("gelsy" if A.device.type == "cpu" else "gels")
+    if driver not in ("gels", "gelsy"):
+        raise _no_shape(torch.linalg.lstsq, True)  # which residuals there are depends on ranks
+    batch, (m, n) = A.shape[:-2], A.shape[-2:]
+    is_vector = A.ndim - 1 == B.ndim and B.shape == A.shape[:-1] and A.ndim > 1
+    right = (1,) if is_vector else B.shape[-1:]
+    batch = batch if is_vector else tuple(torch.broadcast_shapes(batch, B.shape[:-2]))
+    solution = (*batch, n) if is_vector else (*batch, n, *right)
+    full = driver == "gels"
+    shapes = (
+        (solution, A.dtype),
+        ((*batch, *right) if full and m > n else (0,), corresponding_real_dtype(A.dtype)),
+        ((0,) if full else batch, int64),
+        ((0,), corresponding_real_dtype(A.dtype)),
+    )
+    return torch.return_types.linalg_lstsq(
+        [TensorProxy(like=A, shape=shape, dtype=dtype, requires_grad=i < 2) for i, (shape, dtype) in enumerate(shapes)]
+    )
+
+
+# -- gradients --------------------------------------------------------------------------------------------------------
+def _differentiated(args: Any, kwargs: Any) -> list[TensorProxy]:
+    return [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
+
+
+def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        # Where random numbers stand before they are drawn; without a draw nobody reads it, and it is dropped.
+        _, draws = _result_in_torch(func, args, kwargs)
+        states = [(str(to_torch_device(d)), prims.rng_state(d)) for d in _devices_in(args, kwargs)] if draws else []
+        out = sym(*args, **kwargs)
+        outs = [p for p in proxies_in(out) if isinstance(p, TensorProxy)]
+        flowing = [get_grad(p) if is_inexact_dtype(p.dtype) and p.requires_grad else None for p in outs]
+        places = _differentiable_places(func, args, kwargs)
+        if not places and getattr(func, "is_gradient", False):
+            raise _no_further(func)  # it is linear in the gradient that it was given, at least
+        if places and any(g is not None for g in flowing):
+            tensors = _differentiated(args, kwargs)
+            for i, g in zip(places, _vjp_symbol(func)(args, kwargs, flowing, places, states)):
+                put_grad(tensors[i], g)
+        return out
+
+    return rule
+
+
+def _differentiable_places(func: Any, args: Any, kwargs: Any) -> list[int]:
+    """Which of the floating point and complex tensors among the arguments torch has derivatives by."""
+    places = list(range(len(_differentiated(args, kwargs))))
+    if func in RESULTS or func in _CHECK_VALUES or _is_run(func, args, kwargs, places):
+        return places
+    return [i for i in places if _is_run(func, args, kwargs, [i])]
+
+
+def _is_run(func: Any, args: Any, kwargs: Any, places: Sequence[int]) -> bool:
+    try:
+        _on_fakes(func, args, kwargs, places)
+    except Exception:  # whatever torch says
+        return False
+    return True
+
+
+def _devices_in(args: Any, kwargs: Any) -> list[Device]:
+    found = {p.device: None for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)}
+    return list(found) or [cpu]
+
+
+@functools.cache
+def _vjp_symbol(func: Any) -> Symbol:
+    """The operation that runs torch's own backward of `func`, which runs `func` again for it."""
+
+    def vjp(args: Any, kwargs: Any, cotangents: Any, places: Any, states: Any) -> list[torch.Tensor]:
+        if functorch_active():
+            return _vjp_by_functorch(func, args, kwargs, cotangents, places)
+        leaves: list[torch.Tensor] = []
+        # When this is differentiated itself.
+        again = torch.is_grad_enabled() and any(x.requires_grad for x in _tensors_in((args, kwargs, cotangents)))
+        number = itertools.count()
+
+        def leaf(x: torch.Tensor) -> torch.Tensor:
+            if not (x.is_floating_point() or x.is_complex()):
+                return x
+            if next(number) not in places:
+                return x.detach()
+            # A tensor that is given twice has two gradients.
+            leaves.append(x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_())
+            return leaves[-1]
+
+        with torch.enable_grad(), _random_numbers(states):
+            out = func(*_map_tensors(args, leaf), **_map_tensors(kwargs, leaf))
+            pairs = [(o, g) for o, g in zip(_tensors_in(out), cotangents) if g is not None and o.requires_grad]
+            found: Sequence[Any] = [None] * len(leaves)
+            if not pairs and getattr(func, "is_gradient", False):
+                raise _no_further(func)
+            if pairs:
+                found = torch.autograd.grad(
+                    [o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True, create_graph=again
+                )
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)]
+
+    def meta(args: Any, kwargs: Any, cotangents: Any, places: Any, states: Any) -> Any:
+        tensors = _differentiated(args, kwargs)
+        return [TensorProxy(like=tensors[i], requires_grad=True) for i in places]
+
+    return _derived(func, "vjp", vjp, meta)
+
+
+def _vjp_by_functorch(func: Any, args: Any, kwargs: Any, cotangents: Any, places: Any) -> list[torch.Tensor]:
+    """The same where a transform of torch's runs, in which autograd itself has no place."""
+    floating = [x for x in _tensors_in((args, kwargs)) if x.is_floating_point() or x.is_complex()]
+
+    def of_places(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        given, number = iter(values), itertools.count()
+
+        def value(x: torch.Tensor) -> torch.Tensor:
+            wanted = (x.is_floating_point() or x.is_complex()) and next(number) in places
+            return next(given) if wanted else x
+
+        found = _tensors_in(func(*_map_tensors(args, value), **_map_tensors(kwargs, value)))
+        return tuple([x for x, g in zip(found, cotangents) if g is not None])
+
+    _, pull = torch.func.vjp(of_places, *[floating[i] for i in places])
+    return list(pull(tuple([g for g in cotangents if g is not None])))
+
+
+def _identifier(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+@contextmanager
+def _random_numbers(states: Sequence[tuple[str, torch.Tensor]]) -> Iterator[None]:
+    """Within it, random numbers are those that follow the states of devices; afterwards they stand where they did."""
+    before = [(name, _exchange(name, state)) for name, state in states]
+    try:
+        yield
+    finally:
+        for name, state in before:
+            _exchange(name, state)
+
+
+def _exchange(name: str, state: torch.Tensor) -> torch.Tensor:
+    device = torch.device(name)
+    if device.type == "cpu":
+        before = torch.get_rng_state()
+        torch.set_rng_state(state)
+    else:
+        module = getattr(torch, device.type)
+        before = module.get_rng_state(device)
+        module.set_rng_state(state, device)
+    return before
+
+
+# -- tangents and batches ---------------------------------------------------------------------------------------------
+def opaque_jvp(sym: Symbol, args: Any, kwargs: Any, tangents: Sequence[TensorProxy | None]) -> tuple[Any, Any]:
+    """Records a call of an opaque operation and its derivative in a direction: its result, and the result's tangents.
+
+    `tangents` has one for each floating point or complex tensor among the arguments, in order; None stands for zeros.
+    The tangents of the result come in its structure, with None for what has none.
+    """
+    given = [t if t is not None else _zeros_like(p) for p, t in zip(_differentiated(args, kwargs), tangents)]
+    return _jvp_symbol(sym.fn)(args, kwargs, given)  # type: ignore[no-any-return]
+
+
+def opaque_vmap(
+    sym: Symbol, args: Any, kwargs: Any, in_dims: Sequence[int | None], *, randomness: str = "error"
+) -> Any:
+    """Records an opaque operation over a batch: `in_dims` says for each tensor among the arguments where it is batched.
+
+    The results are batched in their first dimension, all of them.
+    """
+    return _vmap_symbol(sym.fn, tuple(in_dims), randomness)(args, kwargs)
+
+
+def _tangents_by_torch(sym: Symbol) -> Callable[..., Any]:
+    def rule(t: Any, out: Any, *args: Any, **kwargs: Any) -> Any:
+        tangents = [
+            tangent
+            for p, tangent in zip(flat_items((args, tuple(kwargs.values()))), flat_items(t))
+            if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
+        ]
+        return opaque_jvp(sym, args, kwargs, tangents)[1]
+
+    return rule
+
+
+def _batch_by_torch(sym: Symbol) -> Callable[..., Any]:
+    def rule(b: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)]
+        try:
+            return opaque_vmap(sym, args, kwargs, [0 if p in b else None for p in tensors], randomness=b.randomness)
+        except Exception:  # torch cannot do it for a batch: then one by one
+            return NotImplemented
+
+    return rule
+
+
+def _zeros_like(p: TensorProxy) -> Any:
+    return ltorch.zeros_like(p)
+
+
+def _from_outside(func: Any) -> bool:
+    """Whether it is an operation of somebody else's (`torch.library`), or made of one.
+
+    torch's forward mode takes what these give for constants, without a word.
+    """
+    if isinstance(func, OpOverload):
+        return func.namespace not in ("aten", "prims", "prim")
+    if isinstance(func, OpOverloadPacket):
+        return any(_from_outside(getattr(func, name)) for name in func.overloads())
+    return bool(getattr(func, "from_outside", False))
+
+
+def _no_further(func: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"the gradient of {getattr(func, 'of', None) or qualified_name(func)[1]} cannot be differentiated, so it has "
+        "neither tangents nor second derivatives: write its backward in operations of torch that can"
+    )
+
+
+def _jvp_by_gradients(func: Any, args: Any, kwargs: Any, tangents: Any) -> Any:
+    """A result and its tangents by the gradient of the gradient, by the gradient that arrives: it is linear in that."""
+    leaves: list[torch.Tensor] = []
+
+    def leaf(x: torch.Tensor) -> torch.Tensor:
+        if not (x.is_floating_point() or x.is_complex()):
+            return x
+        leaves.append(x.detach().requires_grad_())
+        return leaves[-1]
+
+    with torch.enable_grad():
+        result = func(*_map_tensors(args, leaf), **_map_tensors(kwargs, leaf))
+        outs = [x for x in _tensors_in(result) if x.requires_grad]
+        arriving = [torch.zeros_like(x).requires_grad_() for x in outs]
+        found: Sequence[Any] = [None] * len(leaves)
+        if outs:
+            found = torch.autograd.grad(outs, leaves, arriving, create_graph=True, allow_unused=True)
+        pairs = [(g, t) for g, t in zip(found, tangents) if g is not None]
+        if not all(g.requires_grad for g, _ in pairs):
+            raise _no_further(func)
+        moved: Sequence[Any] = [None] * len(outs)
+        if pairs:
+            moved = torch.autograd.grad([g for g, _ in pairs], arriving, [t for _, t in pairs], allow_unused=True)
+    of = {id(x): t for x, t in zip(outs, moved)}
+
+    def tangent(x: torch.Tensor) -> Any:
+        if not (x.is_floating_point() or x.is_complex()):
+            return None
+        known = of.get(id(x))
+        return torch.zeros_like(x) if known is None else known
+
+    return _map_tensors(result, torch.Tensor.detach), _map_tensors(result, tangent)
+
+
+@functools.cache
+def _jvp_symbol(func: Any) -> Symbol:
+    def jvp(args: Any, kwargs: Any, tangents: Any) -> Any:
+        if _from_outside(func):
+            return _jvp_by_gradients(func, args, kwargs, tangents)
+        primals = [x for x in _tensors_in((args, kwargs)) if x.is_floating_point() or x.is_complex()]
+        structure: list[Any] = []
+
+        def of_primals(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            left = iter(values)
+
+            def next_value(x: torch.Tensor) -> torch.Tensor:
+                return next(left) if x.is_floating_point() or x.is_complex() else x
+
+            structure[:] = [func(*_map_tensors(args, next_value), **_map_tensors(kwargs, next_value))]
+            return tuple(_tensors_in(structure[0]))
+
+        # torch lays tangents out as their primals are, and refuses to where elements of these share memory.
+        primals = [x.clone(memory_format=torch.contiguous_format) for x in primals]
+        out, found = torch.func.jvp(of_primals, tuple(primals), tuple(tangents))
+        outs, moved = iter(out), iter([t if t.is_floating_point() or t.is_complex() else None for t in found])
+        return _map_tensors(structure[0], lambda x: next(outs)), _map_tensors(structure[0], lambda x: next(moved))
+
+    def meta(args: Any, kwargs: Any, tangents: Any) -> Any:
+        out, _ = _result_in_torch(func, args, kwargs)
+        return out, map_proxies(
+            out,
+            lambda p: (
+                TensorProxy(like=p, requires_grad=True)
+                if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
+                else None
+            ),
+        )
+
+    return _derived(func, "jvp", jvp, meta)
+
+
+@functools.cache
+def _vmap_symbol(func: Any, in_dims: tuple[int | None, ...], randomness: str) -> Symbol:
+    def vmap(args: Any, kwargs: Any) -> Any:
+        tensors = _tensors_in((args, kwargs))
+        structure: list[Any] = []
+
+        def of_tensors(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            left = iter(values)
+            structure[:] = [
+                func(*_map_tensors(args, lambda x: next(left)), **_map_tensors(kwargs, lambda x: next(left)))
+            ]
+            return tuple(_tensors_in(structure[0]))
+
+        out = iter(torch.func.vmap(of_tensors, in_dims=in_dims, randomness=randomness)(*tensors))
+        return _map_tensors(structure[0], lambda x: next(out))
+
+    return _derived(func, "vmap", vmap, None, in_dims, randomness)
+
+
+def _derived(func: Any, what: str, run: Callable[..., Any], meta: Callable[..., Any] | None, *more: Any) -> Symbol:
+    """The operation that runs what was made of `func`."""
+    _, name = qualified_name(func)
+    if meta is not None:
+        RESULTS[run] = meta
+    run.from_outside = _from_outside(func)  # type: ignore[attr-defined]
+    run.is_gradient = what == "vjp" and run.from_outside  # type: ignore[attr-defined]
+    run.of = getattr(func, "of", None) or name  # type: ignore[attr-defined]
+    return _symbol(run, f"{_identifier(name)}_{what}", None, (f"opaque_{what}", func, *more))
+
+
+# -- structures -------------------------------------------------------------------------------------------------------
+def _tensors_in(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        return [x]
+    if isinstance(x, dict):
+        x = list(x.values())
+    return [t for i in x for t in _tensors_in(i)] if isinstance(x, (tuple, list)) else []
+
+
+def _map_tensors(x: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(x, torch.Tensor):
+        return fn(x)
+    if isinstance(x, (tuple, list)):
+        items = [_map_tensors(i, fn) for i in x]
+        if type(x) in (tuple, list, torch.Size):
+            return tuple(items) if isinstance(x, tuple) else items
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return {k: _map_tensors(v, fn) for k, v in x.items()} if isinstance(x, dict) else x

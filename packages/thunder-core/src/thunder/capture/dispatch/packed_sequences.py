@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packed sequences: `pack_padded_sequence`, recurrent modules on what it gives, and `pad_packed_sequence`.
+
+How many rows and steps a packed sequence has are numbers that only running tells. How many sequences there are is
+known: it is the first of the `batch_sizes`, which torch's own code asks for as a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.utils import rnn
+
+from thunder.capture.dispatch.data_dependent import HANDLERS, run, unknown_size
+from thunder.capture.dispatch.opaque_operations import RESULTS
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.tracer import Tracer
+from thunder.core.dtypes import int64
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import state
+
+__all__: list[str] = []
+
+_pack: Any = rnn._VF._pack_padded_sequence  # type: ignore[attr-defined]
+_pad: Any = rnn._VF._pad_packed_sequence  # type: ignore[attr-defined]
+
+
+def _counts() -> dict[str, Any]:
+    """How many sequences there are, by the names of the `batch_sizes` in the trace."""
+    assert state.trace is not None
+    found: dict[str, Any] = state.trace.info.setdefault("packed", {})
+    return found
+
+
+def _packed(input: TensorProxy, lengths: TensorProxy, batch_first: bool) -> Any:
+    steps, count = input.shape[:2][::-1] if batch_first else input.shape[:2]
+    rows = unknown_size(1, steps * count)
+    sizes = TensorProxy(like=lengths, shape=(unknown_size(1, steps),), dtype=int64)
+    _counts()[sizes.name] = count
+    return TensorProxy(like=input, shape=(rows, *input.shape[2:]), requires_grad=True), sizes
+
+
+def _padded(data: TensorProxy, sizes: TensorProxy, batch_first: bool, value: float, steps: Any) -> Any:
+    count = _counts().get(sizes.name)
+    count = unknown_size(1) if count is None else count
+    shape = (count, steps) if batch_first else (steps, count)
+    out = TensorProxy(like=data, shape=(*shape, *data.shape[1:]), requires_grad=True)
+    return out, TensorProxy(like=sizes, shape=(count,), dtype=int64)
+
+
+RESULTS[_pack] = _packed
+RESULTS[_pad] = _padded
+
+
+def _ran(func: Any) -> Callable[..., Any]:
+    def handler(tracer: Tracer, x: Any, *args: Any) -> Any:
+        return run(tracer, func, x, *args, differentiable=True)
+
+    return handler
+
+
+HANDLERS[_pack] = _ran(_pack)
+HANDLERS[_pad] = _ran(_pad)
+
+
+# -- the number of sequences ------------------------------------------------------------------------------------------
+def first_of(tracer: Tracer, x: Any, key: Any) -> Any:
+    """`batch_sizes[0]`, of which `known_number` knows what it is; None for any other tensor."""
+    counts = tracer.trace.info.get("packed")
+    count = counts and type(key) is int and key == 0 and counts.get(tracer.handle_of(x)._value.name)
+    if not count:
+        return None
+    out = torch.Tensor.select(x, 0, 0)
+    tracer.unknown["number", aliasing.read(tracer.handle_of(out)).name] = count
+    return out
+
+
+def known_number(tracer: Tracer, x: Any) -> Any:
+    """What a tensor of one element is known to be; None where it is not."""
+    return tracer.unknown.get(("number", aliasing.read(x).name)) if isinstance(x, Handle) else None
+
+
+def _with_numbers(factory: Any) -> Callable[..., Any]:
+    def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+        """A factory that is given tensors for sizes, which torch takes for numbers."""
+        if not any(isinstance(x, torch.Tensor) for x in args):
+            return NotImplemented
+        from thunder.capture.dispatch.dispatch import TracingMode
+
+        given = []
+        for x in args:
+            number = known_number(tracer, x)
+            given.append(number if number is not None else x.item() if isinstance(x, torch.Tensor) else x)
+        with TracingMode():
+            return factory(*given, **kwargs)
+
+    return handler
+
+
+for _factory in (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn):
+    HANDLERS[_factory] = _with_numbers(_factory)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's recurrent functions give, said in a few lines.
+
+They are opaque operations. On tensors without data torch steps through the whole sequence to find the shapes of a
+result, which takes a hundred times as long as to know them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from thunder.capture.dispatch.opaque_operations import DRAWS, RESULTS
+from thunder.core.proxies import TensorProxy
+
+__all__: list[str] = []
+
+
+def _arguments(*args: Any) -> tuple[TensorProxy, Any, Any, int, float, bool, bool]:
+    """The input, the states, the weights, layers, dropout, training, bidirectional; sequences may be packed."""
+    if isinstance(args[3], (tuple, list)):  # (data, batch_sizes, hx, params, has_biases, ...)
+        args = (args[0], *args[2:])
+    x, hx, params, _, layers, dropout, train, bidirectional = args[:8]
+    return x, hx, params, layers, dropout, train, bidirectional
+
+
+def _shaped(x: TensorProxy, h: TensorProxy, params: Any, bidirectional: bool) -> TensorProxy:
+    if x.shape[-1] != params[0].shape[-1]:
+        raise RuntimeError(f"the input has {x.shape[-1]} features, and the weights are for {params[0].shape[-1]}")
+    return TensorProxy(like=x, shape=(*x.shape[:-1], h.shape[-1] * (2 if bidirectional else 1)), requires_grad=True)
+
+
+def _plain(*args: Any) -> Any:
+    x, hx, params, *_, bidirectional = _arguments(*args)
+    return _shaped(x, hx, params, bidirectional), TensorProxy(like=hx, requires_grad=True)
+
+
+def _lstm(*args: Any) -> Any:
+    x, (h, c), params, *_, bidirectional = _arguments(*args)
+    states = (TensorProxy(like=state, requires_grad=True) for state in (h, c))
+    return (_shaped(x, h, params, bidirectional), *states)
+
+
+def _drops(*args: Any) -> bool:
+    """Whether there is dropout between layers."""
+    *_, layers, dropout, train, _ = _arguments(*args)
+    return bool(train and dropout > 0 and layers > 1)
+
+
+def _cell(x: TensorProxy, hx: TensorProxy, *weights: Any) -> Any:
+    return TensorProxy(like=hx, requires_grad=True)
+
+
+def _lstm_cell(x: TensorProxy, hx: Any, *weights: Any) -> Any:
+    return tuple([TensorProxy(like=state, requires_grad=True) for state in hx])
+
+
+for _function, _result in {
+    torch.lstm: _lstm,
+    torch.gru: _plain,
+    torch.rnn_tanh: _plain,
+    torch.rnn_relu: _plain,
+}.items():
+    RESULTS[_function] = _result
+    DRAWS[_function] = _drops
+for _function in (torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell):
+    RESULTS[_function] = _cell
+RESULTS[torch.lstm_cell] = _lstm_cell

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes: to a tensor in place, to `out=` of another shape, to what requires grad, by custom operations."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.dispatch.opaque_operations import opaque_symbol
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle, Storage
+from thunder.capture.tensors.leaf_tensors import set_requires_grad
+from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["assign", "assign_out", "call_mutating", "mutating_overload", "writes_in_place"]
+
+
+def writes_in_place(name: str) -> bool:
+    """Whether torch gives such a name to functions that write to their first argument."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:
+    """Writes a result into `target`, as an in-place operation does, and returns `target`."""
+    handle = tracer.handle_of(target)
+    _check_leaf(tracer, handle, name)
+    detaches = name == "detach_" and not handle._views  # of which torch detaches none
+    if not detaches:
+        result = _keeping_gradients(tracer, handle, result)
+    value = aliasing.read(result) if isinstance(result, Handle) else result
+    with tracer.recording():
+        aliasing.write(handle, value, name)
+    if detaches or (isinstance(result, Handle) and result._needs_grad):
+        set_requires_grad(handle, not detaches)
+    return target
+
+
+def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
+    if not torch.is_grad_enabled():
+        return
+    leaf = tracer.leaves.seen_through(handle)
+    if not leaf and not any(view.hides_writes for view in handle._views):
+        leaf = any(
+            x.handle._storage is handle._storage
+            and x.tensor.requires_grad
+            and tracer.guarded_of(x.tensor, "{}.is_leaf")
+            for x in tracer.inputs
+        )
+    if leaf:
+        view = handle._views and handle not in tracer.leaves
+        what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
+        raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+
+
+def assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
+    """Writes a result, or each of several, into what `out=` names, and returns that."""
+    if isinstance(out, (tuple, list)):
+        return type(result)(assign_out(tracer, o, r, name) for o, r in zip(out, result))
+    handle = tracer.handle_of(out)
+    if isinstance(result, Handle) and tuple(handle.shape) != tuple(result.shape):
+        _resize(tracer, handle, result, name)
+    return assign(tracer, out, result, name)
+
+
+def _keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
+    """What is written to a tensor that requires grad: it goes on requiring grad, though none comes through."""
+    if (
+        not isinstance(result, Handle)
+        or result._needs_grad
+        or not target._needs_grad
+        or not torch.is_grad_enabled()
+        or not tracer.detaching
+        or not _fits(result, target)
+    ):
+        return result
+    never = tracer.call_symbol(ltorch.zeros, ((),), {"dtype": torch.bool, "device": target.device})
+    result = result if result.dtype is target.dtype else tracer.call_symbol(ltorch.to, (result, target.dtype), {})
+    return tracer.call_symbol(ltorch.where, (never, target, result), {})
+
+
+def _fits(result: Handle, target: Handle) -> bool:
+    have, want = tuple(result.shape), tuple(target.shape)
+    return len(have) <= len(want) and all(n in (1, m) for n, m in zip(have[::-1], want[::-1]))
+
+
+def _resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
+    """Gives the tensor of an `out=` the shape of what is written to it, as torch does."""
+    if handle._views or handle._parent is not None or handle._storage.source is not None:
+        leave_to_python(
+            f"{name} is given an out= of the shape {tuple(handle.shape)} for a result of the shape "
+            f"{tuple(result.shape)}, which resizes a tensor that others see"
+        )
+    if handle.numel() != 0:
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape {list(handle.shape)}, which does not "
+            f"match the required output shape {list(result.shape)}. This behavior is deprecated, and in a future "
+            "PyTorch release outputs will not be resized unless they have zero elements.",
+            stacklevel=2,
+        )
+    with tracer.recording():
+        shape, before = aliasing.read(result).shape, handle._value
+        value = ltorch.full(shape, 0, dtype=before.dtype, device=before.device)  # what was there is gone
+    handle._storage, handle._value, handle._version_seen = Storage(value), value, 0
+    shaped = tracer.wrap(value)
+    with DisableTorchFunction():
+        handle.data = shaped
+
+
+# -- custom operations that write to their arguments ------------------------------------------------------------------
+def mutating_overload(func: Any) -> Any:
+    """The operation of `torch.ops` that a call is of, if it writes to arguments, else None."""
+    if isinstance(func, OpOverloadPacket):
+        func = getattr(func, "default", None)
+    schema = getattr(func, "_schema", None)
+    return func if isinstance(func, OpOverload) and schema is not None and schema.is_mutable else None
+
+
+def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls it on copies of what it writes to, and writes what these have become."""
+    arguments = func._schema.arguments
+    given = dict(zip((a.name for a in arguments if not a.kwarg_only), args)) | kwargs
+    written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    targets = [given[name] for name in written if given.get(name) is not None]
+    sym = opaque_symbol(_on_copies(func, tuple(name for name in written if given.get(name) is not None)))
+    with torch.no_grad():
+        results = tracer.call_symbol(sym, (given,), {})
+        for target, value in zip(targets, results[: len(targets)]):
+            pairs = zip(target, value) if isinstance(target, (tuple, list)) else [(target, value)]
+            for one, new in pairs:
+                assign(tracer, one, new, func._schema.name)
+    results = results[len(targets) :]
+    out = [_aliased(r, given, arguments, x) for r, x in zip(func._schema.returns, results)]
+    return None if not out else out[0] if len(out) == 1 else tuple(out)
+
+
+def _aliased(returned: Any, given: dict[str, Any], arguments: Sequence[Any], result: Any) -> Any:
+    """A result, or the argument that the schema says it is."""
+    if returned.alias_info is not None:
+        for a in arguments:
+            if a.alias_info is not None and a.alias_info.before_set & returned.alias_info.before_set:
+                return given.get(a.name, result)
+    return result
+
+
+@functools.cache
+def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]], list[Any]]:
+    """The function that gives what an operation makes of copies of those arguments, and then its results."""
+    positional = {a.name for a in func._schema.arguments if not a.kwarg_only}
+
+    def run(given: dict[str, Any]) -> list[Any]:
+        copies = {
+            name: [t.clone() for t in given[name]] if isinstance(given[name], (tuple, list)) else given[name].clone()
+            for name in written
+        }
+        call = {**given, **copies}
+        out = func(
+            *[call[name] for name in call if name in positional],
+            **{name: x for name, x in call.items() if name not in positional},
+        )
+        results = [] if out is None else list(out) if isinstance(out, (tuple, list)) else [out]
+        return [*copies.values(), *results]
+
+    run.__name__ = f"{func._schema.name.rpartition(':')[2]}_on_copies"
+    return run

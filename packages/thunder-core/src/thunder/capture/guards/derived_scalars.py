@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that the inputs tell: what a program computes of integers and truth values among its inputs alone.
+
+A mask says whether a row is masked, a table of picture sizes how many patches there are. Where a program has to know
+such a number to go on (a branch, the length of a loop), it is traced once more: then the number is found out when it is
+asked for, by running what leads to it, and stands for itself as the size of an input does (`core/symint/symbols.py`).
+What is assumed of it, that it is not 0 say, becomes a guard: the prologue runs what leads to it, too, before
+the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from thunder.capture.guards.guards import GuardFailed
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.proxies import NumberProxy, Proxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import Trace
+from thunder.execution.claim import transform_for_execution
+from thunder.extend import get_always_executors
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["Program", "Told"]
+
+
+class Program(NamedTuple):
+    """What leads to some numbers: its arguments, by their names in the program, and the function of them."""
+
+    args: tuple[str, ...]
+    run: Callable[..., Any]
+
+
+def _is_pure(op: BoundSymbol) -> bool:
+    return op.sym in (prims.item, prims.items, prims.size) or not op.has_effect
+
+
+class Told:
+    """The numbers of one run that are told by inputs."""
+
+    def __init__(self, tracer: Tracer):
+        self._tracer = tracer
+        self._found: dict[str, Any] = {}  # values that have been computed, by their names
+        self._ways: dict[str, list[BoundSymbol]] = {}  # what leads to numbers from the inputs on, by their names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._ways
+
+    def can_tell(self, name: str) -> bool:
+        """Whether a value of the program hangs on integers among the inputs alone."""
+        return not self._tracer.parts and self._leading_to(name) is not None
+
+    def find_out(self, number: Any) -> None:
+        """Gives a leaf that only running tells what it is in this call, where inputs tell it."""
+        leaf: NumberProxy = number.proxy
+        if number.hint is not None or leaf.python_type is complex or self._tracer.parts:
+            return
+        way = self._leading_to(leaf.name)
+        if way is None:
+            return
+        rest = [op for op in way if any(name not in self._found for name in op.out_names)]
+        if rest:
+            made = [p for op in rest for p in op.flat_outs]
+            with self._tracer.recording():
+                program = self._program(rest, made)
+                given = {x.proxy.name: x.tensor for x in self._tracer.inputs} | self._numbers() | self._found
+                found = program.run(*[given[name] for name in program.args])
+            self._found.update((p.name, value) for p, value in zip(made, found))
+        self._ways[leaf.name] = way
+        number.hint = leaf.value = leaf.python_type(self._found[leaf.name])
+        for atom in number.symbols.atoms:
+            if atom.proxy is leaf:
+                atom.hint = number.hint
+
+    def program(self, leaves: Sequence[NumberProxy]) -> Program:
+        """What leads to numbers that have been found out, from the inputs on."""
+        operations: dict[int, BoundSymbol] = {}
+        made: set[str] = set()
+        for leaf in leaves:
+            for op in self._ways[leaf.name]:
+                if not made.issuperset(op.out_names):
+                    operations[id(op)] = op
+                    made.update(op.out_names)
+        args, run = self._program([*operations.values()], leaves)
+
+        def told(*inputs: torch.Tensor) -> Any:
+            try:
+                return run(*inputs)
+            except Exception as error:  # it is for other values, of which guards are asked next
+                raise GuardFailed(f"what the inputs tell cannot be computed as it was ({error})") from error
+
+        return Program(args, told)
+
+    def _numbers(self) -> dict[str, Any]:
+        """The numbers that are inputs, as they are in this call."""
+        symbolic = self._tracer.symbolic
+        return {} if symbolic is None else {number.leaf.name: number.value for number in symbolic.numbers}
+
+    def _leading_to(self, wanted: str) -> list[BoundSymbol] | None:
+        """The operations that compute a value of inputs; None where it hangs on more than integers."""
+        tracer = self._tracer
+        inputs, numbers = {x.proxy.name: x.proxy for x in tracer.inputs}, self._numbers()
+        sizes = {} if tracer.symbolic is None else {size.leaf.name: size for size in tracer.symbolic.sizes}
+        every = [op for scope in tracer.trace.scopes for op in scope]
+        producers = {name: i for i, op in enumerate(every) for name in op.out_names}
+        found: set[int] = set()
+        first: dict[str, BoundSymbol] = {}
+        stack = [wanted]
+        while stack:
+            name = stack.pop()
+            if name in inputs:
+                if is_inexact_dtype(inputs[name].dtype):
+                    return None
+            elif name in numbers:
+                continue
+            elif name in sizes:
+                size = sizes[name]
+                first[name] = BoundSymbol(prims.size, (inputs[size.tensor], size.dim), {}, size.leaf)
+            elif name not in producers or not _is_pure(every[producers[name]]):
+                return None
+            elif producers[name] not in found:
+                found.add(producers[name])
+                stack += every[producers[name]].arg_names
+        return [*first.values(), *[every[i] for i in sorted(found)]]
+
+    def _program(self, operations: Sequence[BoundSymbol], wanted: Sequence[Proxy]) -> Program:
+        made = {name for op in operations for name in op.out_names}
+        args = {p.name: p for op in operations for p in op.flat_args if p.name not in made}
+        trace = Trace("told")
+        trace.names, trace._counters = set(self._tracer.trace.names), dict(self._tracer.trace._counters)
+        trace.info["symbols"] = self._tracer.trace.info["symbols"]
+        with tracectx(trace):
+            trace.args = [*args.values()]
+            for p in trace.args:
+                prims.unpack_trivial(p)
+            trace.bound_symbols += operations
+            trace.output = tuple(wanted)
+            prims.python_return(trace.output)
+        run = transform_for_execution(trace, get_always_executors())[-1].python_callable(decorators=False)
+        return Program(tuple(args), torch.no_grad()(run))

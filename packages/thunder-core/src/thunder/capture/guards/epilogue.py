@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The epilogue: a program that makes the user's result of what the computation returns, and does again what the traced
+program assigned to the user's objects.
+
+What the program made itself (containers, objects) is made anew at each call; what was there before is found by its
+place.
+"""
+
+from __future__ import annotations
+
+import collections
+import collections.abc
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder.capture.base.fallback import RunsEagerly, leave_to_python
+from thunder.capture.base.snapshots import Write, cell_value, dict_type, slot, slot_names, variables
+from thunder.capture.base.sources import Place
+from thunder.capture.guards import guards
+from thunder.capture.reads import classify
+from thunder.capture.reads.hooks import ABSENT
+from thunder.core.printer import printable
+from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.core.symint.numbers import SymbolicNumber, specialized
+from thunder.core.trace import Trace
+from thunder.executors.pythonex import ex as python_executor
+
+__all__ = ["Epilogue"]
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
+def _no_meta(*args: Any) -> None:
+    return None
+
+
+def _effect(fn: Any) -> Symbol:
+    """Decorator: an operation of epilogues."""
+    return python_executor.register_operator(fn.__name__, meta=_no_meta, fn=fn, tags=(OpTags.SIDE_EFFECT,))
+
+
+@_effect
+def set_item(target: Any, key: Any, value: Any) -> None:
+    """target[key] = value, without code of a subclass."""
+    base = dict_type(target) if isinstance(target, dict) else classify.base_of(target)
+    base.__setitem__(target, key, value)
+
+
+@_effect
+def delete_item(target: Any, key: Any) -> None:
+    """del target[key], where it is there."""
+    dict_type(target).pop(target, key, None)
+
+
+@_effect
+def extend(target: Any, items: Any) -> None:
+    """Appends items to a list or deque."""
+    classify.base_of(target).extend(target, items)
+
+
+@_effect
+def replace_items(target: Any, items: Any) -> None:
+    """Gives a list, deque, set or dict other items."""
+    base = classify.base_of(target)
+    base.clear(target)
+    if isinstance(target, dict):
+        for key, value in items.items():
+            base.__setitem__(target, key, value)
+        return
+    (base.update if base is set else base.extend)(target, items)
+
+
+@_effect
+def set_attribute(target: Any, name: str, value: Any) -> None:
+    """Sets a slot, or an attribute of a class."""
+    (type if isinstance(target, type) else object).__setattr__(target, name, value)
+
+
+@_effect
+def delete_attribute(target: Any, name: str) -> None:
+    """Deletes a slot's value, or an attribute of a class."""
+    (type if isinstance(target, type) else object).__delattr__(target, name)
+
+
+@_effect
+def set_cell(cell: Any, value: Any) -> None:
+    """Assigns the variable of a closure."""
+    cell.cell_contents = value
+
+
+@_effect
+def set_variable(variable: Any, value: Any) -> None:
+    """Sets a context variable."""
+    variable.set(value)
+
+
+@_effect
+def fill_object(obj: Any, values: dict[str, Any], slots: dict[str, Any], items: Any) -> None:
+    """Gives a new object its variables, slots and, where its class is a container's, its items."""
+    if values:
+        object.__getattribute__(obj, "__dict__").update(values)
+    for name, value in slots.items():
+        object.__setattr__(obj, name, value)
+    if items is not None:
+        base = classify.base_of(obj)
+        for item in items:
+            if base in (dict, collections.OrderedDict):
+                base.__setitem__(obj, *item)
+            else:
+                (base.add if base is set else base.append)(obj, item)
+
+
+def _new_object(cls: Any) -> Any:
+    return cls.__new__(cls) if cls.__new__ in (object.__new__, dict.__new__) else object.__new__(cls)
+
+
+def _new_container(cls: type) -> Any:
+    bases: tuple[Any, ...] = (collections.OrderedDict, dict, list, set, collections.deque)
+    for base in bases:
+        if issubclass(cls, base):
+            return base.__new__(cls)
+    return object.__new__(cls)
+
+
+def _new_mask(cls: Any, variant: Any, rows: int, columns: int) -> Any:
+    return cls(variant, rows, columns)
+
+
+def _new_tuple(cls: type, items: Any) -> Any:
+    if cls is torch.Size:
+        return cls(items)
+    return tuple.__new__(cls, items) if hasattr(cls, "_fields") or not hasattr(cls, "n_fields") else cls(items)
+
+
+_EFFECTS = {
+    s.name: s
+    for s in (set_item, delete_item, extend, replace_items, set_attribute, delete_attribute, set_cell, set_variable)
+}
+
+
+def _print_make(bsym: BoundSymbol, context: Any) -> list[str]:
+    return [f"{bsym.output.name} = {printable(bsym.args[0], context)}"]
+
+
+make = Symbol("make", _no_meta, id="python.make", is_prim=True, printer=_print_make, tags=(OpTags.SIDE_EFFECT,))
+_OPERATORS = {
+    fn.__name__.strip("_"): Symbol(fn.__name__.strip("_"), _no_meta, id=f"python.{fn.__name__}", is_prim=True, fn=fn)
+    for fn in (_new_object, _new_container, _new_mask, _new_tuple)
+}
+
+
+class Epilogue:
+    """Describes a result and writes as a trace, and collects the tensors and the targets that the trace needs."""
+
+    def __init__(self, reached: dict[int, Any], writes: Sequence[Write], aliases: dict[int, tuple[Place, Any]]):
+        self.trace = Trace("epilogue", signature="values, targets")
+        self.trace.decorated = False
+        self.tensors: list[Any] = []  # and symbolic numbers
+        self.targets: list[tuple[Place, Any]] = []
+        self.unguardable: str | None = None
+        self._values: list[Proxy] = []
+        self._target_proxies: dict[int, Proxy] = {}
+        self._made: dict[int, Any] = {}
+        self._alive: list[Any] = []
+        self._reached = reached
+        self._aliases = aliases  # copies of the call's containers that the program had: the caller's own stand for them
+        self._writes = writes
+
+    @staticmethod
+    def needed(result: Any, writes: Sequence[Write]) -> bool:
+        """Whether a trace cannot simply return the result."""
+        return bool(writes) or not _is_plain(result)
+
+    def build(self, result: Any, *, whole: bool = False) -> None:
+        """Writes the trace. With `whole` the program gives the result as the first of its values, put together."""
+        trace = self.trace
+        values, targets = TupleProxy((), name="values"), TupleProxy((), name="targets")
+        trace.names |= {"values", "targets"}
+        for write in self._writes:
+            self._write(write)
+        if whole:
+            output: Any = AnyProxy(name=trace.make_name("result"))
+            self._values.insert(0, output)
+        else:
+            output = self.expression(result)
+        body, trace.bound_symbols[:] = list(trace.bound_symbols), []
+        for source, proxies in ((values, self._values), (targets, list(self._target_proxies.values()))):
+            if proxies:
+                trace.record(BoundSymbol(guards.unpack, (source,), {}, tuple(proxies)))
+        trace.bound_symbols += body
+        trace.output = output
+        trace.record(BoundSymbol(_return(), (output,), {}, None))
+        trace.args = [values, targets]
+
+    def release(self) -> None:
+        """Lets go of the values that were written."""
+        self._writes, self._reached, self._aliases = (), {}, {}
+        self.tensors.clear()
+        self._alive.clear()
+        self._made.clear()
+
+    def _write(self, write: Write) -> None:
+        target = self._target(write.place, write.target)
+        if write.kind.startswith("delete"):
+            args: tuple[Any, ...] = (target, specialized(write.key))
+        elif write.key is None:
+            args = (target, self.expression(write.value))
+        else:
+            args = (target, specialized(write.key), self.expression(write.value))
+        self.trace.record(BoundSymbol(_EFFECTS[write.kind], args, {}, None))
+
+    def _target(self, place: Place, thing: Any) -> Proxy:
+        if id(thing) in self._aliases:
+            place, thing = self._aliases[id(thing)]
+        found = self._target_proxies.get(id(thing))
+        if found is None:
+            self.targets.append((place, thing))
+            found = self._target_proxies[id(thing)] = AnyProxy(name=self.trace.make_name("o"))
+        return found
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def expression(self, x: Any) -> Any:
+        """What a trace writes for a value: proxies stand in it for what is only known at the call."""
+        if isinstance(x, SymbolicNumber) or classify.is_tensor(x):
+            return self._tensor(x)
+        kind = classify.kind_of(x)
+        if type(x) is torch.Size:  # which a trace would write as a tuple
+            return self._make(x, "new_tuple", [self.expression(n) for n in x])
+        if kind in ("plain", "identity"):
+            return specialized(x)  # a slice may have symbolic bounds
+        if id(x) in self._aliases:
+            return self._target(*self._aliases[id(x)])
+        known = self._reached.get(id(x))
+        if known is not None and kind not in ("class", "function"):
+            return self._target(known.place, x)
+        if id(x) in self._made:
+            return self._made[id(x)]
+        self._alive.append(x)
+        if classify.says_a_mask(x):
+            return self._make(x, "new_mask", x.variant, self.expression(x.seq_len_q), self.expression(x.seq_len_kv))
+        if kind == "container":
+            return self._container(x)
+        if isinstance(x, tuple):
+            return self._make(x, "new_tuple", [self.expression(i) for i in tuple.__iter__(x)])
+        if kind in ("object", "namespace", "library") and variables(x) is not None:
+            return self._object(x)
+        if isinstance(x, (types.GeneratorType, collections.abc.Iterator)) or _holds_tensor(x):
+            leave_to_python(
+                f"the program keeps or returns a {type(x).__name__} that goes on with its tensors after the call"
+            )
+        if _holds_number(x):
+            self.unguardable = (
+                f"the program keeps or returns a {type(x).__name__} that it made with numbers that are symbolic"
+            )
+        if isinstance(x, types.MethodType):
+            return x  # a function of the program's own making, good for this call
+        if kind not in ("class", "function", "wrapper", "partial"):
+            self.unguardable = (
+                f"the program keeps or returns a {type(x).__name__} that it made, which cannot be made again"
+            )
+        return x
+
+    def _tensor(self, x: Any) -> Proxy:
+        for tensor, proxy in zip(self.tensors, self._values):
+            if tensor is x:
+                return proxy
+        self.tensors.append(x)
+        out = AnyProxy(name=self.trace.make_name("t"))
+        self._values.append(out)
+        if classify.is_handle(x) and not any(lifted.handle is x for lifted in x._tracer.inputs):
+            if "_is_param" in x.given_attributes:
+                raise RunsEagerly("the program makes a parameter and keeps it")
+            for name, value in x.given_attributes.items():
+                self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
+        return out
+
+    def _make(self, x: Any, operator: str, *args: Any) -> Proxy:
+        out = AnyProxy(name=self.trace.make_name("x"))
+        self._made[id(x)] = out
+        self.trace.record(BoundSymbol(_OPERATORS[operator], (type(x), *args), {}, out))
+        return out
+
+    def _container(self, x: Any) -> Any:
+        kind = type(x)
+        if kind is tuple:
+            return tuple([self.expression(i) for i in x])
+        if kind in (list, dict, set, frozenset):
+            if kind is frozenset:
+                return frozenset(map(specialized, x))
+            out = AnyProxy(name=self.trace.make_name("x"))
+            items = (
+                {specialized(k): self.expression(v) for k, v in x.items()}
+                if kind is dict
+                else kind([self.expression(i) for i in x])
+            )
+            self._made[id(x)] = out
+            self.trace.record(BoundSymbol(make, (items,), {}, out))
+            return out
+        if kind is collections.defaultdict or (kind is collections.deque and x.maxlen is not None):
+            self.unguardable = (
+                f"the program keeps or returns a {kind.__name__} that it made, which cannot be made again"
+            )
+        proxy = self._make(x, "new_container")
+        self._fill(x, proxy)
+        return proxy
+
+    def _object(self, x: Any) -> Proxy:
+        proxy = self._make(x, "new_container" if isinstance(x, classify.CONTAINERS) else "new_object")
+        self._fill(x, proxy)
+        return proxy
+
+    def _fill(self, x: Any, proxy: Proxy) -> None:
+        values = {k: self.expression(v) for k, v in (variables(x) or {}).items()}
+        slots = {k: self.expression(v) for k in slot_names(type(x)) if (v := slot(x, k)) is not ABSENT}
+        items: Any = None
+        if isinstance(x, dict):
+            items = [(k, self.expression(v)) for k, v in dict_type(x).items(x)]
+        elif isinstance(x, classify.CONTAINERS):
+            items = [self.expression(i) for i in classify.items_of(x)]
+        self.trace.record(BoundSymbol(fill_object, (proxy, values, slots, items), {}, None))
+
+
+def _holds_number(x: Any) -> bool:
+    """Whether a function, or what wraps one, was made with a symbolic number."""
+    return _holds(x, lambda i: isinstance(i, SymbolicNumber))
+
+
+def _holds_tensor(x: Any) -> bool:
+    """Whether it was made with a tensor of the program, but is more than that tensor's own method."""
+    return _holds(x, lambda i: classify.is_handle(i) and i._storage.source is None)
+
+
+def _holds(x: Any, found: Callable[[Any], bool], seen: tuple[Any, ...] = ()) -> bool:
+    if isinstance(x, functools.partial):
+        held: list[Any] = [*x.args, *x.keywords.values(), x.func]
+    elif isinstance(x, types.MethodType):
+        held = [x.__func__]
+    elif isinstance(x, types.FunctionType):
+        held = [cell_value(cell) for cell in x.__closure__ or ()]
+        held += [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
+    else:
+        return False
+    seen = (*seen, x)
+    held = [i for i in held if not any(i is known for known in seen)]
+    return any(found(i) or _holds(i, found, seen) for i in held)
+
+
+def _return() -> Symbol:
+    from thunder.core import prims
+
+    return prims.python_return  # type: ignore[no-any-return]
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether a trace can return it as it is: tensors, numbers, strings and None in tuples, lists and dicts."""
+    kind = type(x)
+    if kind in (tuple, list):
+        return all(_is_plain(i) for i in x)
+    if kind is dict:
+        return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
+    if classify.is_handle(x) and x.given_attributes:
+        return False
+    return isinstance(x, SymbolicNumber) or classify.is_tensor(x) or kind in (bool, int, float, str, type(None))

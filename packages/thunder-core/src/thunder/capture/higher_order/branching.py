@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.cond` inside a traced program: one operation with two programs, of which a tensor's value chooses one.
+
+Both functions are traced, each into a program of its own whose inputs are what either reads. The operation's gradient
+is the same choice between the gradients of the two, which compute again what they need of the branch; where that draws
+random numbers, they are put back for it to where they stood, and forth again afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.tensors.tracer import annotate, needs_grad, user_line
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import TracingError
+from thunder.core.langctx import set_langctx
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.prims.autodiff import zeros_of
+from thunder.core.printer import PrintContext, bound_symbol_lines, call_line
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import state, tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.symint.numbers import same_shape
+from thunder.core.trace import Trace
+from thunder.execution.claim import transform_for_execution
+from thunder.execution.memory import delete_last_used
+from thunder.executors.torchex.base import ex as torch_executor
+from thunder.passes.autodiff import JointTrace
+from thunder.passes.batching import Batch
+from thunder.passes.checkpoint import Source, exchanged, random_sources, states_of
+from thunder.passes.cse import cse
+from thunder.passes.dce import dce, has_effect
+from thunder.passes.forward import Forward
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["cond_traced", "leave_loop", "refuse_control_flow"]
+
+
+class Branch:
+    """One of the two programs: a function of the operation's operands that returns a tuple of tensors."""
+
+    def __init__(self, trace: Trace, executors: Sequence[Any]):
+        self.__name__ = trace.name
+        self.trace = dce(cse(dce(trace)))
+        self.executors = executors
+        self._run: Callable[..., Any] | None = None
+
+    def __call__(self, *operands: Any) -> Any:
+        if self._run is None:
+            claimed = transform_for_execution(self.trace, self.executors)[-1]
+            self._run = delete_last_used(dce(claimed)).python_callable(decorators=False)
+        return self._run(*operands)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return any(has_effect(op) for op in self.trace.bound_symbols if op.sym is not prims.python_return)
+
+
+# -- the operation ----------------------------------------------------------------------------------------------------
+def _meta(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+    """What the first program gives of the operands where `pred` is true, what the second gives elsewhere."""
+    return tuple([TensorProxy(like=p) for p in true.trace.output])
+
+
+def _choose(pred: Any, true: Any, false: Any, *operands: Any) -> Any:
+    return true(*operands) if pred else false(*operands)
+
+
+def _print(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    lines = [call_line(bsym, context)]
+    aside = context.aside()
+    for branch in bsym.args[1:3]:
+        lines.append(f"  # {branch.__name__}({', '.join(p.name for p in branch.trace.args)}):")
+        for op in branch.trace.bound_symbols:
+            lines += [f"    # {line}" for line in bound_symbol_lines(op, depth=0, context=aside)]
+    return lines
+
+
+def _symbol(*tags: OpTags) -> Symbol:
+    return Symbol(
+        "cond", _meta, id=("torch.cond", *tags), is_prim=True, executor=torch_executor, fn=_choose, printer=_print,
+        tags=tags,
+    )  # fmt: skip
+
+
+cond = _symbol()
+cond_with_draws = _symbol(OpTags.RANDOM_OP)
+
+
+@cond.grad
+def _(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+    out = cond(pred, true, false, *operands)
+    wrt = [i for i, p in enumerate(operands) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
+    taking = [i for i, p in enumerate(out) if is_inexact_dtype(p.dtype)]
+    gradients = [get_grad(out[i]) for i in taking]
+    found = cond(pred, _gradient(true, wrt, taking), _gradient(false, wrt, taking), *operands, *gradients)
+    for i, g in zip(wrt, found):
+        put_grad(operands[i], g)
+    return out
+
+
+def _differentiated_with_draws(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+    """The choice in the forward program, and that between gradients in the backward program, which draw the same."""
+    pred, true, false, *operands = bsym.args
+    wrt = [i for i, p in enumerate(operands) if isinstance(p, TensorProxy) and p.name in joint.tracked]
+    wrt = [i for i in wrt if is_inexact_dtype(operands[i].dtype)]
+    taking = [i for i, p in enumerate(bsym.output) if is_inexact_dtype(p.dtype)]
+    sources = random_sources([*true.trace.bound_symbols, *false.trace.bound_symbols])
+    gradients = [_gradient(branch, wrt, taking, sources) for branch in (true, false)]
+    # What runs the first time is what runs the second time, so that it draws the same.
+    chosen = [_forward(branch, wrt) for branch in (true, false)]
+    with tracectx(joint.trace):
+        with joint.trace.scope() as forward:
+            states = states_of(sources)
+            joint.trace.record(
+                BoundSymbol(cond_with_draws, (pred, *chosen, *operands), {}, bsym.output, source=bsym.source)
+            )
+        with joint.trace.scope() as backward:
+            arriving = [prims.get_grad(bsym.output[i]) for i in taking]
+            for i, g in zip(wrt, cond_with_draws(pred, *gradients, *operands, *arriving, *states)):
+                prims.put_grad(operands[i], g)
+    joint.tracked.update(bsym.output[i].name for i in taking)
+    return forward, backward
+
+
+cond_with_draws.joint_rule = _differentiated_with_draws
+
+
+def _moving(bsym: BoundSymbol, forward: Forward) -> None:
+    """The same choice between programs that give results and how these move, so that each draws once."""
+    pred, true, false, *operands = bsym.args
+    tangents = [forward.tangent(p) if isinstance(p, TensorProxy) else None for p in operands]
+    moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
+    branches = [_with_tangents(branch, moving) for branch in (true, false)]
+    out = [p for p in bsym.output if is_inexact_dtype(p.dtype)]
+    found = [TensorProxy(like=p) for p in out]
+    args = (pred, *branches, *operands, *[tangents[i] for i in moving])
+    trace = state.trace
+    assert trace is not None
+    trace.record(BoundSymbol(bsym.sym, args, {}, (*bsym.output, *found), source=bsym.source))
+    forward.tangents.update({p.name: tangent for p, tangent in zip(out, found)})
+
+
+cond.joint_jvp_rule = cond_with_draws.joint_jvp_rule = _moving
+
+
+def _with_tangents(branch: Branch, moving: Sequence[int]) -> Branch:
+    """The program that also takes tangents of some operands, and gives those of its results."""
+    out = branch.trace.derive()
+    with tracectx(out), set_langctx("torch"):
+        given: Any = [branch.trace.args[i] for i in moving]
+        arriving = {p.name: TensorProxy(like=p, name=out.add_name(f"t_{p.name}")) for p in given}
+        forward = Forward(arriving)
+        forward.push([op for op in branch.trace.bound_symbols if op.sym is not prims.python_return])
+        results: list[Any] = [forward.value(p) for p in branch.trace.output]
+        tangents = [forward.tangent(p) for p in results]
+        pairs = [(p, t) for p, t in zip(results, tangents) if is_inexact_dtype(p.dtype)]
+        moved = [zeros_of(p) if t is None else t for p, t in pairs]
+        out.args = [*branch.trace.args, *arriving.values()]
+        out.output = _of_their_own([*results, *moved], out.args)
+        prims.python_return(out.output)
+    return Branch(out, branch.executors)
+
+
+def _batch_of(sym: Symbol) -> Callable[..., Any]:
+    def rule(b: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
+        if pred not in b:
+            return sym(pred, *[_over_batch(b, branch, operands) for branch in (true, false)], *operands)
+        # Examples may differ in which one they choose: both are computed.
+        one, other = (_each_example(b, branch, operands) for branch in (true, false))
+
+        def chosen(x: Any, y: Any) -> Any:
+            which = ltorch.reshape(pred, (b.size, *[1] * (x.ndim - 1)))
+            return ltorch.where(ltorch.to(which, torch.bool), x, y)
+
+        return tuple([chosen(x, y) for x, y in zip(one, other)])
+
+    return rule
+
+
+cond.batch(_batch_of(cond))
+cond_with_draws.batch(_batch_of(cond_with_draws))
+
+
+def _over_batch(b: Batch, branch: Branch, operands: Sequence[Any]) -> Branch:
+    """The program for all examples, of operands that are batches or not."""
+    out = branch.trace.derive()
+    with tracectx(out), set_langctx("torch"):
+        out.args = [
+            TensorProxy(like=p, name=out.add_name(f"{p.name}_batch")) if p in b else one
+            for one, p in zip(branch.trace.args, operands)
+        ]
+        inner = Batch(b.size, b.randomness)
+        out.output = _of_their_own(_results_over_batch(inner, b, branch, operands, out.args), out.args)
+        prims.python_return(out.output)
+    return Branch(out, branch.executors)
+
+
+def _each_example(b: Batch, branch: Branch, operands: Sequence[Any]) -> list[Any]:
+    """What the program gives for all examples, recorded where the choice is."""
+    return _results_over_batch(Batch(b.size, b.randomness, anew=True), b, branch, operands, operands)
+
+
+def _results_over_batch(
+    inner: Batch, b: Batch, branch: Branch, operands: Sequence[Any], values: Sequence[Any]
+) -> list[Any]:
+    for p, given, value in zip(branch.trace.args, operands, values):
+        inner.env[p.name] = value
+        if given in b:
+            inner.add(value)
+    inner.run([op for op in branch.trace.bound_symbols if op.sym is not prims.python_return])
+    return [inner.batched(p) for p in branch.trace.output]
+
+
+def _forward(branch: Branch, wrt: Sequence[int]) -> Branch:
+    """The program as it is where it is differentiated."""
+    source = branch.trace
+    joint = JointTrace(source, [source.args[i] for i in wrt], branch.executors)  # type: ignore[misc]
+    out = joint.trace
+    out.args, out.info = source.args, dict(source.info)
+    with tracectx(out):
+        out.output = _of_their_own(joint.output, out.args)
+        prims.python_return(out.output)
+    return Branch(out, branch.executors)
+
+
+def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int], sources: Sequence[Source] = ()) -> Branch:
+    """The program of a branch's operands and its results' gradients that gives the operands' gradients.
+
+    Last it takes where random numbers stood, for each of `sources`, when the branch ran.
+    """
+    source = branch.trace
+    out = Trace(f"{source.name}_gradient", args=source.args)
+    inputs: list[Any] = [source.args[i] for i in wrt]
+    joint = JointTrace(source, inputs, branch.executors)
+    out.names, out._counters = joint.trace.names, joint.trace._counters
+    out.info = dict(source.info)
+    with tracectx(out), set_langctx("torch"):
+        cotangents: dict[str, Any] = {}
+        results = [joint.output[i] for i in taking]
+        arriving = [TensorProxy(like=p, name=out.add_name(f"grad_{p.name}")) for p in results]
+        with out.scope():
+            states = states_of(sources)  # what such a state looks like
+        out.args += [*arriving, *states]
+        before = exchanged(states, sources)
+        out.bound_symbols += joint.trace.bound_symbols
+        exchanged(before, sources)
+        for p, given in zip(results, arriving):
+            cotangents[p.name] = cotangents[p.name] + given if p.name in cotangents else given
+        known = {name: g for name, g in cotangents.items() if name in joint.tracked}
+        grads = joint.backward(known, inputs) if known else [None] * len(inputs)
+        found = [ltorch.zeros_like(p) if g is None else g for g, p in zip(grads, inputs)]
+        out.output = _of_their_own(found, out.args)
+        prims.python_return(out.output)
+    return Branch(out, branch.executors)
+
+
+def _of_their_own(values: Sequence[Any], given: Sequence[Proxy]) -> tuple[Any, ...]:
+    """Results of a branch, none of which is another one or an input."""
+    known = {p.name for p in given}
+    out: list[Any] = []
+    for p in values:
+        out.append(prims.clone(p) if p.name in known else p)
+        known.add(p.name)
+    return tuple(out)
+
+
+# -- tracing ----------------------------------------------------------------------------------------------------------
+def cond_traced(
+    tracer: Tracer, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()
+) -> Any:
+    """What `torch.cond(pred, true_fn, false_fn, operands)` gives in a traced program."""
+    try:
+        return _chosen(tracer, pred, true_fn, false_fn, operands)
+    except RuntimeError as error:
+        annotate(error, user_line())
+        raise
+
+
+def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+    if not isinstance(pred, torch.Tensor):
+        return (true_fn if pred else false_fn)(*operands)
+    if pred.numel() != 1:
+        raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
+    if not isinstance(operands, (tuple, list)):
+        raise RuntimeError(f"Expect operands to be a tuple of tensors, but got {operands}.")
+    parts = [_traced(tracer, fn, operands) for fn in (true_fn, false_fn)]
+    _check_alike(parts[0][1], parts[1][1])
+    inputs = {p.name: p for operations, output in parts for p in _read(operations, output)}
+    branches = [
+        _branch(tracer, name, operations, output, list(inputs.values()))
+        for name, (operations, output) in zip(("true", "false"), parts)
+    ]
+    tensors = [p for p in inputs.values() if isinstance(p, TensorProxy)]
+    requiring = {h._value.name for h in tracer.handles if needs_grad(h)}
+    with tracer.recording():
+        which = cond_with_draws if any(b.draws for b in branches) else cond
+        results = iter(which(tracer.unwrap(pred), *branches, *inputs.values()))
+    grad = any(p.name in requiring for p in tensors)
+    made = map_proxies(parts[0][1], lambda p: next(results) if isinstance(p, TensorProxy) else p)
+    with tracer.recording():
+        if grad and tracer.detaching and not torch.is_grad_enabled():
+            made = tracer.detached(made, (), {})
+        return tracer.wrap(made, requires_grad=grad and torch.is_grad_enabled())
+
+
+def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
+    """The operations of one of the functions, and its result."""
+    before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
+    with tracer.trace.scope() as operations:
+        result = fn(*operands)
+        output = tracer.unwrap(result)
+    if any(storage.version != version for storage, version in before.values()):
+        raise TracingError(
+            "a function of torch.cond writes to a tensor that was there before it: return the new value instead"
+        )
+    return operations, output
+
+
+def _read(operations: Sequence[BoundSymbol], output: Any) -> list[Proxy]:
+    """What is read that is not made."""
+    made = {name for op in operations for name in op.out_names}
+    return [p for p in [*(p for op in operations for p in op.flat_args), *proxies_in(output)] if p.name not in made]
+
+
+def _branch(
+    tracer: Tracer, name: str, operations: Sequence[BoundSymbol], output: Any, inputs: Sequence[Proxy]
+) -> Branch:
+    trace = Trace(name, args=inputs)
+    trace.names, trace._counters = set(tracer.trace.names), dict(tracer.trace._counters)
+    trace.info = {k: v for k, v in tracer.trace.info.items() if k == "symbols"}
+    trace.bound_symbols[:] = operations
+    with tracectx(trace), set_langctx("torch"):
+        trace.output = _of_their_own(proxies_in(output), inputs)
+        prims.python_return(trace.output)
+    tracer.trace.names |= trace.names
+    return Branch(trace, tracer.executors or (torch_executor,))
+
+
+def _check_alike(true: Any, false: Any) -> None:
+    """Both functions have to give the same kinds of tensors in the same containers."""
+    one, other = proxies_in(true), proxies_in(false)
+    shapes = repr(map_proxies(true, lambda p: None)) == repr(map_proxies(false, lambda p: None))
+    if not shapes or len(one) != len(other):
+        raise RuntimeError("torch.cond: the two functions return different containers, or numbers that differ")
+    for p, q in zip(one, other):
+        if not isinstance(p, TensorProxy) or not isinstance(q, TensorProxy):
+            raise RuntimeError("torch.cond: the two functions have to return tensors")
+        if not same_shape(p.shape, q.shape) or p.dtype is not q.dtype or p.device is not q.device:
+            raise RuntimeError(
+                f"torch.cond: the two functions return tensors that differ: {p.type_string()} and {q.type_string()}"
+            )
+
+
+def refuse_control_flow(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands for what runs torch's other operations with functions in them, such as `while_loop`."""
+
+    def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
+        tracer: Any = state.frontend
+        if tracer is None:
+            return original(fn, args, kwargs)
+        name = getattr(fn, "__qualname__", type(fn).__name__).partition(".")[0]
+        if name == "cond":
+            return cond_traced(tracer, *args)
+        return leave_loop(name)
+
+    return call
+
+
+def leave_loop(name: str) -> NoReturn:
+    """Its steps run as Python."""
+    leave_to_python(f"the program calls {name}, whose number of steps depends on values")

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.utils.checkpoint` inside a traced program: what it runs becomes a region that backward computes again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.checkpoint import noop_context_fn
+
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.tensors.tracer import needs_grad, user_line
+from thunder.passes.checkpoint import region
+from thunder.torch.private import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["checkpoint_traced"]
+
+
+def checkpoint_traced(
+    tracer: Tracer,
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = None,
+    context_fn: Any = noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    preserve_rng_state: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """What `torch.utils.checkpoint.checkpoint(function, *args, **kwargs)` gives in a traced program.
+
+    Both kinds compute the region again; how far they differ from there on (which gradients they can take) is how far
+    the reentrant one falls short of the other.
+    """
+    if use_reentrant is None:
+        warnings.warn("torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly", stacklevel=4)
+        use_reentrant = True
+    if use_reentrant and kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    if context_fn is not noop_context_fn:
+        if use_reentrant:
+            raise ValueError("Passing `context_fn` or `debug` is only supported when use_reentrant=False.")
+        _check_contexts(context_fn)
+    if not torch.is_grad_enabled():
+        return function(*args, **kwargs)
+    if use_reentrant and not any(isinstance(a, torch.Tensor) and needs_grad(a) for a in args):
+        warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", stacklevel=4)
+        with torch.no_grad():
+            return function(*args, **kwargs)
+    source = user_line()
+    try:
+        with tracer.trace.scope() as operations:
+            return function(*args, **kwargs)
+    finally:
+        if operations:
+            tracer.has_regions = True
+            tracer.trace.record(region(operations, same_random_numbers=preserve_rng_state, source=source))
+
+
+def _check_contexts(context_fn: Callable[[], Any]) -> None:
+    """Of what a user wants around the region, what only chooses the values to keep is thunder's own business."""
+    for context in context_fn():
+        if not isinstance(context, TorchDispatchMode):
+            leave_to_python(f"torch.utils.checkpoint enters the context {type(context).__name__} around its region")

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.autograd.Function` inside a traced program.
+
+Its forward becomes one composite operation; its backward is traced right after it, with proxies for the incoming
+gradients, and becomes that operation's gradient rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from thunder.capture.tensors.handle import Handle
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.prims.autodiff import zeros_of
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import state
+from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
+from thunder.passes.checkpoint import anew
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["apply_traced"]
+
+
+class TracedContext:
+    """The `ctx` of a traced function."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]):
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+        self._non_differentiable: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Keeps tensors for backward."""
+        self.saved_tensors = tensors
+
+    save_for_forward = save_for_backward
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Says that no gradient flows into these outputs."""
+        self._non_differentiable = tensors
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        """In-place writes are seen as they happen, so there is nothing to note."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Incoming gradients that are missing are zeros, whatever is asked for here."""
+
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """The old name of `saved_tensors`."""
+        return self.saved_tensors
+
+
+def _needs(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x._needs_grad if isinstance(x, Handle) else x.requires_grad)
+
+
+def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `cls.apply(*args)` gives in a traced program."""
+    if kwargs:
+        raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
+    trace = tracer.trace
+    handles = tuple(tracer.handle_of(a) if isinstance(a, torch.Tensor) else a for a in args)
+    inputs = tracer.unwrap(handles)
+    ctx = TracedContext(tuple(_needs(a) for a in handles))
+    # A forward sees inputs that are not views of anything: what it returns unchanged is a tensor of its own.
+    with trace.scope() as forward, tracer.without_gradients():
+        out = _forward(cls, ctx, handles)
+        with tracer.recording():
+            output = _anew(tracer.unwrap(out), {p.name for p in proxies_in(inputs)})
+    backward = _trace_backward(tracer, cls, ctx, output)
+    kept, captured = _beside(inputs, output, forward, backward)
+    ruled = bool(tracer.parts)  # something around it may ask for more than its gradient
+    whole = not captured and not (kept and ruled)
+    results = (output, tuple(kept)) if whole and kept else output
+    sym = _symbol(cls, inputs, output, results, forward, backward, whole)
+    if ruled:
+        _give_rules(tracer, sym, cls, ctx, inputs, forward)
+    trace.record(BoundSymbol(sym, inputs, {}, results, forward, state.source))
+    grad = any(ctx.needs_input_grad) and torch.is_grad_enabled()
+    if tracer.detaching and not torch.is_grad_enabled():
+        with tracer.recording():
+            output = tracer.detached(output, (), {})
+    stopped = {id(t) for t in ctx._non_differentiable}
+    return _wrapped(tracer, out, output, grad, stopped)
+
+
+def _anew(output: Any, given: set[str]) -> Any:
+    """An output in which what is an input unchanged is a value of its own: its gradient goes through backward."""
+    return map_proxies(output, lambda p: prims.barrier(p)[0] if p.name in given else p)
+
+
+def _forward(cls: Any, ctx: TracedContext, args: tuple[Any, ...]) -> Any:
+    if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
+        out = cls.forward(*args)
+        cls.setup_context(ctx, args, out)
+        return out
+    return cls.forward(ctx, *args)
+
+
+def _wrapped(tracer: Tracer, out: Any, output: Any, grad: bool, stopped: set[int]) -> Any:
+    if isinstance(output, (tuple, list)):
+        return tuple(_wrapped(tracer, a, b, grad, stopped) for a, b in zip(out, output))
+    return tracer.wrap(output, requires_grad=grad and id(out) not in stopped)
+
+
+class _Backward:
+    """A traced backward: its incoming gradients, its operations, the gradients it returns, or the error it raised."""
+
+    def __init__(self) -> None:
+        self.cotangents: list[TensorProxy | None] = []
+        self.operations: list[BoundSymbol] = []
+        self.gradients: tuple[Any, ...] = ()
+        self.error: Exception | None = None
+
+
+def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -> _Backward:
+    result = _Backward()
+    try:
+        outs = output if isinstance(output, tuple) else (output,)
+        with tracer.trace.scope() as operations, tracer.without_gradients():
+            with tracer.proxies():
+                result.cotangents = [
+                    TensorProxy(like=p) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) else None
+                    for p in outs
+                ]
+            grads = cls.backward(ctx, *[None if p is None else tracer.wrap(p) for p in result.cotangents])
+            result.gradients = tracer.unwrap(grads if isinstance(grads, tuple) else (grads,))
+        result.operations = operations
+    except Exception as error:  # only a program that is differentiated has to have a backward that can be traced
+        result.error = error.with_traceback(None)  # whose frames hold handles
+    return result
+
+
+def _beside(
+    inputs: Any, output: Any, forward: list[BoundSymbol], backward: _Backward
+) -> tuple[list[Proxy], list[Proxy]]:
+    """What a function's backward reads of its forward besides inputs and output, and what both read of the program."""
+    known = {p.name for p in (*proxies_in(inputs), *proxies_in(output))}
+    made = {name for op in forward for name in op.out_names}
+    own = {p.name for p in backward.cotangents if p is not None} | {
+        n for op in backward.operations for n in op.out_names
+    }
+    read = {p.name: p for op in backward.operations for p in op.flat_args}
+    read.update((p.name, p) for p in proxies_in(backward.gradients))
+    kept = [p for name, p in read.items() if name in made - known]
+    read.update((p.name, p) for op in forward for p in op.flat_args)
+    return kept, [p for name, p in read.items() if name not in known | made | own]
+
+
+def _symbol(
+    cls: Any, inputs: Any, output: Any, results: Any, forward: list[BoundSymbol], backward: _Backward, whole: bool
+) -> Symbol:
+    """The operation that stands for a call; `results` are its output and what its backward reads besides.
+
+    Whole it stays when it is differentiated: computed again, or differentiated twice, it has this backward still.
+    """
+
+    def meta(*args: Any) -> Any:
+        names = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
+        trace = state.trace
+        assert trace is not None
+        for op in forward:
+            trace.record(op.substitute(names))
+        return map_proxies(results, lambda p: names.get(p.name, p))
+
+    sym = Symbol(cls.__name__, meta, id=("autograd.Function", cls), executor=None)
+
+    def differentiate(found: Any, *args: Any) -> None:
+        if backward.error is not None:
+            raise backward.error
+        trace = state.trace
+        assert trace is not None
+        names: dict[str, Any] = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
+        names.update((p.name, q) for p, q in zip(proxies_in(results), proxies_in(found)))
+        outs = output if isinstance(output, tuple) else (output,)
+        for p, cotangent in zip(outs, backward.cotangents):
+            if cotangent is not None:
+                names[cotangent.name] = get_grad(names[p.name])
+        for op in anew(backward.operations, names, trace):
+            trace.record(op)
+        for a, g in zip(args, backward.gradients):
+            if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
+                put_grad(a, names.get(g.name, g))
+
+    def rule(*args: Any) -> Any:
+        if backward.error is not None:
+            raise backward.error
+        found = meta(*args)
+        differentiate(found, *args)
+        return found
+
+    if whole:
+        rule.backward = differentiate  # type: ignore[attr-defined]  # for who has run the operation already
+    sym.grad(rule)
+    return sym
+
+
+# -- what it says of tangents and batches -----------------------------------------------------------------------------
+def _give_rules(
+    tracer: Tracer, sym: Symbol, cls: Any, ctx: TracedContext, inputs: tuple[Any, ...], forward: list[BoundSymbol]
+) -> None:
+    """The rules that a function brings as static methods `jvp` and `vmap`."""
+    plain = torch.autograd.Function
+    if cls.jvp is not plain.jvp:
+        sym.jvp(_jvp_rule(tracer, cls, ctx, inputs, forward))
+    if cls.vmap is not plain.vmap:
+        sym.batch(_vmap_rule(tracer, cls))
+
+
+def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, ...], forward: list[BoundSymbol]) -> Any:
+    trace = tracer.trace
+    with trace.scope() as operations, tracer.without_gradients():
+        with tracer.proxies():
+            along = [
+                TensorProxy(like=p) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) else None
+                for p in inputs
+            ]
+        found = cls.jvp(ctx, *[None if t is None else tracer.wrap(t) for t in along])
+        with tracer.recording():
+            moved = tracer.unwrap(found)
+
+    def rule(t: Any, out: Any, *args: Any) -> Any:
+        names: dict[str, Any] = {p.name: q for p, q in zip(proxies_in(inputs), proxies_in(args))}
+        for p, direction, tangent in zip(args, along, t):
+            if direction is not None:
+                names[direction.name] = zeros_of(p) if tangent is None else tangent
+        # What it saved in forward is computed again: the call itself stays whole, so nobody else knows its parts.
+        for op in anew([*forward, *operations], names, trace):
+            trace.record(op)
+        return map_proxies(moved, lambda p: names.get(p.name, p))
+
+    return rule
+
+
+class BatchInfo(NamedTuple):
+    """What `vmap` of a function is told of the batch."""
+
+    batch_size: int
+    randomness: str
+
+
+def _vmap_rule(tracer: Tracer, cls: Any) -> Any:
+    def rule(b: Any, *args: Any) -> Any:
+        in_dims = tuple([0 if a in b else None for a in args])
+        handles = tracer.wrap(args)
+        with tracer.user_code():
+            found = cls.vmap(BatchInfo(b.size, b.randomness), in_dims, *handles)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise RuntimeError(
+                f"{cls.__name__}.vmap returned {type(found).__name__}, but has to return the outputs and where each of "
+                "them is batched: (outputs, out_dims)"
+            )
+        outputs, out_dims = found
+        several = isinstance(outputs, tuple)
+        values = tracer.unwrap(outputs if several else (outputs,))
+        dims = out_dims if isinstance(out_dims, tuple) else (out_dims,) * len(values)
+        placed = tuple([_first(b, x, d) for x, d in zip(values, dims)])
+        return placed if several else placed[0]
+
+    return rule
+
+
+def _first(b: Any, x: Any, dim: int | None) -> Any:
+    if not isinstance(x, TensorProxy):
+        return x
+    return b.expand(x) if dim is None else b.add(x.movedim(dim, 0) if dim else x)

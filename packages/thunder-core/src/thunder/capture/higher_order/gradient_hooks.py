@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks on gradients inside a traced program: of modules (`register_full_backward_hook`) and of tensors.
+
+They are the user's Python and may do anything, so they are not traced: the backward program calls them, with the real
+gradients. In the trace a hook is an identity, `hooked`, whose gradient goes through `run_gradient_hooks`.
+
+Where that is differentiated in its turn, torch's autograd records what the hooks do, as it does in eager, and the
+record is a value of the program: hooks run once, and derivatives of any order go through them.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.hooks import BackwardHook
+
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.tracer import needs_grad
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.prims import get_grad, put_grad
+from thunder.core.proxies import AnyProxy, TensorProxy
+from thunder.core.state import state, tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.executors.torchex.base import ex as torch_executor
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+    from thunder.passes.autodiff import JointTrace
+
+__all__ = ["hooked", "hooked_gradient", "module_hook_class", "register_tensor_hook"]
+
+
+class Node:
+    """What torch's node of the identity would be: it has hooks, which take and return the gradients of its inputs."""
+
+    def __init__(self, count: int):
+        self.count = count
+        self.hooks: list[Callable[[Any, Any], Any]] = []
+
+    def register_hook(self, hook: Callable[[Any, Any], Any]) -> None:
+        """Adds a hook."""
+        self.hooks.append(hook)
+
+    def run(self, places: Sequence[int], gradients: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The gradients at `places`, as the hooks make them."""
+        all_of_them: list[Any] = [None] * self.count
+        for i, g in zip(places, gradients):
+            all_of_them[i] = g
+        for hook in self.hooks:
+            found = hook(tuple(all_of_them), tuple(all_of_them))
+            if found is not None:
+                all_of_them = list(found) if isinstance(found, (tuple, list)) else [found]
+        return tuple(
+            [torch.zeros_like(g) if all_of_them[i] is None else all_of_them[i] for i, g in zip(places, gradients)]
+        )
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
+def _run_meta(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
+    """Calls the hooks of a node with gradients; what they make of these."""
+    return tuple([TensorProxy(like=g) for g in gradients])
+
+
+def _run(node: Node, places: tuple[int, ...], *gradients: torch.Tensor) -> Any:
+    return node.run(places, gradients)
+
+
+run_gradient_hooks = Symbol(
+    "run_gradient_hooks", _run_meta, id="run_gradient_hooks", is_prim=True, executor=torch_executor, fn=_run,
+    tags=(OpTags.SIDE_EFFECT,),
+)  # fmt: skip
+
+
+@run_gradient_hooks.grad
+def _(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
+    *found, record = record_gradient_hooks(node, places, *gradients)
+    _put_recorded(record, gradients, found)
+    return tuple(found)
+
+
+class Record:
+    """What autograd saw of tensors that were made of others."""
+
+    def __init__(self, sources: Sequence[torch.Tensor], results: Sequence[torch.Tensor]):
+        self.sources = sources
+        self.results = results
+        known = set(map(id, sources))
+        if any(id(leaf) not in known for leaf in _leaves(results)):
+            raise RuntimeError(
+                "a hook on a gradient uses another tensor that requires grad, and the gradient is differentiated "
+                "again: detach that tensor in the hook, or call the function without thunder.jit"
+            )
+
+
+def _leaves(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves that tensors hang on."""
+    found = [t for t in tensors if t.requires_grad and t.grad_fn is None]
+    stack: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen: set[Any] = set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        stack += [following for following, _ in node.next_functions]
+    return found
+
+
+def _leaf(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().requires_grad_()
+
+
+def _record_meta(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
+    """What hooks make of gradients, and autograd's record of it."""
+    return *[TensorProxy(like=g) for g in gradients], _new_record()
+
+
+def _new_record() -> AnyProxy:
+    assert state.trace is not None
+    return AnyProxy(name=state.trace.make_name("record"))
+
+
+def _record(node: Node, places: tuple[int, ...], *gradients: torch.Tensor) -> Any:
+    sources = [_leaf(g) for g in gradients]
+    with torch.enable_grad():
+        found = node.run(places, sources)
+    return *[x.detach() for x in found], Record(sources, found)
+
+
+record_gradient_hooks = Symbol(
+    "record_gradient_hooks", _record_meta, id="record_gradient_hooks", is_prim=True, executor=torch_executor,
+    fn=_record, tags=(OpTags.SIDE_EFFECT,),
+)  # fmt: skip
+
+
+@record_gradient_hooks.grad
+def _(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
+    *found, record = record_gradient_hooks(node, places, *gradients)
+    _put_recorded(record, gradients, found)
+    return *found, record
+
+
+def _put_recorded(record: AnyProxy, sources: Sequence[TensorProxy], results: Sequence[TensorProxy]) -> None:
+    """Gradients flow from what was made to what it was made of."""
+    *found, _ = recorded_gradient(record, len(sources), *sources, *[get_grad(x) for x in results])
+    for source, gradient in zip(sources, found):
+        put_grad(source, gradient)
+
+
+def _gradient_meta(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
+    """The gradients of a record's sources, the first `count` values, of those of its results, the rest; a record."""
+    return *[TensorProxy(like=x) for x in values[:count]], _new_record()
+
+
+def _gradient(record: Record, count: int, *values: torch.Tensor) -> Any:
+    given = [_leaf(g) for g in values[count:]]
+    pairs = [(x, g) for x, g in zip(record.results, given) if x.requires_grad]
+    found: Sequence[Any] = [None] * count
+    if pairs:
+        with torch.enable_grad():
+            results, gradients = zip(*pairs)
+            found = torch.autograd.grad(results, record.sources, gradients, allow_unused=True, create_graph=True)
+    found = [torch.zeros_like(x) if g is None else g for x, g in zip(record.sources, found)]
+    return *[g.detach() for g in found], Record([*record.sources, *given], found)
+
+
+recorded_gradient = Symbol(
+    "recorded_gradient", _gradient_meta, id="recorded_gradient", is_prim=True, executor=torch_executor, fn=_gradient
+)
+
+
+@recorded_gradient.grad
+def _(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
+    *found, following = recorded_gradient(record, count, *values)
+    _put_recorded(following, values, found)
+    return *found, following
+
+
+def _hooked_meta(node: Node, *values: TensorProxy) -> Any:
+    """The same tensors, whose gradients go through hooks."""
+    return prims.barrier(*values)
+
+
+hooked = Symbol("hooked", _hooked_meta, id="hooked")
+
+
+def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+    node, *values = bsym.args
+    places = [i for i, p in enumerate(values) if p.name in joint.tracked and is_inexact_dtype(p.dtype)]
+    joint.tracked.update(bsym.output[i].name for i in places)
+    with tracectx(joint.trace), joint.trace.scope() as backward:
+        gradients = [prims.get_grad(bsym.output[i]) for i in places]
+        for i, g in zip(places, run_gradient_hooks(node, tuple(places), *gradients)):
+            prims.put_grad(values[i], g)
+    return [bsym], backward  # as it is: whoever differentiates this once more goes through the hooks again
+
+
+hooked.joint_rule = _differentiated
+
+
+def _node_of_meta(x: TensorProxy) -> Any:
+    """The hooks of an input, as they are when the program runs."""
+    assert state.trace is not None
+    return AnyProxy(name=state.trace.make_name("hooks"))
+
+
+def _node_of(x: torch.Tensor) -> Node:
+    def retain(gradient: torch.Tensor) -> None:
+        gradient = gradient.detach()
+        x.grad = gradient.clone() if x.grad is None else x.grad + gradient
+
+    node = Node(1)
+    for hook in [*(x._backward_hooks or {}).values(), *([retain] if x.retains_grad else [])]:
+        node.register_hook(_of_one(hook))
+    return node
+
+
+def _of_one(hook: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """A hook of a tensor as one of a node with one input."""
+    return lambda gradients, _: hook(gradients[0])
+
+
+node_of_input = Symbol(
+    "node_of_input", _node_of_meta, id="node_of_input", is_prim=True, executor=torch_executor, fn=_node_of,
+    tags=(OpTags.NON_DIFFERENTIABLE,),
+)  # fmt: skip
+
+_HAS_HOOKS = "(bool({}._backward_hooks) or {}.retains_grad)"
+
+
+def hooked_gradient(tracer: Tracer, x: TensorProxy, gradient: Any) -> Any:
+    """A gradient that is asked for by `x`, as the hooks of that tensor make it: the program's, or from outside."""
+    lifted = tracer.input_of(x)
+    node = tracer.unknown.get(("hooked", x.name))
+    if lifted is not None and tracer.guarded_of(lifted.tensor, _HAS_HOOKS):
+        node = node_of_input(x)
+    return gradient if node is None else run_gradient_hooks(node, (0,), gradient)[0]
+
+
+def _identity(tracer: Tracer, node: Node, handles: Sequence[Handle]) -> Any:
+    with tracer.recording():
+        return hooked(node, *[aliasing.read(h) for h in handles])
+
+
+# -- hooks of modules -------------------------------------------------------------------------------------------------
+class TracedHook(BackwardHook):
+    """torch's own, whose node is one of the trace. It lives as long as the compiled program; its module need not."""
+
+    tracer: weakref.ref[Tracer]
+
+    @property
+    def module(self) -> Any:
+        """The module that it is of."""
+        return self._module()
+
+    @module.setter
+    def module(self, value: Any) -> None:
+        self._module = weakref.ref(value)
+
+    def _apply_on_tensors(self, fn: Callable[[Any], None], args: Any) -> Any:
+        tracer = self.tracer()
+        indices = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
+        if tracer is None or not torch.is_grad_enabled() or not any(needs_grad(args[i]) for i in indices):
+            return args, None
+        handles = [tracer.handle_of(args[i]) for i in indices]
+        node = Node(len(handles))
+        fn(node)
+        items = list(args)
+        values = _identity(tracer, node, handles)
+        with tracer.recording():
+            for i, handle, value in zip(indices, handles, values):
+                if handle._needs_grad:
+                    items[i] = tracer.wrap(value, requires_grad=True)
+        return (tuple(items) if type(args) is tuple else type(args)(*items)), indices
+
+
+def module_hook_class() -> Callable[..., Any]:
+    """Stands for `torch.utils.hooks.BackwardHook` while a program is traced."""
+
+    def make(module: Any, user_hooks: Any, user_pre_hooks: Any) -> Any:
+        tracer: Any = state.frontend
+        if tracer is None:
+            return BackwardHook(module, user_hooks, user_pre_hooks)
+        out = object.__new__(TracedHook)
+        out.tracer = weakref.ref(tracer)
+        BackwardHook.__init__(out, module, user_hooks, user_pre_hooks)
+        return out
+
+    return make
+
+
+# -- hooks of tensors -------------------------------------------------------------------------------------------------
+class Removable:
+    """What `register_hook` gives."""
+
+    def __init__(self) -> None:
+        self.active = True
+
+    def remove(self) -> None:
+        """Takes the hook off."""
+        self.active = False
+
+    def __enter__(self) -> Removable:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.remove()
+
+
+def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]) -> Removable:
+    """`tensor.register_hook(hook)` in a traced program: from here on, its gradient goes through the hook."""
+    handle = tracer.handle_of(tensor)
+    if not handle._needs_grad:
+        raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+    value = aliasing.read(handle)
+    removable = Removable()
+    if not isinstance(hook, types.FunctionType) or hook.__closure__:
+        tracer.uncacheable = "a hook on a tensor has state of its own, which is made by the call"
+
+    def run(gradients: Any, _: Any) -> Any:
+        return hook(gradients[0]) if removable.active else None
+
+    known = tracer.unknown.get(("hooked", value.name))
+    if known is not None:  # it has hooks already, and they run in their order
+        known.register_hook(run)
+        return removable
+    shared = handle._views or any(h is not handle and h._storage is handle._storage for h in [*tracer.handles])
+    used = any(value.name in op.arg_names for scope in tracer.trace.scopes for op in scope)
+    if handle._storage.source is not None or shared or used:
+        leave_to_python("the program registers a hook on an input, on a view, or on a tensor that it has used already")
+    node = Node(1)
+    node.register_hook(run)
+    (new,) = _identity(tracer, node, [handle])
+    handle._value = handle._storage.value = new
+    tracer.unknown["hooked", new.name] = node
+    return removable

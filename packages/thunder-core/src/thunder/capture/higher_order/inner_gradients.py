@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`torch.autograd.grad` inside a traced program: forces of an energy, gradient penalties, residuals of equations.
+
+What the program has recorded since the inputs were first used is differentiated where it stands: its operations are
+replaced by those that also give what their gradients need, under the names that values had, and the backward
+operations follow. They are operations like any other, so with `create_graph=True` gradients flow on through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.higher_order.derivatives import one_of
+from thunder.capture.higher_order.gradient_hooks import hooked_gradient
+from thunder.capture.tensors.tracer import needs_grad, user_line
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import TracingError
+from thunder.core.prims.autodiff import zeros_of
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import SourceLine
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.executors.torchex.base import ex as torch_executor
+from thunder.passes.autodiff import JointTrace
+from thunder.passes.forward import part, pulled_back
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["gradients"]
+
+
+def gradients(
+    tracer: Tracer,
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> Any:
+    """`torch.autograd.grad` of tensors of the program that is being traced."""
+    if is_grads_batched:
+        leave_to_python("the program calls torch.autograd.grad with is_grads_batched=True")
+    results, wrt = _listed(outputs), _listed(inputs)
+    given = [None] * len(results) if grad_outputs is None else _listed(grad_outputs)
+    _check(results, wrt, given)
+    values = [_value(tracer, x) for x in wrt]
+    flowing = [
+        (_value(tracer, x), _cotangent(tracer, x, g)) for x, g in zip(results, given) if g is not None or needs_grad(x)
+    ]
+    _check_outside(tracer, [value for value, _ in flowing], values)
+    found = _hooked(tracer, values, _differentiated(tracer, flowing, values))
+    unused = next((i for i, g in enumerate(found) if g is None), None)
+    if unused is not None and not allow_unused and not materialize_grads:
+        raise RuntimeError(
+            "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
+            f"this is the desired behavior. (in {user_line()})"
+        )
+    with tracer.recording():
+        if materialize_grads:
+            found = [zeros_of(p) if g is None else g for p, g in zip(values, found)]
+        if not create_graph:
+            found = [None if g is None else prims.detach(g) for g in found]
+    return tuple([None if g is None else tracer.wrap(g, requires_grad=create_graph) for g in found])
+
+
+def _listed(x: Any) -> list[Any]:
+    return [x] if isinstance(x, torch.Tensor) else list(x)
+
+
+def _check(results: Sequence[Any], wrt: Sequence[Any], given: Sequence[Any]) -> None:
+    """Refuses what torch refuses, in its words."""
+    if len(given) != len(results):
+        raise RuntimeError(f"got {len(results)} tensors and {len(given)} gradients")
+    for i, (x, g) in enumerate(zip(results, given)):
+        if not needs_grad(x):
+            raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
+        if g is None and x.numel() != 1:
+            raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        if g is not None and g.shape != x.shape:
+            raise RuntimeError(
+                f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has a shape of "
+                f"{x.shape}."
+            )
+    if not all(map(needs_grad, wrt)):
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
+
+
+def _value(tracer: Tracer, x: Any) -> TensorProxy:
+    with tracer.recording():
+        value: TensorProxy = tracer.unwrap(x)
+        return value
+
+
+def _cotangent(tracer: Tracer, x: Any, given: Any) -> TensorProxy:
+    if given is not None:
+        return _value(tracer, given)
+    with tracer.recording():
+        value = tracer.unwrap(x)
+        one: TensorProxy = prims.reshape(one_of(value), value.shape) if value.ndim else one_of(value)
+        return one
+
+
+def _differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
+    """Gradients of `wrt`, for pairs of a value and the gradient that arrives there."""
+    *around, operations = tracer.trace.scopes
+    names = {p.name for p in wrt}
+    _check_reach(around, names, {value.name for value, _ in flowing}, operations)
+    first = next((i for i, op in enumerate(operations) if not names.isdisjoint(op.arg_names)), len(operations))
+    with tracer.recording():
+        with tracer.trace.scope() as recorded:
+            joint = JointTrace(part(operations[first:]), wrt, into=tracer.trace)
+        operations[first:] = [*recorded, *_aliases(joint)]
+        tracer.forget_producers()
+        return pulled_back(joint, flowing, wrt)
+
+
+def _hooked(tracer: Tracer, wrt: Sequence[TensorProxy], found: Sequence[Any]) -> list[Any]:
+    """Gradients as the hooks of the tensors make them, by which they are taken."""
+    out: dict[str, Any] = {}
+    with tracer.recording():
+        for p, g in zip(wrt, found):
+            if p.name not in out:
+                out[p.name] = g if g is None else hooked_gradient(tracer, p, g)
+    return [out[p.name] for p in wrt]
+
+
+def _aliases(joint: JointTrace) -> list[BoundSymbol]:
+    """Values that turned out to be others, under the names by which the program knows them."""
+    found: list[BoundSymbol] = []
+    for name, other in joint.env.items():
+        if isinstance(other, TensorProxy):
+            found.append(BoundSymbol(prims.barrier, (other,), {}, (TensorProxy(like=other, name=name),)))
+    return found
+
+
+def _check_reach(
+    around: Sequence[Sequence[BoundSymbol]], wrt: set[str], results: set[str], operations: Sequence[BoundSymbol]
+) -> None:
+    """The way from the inputs to the outputs has to lie in the function that is being transformed, if one is."""
+    moving = set(wrt)
+    for scope in around:
+        for op in scope:
+            if op.sym.differentiable and not moving.isdisjoint(op.arg_names):
+                moving.update(p.name for p in op.flat_outs if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype))
+    moving -= wrt
+    read = results.union(*(op.arg_names for op in operations)) if operations else results
+    if not moving.isdisjoint(read):
+        raise TracingError(
+            "torch.autograd.grad inside a function that is transformed (thunder.grad, vmap, checkpoint) reaches back "
+            f"to operations before that function, in {user_line()}: compute them inside of it"
+        )
+
+
+# -- what inputs have to do with each other outside -------------------------------------------------------------------
+def _check_outside(tracer: Tracer, results: Sequence[TensorProxy], wrt: Sequence[TensorProxy]) -> None:
+    """Gradients flow within the program: an input that was computed of another outside would need more than that."""
+    asked = [x for x in tracer.inputs if any(x.proxy.name == p.name for p in wrt)]
+    if not asked:
+        return
+    reached = {p.name for p in results}
+    for op in reversed([op for scope in tracer.trace.scopes for op in scope]):
+        if op.sym.differentiable and not reached.isdisjoint(op.out_names):
+            reached.update(op.arg_names)
+    made = [
+        x for x in tracer.inputs
+        if x.proxy.name in reached and x.tensor.requires_grad and not tracer.guarded_of(x.tensor, "{}.is_leaf")
+    ]  # fmt: skip
+    if made and (len(asked) > 1 or made[0] is not asked[0] or len(made) > 1):
+        with tracer.recording():
+            check_apart(tuple(x.proxy for x in made), tuple(x.proxy for x in asked), user_line())
+
+
+def _apart_meta(made: Sequence[TensorProxy], asked: Sequence[TensorProxy], line: SourceLine | None) -> None:
+    """Refuses a call in which some of the tensors that are `made` hang on one by which a gradient is `asked` for."""
+
+
+def _apart(made: Sequence[torch.Tensor], asked: Sequence[torch.Tensor], line: SourceLine | None) -> None:
+    """torch's graph goes on outside of the program."""
+    nodes = {x.grad_fn for x in asked} - {None}
+    for x in made:
+        seen: set[Any] = set()
+        stack: list[Any] = [x.grad_fn]
+        while stack:
+            for node, _ in stack.pop().next_functions:
+                if node is None or node in seen:
+                    continue
+                if node in nodes or any(getattr(node, "variable", None) is y for y in asked):
+                    raise TracingError(
+                        "torch.autograd.grad inside a traced function is asked for the gradient by a tensor of which "
+                        f"another of the function's inputs was computed outside, in {line}: compute that inside of "
+                        "it, or leave the call to torch.autograd.grad outside"
+                    )
+                seen.add(node)
+                stack.append(node)
+
+
+check_apart = Symbol(
+    "check_apart", _apart_meta, id="check_apart", is_prim=True, executor=torch_executor, fn=_apart,
+    tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A jitted function with transforms that another traced function calls: its part of the program is transformed alone.
+
+What the part reaches besides its arguments (closures, parameters) is known to its transforms as inputs. Only the hook
+for programs before they are differentiated has a meaning for a part; a transform with others is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder.capture.higher_order.subtrace import Part, tracer_here
+from thunder.core import prims, pytree
+from thunder.core.errors import UnsupportedError
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
+from thunder.core.trace import Trace
+from thunder.transforms.base import PHASES, PassContext, Transform
+
+__all__ = ["call_transformed"]
+
+
+def call_transformed(
+    fn: Callable[..., Any], transforms: Sequence[Transform], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What `fn` gives as a part of the program that is being traced, after the transforms."""
+    _check(transforms, name)
+    tracer = tracer_here(name)
+    part = Part(tracer, name, constant=False)
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    inner = [part.stand_in(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    inner_args, inner_kwargs = pytree.tree_unflatten(inner, structure)
+    with contextlib.ExitStack() as around:
+        for transform in transforms:
+            around.enter_context(transform.tracing())
+        result = part.run(fn, *inner_args, **inner_kwargs)
+    if part.written() or part.written_outside():
+        raise UnsupportedError(
+            f"{name} has transforms, is called by another traced function, and writes to memory: return the new value "
+            "instead, or give the transforms to the thunder.jit of the calling function"
+        )
+    outputs, out_structure = pytree.tree_flatten(result)
+    tensors = [x for x in outputs if isinstance(x, torch.Tensor)]
+    values = part.read(tensors)
+    _refuse_kept(part, tensors, name)
+    each = iter(values)
+    output = pytree.tree_unflatten([next(each) if isinstance(x, torch.Tensor) else x for x in outputs], out_structure)
+    program = _program(part, output, tracer.trace)
+    context = PassContext("before_grad", {}, tuple(tracer.executors))
+    for transform in transforms:
+        if transform.has("before_grad"):
+            program = transform.apply(program, context)
+    tracer.trace.names |= program.names  # what the transforms made has names that nothing else may take
+    *body, last = program.bound_symbols
+    with part.transforming() as recorded:
+        recorded += [op for op in body if OpTags.UNPACK_OP not in op.sym.tags]
+    new, structure = pytree.tree_flatten(last.args[0])  # a transform may return something else
+    return pytree.tree_unflatten(part.give(new), structure)
+
+
+def _refuse_kept(part: Part, results: list[torch.Tensor], name: str) -> None:
+    """A tensor that the part made and that somebody keeps, though it is not returned, may not be there any more."""
+    known = {id(h) for h in (*part.inputs, *results)}
+    kept = [h for h in part.own_handles() if id(h) not in known]
+    if kept:
+        gc.collect()
+        kept = [h for h in part.own_handles() if id(h) not in known]
+    if kept:
+        raise UnsupportedError(
+            f"{name} has transforms, is called by another traced function, and keeps a tensor that it made "
+            f"({kept[0]!r}) without returning it: return it too"
+        )
+
+
+def _check(transforms: Sequence[Transform], name: str) -> None:
+    for transform in transforms:
+        others = [phase for phase in PHASES if phase != "before_grad" and transform.has(phase)]
+        if transform.is_needed and others:
+            raise UnsupportedError(
+                f"{name} has the transform {transform.name}, which changes whole programs, and is called by another "
+                "traced function: give the transform to the thunder.jit of that one, or call this one outside of it"
+            )
+
+
+def _program(part: Part, output: Any, around: Trace) -> Trace:
+    """The part as a program of its own, whose inputs are all that it reads."""
+    results = proxies_in(output)
+    program = part.settled([p for p in results if isinstance(p, TensorProxy)])
+    program.names, program._counters = around.names, around._counters
+    made: set[str] = set()
+    inputs: dict[str, Proxy] = {p.name: p for p in part.values}
+    for op in program.bound_symbols:
+        inputs.update({p.name: p for p in op.flat_args if p.name not in made and p.name not in inputs})
+        made.update(op.out_names)
+    inputs.update({p.name: p for p in results if p.name not in made and p.name not in inputs})
+    program.args = list(inputs.values())
+    program.bound_symbols[:0] = [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in program.args]
+    program.bound_symbols.append(BoundSymbol(prims.python_return, (output,), {}, None))
+    program.output = output
+    return program

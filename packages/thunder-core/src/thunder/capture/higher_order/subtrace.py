@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a program that are transformed while it is traced: what `grad`, `jvp`, `vmap` and the like are applied to.
+
+A part runs on stand-ins for its inputs, which are values of its own, and its operations are recorded apart. A transform
+makes other operations of them, which become part of what is around. So transforms nest as calls do, and what a part
+reaches besides its inputs (closures, parameters) is a constant to its own transform, and none to those around it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import TracingError
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import state
+from thunder.core.symbol import BoundSymbol, map_proxies
+from thunder.core.trace import Trace
+from thunder.passes.checkpoint import settle
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["Escaped", "Part", "handle_here", "tracer_here"]
+
+
+class Escaped:
+    """Stands for the tracer of a tensor that `vmap` gave to a function, once that has returned."""
+
+
+def tracer_here(name: str) -> Tracer:
+    """The tracer of the program that is being traced, for the transform `name`."""
+    from thunder.capture.tensors.tracer import Tracer
+
+    tracer = state.frontend
+    if not isinstance(tracer, Tracer):
+        raise TracingError(f"{name} was called outside of the program that it is a part of")
+    return tracer
+
+
+def handle_here(tracer: Tracer, tensor: torch.Tensor) -> Handle:
+    """The handle of a tensor of the user's."""
+    with tracer.recording():
+        return tracer.handle_of(tensor)
+
+
+class Part:
+    """A part of the program, while it is traced and transformed.
+
+    With `constant` what the part reaches besides its inputs may not be written to.
+    """
+
+    def __init__(self, tracer: Tracer, name: str, *, constant: bool, leaves: bool = False):
+        self.tracer = tracer
+        self.name = name
+        self.constant = constant
+        self.leaves = leaves  # whether its inputs are to torch what gradients are taken for
+        self.given: list[Handle] = []  # the inputs
+        self.inputs: list[Handle] = []  # what stands for them
+        self.values_given: list[TensorProxy] = []
+        self.values: list[TensorProxy] = []
+        self.others: dict[str, TensorProxy] = {}  # values around the part that it knows under names of its own
+        self.operations: list[BoundSymbol] = []
+        self.outside: dict[int, Any] = {id(h._storage): h._storage for h in tracer.handles}
+        self._before = {id(h): weakref.ref(h) for h in tracer.handles}
+        self._versions = {key: storage.version for key, storage in self.outside.items()}
+        self._lifted = len(tracer.inputs)
+        self._results_need_grad = False
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+    def stand_in(self, tensor: Any, *, requires_grad: bool | None = None, batch_dim: int | None = None) -> Handle:
+        """What the part gets for a tensor: the same values, or one example of the batch along `batch_dim`."""
+        with self.tracer.recording():
+            handle = self.tracer.handle_of(tensor)
+            outer = aliasing.read(handle)
+            shape = outer.shape
+            if batch_dim is not None:
+                shape = (*shape[:batch_dim], *shape[batch_dim + 1 :])
+            inner = TensorProxy(like=outer, shape=shape, requires_grad=outer.requires_grad)
+        self.tracer.stand_ins[inner.name] = (outer, batch_dim)
+        grad = handle._needs_grad if requires_grad is None else requires_grad
+        self.given.append(handle)
+        self.inputs.append(Handle.make(self.tracer, inner, requires_grad=grad))
+        self.values_given.append(outer)
+        self.values.append(inner)
+        return self.inputs[-1]
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls `fn` and keeps the operations that it records."""
+        parts = self.tracer.parts
+        parts.append(self)
+        try:
+            with self.tracer.trace.scope() as self.operations:
+                return fn(*args, **kwargs)
+        finally:
+            parts.pop()
+            self._results_need_grad = self._needs_grad()
+
+    def check_write(self, handle: Handle, name: str) -> None:
+        """Refuses an in-place operation that torch refuses within such a transform."""
+        storage = handle._storage
+        if self.leaves and any(storage is h._storage for h in self.inputs):
+            raise RuntimeError(
+                "a leaf Variable that requires grad is being used in an in-place operation. (in "
+                f"{name}, within {self.name}; clone it first)"
+            )
+        if self.constant and (id(storage) in self.outside or storage.source is not None):
+            raise RuntimeError(
+                f"During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call in-place "
+                f"operation ({name}) that would mutate a captured Tensor. This is not supported; please rewrite the "
+                "function being transformed to explicitly accept the mutated Tensor(s) as inputs."
+            )
+
+    def _needs_grad(self) -> bool:
+        """Whether what it reads requires grad in the program around it."""
+        made: set[str] = {p.name for p in self.values}
+        read: set[str] = {p.name for p in self.values_given}
+        for op in self.operations:
+            read.update(name for name in op.arg_names if name not in made)
+            made.update(op.out_names)
+        around = [ref() for ref in self._before.values()] + [x.handle for x in self.tracer.inputs[self._lifted :]]
+        return any(
+            h is not None and h._needs_grad and (h._value.name in read or h._storage.value.name in read) for h in around
+        )
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def read(self, tensors: Sequence[Any]) -> list[TensorProxy]:
+        """The values of results; reading one may add operations to the part."""
+        scopes = self.tracer.trace.scopes
+        scopes.append(self.operations)
+        try:
+            with self.tracer.recording():
+                return [aliasing.read(self.tracer.handle_of(t)) for t in tensors]
+        finally:
+            scopes.pop()
+
+    def written(self) -> list[tuple[Handle, TensorProxy]]:
+        """The inputs that were written to, each with its new value."""
+        changed = [(h, x) for h, x in zip(self.given, self.inputs) if x._storage.version]
+        return list(zip([h for h, _ in changed], self.read([x for _, x in changed])))
+
+    def written_outside(self) -> list[Any]:
+        """The memory besides the inputs that was written to."""
+        found = [s for key, s in self.outside.items() if s.version != self._versions[key]]
+        return found + [x.handle._storage for x in self.tracer.inputs[self._lifted :] if x.handle._storage.written]
+
+    def also_reads(self, handles: Sequence[Handle]) -> None:
+        """Says that results of the transformed part depend on these, too."""
+        self._results_need_grad |= any(h._needs_grad for h in handles)
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether the program around it may take gradients through the part."""
+        return self._results_need_grad
+
+    def own_handles(self) -> list[Handle]:
+        """The handles that were made in the part and are still there."""
+        known = {id(x.handle) for x in self.tracer.inputs}
+        known.update(key for key, ref in self._before.items() if ref() is not None)
+        return [h for h in self.tracer.handles if id(h) not in known]
+
+    def settled(self, results: Sequence[TensorProxy]) -> Trace:
+        """The part as a program that gives `results`."""
+        program = Trace(self.name)
+        kept = [v for h in self.own_handles() for v in (h._value, h._storage.value)]
+        program.bound_symbols[:] = [
+            *self.operations, BoundSymbol(prims.python_return, ((*results, *kept),), {}, None)
+        ]  # fmt: skip
+        if self.tracer.has_regions:
+            settle(program)
+        program.bound_symbols.pop()
+        return program
+
+    # -- what it becomes ----------------------------------------------------------------------------------------------
+    @contextmanager
+    def transforming(self) -> Iterator[list[BoundSymbol]]:
+        """Within it, a transform records. What it did becomes part of what is around, on the part's true inputs."""
+        trace = self.tracer.trace
+        with self.tracer.recording():
+            with trace.scope() as recorded:
+                yield recorded
+            names = self.names
+            for op in recorded:
+                trace.record(op.substitute(names))
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The inputs' values by the names of what stands for them."""
+        return {**{x.name: outer for x, outer in zip(self.values, self.values_given)}, **self.others}
+
+    def apart(self, value: TensorProxy) -> TensorProxy:
+        """A value around the part under a name of its own, while it is transformed.
+
+        So that it is not mistaken for the same value where the part reaches that by itself.
+        """
+        other = TensorProxy(like=value)
+        self.others[other.name] = value
+        return other
+
+    def outer(self, x: Any) -> Any:
+        """A value of the part, or a structure of values, as it is known around it."""
+        names = self.names
+        return map_proxies(x, lambda p: names.get(p.name, p))
+
+    def give(self, values: Any) -> Any:
+        """Results of the transformed part as user code gets them. It may be called within `transforming` or after."""
+        grad = self._results_need_grad
+        detached = grad and self.tracer.detaching and not torch.is_grad_enabled()
+
+        def one(x: Any) -> Any:
+            if not isinstance(x, TensorProxy):
+                return x
+            with self.tracer.recording():
+                x = self.outer(x)
+                x = prims.detach(x) if detached and is_inexact_dtype(x.dtype) else x
+            return self.tracer.wrap(x, requires_grad=grad and not detached)
+
+        return [one(x) for x in values]

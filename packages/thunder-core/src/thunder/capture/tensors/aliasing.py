@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In-place writes and views, made functional.
+
+Writing to a handle gives its storage a new value; other handles on the same storage are seen from it anew when they are
+next read. A write through a view puts the view's new elements back into the base, step by step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.tensors.handle import Handle, Storage, View
+from thunder.capture.tensors.layout import function_of, is_view
+from thunder.clang import expand, maybe_convert_to_dtype
+from thunder.core import prims
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import proxies_in
+from thunder.core.symint.numbers import specialized
+from thunder.torch.private import DisableTorchFunction
+
+__all__ = ["read", "twin", "write"]
+
+
+def read(handle: Handle) -> TensorProxy:
+    """The present value of a handle."""
+    _follow(handle)
+    storage = handle._storage
+    if handle._version_seen != storage.version:
+        if handle._parent is not None:
+            _part(handle)
+            if handle._storage is not storage:
+                return read(handle)
+        value = storage.value
+        for view in handle._views:
+            value = view.apply(value)
+        handle._value = value
+        handle._version_seen = storage.version
+    return handle._value
+
+
+def _follow(handle: Handle) -> None:
+    """Where what it is a view of has got memory of its own, the handle is a view of that."""
+    parent = handle._parent
+    if parent is None:
+        return
+    _follow(parent)
+    if handle._storage is not parent._storage:
+        handle._storage, handle._views = parent._storage, (*parent._views, handle._views[-1])
+        handle._version_seen = 0  # what it was seen as when that memory was made
+        if handle._views[-1].certain and parent._parent is None:
+            handle._parent = None
+
+
+def _part(handle: Handle) -> None:
+    """Finds out, now that it matters, whether a `reshape`, `contiguous` … on the way to it copied.
+
+    What was copied has memory of its own, with its old value, which the views of it share.
+    """
+    parent = handle._parent
+    if parent is None:
+        return
+    _part(parent)
+    _follow(handle)
+    if not handle._views[-1].certain and not is_view(handle):
+        handle._storage = Storage(handle._value)
+        handle._storage.needs_grad = handle._needs_grad
+        handle._views = ()
+        handle._parent = None
+        handle._version_seen = 0
+
+
+def write(handle: Handle, new: TensorProxy, name: str) -> None:
+    """Gives a handle, and all that shares its memory, a new value."""
+    for part in handle._tracer.parts:
+        part.check_write(handle, name)
+    old = read(handle)
+    new = _as_stored(old, new, name)
+    _part(handle)
+    storage = handle._storage
+    before = storage.value
+    if not handle._views:
+        storage.value = new
+    else:
+        bases = [storage.value]
+        for view in handle._views[:-1]:
+            bases.append(view.apply(bases[-1]))
+        value, views = new, list(zip(handle._views, bases))
+        first = next((i for i, view in enumerate(handle._views) if _overlaps(view)), None)
+        if first is not None:
+            value = _put_at_positions(bases[first], handle._views[first:], new)
+            views = views[:first]
+        for view, base in reversed(views):
+            value = view.put_back(base, value)
+        storage.value = value
+    storage.written = True
+    storage.version += 1
+    hidden = _hidden_from_autograd(handle)
+    storage.visible |= not hidden
+    if hidden and storage.needs_grad:
+        storage.value = prims.assign_value(before, storage.value)
+        if not handle._views:
+            new = storage.value
+        elif not torch.is_grad_enabled():
+            return  # seen anew from there when it is next read
+    handle._value = new
+    handle._version_seen = storage.version
+
+
+def _overlaps(view: View) -> bool:
+    """Whether elements of what a view gives may be in the same place: then what it gives cannot be put back whole."""
+    if view.sym.name == "unfold":
+        _, size, step = view.args
+        return bool(step < size)
+    if view.sym.name != "as_strided":
+        return False
+    size, stride = view.args[:2]
+    reach = 0
+    for n, s in sorted([(n, s) for n, s in zip(size, stride) if n > 1], key=lambda pair: int(pair[1])):
+        if s <= reach:
+            return True
+        reach += (n - 1) * s
+    return False
+
+
+def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy) -> TensorProxy:
+    """`base` with the elements that `views` of it lead to replaced by `new`."""
+    shape = specialized(base.shape)
+    found = torch.arange(math.prod(shape)).reshape(shape)
+    with torch.no_grad(), DisableTorchFunction():
+        for view in views:
+            if any(isinstance(p, TensorProxy) for p in proxies_in((view.args, view.kwargs))):
+                leave_to_python("the program writes through windows that overlap, at positions that a tensor tells")
+            found = function_of(view)(found, *specialized(view.args), **specialized(view.kwargs))
+            found = found if view.part is None else found[view.part]
+    if found.unique().numel() < found.numel():
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
+    where = ltorch.reshape(ltorch.arange(math.prod(shape), device=base.device), shape)
+    for view in views:
+        where = view.apply(where)
+    flat = [ltorch.reshape(x, (math.prod(x.shape),)) for x in (base, where, new)]
+    return ltorch.reshape(prims.index_put(flat[0], (flat[1],), flat[2]), shape)  # type: ignore[no-any-return]
+
+
+def _hidden_from_autograd(handle: Handle) -> bool:
+    """Whether a write to `handle` now leaves the gradient of what it shares memory with as it was."""
+    off = not torch.is_grad_enabled() and handle._tracer.detaching
+    return off or any(view.hides_writes for view in handle._views)
+
+
+def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
+    if new.dtype is not old.dtype:
+        if new.dtype.category > old.dtype.category:
+            raise RuntimeError(
+                f"result type {new.dtype} can't be cast to the desired output type {old.dtype} (in {name}, an in-place "
+                "operation: convert the tensor first)"
+            )
+        new = maybe_convert_to_dtype(new, old.dtype)
+    if new.shape != old.shape:
+        if len(new.shape) > old.ndim or any(n not in (1, o) for n, o in zip(reversed(new.shape), reversed(old.shape))):
+            raise RuntimeError(
+                f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} (in {name})"
+            )
+        new = prims.clone(expand(new, old.shape))  # in memory of its own, in which no two elements are one
+    return new  # type: ignore[no-any-return]
+
+
+def twin(handle: Handle) -> Handle:
+    """Another handle of the same value and memory, as a view that looks no different is in torch."""
+    out = Handle.make(
+        handle._tracer,
+        handle._value,
+        requires_grad=handle._needs_grad,
+        storage=handle._storage,
+        views=handle._views,
+    )
+    out._parent, out._version_seen = handle._parent, handle._version_seen
+    return out
+
+
+def view_of(handle: Handle, value: TensorProxy, view: View, requires_grad: bool) -> Handle:
+    """The handle of a view of `handle`."""
+    out = Handle.make(
+        handle._tracer, value, requires_grad=requires_grad, storage=handle._storage, views=(*handle._views, view)
+    )
+    if handle._parent is not None or not view.certain:
+        out._parent = handle
+    return out

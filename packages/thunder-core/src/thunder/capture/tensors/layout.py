@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strides, found when somebody asks.
+
+Proxies have no strides. Where the program observes them (`stride()`, `is_contiguous()`, `view`, a write through
+`reshape`), the operations that led to the value are run by torch on the meta device, which gives torch's strides; those
+whose kernels choose how their results are laid out are run as fake tensors of their device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.core.devices import Device, to_torch_device
+from thunder.core.dtypes import dtype, to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import flat_items
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.symint.numbers import SymbolicNumber, specialized
+from thunder.executors import TORCH
+from thunder.torch.private import DisableTorchFunction, FakeTensorMode
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.handle import Handle, View
+    from thunder.capture.tensors.tracer import Tracer
+
+# Whatever their arguments' strides, their results are laid out in the usual way: nothing before them need be known.
+_DENSE = frozenset(
+    f"torch.{name}" for name in ("linear", "mm", "bmm", "addmm", "baddbmm", "layer_norm", "embedding", "contiguous")
+)
+
+__all__ = ["check_view", "function_of", "is_view", "meta_of", "meta_tensor"]
+
+
+class _UnknownSizes(Exception):
+    """What is asked for depends on tensors whose sizes are symbolic."""
+
+
+def meta_tensor(tracer: Tracer, value: TensorProxy, *, specializing: bool = True) -> torch.Tensor:
+    """A tensor on the meta device with the strides that torch gives `value`.
+
+    They are told of a program for these sizes: symbolic ones become constants, unless not `specializing`.
+    """
+    known = tracer.meta_tensors
+    # A stack of our own, so that a long program needs no recursion: what an operation takes is found before its result.
+    stack: list[tuple[TensorProxy, bool]] = [(value, False)]
+    while stack:
+        p, has_arguments = stack.pop()
+        if not specializing and any(type(n) is not int for n in p.shape):
+            raise _UnknownSizes
+        specialized(p.shape)
+        if p.name in known:
+            continue
+        if p.name in tracer.stand_ins:
+            known[p.name] = _stand_in(tracer, *tracer.stand_ins[p.name])
+            continue
+        made_by = tracer.producer(p)
+        if made_by is None or _is_dense(made_by.sym, made_by.kwargs):
+            known[p.name] = _contiguous(p)
+        elif has_arguments:
+            _run(made_by, known)
+            known.setdefault(p.name, _contiguous(p))
+        else:
+            stack.append((p, True))
+            stack += [(q, False) for q in made_by.flat_args if isinstance(q, TensorProxy)]
+    return known[value.name]
+
+
+def _is_dense(sym: Symbol, kwargs: dict[str, Any]) -> bool:
+    return sym.id in _DENSE and kwargs.get("memory_format") in (None, torch.contiguous_format)
+
+
+def _asks_for_layout(bsym: BoundSymbol) -> bool:
+    given = [x for x in (*bsym.args, *bsym.kwargs.values()) if isinstance(x, torch.memory_format)]
+    return any(x not in (torch.contiguous_format, torch.preserve_format) for x in given)
+
+
+def _stand_in(tracer: Tracer, outer: TensorProxy, batch_dim: int | None) -> torch.Tensor:
+    whole = meta_tensor(tracer, outer)
+    with torch.no_grad(), DisableTorchFunction():
+        return whole if batch_dim is None else whole.select(batch_dim, 0)
+
+
+def _contiguous(p: TensorProxy) -> torch.Tensor:
+    return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device="meta")
+
+
+def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
+    outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
+    elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not _asks_for_layout(bsym)
+    if elementwise and all(known[p.name].is_contiguous() for p in bsym.tensors()):
+        known.update((p.name, _contiguous(p)) for p in outs)
+        return
+    fn = _torch_function(bsym)
+    if fn is None and bsym.subsymbols:  # what torch has no function for, such as the property x.T
+        for sub in bsym.subsymbols:
+            _run(sub, known)
+        for p in outs:
+            known.setdefault(p.name, _contiguous(p))
+        return
+    try:
+        if fn is None:
+            raise TypeError
+        by_kernel = OpTags.LAYOUT_OF_KERNEL in bsym.sym.tags
+        found = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)
+        for p, t in zip(outs, found):
+            known[p.name] = t if tuple(t.shape) == p.shape else _contiguous(p)
+    except Exception:
+        # Torch cannot run it on the meta device: its result is taken to be laid out in the usual way.
+        for p in outs:
+            known[p.name] = _contiguous(p)
+
+
+def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    args, kwargs = (_on_meta(map_proxies(x, lambda p: known.get(p.name, p))) for x in (bsym.args, bsym.kwargs))
+    if not bsym.tensors():
+        kwargs["device"] = torch.device("meta")  # a factory, where the user did not say so
+    with torch.no_grad(), DisableTorchFunction():
+        return [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+
+
+def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Runs an operation as its device would: slower than on the meta device by far, and told of its kernels."""
+
+    def fake(p: Any) -> Any:
+        if not isinstance(p, TensorProxy):
+            return p
+        like = known[p.name]
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=to_torch_device(p.device))
+
+    with torch.no_grad(), DisableTorchFunction(), FakeTensorMode(allow_non_fake_inputs=True):
+        args, kwargs = specialized((map_proxies(bsym.args, fake), map_proxies(bsym.kwargs, fake)))
+        found = [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+        laid_out = [(t.shape, t.stride(), t.dtype) for t in found]
+    return [torch.empty_strided(*like, dtype=dtype, device="meta") for *like, dtype in laid_out]
+
+
+def _torch_function(bsym: BoundSymbol) -> Any:
+    """The function that runs an operation on real tensors, for a primitive that of the torch executor."""
+    sym = bsym.sym
+    if sym.reference is not None or sym.fn is not None or not sym.is_prim:
+        return sym.reference or sym.fn
+
+    found = TORCH.implementation(bsym)
+    return None if found is None or found.op is None else found.op.fn
+
+
+def _on_meta(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: torch.device("meta") if k == "device" else _on_meta(v) for k, v in x.items()}
+    if isinstance(x, (tuple, list)):
+        return type(x)(_on_meta(i) for i in x)
+    if isinstance(x, SymbolicNumber):
+        return specialized(x)
+    if isinstance(x, dtype):
+        return to_torch_dtype(x)
+    if isinstance(x, (Device, torch.device)):
+        return torch.device("meta")
+    return x
+
+
+def meta_of(handle: Handle) -> torch.Tensor:
+    """A tensor on the meta device with the strides of a handle's memory, whatever has been written to it since."""
+    value = _base(handle)
+    for view in handle._views:
+        value = _apply(handle, view, value)
+    return value
+
+
+def is_view(handle: Handle) -> bool:
+    """Whether the last step to a handle, a `reshape`, `contiguous` or the like, gave it its base's memory or a copy."""
+    value = _base(handle)
+    for view in handle._views[:-1]:
+        value = _apply(handle, view, value)
+    out = _apply(handle, handle._views[-1], value)
+    return bool(out.untyped_storage()._cdata == value.untyped_storage()._cdata)
+
+
+def check_view(handle: Handle, view: Callable[..., Any], *args: Any) -> None:
+    """Raises torch's error where `view`, a function of torch, cannot see the memory of a handle so without a copy.
+
+    Where sizes are symbolic torch says so itself, at the call.
+    """
+    origin = handle._storage.origin
+    steps = [(step.args, step.kwargs) for step in handle._views]
+    if any(not isinstance(p, TensorProxy) for p in proxies_in((origin.shape, steps))):
+        return
+    if any(_is_dense(step.sym, step.kwargs) for step in handle._views):
+        with contextlib.suppress(RuntimeError):  # then how what is copied is laid out need not be known
+            _see(handle, _contiguous(origin), view, args)
+            return
+    try:
+        value = meta_tensor(handle._tracer, origin, specializing=False)
+    except _UnknownSizes:
+        value = _contiguous(origin)
+    _see(handle, value, view, args)
+
+
+def _see(handle: Handle, value: torch.Tensor, view: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    for step in handle._views:
+        value = _apply(handle, step, value)
+    if not value.is_contiguous():
+        with torch.no_grad(), DisableTorchFunction():
+            view(value, *args)
+
+
+def _base(handle: Handle) -> torch.Tensor:
+    return meta_tensor(handle._tracer, handle._storage.origin)
+
+
+def _apply(handle: Handle, view: View, value: torch.Tensor) -> torch.Tensor:
+    def on_meta(x: Any) -> Any:
+        return _on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
+
+    with torch.no_grad(), DisableTorchFunction():
+        out = function_of(view)(value, *on_meta(view.args), **on_meta(view.kwargs))
+    return out if view.part is None else out[view.part]  # type: ignore[no-any-return]
+
+
+def function_of(view: View) -> Any:
+    """The function of torch that takes a step; of a property (`x.T`) what reads it."""
+    found = view.sym.reference or view.sym.fn or getattr(torch.Tensor, view.sym.name)
+    return found if callable(found) else found.__get__

@@ -1,0 +1,538 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tracer: stands between user code and the trace while the program runs natively, once.
+
+It turns handles and real tensors into proxies and results into handles, keeps the inputs of the program (arguments,
+then tensors that the program reaches by itself), and at the end writes back what was changed in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.capture.base import modes
+from thunder.capture.base.fallback import leave_to_python, refuse_kinds_of_memory
+from thunder.capture.numbers.symbolic import Inputs
+from thunder.capture.reads import classify
+from thunder.capture.reads.hooks import ABSENT, hush, resume
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.autocast import autocast_arguments
+from thunder.capture.tensors.handle import Handle, Storage, View
+from thunder.capture.tensors.leaf_tensors import Leaves
+from thunder.core import prims
+from thunder.core.devices import to_device
+from thunder.core.dtypes import is_inexact_dtype, to_dtype
+from thunder.core.errors import ThunderError, TracingError
+from thunder.core.langctx import set_langctx
+from thunder.core.locations import OWN_FOLDER, is_ours
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.state import SourceLine, state
+from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.trace import Trace
+from thunder.extend import Executor
+from thunder.passes.checkpoint import settle
+from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION, DisableTorchFunction
+
+if TYPE_CHECKING:
+    from thunder.capture.guards.derived_scalars import Told
+    from thunder.capture.higher_order.subtrace import Part
+
+try:
+    from thunder.torch.shape import HANDS_ON, MAYBE_VIEW
+except ImportError:
+    HANDS_ON = MAYBE_VIEW = set()
+
+__all__ = ["Lifted", "Tracer", "annotate", "asked_by_torch", "line_of_user", "user_line"]
+
+
+def _folder(path: str | None) -> str:
+    return os.path.dirname(path or "") + os.sep
+
+
+# Frames of torch, of thunder and of Python's library are not the user's.
+_LIBRARIES = (_folder(torch.__file__), OWN_FOLDER, _folder(contextlib.__file__))
+_PACKAGES = os.sep + "site-packages" + os.sep
+
+
+def needs_grad(tensor: torch.Tensor) -> bool:
+    """A tensor's `requires_grad`, asked of a handle without going through torch's dispatch."""
+    return tensor._needs_grad if type(tensor) is Handle else tensor.requires_grad
+
+
+def line_of_user(filename: str, line: int) -> SourceLine | None:
+    """A line, if it is neither torch's nor thunder's."""
+    if filename.startswith("<") or (
+        filename.startswith(_LIBRARIES) and (_PACKAGES not in filename or filename.startswith(_LIBRARIES[:2]))
+    ):
+        return None
+    return SourceLine(filename, line)
+
+
+def user_line() -> SourceLine | None:
+    """The line of the user's program that is running: the innermost frame that is neither torch's nor thunder's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        found = line_of_user(frame.f_code.co_filename, frame.f_lineno)
+        if found is not None:
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def asked_by_torch() -> bool:
+    """Whether it is Python of torch's that asks: the innermost frame that is not thunder's."""
+    frame = sys._getframe(1)
+    while frame is not None and is_ours(frame.f_code.co_filename):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES[0])
+
+
+def annotate(error: BaseException, source: SourceLine | None) -> None:
+    """Adds the user's line to an error's message, once."""
+    if source is None or getattr(error, "_thunder_source", None) is not None:
+        return
+    try:
+        error._thunder_source = source  # type: ignore[attr-defined]
+        at = f"\n  at {source}"
+        if error.args and isinstance(error.args[0], str):
+            if not error.args[0].endswith(at):  # a pass that ran on a part of the program has named it
+                error.args = (error.args[0] + at, *error.args[1:])
+        else:
+            error.args = (*error.args, f"at {source}")
+    except Exception:  # an exception with attributes of its own stays as it is
+        return
+
+
+class Lifted:
+    """A real tensor that became an input of the program because the program reached for it."""
+
+    __slots__ = ("handle", "proxy", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, proxy: TensorProxy, handle: Handle):
+        self.tensor = tensor
+        self.proxy = proxy
+        self.handle = handle
+
+
+class Tracer:
+    """Records one run of a program into `trace`."""
+
+    def __init__(self, name: str = "computation", executors: Sequence[Executor] = (), *, lift: bool = True):
+        self.trace = Trace(name)
+        self.executors = executors
+        self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self.inputs: list[Lifted] = []
+        self.meta_tensors: dict[str, torch.Tensor] = {}
+        self._producers: dict[str, BoundSymbol] = {}
+        self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
+        self.leaves = Leaves()
+        self.told: Told | None = None  # where numbers that inputs tell are found out
+        self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
+        self.has_regions = False  # whether a part of the program is to be computed again for backward
+        self.kernels_around = modes.settled_attention_kernels()
+        self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
+        self.uncacheable: str | None = None  # why this trace is good for one call only
+        self.refusal: Exception | None = None  # what the program was told that it cannot do, and may have caught
+        self.in_pieces: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
+        self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
+        self.generators: list[torch.Generator] = []  # those that operations of the program are given
+        self.detaching = True  # whether what runs under no_grad is cut off from gradients
+        self.parts: list[
+            Part
+        ] = []  # those that are being traced to be transformed (`capture/higher_order/subtrace.py`)
+        self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # their inputs: of what, and where it is batched
+        self._known: dict[int, Lifted] = {}
+        self._lift = lift
+        self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
+        self.guarded_of: Callable[[torch.Tensor, str], bool] = lambda tensor, condition: False
+        self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+    def add_input(self, tensor: torch.Tensor, name: str | None, *, independent: bool = False) -> Handle:
+        """Makes a real tensor an input of the program.
+
+        The same tensor is one input however often it is given, unless `independent` says that this is another variable.
+        """
+        known = self._known.get(id(tensor))
+        if known is not None and not independent:
+            return known.handle
+        _check_kind(tensor)
+        trace = self.trace
+        name = trace.add_name(name) if name else trace.make_name("t_")
+        proxy = TensorProxy(
+            name,
+            shape=tuple(tensor.shape) if self.symbolic is None else self.symbolic.shape(name, tensor),
+            device=to_device(tensor.device),
+            dtype=to_dtype(tensor.dtype),
+            requires_grad=tensor.requires_grad,
+        )
+        handle = Handle.make(self, proxy, requires_grad=tensor.requires_grad, storage=Storage(proxy, proxy))
+        for mark, kind in (("_is_param", torch.nn.Parameter), ("_is_buffer", torch.nn.Buffer)):
+            if isinstance(tensor, kind):
+                handle.__dict__[mark] = True  # isinstance() goes by it
+        with DisableTorchFunction():  # a tensor may first be met where the tracer's mode is on
+            self.meta_tensors[proxy.name] = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+            )
+        trace.args.append(proxy)
+        lifted = Lifted(tensor, proxy, handle)
+        self.inputs.append(lifted)
+        self._known[id(tensor)] = lifted
+        return handle
+
+    def producer(self, value: TensorProxy) -> BoundSymbol | None:
+        """The operation that made a value, None for an input."""
+        if value.name not in self._producers:
+            for i, scope in enumerate(self.trace.scopes):
+                if i == len(self._indexed) or self._indexed[i][0] is not scope:
+                    self._indexed[i:] = [(scope, 0)]
+                for bsym in scope[self._indexed[i][1] :]:
+                    for name in bsym.out_names:
+                        self._producers.setdefault(name, bsym)
+                self._indexed[i] = scope, len(scope)
+        return self._producers.get(value.name)
+
+    def forget_producers(self) -> None:
+        """Says that operations that were recorded have been replaced."""
+        self._indexed, self._producers = [], {}
+
+    def sizes_are_symbolic(self, x: Any) -> bool:
+        """Whether some size of a tensor that user code asks about is not known."""
+        if type(x) is Handle:
+            return any(type(n) is not int for n in x._value.shape)
+        if classify.says_a_mask(x):
+            return any(isinstance(n, SymbolicNumber) for n in self.shape_of(x))
+        return self.symbolic is not None and isinstance(x, torch.Tensor) and bool(self.symbolic.dims_of(x))
+
+    def shape_of(self, x: Any) -> tuple[Any, ...]:
+        """The shape of a tensor that user code asks about."""
+        if classify.says_a_mask(x):
+            return int(x.variant), x.seq_len_q, x.seq_len_kv
+        return self.handle_of(x)._value.shape
+
+    def attribute_of(self, handle: Handle, name: str) -> Any:
+        """An attribute that the user has given to an input, or `ABSENT`."""
+        lifted = next((x for x in self.inputs if x.handle is handle), None)
+        return ABSENT if lifted is None else self.read_attribute(lifted.tensor, name)
+
+    def input_of(self, value: TensorProxy) -> Lifted | None:
+        """The input that a value is, as it was given."""
+        return next((x for x in self.inputs if x.proxy.name == value.name), None)
+
+    def name_lifted(self, names_of: Callable[[torch.Tensor], str | None]) -> None:
+        """Says how tensors that the program reaches by itself are called."""
+        self._names_of = names_of
+
+    def handle_of(self, tensor: torch.Tensor) -> Handle:
+        """The handle of a tensor that user code gave to an operation."""
+        if isinstance(tensor, Handle):
+            if tensor._tracer is not self:
+                raise TracingError(
+                    f"a tensor of another trace ({tensor!r}) was used: it was kept from an earlier call of a traced "
+                    "function, or from a function under vmap. Return it from that function instead of storing it"
+                )
+            return tensor
+        if not self._lift:
+            raise TracingError("a tensor that is not an argument was used where only arguments may be")
+        return self.add_input(tensor, self._names_of(tensor))
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def unwrap(self, x: Any) -> Any:
+        """Arguments with each tensor replaced by its present value."""
+        if isinstance(x, torch.Tensor):
+            return aliasing.read(self.handle_of(x))
+        kind = type(x)
+        if kind is int or kind is float or x is None:
+            return x
+        if kind is tuple or kind is torch.Size:
+            return tuple([self.unwrap(i) for i in x])
+        if kind is list:
+            return [self.unwrap(i) for i in x]
+        if kind is dict:
+            return {k: self.unwrap(v) for k, v in x.items()}
+        if kind is slice:
+            return slice(self.unwrap(x.start), self.unwrap(x.stop), self.unwrap(x.step))
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return kind(*[self.unwrap(i) for i in x])
+        if isinstance(x, tuple):  # one of torch.return_types
+            return kind([self.unwrap(i) for i in x])
+        if kind is torch.Generator:
+            self.generators.append(x)
+            return x
+        if kind.__module__ == "numpy" and hasattr(x, "item") and getattr(x, "ndim", None) == 0:
+            return x.item()  # a number of NumPy's
+        if kind is torch.SymInt or kind is torch.SymFloat:
+            x = x.node  # what C++ has made of a symbolic number
+        if isinstance(x, SymbolicNumber) and x.symbols is not self.trace.info.get("symbols"):  # type: ignore[attr-defined]
+            return x.hint  # left behind by another program: what it was there
+        return x
+
+    def wrap(self, x: Any, *, requires_grad: bool = False) -> Any:
+        """Results with each proxy replaced by a handle of its own."""
+        if isinstance(x, TensorProxy):
+            return Handle.make(self, x, requires_grad=requires_grad and is_inexact_dtype(x.dtype))
+        if isinstance(x, NumberProxy) and x.symbol is not None:
+            return x.symbol
+        kind = type(x)
+        if kind is tuple:
+            return tuple([self.wrap(i, requires_grad=requires_grad) for i in x])
+        if kind is list:
+            return [self.wrap(i, requires_grad=requires_grad) for i in x]
+        if kind is dict:
+            return {k: self.wrap(v, requires_grad=requires_grad) for k, v in x.items()}
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return kind(*[self.wrap(i, requires_grad=requires_grad) for i in x])
+        if isinstance(x, tuple):  # one of torch.return_types
+            return kind([self.wrap(i, requires_grad=requires_grad) for i in x])
+        return x
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Within it, operations on proxies are recorded; user code is not running."""
+        before = state.frontend, state.source
+        state.frontend = None
+        hushed = hush()
+        state.source = user_line()
+        try:
+            yield
+        except Exception as error:
+            annotate(error, state.source)
+            if isinstance(error, ThunderError) and before[0] is self:
+                self.refusal = error
+            raise
+        finally:
+            state.frontend, state.source = before
+            if hushed:
+                resume()
+
+    @contextmanager
+    def proxies(self) -> Iterator[None]:
+        """Within it, proxies may be made for this trace."""
+        before = state.trace, state.frontend
+        state.trace, state.frontend = self.trace, None
+        try:
+            yield
+        finally:
+            state.trace, state.frontend = before
+
+    @contextmanager
+    def without_gradients(self) -> Iterator[None]:
+        """Within it, user code runs whose gradients are said elsewhere: grad mode is off, nothing is detached."""
+        before, self.detaching = self.detaching, False
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.detaching = before
+
+    def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls an operation for user code."""
+        with self.recording():
+            given = args[0] if args and isinstance(args[0], torch.Tensor) else None
+            tensors = tensors_in(args, kwargs)
+            args, kwargs = self.unwrap(args), self.unwrap(kwargs)
+            base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
+            if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+                args, kwargs = autocast_arguments(sym, args, kwargs)
+            out = sym(*args, **kwargs)
+            grad = any(needs_grad(t) for t in tensors)
+            detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
+            if detached:
+                out = self.detached(out, args, kwargs)
+            grad = grad and torch.is_grad_enabled() and sym.differentiable
+            if base is None:
+                return self._results(out, tensors, grad)
+            return self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
+
+    def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
+        """What an operation under no_grad gives: no gradient flows back through it."""
+        given = {p.name for p in proxies_in((args, kwargs))}
+        if isinstance(out, (tuple, list)):
+            return type(out)(self.detached(o, args, kwargs) for o in out)
+        return (
+            ltorch.detach(out)
+            if isinstance(out, TensorProxy) and out.name not in given and is_inexact_dtype(out.dtype)
+            else out
+        )
+
+    def _results(self, out: Any, tensors: list[torch.Tensor], grad: bool) -> Any:
+        if isinstance(out, TensorProxy):
+            # An operation that hands on its input gives the user the same tensor, as torch does.
+            for t in tensors:
+                handle = self.handle_of(t)
+                if handle._value is out:
+                    return t if isinstance(t, Handle) else handle
+        return self.wrap(out, requires_grad=grad)
+
+    def _views(self, sym: Symbol, base: Handle, call: tuple[Any, Any], out: Any, grad: bool, detached: bool) -> Any:
+        args, kwargs = call[0][1:], call[1]
+        certain = sym.name not in MAYBE_VIEW
+
+        def one(value: Any, index: int | None) -> Any:
+            if not isinstance(value, TensorProxy):
+                return value
+            if value is base._value:
+                if sym.name in HANDS_ON:
+                    return base
+                if not detached:
+                    return aliasing.twin(base)
+                value = prims.detach(value)
+            view = View(sym, args, kwargs, index, certain, detached)
+            return aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
+
+        if isinstance(out, (tuple, list)):
+            return type(out)([one(value, i) for i, value in enumerate(out)])
+        return one(out, None)
+
+    # -- running user code --------------------------------------------------------------------------------------------
+    @contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Within it, user code runs: operations go through this tracer into the trace."""
+        from thunder.capture.dispatch.dispatch import TracingMode
+
+        before = state.trace, state.frontend, state.source
+        state.trace, state.frontend = self.trace, self
+        try:
+            with set_langctx("torch"), TracingMode():
+                yield
+        finally:
+            state.trace, state.frontend, state.source = before
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+    def _write_back(self, lifted: Lifted, storage: Storage) -> None:
+        value = storage.value
+        if storage.needs_grad and not storage.visible:
+            written = prims.copy_(prims.detach(value), lifted.proxy)
+            storage.value = prims.assign_value(value, written)
+        else:
+            storage.value = prims.copy_(value, lifted.proxy)
+        storage.version += 1
+        # Whoever returns the input itself returns the caller's tensor.
+        lifted.handle._value, lifted.handle._version_seen = lifted.proxy, storage.version
+
+    def finish(self, output: Any) -> Any:
+        """Writes inputs that were changed in place back to their memory; returns the output in proxies.
+
+        Views of a changed input are taken anew from its memory, so that what is returned shares it as in torch.
+        """
+        before = state.trace, state.frontend
+        state.trace, state.frontend = self.trace, None
+        try:
+            with set_langctx("torch"):
+                for lifted in self.inputs:
+                    storage = lifted.handle._storage
+                    if storage.written and storage.value is not lifted.proxy:
+                        self._write_back(lifted, storage)
+                results = tensors_in(output)
+                _share_memory(results)
+                _keep_apart(results, self.inputs)
+                self.trace.info["requires_grad"] = any(map(needs_grad, results))
+                output = _values_of_numbers(self.unwrap(output), {})
+                self.trace.output = output
+                prims.python_return(output)
+        finally:
+            state.trace, state.frontend = before
+        if self.has_regions:
+            settle(self.trace)
+        args = self.trace.args
+        args.sort(key=lambda p: not isinstance(p, TensorProxy))  # numbers come last
+        self.trace.bound_symbols[:0] = [*_unpacks(args), *self._sizes()]
+        return output
+
+    def _sizes(self) -> list[BoundSymbol]:
+        """The lines that read the symbolic sizes off the inputs."""
+        if self.symbolic is None:
+            return []
+        inputs = {p.name: p for p in self.trace.args}
+        return [BoundSymbol(prims.size, (inputs[size.tensor], size.dim), {}, size.leaf) for size in self.symbolic.sizes]
+
+
+def _values_of_numbers(x: Any, known: dict[str, NumberProxy]) -> Any:
+    """A result with a value of the trace for each symbolic number in it."""
+    if isinstance(x, SymbolicNumber):
+        text = x.text()
+        if text not in known:
+            leaf = x.leaves[0]
+            whole = leaf.symbol.same(x) and leaf.python_type is x.__class__  # type: ignore[comparison-overlap]
+            known[text] = leaf if whole else prims.number(x)
+        return known[text]
+    if type(x) in (tuple, list):
+        return type(x)([_values_of_numbers(i, known) for i in x])
+    if type(x) is dict:
+        return {k: _values_of_numbers(v, known) for k, v in x.items()}
+    if isinstance(x, tuple) and any(isinstance(i, SymbolicNumber) for i in x):
+        items = [_values_of_numbers(i, known) for i in x]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return x
+
+
+def _share_memory(tensors: list[torch.Tensor]) -> None:
+    """Results that share memory in torch are to share it here: views among them are taken anew from their bases.
+
+    (A view that was written to is known by the value that was written, and its base is made of that and the rest.)
+    """
+    groups: dict[int, list[Handle]] = {}
+    for t in tensors:
+        if isinstance(t, Handle) and t._storage.written:
+            groups.setdefault(id(t._storage), []).append(t)
+    for handles in groups.values():
+        if len({id(h) for h in handles}) > 1:
+            for handle in handles:
+                # A detached view that was assigned something is the only one that has the gradient of that.
+                if handle._views and not (handle._needs_grad and any(view.hides_writes for view in handle._views)):
+                    handle._version_seen = -1
+
+
+def _keep_apart(tensors: list[torch.Tensor], inputs: Sequence[Lifted]) -> None:
+    """Results that are views of what they look no different from are tensors of their own, as in torch."""
+    given = {x.handle._storage: x.handle for x in inputs}
+    seen: dict[str, torch.Tensor] = {}
+    for t in tensors:
+        if isinstance(t, Handle) and not t._views:
+            value = aliasing.read(t)
+            if seen.setdefault(value.name, given.get(t._storage, t)) is not t:
+                t._value = prims.reshape(value, value.shape)
+
+
+def _unpacks(args: Sequence[Proxy]) -> list[Any]:
+    return [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in args]
+
+
+def tensors_in(*containers: Any) -> list[torch.Tensor]:
+    """The tensors in arguments, through tuples, lists and dicts."""
+    found: list[torch.Tensor] = []
+    stack = list(containers)
+    while stack:
+        x = stack.pop()
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (tuple, list)):
+            stack.extend(x)
+        elif isinstance(x, dict):
+            stack.extend(x.values())
+    return found
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _check_kind(tensor: torch.Tensor) -> None:
+    kind = type(tensor)
+    overrides = kind not in _PLAIN and kind.__torch_function__ is not DISABLED_FUNCTION
+    dispatches = kind.__torch_dispatch__ is not DISABLED_DISPATCH
+    if dispatches or (overrides and not isinstance(tensor, torch.nn.Parameter)):
+        leave_to_python(
+            f"the program is given a tensor of the class {kind.__qualname__}, which says itself what torch's functions "
+            "do with it"
+        )
+    refuse_kinds_of_memory(tensor)

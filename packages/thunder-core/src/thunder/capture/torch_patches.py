@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of torch that no torch function override reaches, replaced while a program is traced.
+
+A replacement asks whether the program that is traced calls it, and is torch's own function for everybody else: other
+threads, and thunder and torch themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
+
+import torch
+
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
+from thunder.capture.dispatch.data_dependent import number_checks
+from thunder.capture.dispatch.handlers import truncated_normal
+from thunder.capture.higher_order.branching import cond_traced, refuse_control_flow
+from thunder.capture.higher_order.checkpointing import checkpoint_traced
+from thunder.capture.higher_order.custom_function import apply_traced
+from thunder.capture.higher_order.gradient_hooks import module_hook_class
+from thunder.core.state import state
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.torch import private
+
+__all__ = ["replaced_entry_points"]
+
+
+def _tracer() -> Any:
+    """Who traces the program that is running."""
+    return state.frontend
+
+
+def _here(ours: Callable[..., Any], original: Callable[..., Any]) -> Any:
+    """A function that is `ours` where the program that is traced calls it, and torch's own for everybody else."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (ours if state.frontend is not None else original)(*args, **kwargs)
+
+    return call
+
+
+class _CompilingHere:
+    """Stands for `torch.compiler`'s flag: true on the thread that traces."""
+
+    def __init__(self, thread: int, before: Any):
+        self.before = before
+        self.thread = thread
+
+    def __bool__(self) -> bool:
+        return threading.get_ident() == self.thread or bool(self.before)
+
+    # Programs treat what `torch.compiler.is_compiling()` gives as the boolean that it is elsewhere.
+    def __or__(self, other: Any) -> Any:
+        return bool(self) | other
+
+    def __and__(self, other: Any) -> Any:
+        return bool(self) & other
+
+    def __xor__(self, other: Any) -> Any:
+        return bool(self) ^ other
+
+    __ror__, __rand__, __rxor__ = __or__, __and__, __xor__
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == other
+
+    def __hash__(self) -> int:
+        return hash(bool(self))
+
+    def __index__(self) -> int:
+        return int(bool(self))
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+
+def _uncompiled(model: Any = None, **options: Any) -> Any:
+    """`torch.compile` in a traced program, which gives the function as it is."""
+    return (lambda model: model) if model is None else model
+
+
+def _custom_apply() -> Any:
+    """`torch.autograd.Function.apply`, else the gradient that the user wrote is lost."""
+    apply = next(c.__dict__["apply"] for c in torch.autograd.Function.__mro__ if "apply" in c.__dict__)
+
+    def original(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply.__get__(None, cls)(*args, **kwargs)  # a class method, in some versions of torch one written in C
+
+    return classmethod(_here(lambda cls, *args, **kwargs: apply_traced(_tracer(), cls, args, kwargs), original))
+
+
+def _left_to_python() -> list[tuple[Any, str, Any]]:
+    """What no program can say."""
+
+    def left(name: str, fn: Any) -> Any:
+        return _here(lambda *args, **kwargs: leave_to_python(f"the program calls {name}"), fn)
+
+    names = [(torch, "manual_seed"), (torch, "seed"), (torch, "set_rng_state"), (torch.func, "linearize")]
+    return [
+        (owner, name, left(f"{owner.__name__}.{name}", getattr(owner, name)))
+        for owner, name in names
+        if hasattr(owner, name)
+    ]
+
+
+def _compiled_callables_unwrapped() -> Any:
+    """Callables that `torch.compile` made run their own Python, so that it is traced."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()  # nobody has compiled anything
+    return torch.compiler.set_stance("force_eager")
+
+
+def _checkpointed() -> list[tuple[Any, str, Any]]:
+    """`torch.utils.checkpoint.checkpoint`, which programs hold under names of their own.
+
+    torch wraps it in a function that looks up, at each call, what to run: that is replaced too. (A private part of
+    torch: without it only calls through its module are seen.)
+    """
+    module = sys.modules["torch.utils.checkpoint"]
+    original = module.checkpoint
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint_traced(_tracer(), *args, **kwargs)
+
+    found: list[tuple[Any, str, Any]] = [(module, "checkpoint", _here(traced, original))]
+    inner = getattr(original, "__wrapped__", None)
+    if inner is not None:
+        found.append((inner, "__dynamo_disable", _here(traced, inner.__dict__.get("__dynamo_disable", inner))))
+    return found
+
+
+def _sharded() -> list[tuple[Any, str, Any]]:
+    """What FSDP calls before a module runs: it gathers parameters in ways that no trace can say."""
+
+    def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
+        private.forward_not_begun(sharded)
+        return leave_to_python("the program calls a module whose parameters are sharded (FSDP)")
+
+    return [(owner, name, _here(left, getattr(owner, name))) for owner, name in private.sharding()]
+
+
+def _function_transforms() -> list[tuple[Any, str, Any]]:
+    """The transforms of `torch.func`, and those of torch's functions that do their work.
+
+    Programs hold transforms, and functions that were made by them, under names of their own: these are seen through the
+    latter.
+    """
+    from thunder.frontend import functional
+
+    public = ("grad", "grad_and_value", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian")
+    found = [(torch.func, name, getattr(functional, name)) for name in public] + [(torch, "vmap", functional.vmap)]
+    found += [(module, name, getattr(functional, ours)) for module, name, ours in private.function_transforms()]
+    return [(owner, name, _here(ours, getattr(owner, name))) for owner, name, ours in found]
+
+
+def _control_flow() -> list[tuple[Any, str, Any]]:
+    """`torch.cond`, and what torch's operations with functions in them have in common (a private part of torch)."""
+    utils = cast("Any", sys.modules.get("torch._higher_order_ops.utils"))
+    found: list[tuple[Any, str, Any]] = [
+        (torch, "cond", _here(lambda *args, **kwargs: cond_traced(_tracer(), *args, **kwargs), torch.cond))
+    ]
+    if hasattr(utils, "_hop_compile_and_call"):
+        found.append((utils, "_hop_compile_and_call", refuse_control_flow(utils._hop_compile_and_call)))
+    return found
+
+
+def _mask_detectors() -> list[tuple[Any, str, Any]]:
+    """What looks whether a mask's values are those of the causal mask, which is a hint: without it the mask is used."""
+
+    def without_looking(mask: Any, is_causal: bool | None = None, *args: Any, **kwargs: Any) -> bool:
+        return is_causal is True
+
+    return [(module, name, _here(without_looking, getattr(module, name))) for module, name in private.mask_detectors()]
+
+
+def _flex_attention() -> list[tuple[Any, str, Any]]:
+    """Flex attention as its mathematics, in which the user's functions of scores are seen."""
+    found = private.flex_attention()
+    if found is None:
+        return []
+    module, name, mathematics = found
+
+    # torch's vmap needs another operation for a tensor that is indexed by its examples, thunder's does not.
+    modes = private.modes_that_replace_indexing()
+    replaced = [(module, name, _here(mathematics, getattr(module, name)))]
+    replaced += [(owner, mode, _here(nullcontext, getattr(owner, mode))) for owner, mode in modes]
+    if hasattr(module, "_validate_device"):  # devices for which torch's kernels have gradients
+        replaced.append((module, "_validate_device", _here(lambda *tensors: None, module._validate_device)))
+    return replaced
+
+
+def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
+    """`torch.nn.attention.bias.CausalBias`, made with sizes that are symbolic.
+
+    As a tensor it is as large as the mask that it says, with nothing in it. torch asks symbolic sizes for their values.
+    """
+    found: Any = sys.modules.get("torch.nn.attention.bias")
+    if found is None:
+        return []
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        symbolic = any(isinstance(x, SymbolicNumber) for x in (*args, *kwargs.values()))
+        return torch.Tensor.__new__(cls) if symbolic else torch.Tensor.__new__(cls, *args, **kwargs)
+
+    return [(found.CausalBias, "__new__", new)]
+
+
+def _initializers() -> list[tuple[Any, str, Any]]:
+    """`trunc_normal_`, which draws again until it likes what it has drawn: torch runs it whole."""
+    name = "_no_grad_trunc_normal_"
+    original = getattr(torch.nn.init, name, None)
+    if original is None:
+        return []
+
+    def whole(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return truncated_normal(_tracer(), original, tensor, args, kwargs)
+
+    return [(torch.nn.init, name, _here(whole, original))]
+
+
+@contextmanager
+def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
+    """Within it, what torch's overrides do not reach goes to the tracer of the program that calls it.
+
+    With `numbers` functions of Python's do too, which the program gives numbers that only running tells.
+
+    The replacements hold no tracer: what is imported meanwhile may keep them.
+    """
+    flag = torch.compiler._is_compiling_flag
+    owners: list[tuple[Any, str, Any]] = [
+        (torch.autograd.Function, "apply", _custom_apply()),
+        (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),
+        (torch, "compile", _here(_uncompiled, torch.compile)),
+        (torch.nn.modules.module, "BackwardHook", module_hook_class()),
+        # A cumulative average is made with the number of batches.
+        (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
+    ]
+    owners += _left_to_python() + _function_transforms() + _control_flow() + _sharded() + _checkpointed()
+    owners += number_checks() + _mask_detectors() + _flex_attention() + _initializers() + _masks_of_unknown_size()
+    owners += functions_replaced() if numbers else []
+    absent = object()
+    before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
+    try:
+        for owner, name, replacement in owners:
+            setattr(owner, name, replacement)
+        with _compiled_callables_unwrapped():
+            yield
+    finally:
+        for owner, name, value in before:
+            if value is absent:
+                delattr(owner, name)  # inherited
+            else:
+                setattr(owner, name, value)

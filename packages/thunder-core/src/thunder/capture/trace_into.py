@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracing a function of the user's into a program that is there already, on values of that program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from thunder.capture.tensors.handle import Handle, Storage
+from thunder.capture.tensors.tracer import Tracer
+from thunder.capture.torch_patches import replaced_entry_points
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import TracingError
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol, map_proxies
+from thunder.core.trace import Trace
+
+__all__ = ["trace_into"]
+
+
+def trace_into(trace: Trace, fn: Callable[..., Any], arguments: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
+    """The operations that `fn` makes of values of `trace`, with fresh names of it, and its result in proxies.
+
+    The function is written as any that is jitted: with torch's functions, on tensors. It reads nothing but its
+    arguments, and writes to none of them.
+    """
+    tracer = Tracer(trace.name, lift=False)
+    tracer.trace = trace
+    handles: list[Handle] = []
+
+    def handle(p: Any) -> Any:
+        if not isinstance(p, TensorProxy):
+            return p
+        found = Handle.make(tracer, p, requires_grad=is_inexact_dtype(p.dtype), storage=Storage(p, p))
+        handles.append(found)
+        return found
+
+    given = [map_proxies(a, handle) for a in arguments]
+    with trace.scope() as operations, replaced_entry_points(), tracer.user_code():
+        out = fn(*given)
+    written = next((h for h in handles if h._storage.written), None)
+    if written is not None:
+        raise TracingError(
+            f"{getattr(fn, '__name__', 'a function')} writes to its argument {written._value.name}: a replacement "
+            "returns what it computes"
+        )
+    with tracer.proxies():
+        return operations, tracer.unwrap(out)

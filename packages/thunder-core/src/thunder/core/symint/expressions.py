@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions of a program's numbers that are computed as they were written: operations, and functions of Python's."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.core.errors import TracingError
+from thunder.core.proxies import NumberProxy
+from thunder.core.symint import numbers
+from thunder.core.symint.numbers import SymbolicNumber
+
+if TYPE_CHECKING:
+    from thunder.core.symint.symbols import Symbols
+
+__all__ = ["APPLY", "INFIX", "Expression", "number_of", "written"]
+
+# What stands between two operands.
+INFIX = frozenset({"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "&", "|", "^"})
+# What each kind of expression does, with numbers that may be symbolic. More stand where they are written.
+APPLY: dict[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge, "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "neg": operator.neg, "abs": abs, "round": round, "float": torch.sym_float,
+    ".real": lambda x: x.real, ".imag": lambda x: x.imag, ".conjugate()": lambda x: x.conjugate(),
+}  # fmt: skip
+
+
+def number_of(x: Any) -> Any:
+    """What stands for a number of the trace in expressions."""
+    if isinstance(x, NumberProxy):
+        if x.symbol is None:
+            raise TracingError(f"the number {x.name} is no symbolic number of its trace")
+        return x.symbol
+    return x
+
+
+def written(kind: str, operands: list[str]) -> str:
+    """An operation as Python."""
+    if kind in INFIX:
+        left, right = map(numbers.in_parentheses, operands)
+        return f"{left} {kind} {right}"
+    if kind == "neg":
+        return f"-{numbers.in_parentheses(operands[0])}"
+    if kind.startswith("."):
+        return f"{numbers.in_parentheses(operands[0])}{kind}"
+    return f"{kind}({', '.join(operands)})"
+
+
+class Expression(SymbolicNumber):
+    """A number that is computed from a program's numbers, by exactly the operations that the program wrote."""
+
+    symbols: Symbols
+    kind: str  # "leaf", or a key of `APPLY`
+    operands: tuple[Any, ...]
+
+    def __init__(self, symbols: Symbols, kind: str, operands: tuple[Any, ...], hint: Any):
+        self.symbols = symbols
+        self.kind = kind
+        self.operands = operands
+        self.hint = hint
+
+    @property
+    def leaves(self) -> tuple[NumberProxy, ...]:
+        found: dict[str, NumberProxy] = {}
+        for x in self.operands:
+            if isinstance(x, NumberProxy):
+                found[x.name] = x
+            elif isinstance(x, SymbolicNumber):
+                found.update((p.name, p) for p in x.leaves)
+        return tuple(found.values())
+
+    def text(self, said: Callable[[NumberProxy], str] | None = None) -> str:
+        if self.kind == "leaf":
+            return said(self.operands[0]) if said is not None else self.operands[0].name
+        return written(self.kind, [numbers.text_of(x, said) for x in self.operands])
+
+    def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
+        if self.kind == "leaf":
+            return number_of(mapping(self.operands[0]))
+        return APPLY[self.kind](*[x.substitute(mapping) if isinstance(x, SymbolicNumber) else x for x in self.operands])
+
+    def same(self, other: Any) -> bool:
+        return isinstance(other, Expression) and type(other) is type(self) and self.text() == other.text()

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unknown numbers: what a symbolic number is to the IR, and the integer algebra that decides what needs no guard.
+
+A number that a program takes (a size of an input, a Python number) or computes from a tensor is a *leaf*: a
+`NumberProxy` with a name in the trace. What is computed from leaves while tracing is an expression of them, a
+`SymbolicNumber`. It stands in shapes and in arguments of operations, prints as Python
+(`ltorch.reshape(x, (s0 * s1, 4))`) and is computed there when the program runs. `core/symint/symbols.py` makes them:
+there they are also torch's `SymInt` and `SymFloat`.
+
+An integer expression is a polynomial, `{monomial: coefficient}`, over *atoms*: leaves, and quotients, remainders and
+the like that do not come out even. A monomial is the sorted tuple of its atoms' numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from thunder.core.proxies import NumberProxy
+
+__all__ = [
+    "Atom",
+    "Constraint",
+    "Poly",
+    "SymbolicNumber",
+    "always",
+    "bounds",
+    "converted",
+    "equal_shapes",
+    "greater",
+    "index",
+    "same_number",
+    "same_shape",
+    "specialized",
+    "text_of",
+    "undecided",
+]
+
+Poly = dict[tuple[int, ...], int]
+
+
+class SymbolicNumber:
+    """A number that is not known while the program is traced, as an expression of the trace's `NumberProxy` values."""
+
+    __slots__ = ()
+    hint: Any  # what it is in the call that is being traced; None where only running tells
+
+    @property
+    def leaves(self) -> tuple[NumberProxy, ...]:
+        """The values of the trace that it is computed from."""
+        raise NotImplementedError
+
+    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
+        """It as Python, where `written` says how a leaf is (by default by its name)."""
+        raise NotImplementedError
+
+    def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
+        """It with other numbers, expressions or `NumberProxy` values in the place of leaves."""
+        raise NotImplementedError
+
+    def same(self, other: Any) -> bool:
+        """Whether it is `other` whatever the leaves are, as far as is known. Assumes nothing."""
+        raise NotImplementedError
+
+
+def in_parentheses(text: str) -> str:
+    """Python text as an operand."""
+    return f"({text})" if " " in text or text.startswith("-") else text
+
+
+def text_of(x: Any, written: Callable[[NumberProxy], str] | None = None) -> str:
+    """A number, symbolic or not, as Python."""
+    if isinstance(x, SymbolicNumber):
+        return x.text(written)
+    return f'float("{x}")' if isinstance(x, float) and not math.isfinite(x) else repr(x)
+
+
+def index(n: Any) -> Any:
+    """`operator.index`, which leaves a symbolic integer what it is."""
+    return n if isinstance(n, SymbolicNumber) and isinstance(n, int) else operator.index(n)
+
+
+def converted(x: Any, kind: type) -> Any:
+    """`kind(x)` for a Python number type, which leaves a symbolic number symbolic where it can be."""
+    if isinstance(x, SymbolicNumber):
+        if kind is x.__class__:
+            return x
+        if kind is float:
+            return x.__sym_float__()  # type: ignore[attr-defined]
+        if kind is int:
+            return x.__trunc__()  # type: ignore[attr-defined]
+    return kind(x)
+
+
+def specialized(x: Any) -> Any:
+    """An argument with the symbolic numbers in it as they are in this call, which is from now on what they are."""
+    if isinstance(x, SymbolicNumber):
+        return float(x) if isinstance(x, float) else int(x)  # type: ignore[call-overload]
+    if type(x) in (tuple, list):
+        return type(x)([specialized(i) for i in x])
+    if type(x) is dict:
+        return {k: specialized(v) for k, v in x.items()}
+    if type(x) is slice:
+        return slice(specialized(x.start), specialized(x.stop), specialized(x.step))
+    return x
+
+
+def undecided(*xs: Any) -> bool:
+    """Whether any of some numbers is one that only running the program tells."""
+    return any(isinstance(x, SymbolicNumber) and x.hint is None for x in xs)
+
+
+def always(left: Any, relation: str, right: Any) -> bool | None:
+    """Whether two integers compare like that whatever the program is run with; None where that differs."""
+    known: Any = left if isinstance(left, SymbolicNumber) else right
+    difference = add(known.poly_of(left), known.poly_of(right), -1)
+    low, high = bounds(difference, known.symbols.atoms)
+    if relation == "==":
+        if low is not None and low == high == 0:
+            return True
+        return False if (low or 0) > 0 or (high or 0) < 0 else None
+    if relation in (">", ">="):
+        low, high = None if high is None else -high, None if low is None else -low
+    limit = -1 if relation in ("<", ">") else 0
+    if high is not None and high <= limit:
+        return True
+    return False if low is not None and low > limit else None
+
+
+def greater(a: Any, b: Any) -> Any:
+    """The greater of two integers, where only running the program may tell which that is."""
+    if isinstance(a, SymbolicNumber):
+        return a.at_least(b)  # type: ignore[attr-defined]
+    return b.at_least(a) if isinstance(b, SymbolicNumber) else max(a, b)  # type: ignore[attr-defined]
+
+
+def same_number(a: Any, b: Any) -> bool:
+    """Whether two sizes are the same, known or not. Assumes nothing, unlike `==` of symbolic numbers."""
+    if a is b:
+        return True
+    if isinstance(a, SymbolicNumber):
+        return a.same(b)
+    return b.same(a) if isinstance(b, SymbolicNumber) else bool(a == b)
+
+
+def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two shapes are the same. Assumes nothing."""
+    if a is b:
+        return True
+    if len(a) != len(b):
+        return False
+    for m, n in zip(a, b):  # noqa: SIM110  a generator takes longer, and this is asked of each operation
+        if m is not n and not same_number(m, n):
+            return False
+    return True
+
+
+def equal_shapes(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two shapes are the same, if need be by what they are in this call.
+
+    Unlike `==` of tuples it does not compare sizes where there are more of one than of the other.
+    """
+    return a is b or (len(a) == len(b) and a == b)
+
+
+class Constraint(NamedTuple):
+    """What was assumed of a program's numbers: `left <relation> right`. Either side is a number or symbolic."""
+
+    left: Any
+    relation: str
+    right: Any
+
+    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
+        """It as Python."""
+        left, right = text_of(self.left, written), text_of(self.right, written)
+        return f"{left} {self.relation} {right}"
+
+    @property
+    def leaves(self) -> tuple[NumberProxy, ...]:
+        """The values that it is about."""
+        found: dict[str, NumberProxy] = {}
+        for x in (self.left, self.right):
+            if isinstance(x, SymbolicNumber):
+                found.update((p.name, p) for p in x.leaves)
+        return tuple(found.values())
+
+
+class Atom:
+    """One unknown of the algebra: a leaf, or an operation on expressions whose value is taken as a whole."""
+
+    __slots__ = ("high", "hint", "index", "kind", "low", "operands", "proxy")
+
+    def __init__(
+        self, index: int, kind: str, operands: tuple[Any, ...], hint: Any, low: int | None, high: int | None,
+        proxy: NumberProxy | None = None,
+    ):  # fmt: skip
+        self.index = index
+        self.kind = kind  # "leaf", or the Python operator or function that `operands` are given to
+        self.operands = operands
+        self.hint = hint
+        self.low = low
+        self.high = high
+        self.proxy = proxy
+
+
+# -- polynomials ------------------------------------------------------------------------------------------------------
+def add(a: Poly, b: Poly, factor: int = 1) -> Poly:
+    """a + factor * b."""
+    out = dict(a)
+    for monomial, coefficient in b.items():
+        total = out.get(monomial, 0) + factor * coefficient
+        if total:
+            out[monomial] = total
+        else:
+            out.pop(monomial, None)
+    return out
+
+
+def multiply(a: Poly, b: Poly) -> Poly:
+    """a * b."""
+    out: Poly = {}
+    for m, c in a.items():
+        for n, d in b.items():
+            product = tuple(sorted(m + n)) if m and n else m or n
+            total = out.get(product, 0) + c * d
+            if total:
+                out[product] = total
+            else:
+                out.pop(product, None)
+    return out
+
+
+def constant(poly: Poly) -> int | None:
+    """The number that a polynomial is, if it is one."""
+    if not poly:
+        return 0
+    return poly.get(()) if len(poly) == 1 else None
+
+
+def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
+    """`q, r` with a == q * b + r: polynomial division by the term of `b` of the highest degree."""
+    lead = max(b, key=_order)
+    factor = b[lead]
+    q: Poly = {}
+    r: Poly = {}
+    left = dict(a)
+    while left:
+        monomial = max(left, key=_order)
+        rest, coefficient = _without(monomial, lead), left[monomial]
+        if rest is None or coefficient % factor:
+            r[monomial] = left.pop(monomial)
+            continue
+        q[rest] = coefficient // factor
+        left = add(left, multiply({rest: q[rest]}, b), -1)  # of what is left all is of a lower order
+    return q, r
+
+
+def _order(monomial: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """By degree first: an order that products keep."""
+    return len(monomial), monomial
+
+
+def _without(monomial: tuple[int, ...], divisor: tuple[int, ...]) -> tuple[int, ...] | None:
+    rest = list(monomial)
+    for atom in divisor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def replace(poly: Poly, known: Mapping[int, Poly]) -> Poly:
+    """A polynomial with polynomials in the place of some of its atoms, and of those in these."""
+    while any(atom in known for monomial in poly for atom in monomial):
+        poly = replace_each(poly, known)
+    return poly
+
+
+def replace_each(poly: Poly, by: Mapping[int, Poly]) -> Poly:
+    """A polynomial with polynomials in the place of some of its atoms."""
+    out: Poly = {}
+    for monomial, coefficient in poly.items():
+        term: Poly = {tuple(a for a in monomial if a not in by): coefficient}
+        for atom in monomial:
+            if atom in by:
+                term = multiply(term, by[atom])
+        out = add(out, term)
+    return out
+
+
+Interval = tuple["int | None", "int | None"]  # None: no bound is known
+
+
+def _sum(a: Interval, b: Interval) -> Interval:
+    low, high = (None if x is None or y is None else x + y for x, y in zip(a, b))
+    return low, high
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    corners = [0 if 0 in (x, y) else x * y for x in _ends(a) for y in _ends(b)]
+    low, high = min(corners), max(corners)
+    return None if low == -math.inf else int(low), None if high == math.inf else int(high)
+
+
+def _ends(a: Interval) -> tuple[float, float]:
+    low, high = a
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
+    """The least and the greatest that a polynomial can be, as far as is known."""
+    low, high = _interval(poly, atoms)
+    if (low is None or high is None) and any(len(m) > 1 for m in poly):
+        least, most = _interval_above(poly, atoms)
+        low, high = least if low is None else low, most if high is None else high
+    if low is None:
+        relaxed, scale = _without_quotients(poly, atoms, upper=False)
+        found = _interval(relaxed, atoms)[0] if scale else None
+        low = None if found is None else -(-found // scale)
+    if high is None:
+        relaxed, scale = _without_quotients(poly, atoms, upper=True)
+        found = _interval(relaxed, atoms)[1] if scale else None
+        high = None if found is None else found // scale
+    return low, high
+
+
+def _without_quotients(poly: Poly, atoms: list[Atom], *, upper: bool) -> tuple[Poly, int]:
+    """A polynomial that is at least (or at most) `scale` times another, of what that one takes quotients of.
+
+    As `r - c < c * (r // c) <= r`. The scale is 0 where there are no quotients.
+    """
+    quotients: list[tuple[tuple[int, ...], Poly, int]] = []
+    for monomial in poly:
+        atom = atoms[monomial[0]] if len(monomial) == 1 else None
+        if atom is not None and atom.kind == "//" and type(atom.operands[1]) is int and atom.operands[1] > 0:
+            quotients.append((monomial, atom.operands[0].poly, atom.operands[1]))
+    scale = math.lcm(*[divisor for _, _, divisor in quotients]) if quotients else 0
+    out = {monomial: scale * coefficient for monomial, coefficient in poly.items()}
+    # All factors before anything is put in: a quotient may be what another one is taken of.
+    factors = [out.pop(monomial) // divisor for monomial, _, divisor in quotients]
+    for (_, of, divisor), factor in zip(quotients, factors):
+        out = add(out, of, factor)
+        if (factor > 0) is not upper and divisor > 1:
+            out = add(out, {(): 1 - divisor}, factor)
+    return out, scale
+
+
+def _interval(poly: Poly, atoms: list[Atom]) -> Interval:
+    constant_term = poly.get((), 0)
+    unknown = {m: c for m, c in poly.items() if m}
+    shared = _shared_atoms(list(unknown)) if len(unknown) > 1 else ()
+    total: Interval = (0, 0)
+    for monomial, coefficient in unknown.items():
+        term: Interval = (coefficient, coefficient)
+        for i in _without(monomial, shared) or ():
+            term = _product(term, (atoms[i].low, atoms[i].high))
+        total = _sum(total, term)
+    for i in shared:
+        total = _product((atoms[i].low, atoms[i].high), total)
+    return _sum(total, (constant_term, constant_term))
+
+
+def _interval_above(poly: Poly, atoms: list[Atom]) -> Interval:
+    """The same, of what each atom has above the least it can be: nothing, or anything.
+
+    Where terms of one sign are left, `n - m * n` say, they cannot be on the other side of what the least makes.
+    """
+    least = {i: atoms[i].low for monomial in poly for i in monomial}
+    if None in least.values():
+        return None, None
+    above = replace_each(poly, {i: {(i,): 1, (): low} if low else {(i,): 1} for i, low in least.items() if low})
+    signs = {c > 0 for monomial, c in above.items() if monomial}
+    here = above.get((), 0)
+    return here if signs <= {True} else None, here if signs <= {False} else None
+
+
+def _shared_atoms(monomials: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """What all the monomials have as a factor."""
+    shared: list[int] = []
+    rest = [list(m) for m in monomials]
+    for atom in monomials[0]:
+        if all(atom in m for m in rest):
+            shared.append(atom)
+            for m in rest:
+                m.remove(atom)
+    return tuple(shared)
+
+
+def common_factor(poly: Poly) -> int:
+    """The greatest common divisor of the coefficients of what is unknown in it."""
+    return math.gcd(*[c for monomial, c in poly.items() if monomial])
+
+
+def render(poly: Poly, atom_text: Callable[[int], str]) -> str:
+    """A polynomial as Python."""
+    parts: list[str] = []
+    for monomial, coefficient in sorted(poly.items(), key=lambda item: (-len(item[0]), item[0])):
+        factors = [atom_text(i) for i in monomial]
+        if abs(coefficient) != 1 or not factors:
+            factors.append(str(abs(coefficient)))
+        term = " * ".join(factors)
+        if not parts:
+            parts.append(f"-{term}" if coefficient < 0 else term)
+        else:
+            parts.append(f"- {term}" if coefficient < 0 else f"+ {term}")
+    return " ".join(parts) or "0"

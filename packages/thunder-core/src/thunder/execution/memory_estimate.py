@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory a program holds at each of its lines, without running it.
+
+The lines are run on fake tensors, which have sizes, strides and a device but no elements, so that views share their
+base's memory as they would, in-place writes take none, and what torch's functions allocate inside themselves and free
+again is counted too. An operation that cannot be run so (a kernel of another executor, the user's hooks) is taken to
+allocate its results, and what its executor says that it needs besides (`register_operator(…, workspace=)`). What
+libraries take for themselves (workspaces of cuBLAS and cuDNN) is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from thunder.core import prims
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.nbytes import in_bytes, known_shape
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
+from thunder.core.trace import Trace
+from thunder.execution.claim import is_structural
+from thunder.torch.private import FakeTensorMode, TorchDispatchMode
+
+__all__ = ["MemoryLine", "MemoryReport", "MemoryTracker", "footprint"]
+
+
+class MemoryLine(NamedTuple):
+    """A line of a program: its text, the bytes that are live after it, and the most that were while it ran."""
+
+    text: str
+    live: int
+    peak: int
+
+
+class MemoryReport:
+    """What a program, or several that run one after the other, hold: `lines`, `inputs` (bytes), `live` (at the end)."""
+
+    def __init__(self, inputs: int, sections: Sequence[tuple[str, Sequence[MemoryLine]]]):
+        self.inputs = inputs
+        self.sections = {name: list(lines) for name, lines in sections}
+
+    @property
+    def lines(self) -> list[MemoryLine]:
+        """All lines in the order in which they run."""
+        return [line for lines in self.sections.values() for line in lines]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that are live at any time, inputs included."""
+        return max([self.inputs, *[line.peak for line in self.lines]])
+
+    @property
+    def live(self) -> int:
+        """The bytes that are live in the end, inputs included."""
+        return self.lines[-1].live if self.lines else self.inputs
+
+    def __str__(self) -> str:
+        out = [f"peak {in_bytes(self.peak)}, of which inputs {in_bytes(self.inputs)}; {in_bytes(self.live)} at the end"]
+        for name, lines in self.sections.items():
+            out.append(f"{name}: peak {in_bytes(max([line.peak for line in lines], default=0))}")
+            out.append(f"  {'live':>10}  {'peak':>10}  line")
+            for line in lines:
+                mark = "  <- peak" if line.peak == self.peak else ""
+                out.append(f"  {in_bytes(line.live):>10}  {in_bytes(line.peak):>10}  {line.text}{mark}")
+        return "\n".join(out)
+
+    __repr__ = __str__
+
+
+class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the memory behind the tensors that operations make while it is entered; for real and for fake tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._known: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.add(out)
+        self.peak = max(self.peak, self.live())
+        return out
+
+    def add(self, x: Any) -> None:
+        """Counts what is behind the tensors in `x`."""
+        if isinstance(x, torch.Tensor):
+            storage = x.untyped_storage()
+            key = storage._cdata
+            known = self._known.get(key)
+            if known is None or known[0].expired():
+                self._known[key] = StorageWeakRef(storage), _allocated(x, storage.nbytes())
+        elif isinstance(x, (tuple, list)):
+            for item in x:
+                self.add(item)
+
+    def live(self) -> int:
+        """The bytes that are there now."""
+        for key in [key for key, (ref, _) in self._known.items() if ref.expired()]:
+            del self._known[key]
+        return sum(size for _, size in self._known.values())
+
+
+def _allocated(x: torch.Tensor, n: int) -> int:
+    """What the allocator takes for `n` bytes: CUDA's gives out pieces of 512."""
+    return -(-n // 512) * 512 if x.device.type == "cuda" else n
+
+
+class Run:
+    """A program that is run on fake tensors, and others after it that take what it gave.
+
+    Inputs stay, since a caller holds them.
+    """
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.tracker = MemoryTracker()
+        self.values: dict[str, Any] = {}
+        self._held: list[Any] = []
+
+    def take(self, inputs: Iterable[Proxy]) -> int:
+        """Makes inputs that are not there yet; the bytes that are live then."""
+        with self.mode, self.tracker:
+            for p in inputs:
+                if p.name not in self.values:
+                    self.values[p.name] = _made(p)
+                    self._held.append(self.values[p.name])
+        return self.tracker.live()
+
+    def run(self, trace: Trace) -> list[MemoryLine]:
+        """Runs the lines of a program whose inputs are there. What it returns stays; any other value goes."""
+        lines: list[MemoryLine] = []
+        pending: tuple[str, int] | None = None
+        for bsym in trace.bound_symbols:
+            if bsym.sym is prims.python_del:
+                for name in bsym.arg_names:
+                    self.values.pop(name, None)
+                continue
+            if pending is not None:
+                lines.append(MemoryLine(pending[0], self.tracker.live(), pending[1]))
+                pending = None
+            if bsym.sym is prims.hand_over:
+                self._held += [self.values[name] for name in bsym.arg_names]
+            if not is_structural(bsym):
+                self.tracker.peak = self.tracker.live()
+                self._step(bsym)
+                pending = str(bsym).splitlines()[0], max(self.tracker.peak, self.tracker.live())
+        if pending is not None:
+            lines.append(MemoryLine(pending[0], self.tracker.live(), pending[1]))
+        return lines
+
+    def keep(self, names: Iterable[str], held: Iterable[str] = ()) -> None:
+        """Drops all values but these; those of `held` are held on to as inputs are."""
+        self._held += [self.values[name] for name in held]
+        wanted = set(names)
+        self.values = {name: value for name, value in self.values.items() if name in wanted}
+
+    def _step(self, bsym: BoundSymbol) -> None:
+        def value(p: Proxy) -> Any:
+            return self.values.get(p.name, p)
+
+        args, kwargs = map_proxies(bsym.args, value), map_proxies(bsym.kwargs, value)
+        with self.mode, self.tracker, torch.no_grad():
+            try:
+                if not _runs_on_fakes(bsym):
+                    raise NotImplementedError
+                assert bsym.sym.fn is not None
+                result = bsym.sym.fn(*args, **kwargs)
+                self._bind(bsym.output, result)
+            except Exception:  # no kernel that runs without elements: it makes its results
+                for p in proxies_in(bsym.output):
+                    self.values.setdefault(p.name, _made(p))
+                if bsym.sym.workspace is not None:
+                    needed = bsym.sym.workspace(*bsym.args, **bsym.kwargs)
+                    self.tracker.peak = max(self.tracker.peak, self.tracker.live() + needed)
+
+    def _bind(self, output: Any, result: Any) -> None:
+        if isinstance(output, Proxy):
+            self.values[output.name] = result
+        elif isinstance(output, dict):
+            for p, x in zip(output.values(), result.values()):
+                self._bind(p, x)
+        elif isinstance(output, (tuple, list)):
+            for p, x in zip(output, result, strict=True):
+                self._bind(p, x)
+
+
+def _runs_on_fakes(bsym: BoundSymbol) -> bool:
+    """Whether an operation is torch's own. A kernel would be launched on addresses that a fake tensor does not have."""
+    sym = bsym.sym
+    if sym.is_fusion or sym.fn is None or (sym.executor is not None and not sym.executor.is_fallback):
+        return False
+    whole = (bsym, *bsym.subsymbols)
+    return not any(OpTags.SIDE_EFFECT in op.sym.tags or op.sym is prims.exchange_rng_state for op in whole)
+
+
+def _made(p: Proxy) -> Any:
+    if isinstance(p, TensorProxy):
+        return torch.empty(known_shape(p), dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device))
+    return p.value if isinstance(p, NumberProxy) else p
+
+
+def footprint(trace: Trace) -> MemoryReport:
+    """The memory that a program holds, as its lines are: claimed by executors, with its `del`s."""
+    run = Run()
+    inputs = run.take(trace.args)
+    return MemoryReport(inputs, [(trace.name, run.run(trace))])

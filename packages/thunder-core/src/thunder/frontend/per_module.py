@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`thunder.disable`: functions that stay Python, and how a program that calls one runs.
+
+Nothing is known of such a function: what it gives, what it changes, whether it fails. So a program that calls one is
+not traced as a whole. It runs *in pieces*: the function that was jitted runs as Python, each call, and each module that
+it calls is a program of its own. A module that calls a disabled function itself runs in pieces in turn, and so on down,
+so that what stays Python are the functions between the jitted one and the disabled one.
+
+A piece is the module but for how it is called: an instance of a subclass of the module's class that shares its
+`__dict__`. Reads and writes of attributes are the module's own.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.snapshots import cell_value
+from thunder.capture.reads.bytecode import nested_codes, stored_globals
+from thunder.core.state import state
+
+if TYPE_CHECKING:
+    from thunder.frontend.jit import JitFunction
+
+__all__ = ["Pieces", "disable"]
+
+
+def disable(fn: Any = None) -> Any:
+    """Keeps a function out of traces: eager PyTorch runs it, each time that it is called.
+
+    A decorator of functions, methods and classes of modules; `thunder.disable(fn)` is `fn` as it is to be called, and
+    `thunder.disable(module)` is the module, whose `forward` stays Python from now on. In a jitted function it may do
+    whatever Python may: branch on values, print, fail, change objects, return anything. Gradients flow through it.
+    The functions around it run as Python too, and the modules that they call are compiled each on its own
+    (`thunder.explain` says so).
+    """
+    if fn is None:
+        return disable
+    if isinstance(fn, torch.nn.Module) and not isinstance(fn, torch.jit.ScriptModule):
+        fn.forward = types.MethodType(disable(type(fn).forward), fn)
+        return fn
+    if isinstance(fn, type) and issubclass(fn, torch.nn.Module):
+        module_class: Any = fn
+        module_class.forward = disable(module_class.forward)
+        return module_class
+    if isinstance(fn, (staticmethod, classmethod)):
+        return type(fn)(disable(fn.__func__))
+    if not callable(fn):
+        raise TypeError(f"thunder.disable takes a function or a module, not {type(fn).__name__}: {fn!r}")
+    title = getattr(fn, "__qualname__", None) or repr(fn)
+
+    def stays_python(*args: Any, **kwargs: Any) -> Any:
+        if state.frontend is not None:
+            leave_to_python(f"the program calls {title}, which thunder.disable keeps out of traces")
+        return fn(*args, **kwargs)
+
+    return functools.wraps(fn)(stays_python) if hasattr(fn, "__name__") else stays_python
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+class Pieces:
+    """How one jitted callable runs in pieces: the programs of the modules that it calls."""
+
+    def __init__(self, jitted: JitFunction):
+        self._jitted = jitted
+        self._programs: dict[int, JitFunction] = {}  # by the ids of the modules, which they keep alive
+        self.calls = 0
+
+    def __call__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`fn(*args, **kwargs)`, whose modules are programs."""
+        self.calls += 1
+        if isinstance(fn, torch.nn.Module):
+            return type(fn).__call__(fn if has_legacy_hooks(fn) else self.piece(fn), *args, **kwargs)
+        if isinstance(fn, types.MethodType) and isinstance(fn.__self__, torch.nn.Module):
+            return fn.__func__(self.piece(fn.__self__), *args, **kwargs)
+        given = [self.piece(x) if isinstance(x, torch.nn.Module) else x for x in args]
+        named = {k: self.piece(x) if isinstance(x, torch.nn.Module) else x for k, x in kwargs.items()}
+        return self._that_finds_pieces(fn)(*given, **named)
+
+    def _that_finds_pieces(self, fn: Any) -> Any:
+        """A function with pieces in place of the modules that it names: globals, and variables from around it."""
+        if not isinstance(fn, types.FunctionType):
+            return fn
+        scope = fn.__globals__
+        codes = [fn.__code__, *nested_codes(fn.__code__)]
+        named = {n: m for c in codes for n in c.co_names if isinstance(m := scope.get(n), torch.nn.Module)}
+        if named and not any(map(stored_globals, codes)):
+            scope = {**scope, **{name: self.piece(module) for name, module in named.items()}}
+        cells = []
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+            content = cell_value(cell)
+            kept = not isinstance(content, torch.nn.Module) or any(name in _assigned(code) for code in codes)
+            cells.append(cell if kept else types.CellType(self.piece(content)))
+        if scope is fn.__globals__ and all(a is b for a, b in zip(cells, fn.__closure__ or ())):
+            return fn
+        out = types.FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, tuple(cells))
+        out.__kwdefaults__ = fn.__kwdefaults__
+        return out
+
+    def piece(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module as the Python around it is given it."""
+        if "_jitted" in module.__dict__ or isinstance(module, torch.jit.ScriptModule) or _is_single(module):
+            return module
+        piece = object.__new__(_class_of_pieces(type(module)))
+        object.__setattr__(piece, "__dict__", module.__dict__)
+        object.__setattr__(piece, "_thunder_piece", (self, module))
+        return piece  # type: ignore[no-any-return]
+
+    def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls the program of a module."""
+        found = self._programs.get(id(module))
+        if found is None:
+            found = self._programs[id(module)] = self._jitted.of_part(module)
+        return found(*args, **kwargs)
+
+    @property
+    def programs(self) -> list[JitFunction]:
+        """Those of the modules, in the order in which they were first called."""
+        return list(self._programs.values())
+
+
+@functools.lru_cache(maxsize=1024)
+def _assigned(code: types.CodeType) -> frozenset[str]:
+    """The variables of functions around it that code assigns to."""
+    found = dis.get_instructions(code)
+    return frozenset(str(i.argval) for i in found if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
+
+
+def has_legacy_hooks(fn: Any) -> bool:
+    """Whether it is a module with hooks that are given nodes of torch's graph: it runs as Python, with all below it."""
+    if not isinstance(fn, torch.nn.Module):
+        return False
+    every: Any = torch.nn.modules.module
+    return (fn._is_full_backward_hook is False and bool(fn._backward_hooks)) or (
+        every._global_is_full_backward_hook is False and bool(every._global_backward_hooks)
+    )
+
+
+def _is_single(module: torch.nn.Module) -> bool:
+    """Whether it is one of torch's own without children, mostly a single operation: as a program it gains nothing."""
+    return not module._modules and type(module).__module__.startswith("torch.nn.modules.")
+
+
+class _Children(dict[str, Any]):
+    """A module's table of children as Python sees it that runs in pieces; what is written goes to the module."""
+
+    def __init__(self, pieces: Pieces, table: dict[str, Any]):
+        super().__init__({k: pieces.piece(v) if isinstance(v, torch.nn.Module) else v for k, v in table.items()})
+        self._table = table
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._table[name] = value
+        super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        del self._table[name]
+        super().__delitem__(name)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._table.pop(name, None)
+        return super().pop(name, *default)
+
+    def clear(self) -> None:
+        self._table.clear()
+        super().clear()
+
+    def update(self, *others: Any, **named: Any) -> None:
+        for name, value in dict(*others, **named).items():
+            self[name] = value
+
+
+def _children(self: Any) -> Any:
+    pieces, module = object.__getattribute__(self, "_thunder_piece")
+    return _Children(pieces, module.__dict__["_modules"])
+
+
+def _attribute(self: Any, name: str) -> Any:
+    pieces, module = object.__getattribute__(self, "_thunder_piece")
+    found = super(type(self), self).__getattr__(name)
+    return pieces.piece(found) if module.__dict__["_modules"].get(name) is found is not None else found
+
+
+def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
+    pieces, module = object.__getattribute__(self, "_thunder_piece")
+    return pieces.call(module, args, kwargs)
+
+
+def _original(self: Any, *_: Any) -> Any:
+    return object.__getattribute__(self, "_thunder_piece")[1]
+
+
+# Weak both ways: such a class leads to the one that it is made of.
+_classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
+
+
+def _class_of_pieces(cls: type) -> type:
+    known = _classes.get(cls)
+    found = None if known is None else known()
+    if found is None:
+        found = _make_class(cls)
+        _classes[cls] = weakref.ref(found)
+    return found
+
+
+def _make_class(cls: type) -> type:
+    content = {
+        "__slots__": ("_thunder_piece",), "__module__": cls.__module__, "__qualname__": cls.__qualname__,
+        "_modules": property(_children), "__getattr__": _attribute, "__call__": _called,
+        "__class__": property(lambda self: cls), "__deepcopy__": _copied,
+        "__reduce_ex__": lambda self, protocol: _original(self).__reduce_ex__(protocol),
+        "__eq__": lambda self, other: _original(self) == original_of(other),
+        "__hash__": lambda self: hash(_original(self)),
+    }  # fmt: skip
+    return type(cls.__name__, (cls,), content)
+
+
+def _copied(piece: Any, memo: Any) -> Any:
+    import copy
+
+    return copy.deepcopy(_original(piece), memo)
+
+
+def original_of(x: Any) -> Any:
+    """The module that a piece stands for; anything else is itself."""
+    return _original(x) if isinstance(getattr(type(x), "_thunder_piece", None), types.MemberDescriptorType) else x

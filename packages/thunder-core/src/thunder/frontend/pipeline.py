@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an acquired trace to something that runs: the passes, and the specialization that holds the result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.capture.capture import Acquired
+from thunder.capture.guards.prologue import Guarded
+from thunder.core.errors import ThunderError
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import OpTags
+from thunder.core.trace import Trace, construct
+from thunder.core.verify import verify_if_asked
+from thunder.execution.claim import transform_for_execution
+from thunder.execution.memory import delete_last_used, hand_over_early
+from thunder.execution.merge_views import merge_views
+from thunder.extend import Compilation, Executor, compiling, implementations_epoch
+from thunder.passes.cse import cse, escaping_values
+from thunder.passes.dce import dce
+from thunder.passes.split import Split
+from thunder.plugins import transformed
+from thunder.runtime.autograd.node import Differentiable
+from thunder.runtime.lock import collection_paused
+from thunder.transforms.base import PassContext, Transform
+
+__all__ = ["Specialization", "compile_trace"]
+
+
+class Specialization:
+    """A compiled program and the prologue that says which calls it is for."""
+
+    __slots__ = (
+        "after", "differentiable", "epilogue_traces", "epoch", "finish", "guarded", "prologue", "prologue_traces",
+        "run", "traces",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        prologue: Callable[..., Any] | None,
+        run: Callable[..., Any],
+        finish: Callable[[Any, Any], Any] | None,
+        traces: list[Trace],
+        prologue_traces: list[Trace],
+        epilogue_traces: list[Trace],
+        differentiable: Differentiable | None,
+        guarded: Guarded | None,
+    ):
+        self.after = self  # the program of the call that came after the last that was answered by this one
+        self.guarded = guarded
+        self.prologue = prologue
+        self.run = run
+        self.finish = finish
+        self.traces = traces
+        self.prologue_traces = prologue_traces
+        self.differentiable = differentiable
+        self.epilogue_traces = epilogue_traces
+        self.epoch = implementations_epoch()
+
+    @property
+    def backward_traces(self) -> list[Trace]:
+        """The traces of the backward program, where there is one: of the one that ran last."""
+        return [] if self.differentiable is None else self.differentiable.backward_traces
+
+    @property
+    def reports(self) -> list[str]:
+        """What operations that decide while they run, as captured graphs do, say became of them."""
+        programs = [self.traces[-1]] if self.differentiable is None else self.differentiable.programs
+        found = [(p.name, getattr(op.sym.fn, "report", None)) for p in programs for op in p.bound_symbols]
+        return [f"{name}: {report}" for name, report in found if isinstance(report, str)]
+
+    def call(self, accepted: Any) -> Any:
+        """Runs it on what its prologue returned: the inputs, and with an epilogue also what effects are made to."""
+        if self.finish is None:
+            return self.run(*accepted)
+        inputs, targets = accepted
+        return self.finish(self.run(*inputs), targets)
+
+
+def clean(trace: Trace) -> list[Trace]:
+    """The passes that every program goes through before it is transformed or claimed."""
+    traces = [verify_if_asked(dce(trace))]
+    traces.append(verify_if_asked(cse(traces[-1])))
+    traces.append(verify_if_asked(dce(traces[-1])))
+    return traces
+
+
+def without_detaching(trace: Trace) -> list[Trace]:
+    """The trace without `detach`, which is nothing where no gradients flow; none where there is nothing to do.
+
+    What is done without gradients is recorded as detached, since a program may switch them on later. What the caller
+    gets hold of stays a tensor of its own.
+    """
+    if all(op.sym is not ltorch.detach for op in trace.bound_symbols):
+        return []
+    escaping = escaping_values(trace)
+    uses = Counter(name for op in trace.bound_symbols for name in op.arg_names)
+    of_their_own: set[str] = set()  # values that are made here, and no views
+    replaced: dict[str, Any] = {}
+    with construct(trace, "Without Gradients") as out:
+        for op in trace.bound_symbols:
+            op = op.substitute(replaced) if replaced else op
+            if op.sym is ltorch.detach:
+                (source,) = op.arg_names
+                if op.output.name not in escaping or (source in of_their_own and uses[source] == 1):
+                    replaced[op.output.name] = op.args[0]
+                    uses[source] += uses[op.output.name] - 1
+                    continue
+            elif not op.sym.is_structural and OpTags.VIEW_OP not in op.sym.tags:
+                of_their_own.update(op.out_names)
+            out.record(op)
+    return [out]
+
+
+class Passes:
+    """What compiling one program goes by: the executors to ask, the transforms, the user's options for plugins."""
+
+    def __init__(self, executors: Sequence[Executor], compilation: Compilation, transforms: Sequence[Transform]):
+        self.executors = executors
+        self.compilation = compilation
+        self.transforms = transforms
+
+    def run(self, traces: list[Trace], phase: str) -> None:
+        """Appends what the passes of `phase` make of the last trace: first those of plugins, then the user's."""
+        options = self.compilation.options
+        made = transformed(traces[-1], phase, options=options, executors=self.executors)
+        traces.extend(verify_if_asked(trace) for trace in made)
+        context = PassContext(phase, options, tuple(self.executors))
+        for transform in self.transforms:
+            if not transform.has(phase):
+                continue
+            if phase == "before_grad":
+                traces += clean(traces[-1])
+            result = transform.apply(traces[-1], context)
+            if result is not traces[-1]:
+                traces.append(verify_if_asked(result))
+
+    def around(self, trace: Trace | None, phase: str) -> list[Trace]:
+        """A prologue or epilogue and what the passes of its phase make of it."""
+        traces = [] if trace is None else [trace]
+        if traces:
+            self.run(traces, phase)
+        return traces
+
+    @collection_paused()
+    def to_execution(self, trace: Trace) -> list[Trace]:
+        """The traces that lead from a program to the one that runs."""
+        traces = clean(trace)
+        with compiling(self.compilation):  # a backward program is compiled when it is first asked for
+            self.run(traces, "before_execution")
+            traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
+            self.run(traces, "after_execution")
+        traces.append(verify_if_asked(merge_views(traces[-1])))
+        traces.append(verify_if_asked(dce(traces[-1])))
+        traces.append(verify_if_asked(delete_last_used(traces[-1])))
+        if "stages" in trace.info:
+            traces.append(verify_if_asked(hand_over_early(traces[-1])))
+        return traces
+
+
+@collection_paused()
+def compile_trace(
+    acquired: Acquired,
+    executors: Sequence[Executor],
+    transforms: Sequence[Transform],
+    *,
+    autograd: bool = True,
+    compilation: Compilation | None = None,
+    remat: str = "auto",
+) -> Specialization:
+    """Compiles what was acquired. `remat` says what backward computes again (`passes/remat.py`)."""
+    passes = Passes(executors, compilation or Compilation(), transforms)
+    traces = [verify_if_asked(acquired.computation)]
+    # A program may switch gradients on itself, though they are off around it.
+    off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+    switched_on = off and acquired.computation.info.get("requires_grad", False)
+    flowing = autograd and (torch.is_grad_enabled() or switched_on)
+    if not flowing and not any(t.is_needed for t in transforms):  # else one of them may differentiate
+        traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
+    passes.run(traces, "before_grad")
+    wrt = _differentiated(traces[-1]) if flowing else []
+    if wrt:
+        traces += clean(traces[-1])
+        with compiling(passes.compilation):
+            split = Split(traces[-1], executors, wrt, remat=remat)
+        if split.returned:
+            differentiable = Differentiable(split, passes.to_execution, remat=remat)
+            if "symbols" in acquired.computation.info:
+                # What it takes symbolic numbers to be is checked by the prologue, which is written now.
+                differentiable.backward_program(differentiable.everything)
+            run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
+            return _specialization(acquired, passes, run, [*traces, *differentiable.traces], differentiable)
+    traces += passes.to_execution(traces[-1])
+    return _specialization(acquired, passes, _without_gradient(traces[-1]), traces)
+
+
+def _without_gradient(trace: Trace) -> Callable[..., Any]:
+    """The function of a program that no gradient flows through; its decorators' work is left out where it is none."""
+    needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
+    return trace.python_callable(decorators=needs_no_grad or _autocast_is_on())
+
+
+def _autocast_is_on() -> bool:
+    return any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda"))
+
+
+def _differentiated(trace: Trace) -> list[TensorProxy]:
+    return [p for p in trace.args if isinstance(p, TensorProxy) and p.requires_grad]
+
+
+def _specialization(
+    acquired: Acquired,
+    passes: Passes,
+    run: Callable[..., Any],
+    traces: list[Trace],
+    differentiable: Differentiable | None = None,
+) -> Specialization:
+    if acquired.prologue is None and any(t.has("prologue") for t in passes.transforms):
+        raise ThunderError(
+            "a transform changes the prologue, but this program has none, as it is good for one call only: "
+            f"{acquired.uncacheable}"
+        )
+    prologue = acquired.prologue
+    symbols = acquired.computation.info.get("symbols")
+    if symbols is not None:
+        if prologue is not None:
+            prologue.constrain(symbols)
+        symbols.closed = True
+    prologues = passes.around(None if prologue is None else prologue.trace, "prologue")
+    epilogues = passes.around(acquired.epilogue, "epilogue")
+    return Specialization(
+        prologues[-1].python_callable(decorators=False) if prologues else None,
+        run,
+        epilogues[-1].python_callable(decorators=False) if epilogues else None,
+        traces,
+        prologues,
+        epilogues,
+        differentiable,
+        None if prologue is None else prologue.guarded,
+    )

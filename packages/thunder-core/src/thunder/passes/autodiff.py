@@ -1,0 +1,551 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reverse mode differentiation of traces.
+
+Each operation's gradient rule runs the operation and says, with get_grad and put_grad, how gradients flow from its
+result to its inputs. What a rule records falls apart into what its result needs (the forward part) and the rest (the
+backward part). The forward parts in order, then the backward parts in reverse order with get_grad and put_grad replaced
+by the sums they stand for, are the joint program; `passes/split.py` makes a forward and a backward program of it.
+
+Networks repeat their layers: a call is differentiated as the first one that it is like (`passes/trace_templates.py`).
+So an operation's own rule is a function of what is known of its arguments; rules from outside are asked for each call.
+
+The rule of an operation is the first of: the claiming executor's `grad_transform`, one that `register_grad` set, the
+operation's own, the rules of what it decomposes into.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
+from thunder.core.errors import ThunderError, name_source
+from thunder.core.langctx import set_langctx
+from thunder.core.prims.autodiff import rule_of_vjp, zeros_of
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import SourceLine, registrations, state, tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in, renamed
+from thunder.core.trace import Trace, construct
+from thunder.passes.remat import is_cheap
+from thunder.passes.trace_templates import Names, Recorded, Unlike, Values, likeness
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
+
+__all__ = ["GradRule", "JointTrace", "differentiate", "register_grad"]
+
+GradRule = Callable[..., Any]
+
+_registered: dict[Any, GradRule] = {}
+
+
+def register_grad(sym_or_id: Symbol | Any, rule: GradRule) -> None:
+    """Sets the gradient rule of an operation, by its symbol or id, whoever declared it."""
+    _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
+    registrations[0] += 1
+
+
+def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule | None:
+    """The gradient rule for one call; None when what it decomposes into has to be asked."""
+    sym = bsym.sym
+    registered = _registered.get(sym.id)
+    # Asking who takes an operation takes time; only where one of them brings a rule it matters.
+    named = getattr(executors, "named", True)  # as `thunder.extend.are_named`, a floor above
+    for executor in executors if _bringing(sym, executors) else ():
+        if executor.is_fallback and registered is not None:
+            break  # what was registered is meant to be used
+        rule = executor.grad_rule(bsym, named=named)
+        if rule is not None:
+            return rule
+        if executor.takes(bsym, named=named):
+            break  # it runs the operation and brings no rule
+    rule = registered or sym.grad_rule
+    if rule is None and sym.vjp_rule is not None:
+        rule = rule_of_vjp(sym, sym.vjp_rule)
+    return rule
+
+
+def _bringing(sym: Symbol, executors: Sequence[Executor]) -> list[Executor]:
+    """The executors that bring a gradient rule for an operation."""
+    found = [(ex, ex.implmap.get(sym.id)) for ex in executors]
+    return [ex for ex, brought in found if brought is not None and brought.grad_transform is not None]
+
+
+def _has_its_own_rule(sym: Symbol, executors: Sequence[Executor]) -> bool:
+    """Whether its gradient hangs on what is known of a call's arguments alone: rules from outside may keep count."""
+    return (
+        sym.joint_rule is None
+        and sym.id not in _registered
+        and all(executor.is_fallback for executor in _bringing(sym, executors))
+    )
+
+
+def _refuse_write(bsym: BoundSymbol) -> None:
+    target = bsym.args[1].name
+    raise ThunderError(
+        f"the program writes a value that requires grad into its input {target}, through which no gradient can flow "
+        f"back: write under torch.no_grad() or a detached value, or return the value instead of writing it{_at(bsym)}"
+    )
+
+
+def _stands_for(got: Proxy, want: Proxy) -> bool:
+    """Whether a rule's result may take the place of the operation's; of sizes, those that are known are compared."""
+    if not isinstance(want, TensorProxy):
+        return True
+    return (
+        isinstance(got, TensorProxy)
+        and got.dtype is want.dtype
+        and got.device is want.device
+        and len(got.shape) == len(want.shape)
+        and all(m == n for m, n in zip(got.shape, want.shape) if type(m) is type(n) is int)
+    )
+
+
+def _at(bsym: BoundSymbol) -> str:
+    return f"\n  at {bsym.source}" if bsym.source else ""
+
+
+class _Block:
+    """What one rule recorded for backward, and what it is called where it was recorded for another call."""
+
+    __slots__ = ("asked", "backward", "fresh", "names", "source")
+
+    def __init__(self, backward: list[BoundSymbol]):
+        self.take(backward)
+        self.names: dict[str, Any] = {}
+        self.fresh: dict[str, str] | None = None
+        self.source: SourceLine | None = None
+
+    def take(self, backward: list[BoundSymbol]) -> None:
+        """Makes these its operations."""
+        self.backward = backward
+        self.asked = [op.args[0] for op in backward if op.sym is prims.get_grad]  # the values whose gradients it takes
+
+    def again(self, names: dict[str, Any], fresh: dict[str, str], source: SourceLine | None) -> _Block:
+        """The same for another call."""
+        new = object.__new__(_Block)
+        new.backward, new.asked, new.names, new.fresh, new.source = self.backward, self.asked, names, fresh, source
+        return new
+
+
+class _Differentiated(Recorded):
+    """What became of a call, for calls that are alike."""
+
+    __slots__ = ("blocks", "call", "handed_on", "tracked")
+
+    def __init__(
+        self,
+        call: BoundSymbol,
+        forward: list[BoundSymbol],
+        blocks: list[_Block],
+        handed_on: dict[str, Any],
+        values: Values,
+        made: list[str],
+        tracked: set[str],
+    ):
+        super().__init__(values, made, forward)
+        self.call = call
+        self.blocks = blocks
+        self.handed_on = handed_on
+        self.tracked = [name for name in (*self.names, *made) if name in tracked]
+        if not values.place.keys() >= handed_on.keys():
+            raise Unlike
+
+    def inner(self) -> list[BoundSymbol]:
+        forward = [op for op in self.operations if op is not self.call]
+        return [*forward, *[op for block in self.blocks for op in block.backward]]
+
+
+class JointTrace:
+    """A program and its differentiation, before they are put together.
+
+    `trace` holds the forward operations; `backward(cotangents)` records the backward ones into it, or into another
+    trace. With `into` the forward operations go to that trace, which is being written.
+    """
+
+    def __init__(
+        self,
+        source: Trace,
+        wrt: Sequence[TensorProxy],
+        executors: Sequence[Executor] = (),
+        *,
+        into: Trace | None = None,
+    ):
+        self.executors = executors
+        self.trace = source.derive() if into is None else into
+        self.env: dict[str, Any] = {}  # what a value of the source is called here
+        self.tracked: set[str] = {p.name for p in wrt}  # the values that depend on what is differentiated by
+        self.blocks: list[_Block] = []
+        self.output: Any = None
+        self._known: dict[Any, _Differentiated] = {}
+        self._sums: dict[Any, tuple[Recorded, Any]] = {}
+        self._rules: dict[Symbol, GradRule | None] = {}
+        self._own: dict[Symbol, bool] = {}
+        with tracectx(self.trace), set_langctx("torch"):
+            for bsym in source.bound_symbols:
+                self._forward(bsym, self._once)
+
+    # -- forward ------------------------------------------------------------------------------------------------------
+    def _forward(self, bsym: BoundSymbol, differentiate: Callable[[BoundSymbol], None]) -> None:
+        if self.env:
+            bsym = bsym.substitute(self.env)
+        sym = bsym.sym
+        if sym is prims.python_return:
+            self.output = bsym.args[0]
+        elif OpTags.UNPACK_OP in sym.tags or not self._depends(bsym) or not sym.differentiable:
+            if sym is prims.copy_ and bsym.args[0].name in self.tracked:
+                _refuse_write(bsym)
+            self.trace.record(bsym)
+        else:
+            differentiate(bsym)
+
+    def _once(self, bsym: BoundSymbol) -> None:
+        """Differentiates a call of the program: calls that are alike by what was recorded for the first of them."""
+        values = Values()
+        try:
+            key = self._likeness(bsym, values)
+        except Unlike:
+            self._differentiate(bsym)
+            return
+        known = self._known.get(key)
+        if known is not None:
+            self._again(known, bsym, values)
+            return
+        names, first, env = Names(self.trace), len(self.blocks), len(self.env)
+        with self.trace.scope() as forward:
+            self._differentiate(bsym)
+        for op in forward:
+            self.trace.record(op)
+        with contextlib.suppress(Unlike):
+            handed_on = {name: self.env[name] for name in islice(reversed(self.env), len(self.env) - env)}
+            self._known[key] = _Differentiated(
+                bsym, forward, self.blocks[first:], handed_on, values, names.made(), self.tracked
+            )
+
+    def _likeness(self, bsym: BoundSymbol, values: Values) -> Any:
+        """What decides how a call is differentiated: of one by its parts, these too."""
+        sym = bsym.sym
+        own = self._own.get(sym)
+        if own is None:
+            own = self._own[sym] = _has_its_own_rule(sym, self.executors)
+        if not own:
+            raise Unlike
+        parts: Any = None
+        if self._rule(bsym) is None:
+            parts = tuple([self._likeness(part, values) for part in bsym.subsymbols])
+        tracked = self.tracked
+        return (
+            sym,
+            parts,
+            tuple([likeness(x, values, tracked) for x in bsym.args]),
+            likeness(bsym.kwargs, values, tracked) if bsym.kwargs else None,
+            likeness(bsym.output, values, tracked),
+        )
+
+    def _again(self, known: _Differentiated, bsym: BoundSymbol, values: Values) -> None:
+        """Writes for a call what was recorded for one that it is like."""
+        names, fresh = known.renamed(values, self.trace)
+        for op in known.operations:
+            self.trace.record(bsym if op is known.call else op.substitute(names, fresh, bsym.source))
+        self.blocks += [block.again(names, fresh, bsym.source) for block in known.blocks]
+        for old, new in known.handed_on.items():
+            self.env[names[old].name] = map_proxies(new, lambda p: renamed(p, names, fresh))
+        self.tracked.update([names[n].name if n in names else fresh[n] for n in known.tracked])
+
+    def _rule(self, bsym: BoundSymbol) -> GradRule | None:
+        """The gradient rule for a call; where no executor brings one it hangs on the operation alone."""
+        sym = bsym.sym
+        if sym not in self._rules:
+            rule = grad_rule(bsym, self.executors)
+            if _bringing(sym, self.executors):
+                return rule
+            self._rules[sym] = rule
+        return self._rules[sym]
+
+    def _differentiate(self, bsym: BoundSymbol) -> None:
+        sym = bsym.sym
+        if sym.joint_rule is not None:
+            forward, backward = sym.joint_rule(bsym, self)
+            for op in forward:
+                self.trace.record(op)
+            self.blocks.append(_Block(backward))
+            return
+        rule = self._rule(bsym)
+        if rule is not None:
+            self._apply(rule, bsym)
+        elif bsym.subsymbols:
+            self._through_decomposition(bsym)
+        elif bsym.out_names:
+            owner = sym.executor
+            raise ThunderError(
+                f"{sym.name} has no gradient rule: give it one with thunder.core.transforms.register_grad, or keep "
+                f"what it is applied to out of the gradient with .detach(){_at(bsym)}"
+                + ("" if owner is None else f"\n  it is an operator of the executor {owner.name!r}")
+            )
+
+    def _through_decomposition(self, bsym: BoundSymbol) -> None:
+        """Differentiates an operation by the rules of its parts.
+
+        It stays whole in the forward program where all that its backward needs are its inputs, its outputs and what is
+        cheaply computed from them again; else its parts take its place.
+        """
+        first, known = len(self.blocks), len(self.env)
+        with self.trace.scope() as parts:
+            for sub in bsym.subsymbols:
+                self._forward(sub, self._differentiate)
+        again = None if len(self.env) != known else _recomputed(self.blocks[first:], bsym, parts)
+        if again is None:
+            for part in parts:
+                self.trace.record(part)
+            return
+        self.trace.record(bsym)
+        if again:
+            self.blocks.append(_Block(self._as_new(again, self.blocks[first:])))
+
+    def _as_new(self, again: list[BoundSymbol], blocks: list[_Block]) -> list[BoundSymbol]:
+        """Operations that backward runs again, under names of their own: a program that was differentiated before may
+        have these values already."""
+        made = [p for op in again for p in op.flat_outs if isinstance(p, TensorProxy) and p.name in op.out_names]
+        names = {p.name: TensorProxy(like=p, name=self.trace.make_name("t")) for p in made}
+        self.tracked.update(new.name for old, new in names.items() if old in self.tracked)
+        for block in blocks:
+            block.take([op.substitute(names) for op in block.backward])
+        return [op.substitute(names) for op in again]
+
+    def _depends(self, bsym: BoundSymbol) -> bool:
+        return any(
+            p.name in self.tracked and isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) for p in bsym.flat_args
+        )
+
+    def _apply(self, rule: GradRule, bsym: BoundSymbol) -> None:
+        backward = getattr(rule, "backward", None)
+        source, state.source = state.source, bsym.source
+        try:
+            with self.trace.scope() as recorded:
+                if backward is not None:
+                    backward(bsym.output, *bsym.args, **bsym.kwargs)
+                else:
+                    result = rule(*bsym.args, **bsym.kwargs)
+        except Exception as error:
+            name_source(error, f"{self._whose(rule, bsym)}{_at(bsym)}")
+            raise
+        finally:
+            state.source = source
+        if backward is not None:
+            self.trace.record(bsym)
+            result, names = bsym.output, {}
+            forward, rest = _split(recorded, set())
+        else:
+            names = self._rename(bsym, result, recorded, rule)
+            if names:
+                recorded = [op.substitute(names) for op in recorded]
+            results = {p.name for p in proxies_in(map_proxies(result, lambda p: names.get(p.name, p)))}
+            forward, rest = _split(recorded, results)
+        for op in forward:
+            self.trace.record(op)
+        self.tracked.update(
+            p.name for p in proxies_in(bsym.output) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
+        )
+        self.blocks.append(_Block(rest))
+
+    def _whose(self, rule: GradRule, bsym: BoundSymbol) -> str:
+        """What errors call a rule."""
+        for executor in _bringing(bsym.sym, self.executors):
+            if executor.implmap[bsym.sym.id].grad_transform is rule and not executor.is_fallback:
+                return f"the gradient rule of the executor {executor.name!r} for {bsym.sym.name}"
+        return f"the gradient rule of {bsym.sym.name}"
+
+    def _rename(self, bsym: BoundSymbol, result: Any, recorded: list[BoundSymbol], rule: GradRule) -> dict[str, Any]:
+        """Gives the rule's result the names of the output it stands for."""
+        old, new = proxies_in(bsym.output), proxies_in(result)
+        if len(old) != len(new):
+            raise ThunderError(
+                f"{self._whose(rule, bsym)} returned {len(new)} values instead of {len(old)}: it must return what the "
+                f"operation returns{_at(bsym)}"
+            )
+        made = {name for op in recorded for name in op.out_names}
+        names: dict[str, Any] = {}
+        for want, got in zip(old, new):
+            if want.name == got.name:
+                continue
+            if not _stands_for(got, want):
+                raise ThunderError(
+                    f"{self._whose(rule, bsym)} returned a {got.type_string()} where the operation gives a "
+                    f"{want.type_string()}{_at(bsym)}"
+                )
+            if got.name in made and got.name not in names:
+                names[got.name] = want
+            else:  # the result is an input: gradients for the one flow into the other
+                self.env[want.name] = names.get(got.name, got)
+                self.tracked.add(self.env[want.name].name)
+        return names
+
+    # -- backward -----------------------------------------------------------------------------------------------------
+    def backward(self, cotangents: dict[str, TensorProxy], wrt: Sequence[TensorProxy]) -> list[TensorProxy | None]:
+        """Records the backward program into the current trace and returns the gradients of `wrt` (None: none flows).
+
+        `cotangents` are the gradients of outputs, by their names.
+        """
+        grads: dict[str, Any] = dict(cotangents)
+        names = [self.env.get(p.name, p).name for p in wrt]
+        found: dict[str, Any] = dict.fromkeys(names)  # of values that the program makes: complete when they are used
+        with set_langctx("torch"):
+            for block in reversed(self.blocks):
+                self._replay(block, grads, found)
+        return [grads.get(name, found[name]) for name in names]
+
+    def _replay(self, block: _Block, grads: dict[str, Any], wanted: dict[str, Any]) -> None:
+        env, fresh, source = dict(block.names), block.fresh, block.source
+        asked = [renamed(a, env, fresh).name for a in block.asked]
+        if asked and grads.keys().isdisjoint(asked):
+            return  # nothing flows into this operation
+        trace = state.trace
+        assert trace is not None
+        put: list[tuple[str, Any]] = []
+        for op in block.backward:
+            if op.sym is prims.get_grad:
+                a = renamed(op.args[0], env, fresh)
+                found = grads.get(a.name)
+                env[op.output.name] = found if found is not None else zeros_of(a)
+            elif op.sym is prims.put_grad:
+                name = renamed(op.args[0], env, fresh).name
+                if name in self.tracked:
+                    put.append((name, renamed(op.args[1], env, fresh)))
+            else:
+                trace.record(op.substitute(env, fresh, source) if env else op)
+        # An operation's result may be its input (in rules that pass it on): its gradient is used up before any new one.
+        for name in asked:
+            used = grads.pop(name, None)
+            if name in wanted:
+                wanted[name] = used
+        for name, grad in put:
+            before = grads.get(name)
+            grads[name] = grad if before is None else self._sum(before, grad, trace)
+
+    def _sum(self, a: Any, b: Any, trace: Trace) -> Any:
+        """The sum of two gradients of one value."""
+        values = Values()
+        try:
+            key = likeness((a, b), values, set())
+        except Unlike:
+            return a + b
+        known = self._sums.get(key)
+        if known is None:
+            names = Names(trace)
+            with trace.scope() as operations:
+                result = a + b
+            for op in operations:
+                trace.record(op)
+            with contextlib.suppress(Unlike):
+                self._sums[key] = Recorded(values, names.made(), operations), result
+            return result
+        recorded, result = known
+        env, fresh = recorded.renamed(values, trace)
+        for op in recorded.operations:
+            trace.record(op.substitute(env, fresh))
+        return renamed(result, env, fresh)
+
+
+def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:
+    """The operations that backward has to run again if `bsym` is run whole; None if that would not be cheap."""
+    given = {*bsym.arg_names, *bsym.out_names}
+    needed: set[str] = set()
+    for block in blocks:
+        made: set[str] = set()
+        for op in block.backward:
+            if OpTags.GRAD_OP in op.sym.tags:
+                needed.update(p.name for p in op.flat_args[1:] if p.name not in made)
+            else:
+                needed.update(name for name in op.arg_names if name not in made)
+            made.update(op.out_names)
+    needed -= given
+    again: list[BoundSymbol] = []
+    for op in reversed(parts):
+        if not any(name in needed for name in op.out_names):
+            continue
+        if not is_cheap(op) or not given.isdisjoint(op.out_names):  # what makes a result as well would run twice
+            return None
+        needed.update(name for name in op.arg_names if name not in given)
+        again.append(op)
+    return again[::-1]
+
+
+def _split(recorded: list[BoundSymbol], results: set[str]) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+    """A rule's operations: those that its results need, and those for backward.
+
+    Effects belong to the forward part, but for what is done with gradients: what is checked of their sizes, say.
+    """
+    if not results and not any(op.has_effect for op in recorded):
+        return [], recorded
+    needed = set(results)
+    gradients: set[str] = set()
+    for op in recorded:
+        if op.sym is prims.get_grad or not gradients.isdisjoint(op.arg_names):
+            gradients.update(op.out_names)
+    forward: list[BoundSymbol] = []
+    backward: list[BoundSymbol] = []
+    for op in reversed(recorded):
+        is_grad = OpTags.GRAD_OP in op.sym.tags
+        has_effect = op.has_effect and gradients.isdisjoint(op.arg_names)
+        if not is_grad and (has_effect or not needed.isdisjoint(op.out_names)):
+            needed.update(op.arg_names)
+            forward.append(op)
+        else:
+            backward.append(op)
+    return forward[::-1], backward[::-1]
+
+
+def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
+    """The outputs that gradients can flow into, each once."""
+    found = {p.name: p for p in proxies_in(output) if isinstance(p, TensorProxy)}
+    return [p for name, p in found.items() if name in tracked and is_inexact_dtype(p.dtype)]
+
+
+def differentiate(trace: Trace, executors: Sequence[Executor] = ()) -> Trace:
+    """The program that returns the gradients of `trace`'s outputs, as a list with one for each floating point input.
+
+    Outputs take ones as cotangents. Whether an input requires grad is not asked.
+    """
+    wrt = [p for p in trace.args if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
+    with construct(trace, "Grad transform") as out:
+        joint = JointTrace(trace, wrt, executors)
+        out.names, out._counters = joint.trace.names, joint.trace._counters
+        # Writes to inputs come last: the backward operations read them as they were.
+        program = joint.trace.bound_symbols
+        first_write = next((i for i, op in enumerate(program) if writes(op)), len(program))
+        out.bound_symbols[:] = program[:first_write]
+        with tracectx(out), set_langctx("torch"):
+            # What the program keeps, which comes after its result, is none of it.
+            keeps = "effects" in trace.info
+            result = joint.output[0] if keeps else joint.output
+            # A value that is returned twice takes a one for each time.
+            times = Counter(p.name for p in proxies_in(result))
+            cotangents = {p.name: _full_like(p, times[p.name]) for p in differentiable_outputs(result, joint.tracked)}
+            if not cotangents:
+                raise ThunderError(
+                    "grad: no output depends on a floating point input of the function, so there is nothing to "
+                    "differentiate"
+                )
+            grads = joint.backward(cotangents, wrt)
+            found: Any = [g if g is not None else zeros_of(p) for g, p in zip(grads, wrt)]
+            out.bound_symbols += program[first_write:]
+            if keeps:
+                found = (found, *joint.output[1:])
+            prims.python_return(found)
+    out.output = found
+    return out
+
+
+def _full_like(p: TensorProxy, value: float) -> Any:
+    return ltorch.full(p.shape, float(value), device=to_torch_device(p.device), dtype=to_torch_dtype(p.dtype))
+
+
+def writes(op: BoundSymbol) -> bool:
+    """Whether an operation, or a part of it, writes to one of its inputs."""
+    return op.has_effect and (OpTags.IN_PLACE_OP in op.sym.tags or any(writes(sub) for sub in op.subsymbols))

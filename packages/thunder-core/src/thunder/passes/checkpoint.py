@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions that are computed again for the backward program instead of being kept (`torch.utils.checkpoint`).
+
+In a program a region is one composite operation, `checkpoint`. When the program is differentiated, the region's
+operations take its place in the forward program, and the backward program starts from the region's inputs: it computes
+the region a second time, behind a `barrier` that keeps the two apart, and differentiates that. Random numbers are put
+back for it to where they stood, and forth again afterwards, so that the same are drawn.
+
+Contract: the program computes the same outputs and gradients and draws the same random numbers; what is kept for
+backward of a region are its inputs and the states of its random numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from thunder.core import prims
+from thunder.core.devices import Device
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.langctx import set_langctx
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import SourceLine, state, tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
+from thunder.core.trace import Trace
+from thunder.passes.dce import has_effect
+
+if TYPE_CHECKING:
+    from thunder.passes.autodiff import JointTrace
+
+__all__ = ["Source", "anew", "exchanged", "random_sources", "region", "settle", "states_of"]
+
+_numbers = itertools.count()
+Source = tuple[Device, Any]  # of random numbers: a device's own, or a generator
+
+
+class Region(Symbol):
+    """The operation that stands for a region's operations."""
+
+    def __init__(
+        self, operations: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: Sequence[Proxy], again: bool
+    ):
+        def meta(*args: Any) -> Any:
+            """A region that the backward program computes again."""
+            trace = state.trace
+            assert trace is not None
+            names: dict[str, Any] = {p.name: a for p, a in zip(inputs, args)}
+            for op in anew(operations, names, trace):
+                trace.record(op)
+            return tuple([names[p.name] for p in outputs])
+
+        super().__init__("checkpoint", meta, id=("checkpoint", next(_numbers)))
+        self.same_random_numbers = again
+        self.joint_rule = _differentiated
+
+
+def region(
+    operations: Sequence[BoundSymbol],
+    *,
+    same_random_numbers: bool,
+    wanted: set[str] | None = None,
+    source: SourceLine | None = None,
+) -> BoundSymbol:
+    """The operation that stands for these; with `wanted`, its results are only those."""
+    made: dict[str, Proxy] = {}
+    inputs: dict[str, Proxy] = {}
+    for op in operations:
+        for p in op.flat_args:
+            if p.name not in made:
+                inputs.setdefault(p.name, p)
+        for p in op.flat_outs:
+            if p.name not in inputs:
+                made.setdefault(p.name, p)
+    outputs = tuple([p for name, p in made.items() if wanted is None or name in wanted])
+    sym = Region(operations, tuple(inputs.values()), outputs, same_random_numbers)
+    return BoundSymbol(sym, tuple(inputs.values()), {}, outputs, list(operations), source)
+
+
+def settle(trace: Trace) -> None:
+    """Leaves to the regions of a program that has been recorded those results that something uses."""
+    trace.bound_symbols[:] = _settled(trace.bound_symbols, set())
+
+
+def _settled(operations: Sequence[BoundSymbol], used: set[str]) -> list[BoundSymbol]:
+    """The operations without what nobody uses of regions; `used` are the names that are used after them."""
+    used = set(used)
+    out: list[BoundSymbol] = []
+    for op in reversed(operations):
+        if isinstance(op.sym, Region):
+            wanted = used.intersection(op.out_names)
+            inner = _settled(op.subsymbols, wanted)
+            op = region(inner, same_random_numbers=op.sym.same_random_numbers, wanted=wanted, source=op.source)
+        used.update(op.arg_names)
+        out.append(op)
+    return out[::-1]
+
+
+def anew(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace) -> list[BoundSymbol]:
+    """The same operations on other values, which `names` gives, with results of their own, which it is told."""
+
+    def name(ops: Sequence[BoundSymbol]) -> None:
+        for op in ops:
+            made = {*op.out_names}  # what an operation hands on is not its own
+            for p in op.flat_outs:
+                if p.name in made and p.name not in names:
+                    names[p.name] = p.replace_name(trace.make_name(p.prefix))
+            name(op.subsymbols)
+
+    name(operations)
+    return [op.substitute(names) for op in operations]
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+def random_sources(operations: Sequence[BoundSymbol]) -> list[Source]:
+    """Where the operations' random numbers come from."""
+    found: dict[tuple[str, int], Source] = {}
+    for op in operations:
+        programs = [op.subsymbols] if OpTags.RANDOM_OP not in op.sym.tags else []
+        inner = [getattr(a, "trace", None) for a in op.args if not isinstance(a, Proxy)]
+        programs += [t.bound_symbols for t in inner if isinstance(t, Trace)]  # of which the operation runs one
+        if programs:
+            for source in [source for program in programs for source in random_sources(program)]:
+                found.setdefault(_key(source), source)
+            continue
+        generator = op.kwargs.get("generator")
+        devices = [p.device for p in (*op.flat_outs, *op.flat_args) if isinstance(p, TensorProxy)]
+        if op.sym in (prims.rng_state, prims.exchange_rng_state):
+            generator = op.args[-1] if len(op.args) > 1 and not isinstance(op.args[-1], Device) else None
+            devices = [a for a in op.args if isinstance(a, Device)]
+        for device in devices:
+            found.setdefault(_key((device, generator)), (device, generator))
+    return list(found.values())
+
+
+def _key(source: Source) -> tuple[str, int]:
+    device, generator = source
+    return (str(device), 0) if generator is None else ("", id(generator))
+
+
+def states_of(sources: Sequence[Source]) -> list[TensorProxy]:
+    """Where random numbers stand."""
+    return [prims.rng_state(*_operands(source)) for source in sources]
+
+
+def exchanged(states: Sequence[TensorProxy], sources: Sequence[Source]) -> list[TensorProxy]:
+    """Puts them where they stood then; where they stood until now."""
+    return [prims.exchange_rng_state(s, *_operands(source)) for s, source in zip(states, sources)]
+
+
+def _operands(source: Source) -> tuple[Any, ...]:
+    return source if source[1] is not None else source[:1]
+
+
+# -- differentiation --------------------------------------------------------------------------------------------------
+def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+    """What a region is in the forward program, and its part of the backward program."""
+    wrt = [p for p in bsym.tensors() if is_inexact_dtype(p.dtype) and p.name in joint.tracked]
+    inner = _inner(bsym, joint, wrt)
+    joint.trace.names |= inner.trace.names
+    outputs = proxies_in(bsym.output)
+    # What draws random numbers runs as the same operations both times, so that it draws the same.
+    random = bool(random_sources(inner.trace.bound_symbols))
+    if random:  # there, what an operation hands on from its inputs is known by their names
+        joint.env.update({p.name: inner.env[p.name] for p in outputs if p.name in inner.env})
+    joint.tracked.update(p.name for p in outputs if inner.env.get(p.name, p).name in inner.tracked)
+    stand, backward = _backward(bsym, joint, inner, wrt)
+    return [*stand, *(inner.trace.bound_symbols if random else bsym.subsymbols)], backward
+
+
+def _inner(bsym: BoundSymbol, joint: JointTrace, wrt: Sequence[TensorProxy]) -> JointTrace:
+    """The region, differentiated by itself."""
+    program = Trace("checkpoint", args=bsym.flat_args)
+    program.names, program._counters = set(joint.trace.names), dict(joint.trace._counters)
+    program.bound_symbols[:] = bsym.subsymbols
+    return type(joint)(program, wrt, joint.executors)
+
+
+def _takes_gradient(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)
+
+
+def _backward(
+    bsym: BoundSymbol, joint: JointTrace, inner: JointTrace, wrt: Sequence[TensorProxy]
+) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+    """What the forward program notes of a region's random numbers, and the region's part of the backward program."""
+    trace = joint.trace
+    with tracectx(trace), set_langctx("torch"):
+        with trace.scope() as asked:
+            cotangents = _cotangents(bsym, joint, inner)
+        with trace.scope() as gradients:
+            found = inner.backward(cotangents, wrt)
+        again, gradients = _needed(inner.trace.bound_symbols, gradients, {g.name for g in found if g is not None})
+        sources = random_sources(again) if bsym.sym.same_random_numbers else []  # type: ignore[attr-defined]
+        with trace.scope() as stand:
+            states = states_of(sources)
+        made = {name for op in (*asked, *again, *gradients) for name in op.out_names}
+        given = {p.name: p for op in (*again, *gradients) for p in op.flat_args if p.name not in made}
+        tensors = [p for p in given.values() if isinstance(p, TensorProxy)]
+        tensors += cotangents.values()  # so that the second time comes when backward is there
+        with trace.scope() as start:
+            behind = prims.barrier(*tensors, *states) if tensors or states else ()
+            before = exchanged(behind[len(tensors) :], sources)
+        names: dict[str, Any] = {p.name: q for p, q in zip(tensors, behind)}
+        second = anew(again, names, trace)
+        with trace.scope() as end:
+            exchanged(before, sources)
+        with trace.scope() as put:
+            for p, g in zip(wrt, found):
+                if g is not None:
+                    prims.put_grad(p, names.get(g.name, g))
+    return stand, [*asked, *start, *second, *end, *[op.substitute(names) for op in gradients], *put]
+
+
+def _cotangents(bsym: BoundSymbol, joint: JointTrace, inner: JointTrace) -> dict[str, Any]:
+    """The gradients that arrive at a region's results, by the names that these have inside."""
+    found: dict[str, Any] = {}
+    for p in bsym.flat_outs:
+        if not _takes_gradient(p) or p.name not in joint.tracked:
+            continue
+        gradient = prims.get_grad(joint.env.get(p.name, p))
+        name = inner.env.get(p.name, p).name
+        found[name] = found[name] + gradient if name in found else gradient
+    return found
+
+
+def _needed(
+    again: Sequence[BoundSymbol], gradients: Sequence[BoundSymbol], wanted: set[str]
+) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
+    """The operations that lead to gradients. Of the draws of random numbers, all that come before one of them."""
+    needed = set(wanted)
+
+    def part(operations: Sequence[BoundSymbol], drawn: bool) -> list[BoundSymbol]:
+        kept: list[BoundSymbol] = []
+        for op in reversed(operations):
+            effect = has_effect(op)
+            if (effect and drawn) or any(name in needed for name in op.out_names):
+                drawn = drawn or effect
+                needed.update(op.arg_names)
+                kept.append(op)
+        return kept[::-1]
+
+    last = part(gradients, True)
+    return part(again, False), last

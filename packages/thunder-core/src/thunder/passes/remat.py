@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forward program saves for its backward program, and what backward computes again.
+
+Of the values that backward reads each is either saved, or computed again from what is saved. Which costs the least
+memory is a minimum cut between what cannot be computed again (inputs, results of operations that are dear or draw
+random numbers) and what backward reads: a value costs its bytes, views cost together what the memory behind them does,
+inputs and results cost next to nothing, since their owner keeps them.
+
+What is computed again is what costs no time to speak of. With torch, which runs operations one by one, that is
+
+- views of what is saved, and values that hang on no input (fills, ranges, masks of them);
+- casts to a wider type;
+- one step of light arithmetic (a sum, a product, a choice) on values that backward reads in any case;
+- operations that their executor marks so (`OpTags.RECOMPUTED`): random numbers that follow from a seed, which is saved.
+
+A fusion executor that takes an operation computes it again in a kernel that it launches anyway, where it reads less
+than it would have read. So where one is asked, elementwise operations that it takes are computed again too: unless only
+operations of their own read the result (attention, products), and no kernel of backward reads what it is computed of,
+so that it would be a kernel by itself. Matrix products, attention, convolutions, reductions, sorting and draws of
+random numbers never are. And of a part of something larger, of which no more than half is saved, such a fuser makes a
+copy, in a kernel that reads the rest as a rule: queries and keys are saved after their rotary embedding, and the values
+alone would hold on to the projection of all three.
+
+Contract: results and gradients are to the bit what they are where everything is saved, and so are random numbers; what
+is saved is in the forward program's last line. Each operation that is computed again stands in the backward program
+right before it is first read, and in the forward program only if that needs it itself.
+
+`remat` says otherwise: "none" saves all that backward reads, "all" computes every elementwise operation again, whoever
+runs it: the least memory, for some time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from thunder.core import prims
+from thunder.core.dtypes import bool8
+from thunder.core.nbytes import bytes_of
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.passes.min_cut import cheapest_vertices
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
+
+__all__ = ["REMAT", "choose_saved", "small_parts"]
+
+#: What `remat=` may be.
+REMAT = ("auto", "none", "all")
+
+Producers = dict[str, tuple[int, BoundSymbol]]
+# Whether an operation may be run again, given whether backward reads a value anyway.
+CanRecompute = Callable[[BoundSymbol, Callable[[Proxy], bool]], bool]
+
+_SHAPING = frozenset({OpTags.SHAPE_OP, OpTags.VIEW_OP})
+_CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.VIEW_OP})
+_CHEAP_COPIES = frozenset({prims.cat, prims.pad, prims.flip})  # of what only moves elements; sorting does too
+_DEAR = frozenset({OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.OPAQUE_OP, OpTags.RANDOM_OP, OpTags.DEVICE_SYNC_OP})
+_KEEP_ORDER = frozenset({"view", "unflatten", "unsqueeze", "squeeze"})  # of the elements in memory
+_MAKE_ORDER = frozenset({"reshape", "flatten", "contiguous"})  # by a copy where they lie otherwise
+_LIGHT = frozenset({prims.add, prims.sub, prims.mul, prims.div, prims.neg, prims.where, prims.convert_element_type})
+SMALL = 1 << 16  # what takes less memory is not worth an operation
+_OF_INPUT, _OF_RESULT = 2, 3  # what it costs to save these, in bytes: one result rather than two inputs
+
+
+def choose_saved(
+    read: Sequence[Proxy],
+    producers: Producers,
+    executors: Sequence[Executor],
+    remat: str = "auto",
+    results: Sequence[Proxy] = (),
+    backward: Sequence[BoundSymbol] = (),
+) -> list[Proxy]:
+    """The values to save so that all of `read` can be had in backward, in the order in which they are read.
+
+    `results` are what the caller gets, `backward` the operations that read.
+    """
+    if remat == "none":
+        return list(read)
+    fusers = _fusers(executors)
+    graph = _Graph(read, producers, _rule(executors, remat, producers), results)
+    if remat == "auto" and fusers:
+        graph.keep_what_takes_a_kernel(*_readers(backward, fusers), _rule([], remat, producers))
+    chosen = graph.cut()
+    # Of a chosen piece of memory the views are saved that are read, or the one that all others are computed from.
+    saved: dict[str, Proxy] = {}
+    for p in read:
+        memory = graph.memory[p.name]
+        if memory in chosen:
+            saved[p.name] = p
+    held = {graph.memory[name] for name in saved}
+    saved.update((name, value) for name, value in graph.values.items() if name in chosen and name not in held)
+    needed = graph.needed_besides(saved)
+    for name in needed:
+        saved.setdefault(name, graph.values[name])
+    return list(saved.values())
+
+
+def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[Proxy]) -> list[TensorProxy]:
+    """Those saved views that hold on to memory of at least twice their size, which nobody else keeps."""
+    graph = _Graph(saved, producers, lambda op, at_hand: False, results)
+    views: dict[str, list[TensorProxy]] = {}
+    for p in saved:
+        if isinstance(p, TensorProxy):
+            views.setdefault(graph.memory[p.name], []).append(p)
+    found: list[TensorProxy] = []
+    for name, parts in views.items():
+        size = bytes_of(graph.values[name])
+        if graph.cost(name) == size >= SMALL and 2 * sum(map(bytes_of, parts)) <= size:
+            found += parts
+    return found
+
+
+def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> CanRecompute:
+    """Which operations may be run again in backward."""
+    fusers = [ex for ex in executors if hasattr(ex, "can_fuse")]
+    constants = _constants(producers)
+
+    def can_recompute(op: BoundSymbol, at_hand: Callable[[Proxy], bool]) -> bool:
+        if OpTags.RECOMPUTED in op.sym.tags:
+            return True
+        if not is_cheap(op):
+            return False
+        if remat == "all" or any(ex.can_fuse(op) for ex in fusers):
+            return True
+        # An operation of its own: worth its time where much memory is at stake, and easily written anew.
+        if all(bytes_of(p) < SMALL for p in op.flat_outs):
+            return False
+        if _widens(op) or any(name in constants for name in op.out_names):
+            return True
+        return _is_light(op) and all(map(at_hand, op.flat_args))
+
+    return can_recompute
+
+
+def _fusers(executors: Sequence[Executor]) -> list[Any]:
+    return [ex for ex in executors if hasattr(ex, "can_fuse")]
+
+
+def _readers(backward: Sequence[BoundSymbol], fusers: Sequence[Any]) -> tuple[set[str], set[str]]:
+    """What operations that are run by themselves read, and what those read that a fuser takes; views hand on."""
+    alone: set[str] = set()
+    together: set[str] = set()
+    for op in reversed(backward):
+        if OpTags.VIEW_OP in op.sym.tags:
+            for kind in (alone, together):
+                if not kind.isdisjoint(op.out_names):
+                    kind.update(op.arg_names)
+        elif any(ex.can_fuse(op) for ex in fusers):
+            together.update(op.arg_names)
+        elif not op.sym.is_structural:
+            alone.update(op.arg_names)
+    return alone, together
+
+
+def _constants(producers: Producers) -> set[str]:
+    """The values that hang on no input and take next to no arithmetic: fills, ranges, masks."""
+    found: set[str] = set()
+    for name, (_, op) in producers.items():  # in the order of the program
+        if found.issuperset(op.arg_names) and is_cheap(op) and (not op.arg_names or _is_mask(op)):
+            found.add(name)
+    return found
+
+
+def _is_mask(op: BoundSymbol) -> bool:
+    shaping = not op.sym.tags.isdisjoint(_SHAPING)
+    return shaping or all(isinstance(p, TensorProxy) and p.dtype is bool8 for p in op.flat_outs)
+
+
+def is_cheap(op: BoundSymbol) -> bool:
+    """Whether an operation does little more than read and write its values, and always gives the same."""
+    tags = op.sym.tags
+    if op.has_effect or not tags.isdisjoint(_DEAR):
+        return False
+    if not tags.isdisjoint(_CHEAP) or not op.arg_names or op.sym in _CHEAP_COPIES:
+        return True
+    # Of an executor's own operator what it decomposes into says nothing.
+    parts = op.like.subsymbols
+    return bool(parts) and op.sym.executor is None and all(is_cheap(part) for part in parts)
+
+
+def _is_light(op: BoundSymbol) -> bool:
+    """Whether it is one pass of light arithmetic over its operands."""
+    parts = op.like.subsymbols
+    if parts:
+        return all(_is_light(part) or not part.sym.tags.isdisjoint(_SHAPING) for part in parts)
+    return op.sym in _LIGHT
+
+
+def _widens(op: BoundSymbol) -> bool:
+    """Whether it is a cast to a wider type."""
+    while len(parts := op.like.subsymbols) == 1:
+        op = parts[0]
+    return op.sym is prims.convert_element_type and op.output.dtype.bytes > op.args[0].dtype.bytes
+
+
+def _scattered(producers: Producers) -> set[str]:
+    """The values whose elements do not lie in memory in the usual order, as far as the operations tell."""
+    found: set[str] = set()
+    for name, (_, op) in producers.items():
+        if op.sym.name in _MAKE_ORDER:
+            continue
+        if op.sym.gives_view(op.args, op.kwargs):
+            scattered = op.sym.name not in _KEEP_ORDER or op.arg_names[0] in found
+        else:
+            scattered = OpTags.ELEMENTWISE_OP in op.sym.tags and any(a in found for a in op.arg_names)
+        if scattered:
+            found.add(name)
+    return found
+
+
+class _Graph:
+    """The values that backward's needs hang on; views stand for the memory behind them."""
+
+    def __init__(
+        self, read: Sequence[Proxy], producers: Producers, can_recompute: CanRecompute, results: Sequence[Proxy]
+    ):
+        self.read = [p.name for p in read]
+        self.producers = producers
+        self.values: dict[str, Proxy] = {}
+        self.memory: dict[str, str] = {}  # the value whose memory a value lies in
+        self.recomputed: dict[str, bool] = {}  # by memory: whether it can be computed again
+        self._scattered = _scattered(producers)
+        self._results = {self._root(p).name for p in results}
+        read_anyway = {self._root(p).name for p in read}
+
+        def at_hand(p: Proxy) -> bool:
+            root = self._root(p).name
+            return root in read_anyway or root not in producers
+
+        self._at_hand = at_hand
+        stack = list(read)
+        while stack:
+            p = stack.pop()
+            if p.name in self.values:
+                continue
+            self.values[p.name] = p
+            root = self._root(p)
+            self.memory[p.name] = root.name
+            self.values.setdefault(root.name, root)
+            self.memory.setdefault(root.name, root.name)
+            found = producers.get(root.name)
+            self.recomputed[root.name] = found is not None and can_recompute(found[1], at_hand)
+            if found is not None and self.recomputed[root.name]:
+                stack += found[1].flat_args
+
+    def keep_what_takes_a_kernel(self, alone: set[str], together: set[str], by_itself: CanRecompute) -> None:
+        """Does not compute again what a kernel of backward would have to be launched for.
+
+        `alone` and `together` are what operations of their own read, and what kernels do. `by_itself` says what is
+        worth an operation.
+        """
+        together = {self.memory[name] for name in together if name in self.memory}
+        found = [self.memory[name] for name in self.read if name in alone]
+        for name in found:
+            if not self.recomputed[name] or name in together:
+                continue
+            op = self.producers[name][1]
+            if not _SHAPING.isdisjoint(op.sym.tags) or by_itself(op, self._at_hand):
+                continue
+            made_of = self._made_of(name)
+            small = bytes_of(self.values[name]) // 4
+            saved = any(not self.recomputed[x] for x in made_of)  # else it hangs on inputs alone
+            if saved and not any(bytes_of(self.values[x]) > small for x in made_of & together):
+                self.recomputed[name] = False
+
+    def _made_of(self, name: str) -> set[str]:
+        """The memory, but for inputs, that a value is computed again of, directly or not."""
+        seen: set[str] = set()
+        stack = [name]
+        while stack:
+            op = self.producers[stack.pop()][1]
+            for memory in {self.memory[a] for a in op.arg_names} - seen:
+                if memory in self.producers:
+                    seen.add(memory)
+                    if self.recomputed[memory]:
+                        stack.append(memory)
+        return seen
+
+    def _root(self, p: Proxy) -> Proxy:
+        """The value that a value is a view of."""
+        while (found := self.producers.get(p.name)) is not None and self._is_view(found[1]):
+            p = found[1].flat_args[0]
+        return p
+
+    def _is_view(self, op: BoundSymbol) -> bool:
+        if not op.sym.gives_view(op.args, op.kwargs) or not op.arg_names or op.has_effect:
+            return False
+        return op.sym.name not in _MAKE_ORDER or op.arg_names[0] not in self._scattered
+
+    def cut(self) -> set[str]:
+        """The memory to save."""
+        roots = dict.fromkeys(self.memory.values())
+        cost = {name: self.cost(name) for name in roots}
+        edges: list[tuple[str, str]] = []
+        for name in roots:
+            if self.recomputed[name]:
+                edges += {(self.memory[a], name) for a in self.producers[name][1].arg_names}
+        sources = [name for name in roots if not self.recomputed[name]]
+        sinks = dict.fromkeys(self.memory[name] for name in self.read)
+        return cheapest_vertices(cost, edges, sources, sinks)
+
+    def cost(self, name: str) -> int:
+        """The bytes that saving it costs, next to none where its owner keeps it anyway."""
+        if name not in self.producers:  # an input
+            return _OF_INPUT
+        size = bytes_of(self.values[name])
+        return min(size, _OF_RESULT) if name in self._results else size
+
+    def needed_besides(self, saved: dict[str, Proxy]) -> list[str]:
+        """What has to be saved besides, so that what is not saved can be computed again: the memory behind views."""
+        needed: list[str] = []
+        seen: set[str] = set(saved)
+        stack = [name for name in self.read if name not in seen]
+        while stack:
+            name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            found = self.producers.get(name)
+            if found is not None and (self.memory[name] != name or self.recomputed.get(name, False)):
+                for p in found[1].flat_args:
+                    self.values.setdefault(p.name, p)
+                    self.memory.setdefault(p.name, self._root(p).name)
+                    stack.append(p.name)
+            else:
+                needed.append(name)
+        return needed

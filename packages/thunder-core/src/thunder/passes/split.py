@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that is differentiated, in two: a forward program that saves, and backward programs that use what it saved.
+
+There is a backward program for each set of gradients that arrive: what leads to an output that nobody differentiates
+costs nothing, and neither do gradients that nobody wants. They are made when they are asked for. What forward saves is
+chosen once, for all gradients (`passes/remat.py`): values that are not saved are computed again in backward, right
+before they are first read.
+
+A saved value counts as a further output of the forward program. So the gradient of a backward program, with respect to
+what was saved, flows on through the forward program: derivatives of any order.
+
+Contract: forward computes the same outputs, draws the same random numbers and makes the same writes as the program,
+and ends with `return (output, saved)`. Backward is `(saved, *gradients) -> [gradient or None of each of wrt]`, where
+`saved` is a list that it empties.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.errors import UnsupportedError
+from thunder.core.prims.structure import Saved
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
+from thunder.core.trace import Trace, construct
+from thunder.passes.autodiff import JointTrace, differentiable_outputs, writes
+from thunder.passes.dce import dce, has_effect
+from thunder.passes.remat import choose_saved, small_parts
+
+if TYPE_CHECKING:
+    from thunder.extend import Executor
+
+__all__ = ["Split"]
+
+
+class Split:
+    """A differentiated program: its forward program, and backward programs for what arrives and what is wanted.
+
+    `outputs` are the values whose gradients a backward program can be given: first those that the program returns
+    (there are `returned` of them), then those saved values that depend on what is differentiated by. `wrt` is left with
+    what gradients flow to.
+    """
+
+    def __init__(self, trace: Trace, executors: Sequence[Executor], wrt: Sequence[TensorProxy], *, remat: str = "auto"):
+        self.source = trace
+        self.wrt = list(wrt)
+        self.executors = executors
+        self._every: JointTrace | None = None
+        with construct(trace, "Forward") as forward:
+            joint = self._joint = JointTrace(trace, wrt, executors)
+            # An input that is handed back is the caller's own tensor: its gradient does not come through here.
+            given = {p.name for p in trace.args}
+            outputs = [p for p in differentiable_outputs(joint.output, joint.tracked) if p.name not in given]
+            self.outputs: list[TensorProxy] = outputs
+            self.returned = len(outputs)
+            self.saved: list[Proxy] = []
+            self._producers = _producers(joint.trace.bound_symbols)
+            # What is recorded to see what backward reads is the backward program that is asked for in most cases.
+            self._whole = self._record(joint, [True] * len(outputs), None)
+            self._leave_out_what_nothing_flows_to()
+            read = _inputs_of(self._whole[0])
+            if "symbols" in trace.info:
+                read = list({p.name: p for p in [*read, *_numbers_in(self._whole[0].bound_symbols)]}.values())
+            results = [p for p in proxies_in(joint.output) if isinstance(p, TensorProxy)]
+            self.saved = choose_saved(read, self._producers, executors, remat, results, self._whole[0].bound_symbols)
+            self._copies = _copies_before_writes(joint.trace, self.saved)
+            if remat != "none":
+                parts = small_parts(self.saved, self._producers, results)
+                self._copies.update(_copies_by_fusers(joint.trace, parts, executors))
+            self._find_outputs(given)
+            forward.names = set(joint.trace.names)
+            forward.bound_symbols[:] = joint.trace.bound_symbols
+            forward.output = (joint.output, Saved(self.saved_as(p) for p in self.saved))
+            with tracectx(forward):
+                prims.python_return(forward.output)
+        self.forward = forward
+
+    def _leave_out_what_nothing_flows_to(self) -> None:
+        trace, _ = self._whole
+        flows = [g is not None for g in trace.output]
+        if all(flows) or not any(flows):  # a result that nothing flows back from requires grad all the same
+            return
+        self.wrt = [p for p, flow in zip(self.wrt, flows) if flow]
+        trace.output = [g for g in trace.output if g is not None]
+        trace.bound_symbols[-1] = BoundSymbol(prims.python_return, (trace.output,), {}, None)
+
+    def _find_outputs(self, given: set[str]) -> None:
+        """Adds the saved values through which gradients of gradients flow."""
+        known = {p.name for p in self.outputs} | (given - set(self._copies))
+        dependent = _dependent(self._joint.trace.bound_symbols, {p.name for p in self.wrt}) - known
+        for p in self.saved:
+            if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) and p.name in dependent:
+                self.outputs.append(p)
+
+    # -- backward -----------------------------------------------------------------------------------------------------
+    def backward(self, present: Sequence[bool], wanted: Sequence[bool] | None = None, *, boxed: bool = True) -> Trace:
+        """The backward program for gradients of these of `outputs`, which gives those of `wrt` that are wanted.
+
+        Boxed it takes what was saved in a list, which it empties; else it takes each saved value as an argument.
+        """
+        joint = self._joint
+        if any(there and p.name not in joint.tracked for p, there in zip(self.outputs, present)):
+            joint = self._through_everything()
+        with construct(Trace("backward"), "Backward") as out:
+            everything = joint is self._joint and all(wanted or ()) and not any(present[self.returned :])
+            if everything and all(present[: self.returned]):
+                trace, cotangents = self._whole
+            else:
+                trace, cotangents = self._record(joint, present, wanted)
+            available = {p.name for p in self.saved} | {p.name for p in cotangents}
+            producers = self._producers if joint is self._joint else _producers(joint.trace.bound_symbols)
+            body = _with_what_is_missing(trace.bound_symbols, available, producers)
+            if self._copies:
+                body = [op.substitute(self._copies) for op in body]
+            out.output = map_proxies(trace.output, lambda p: self._copies.get(p.name, p))
+            out.names, out._counters = trace.names, trace._counters
+            saved = [self.saved_as(p) for p in self.saved]
+            out.args = [*saved, *cotangents]
+            if "symbols" in self.source.info:  # of sizes, which it shares
+                out.info["symbols"] = self.source.info["symbols"]
+            out.bound_symbols[:] = [*[_input(p) for p in out.args], *body]
+            if boxed:
+                holder = out.add_name("saved")
+                out.signature = ", ".join([holder, *[p.name for p in cotangents]])
+                out.bound_symbols.insert(0, BoundSymbol(prims.unpack_saved, (holder,), {}, tuple(saved)))
+        return out
+
+    def takes_less_for_less(self) -> bool:
+        """Whether some operation is for the gradients of some of `wrt` only, so that it falls away if they do."""
+        trace, _ = self._whole
+        needed: dict[str, int] = {}  # for which gradients, as bits
+        for i, g in enumerate(trace.output):
+            if isinstance(g, Proxy):
+                needed[g.name] = needed.get(g.name, 0) | 1 << i
+        everything = functools.reduce(operator.or_, needed.values(), 0)
+        for op in reversed(trace.bound_symbols):
+            some = functools.reduce(operator.or_, [needed.get(name, 0) for name in op.out_names], 0)
+            if some not in (0, everything) and OpTags.VIEW_OP not in op.sym.tags:
+                return True
+            for name in op.arg_names:
+                needed[name] = needed.get(name, 0) | some
+        return False
+
+    def reach(self) -> list[int]:
+        """For each of `wrt`, as bits, which of the returned outputs hang on it."""
+        of, _ = self._results_of()
+        return [of.get(g.name, 0) if isinstance(g, Proxy) else 0 for g in self._whole[0].output]
+
+    def apart(self) -> dict[int, set[int]]:
+        """Sets of outputs, as bits, that are differentiated together, each with which of `saved` that reads.
+
+        Returned outputs of two sets have no operation in common but for what reads nothing of the forward program.
+        """
+        of, operations = self._results_of()
+        groups = [1 << j for j in range(self.returned)]
+        for op, bits in operations:
+            if bits & (bits - 1) and any(name not in of for name in op.arg_names):
+                together = functools.reduce(operator.or_, [g for g in groups if g & bits])
+                groups = [g for g in groups if not g & bits] + [together]
+        made = {name: op for op in self._whole[0].bound_symbols for name in op.out_names}
+        slot = {p.name: i for i, p in enumerate(self.saved)}
+        found: dict[int, set[int]] = {}
+        for group in groups:
+            read: set[int] = set()
+            seen = set(of)
+            stack = [name for op, bits in operations if bits & group for name in op.arg_names]
+            while stack:
+                name = stack.pop()
+                if name in seen:
+                    continue
+                seen.add(name)
+                if name in slot:
+                    read.add(slot[name])
+                else:  # made in backward, or again
+                    stack += (made[name] if name in made else self._producers[name][1]).arg_names
+            further = range(self.returned, len(self.outputs))
+            found[group | sum(1 << j for j in further if slot[self.outputs[j].name] in read)] = read
+        return found
+
+    def _results_of(self) -> tuple[dict[str, int], list[tuple[BoundSymbol, int]]]:
+        """For which of the returned outputs, as bits, backward computes each value, and does each operation."""
+        trace, cotangents = self._whole
+        of = {p.name: 1 << j for j, p in enumerate(cotangents)}
+        operations = []
+        for op in trace.bound_symbols:
+            bits = functools.reduce(operator.or_, [of.get(name, 0) for name in op.arg_names], 0)
+            if bits:
+                of.update((name, of.get(name, 0) | bits) for name in op.out_names)
+                operations.append((op, bits))
+        return of, operations
+
+    def saved_as(self, p: Proxy) -> Proxy:
+        """The value that is saved for one that backward reads: itself, or a copy, for what its memory is or will be."""
+        return self._copies.get(p.name, p)  # type: ignore[no-any-return]
+
+    def _record(
+        self, joint: JointTrace, present: Sequence[bool], wanted: Sequence[bool] | None
+    ) -> tuple[Trace, list[TensorProxy]]:
+        """A backward program that still reads values of the forward program as they are, and the gradients it takes."""
+        trace = Trace("backward")
+        trace.names, trace._counters = set(joint.trace.names), dict(joint.trace._counters)
+        cotangents: dict[str, TensorProxy] = {}
+        with tracectx(trace):
+            for p, there in zip(self.outputs, present):
+                if there:
+                    name = trace.add_name(f"grad_{p.name}")
+                    cotangents[p.name] = TensorProxy(like=p, name=name, requires_grad=False)
+            gradients = joint.backward(dict(cotangents), self.wrt)
+            if wanted is not None:
+                gradients = [g if want else None for g, want in zip(gradients, wanted)]
+            prims.python_return(gradients)
+        trace.output, trace.args = gradients, list(cotangents.values())
+        return dce(trace), list(cotangents.values())
+
+    def _through_everything(self) -> JointTrace:
+        """The differentiation of the forward program itself.
+
+        An operation's gradient rule may compute values in forward that are not its results, and save them. Gradients
+        flow through these too, where a gradient is differentiated.
+        """
+        if self._every is None:
+            program = self._joint.trace.derive()
+            program.args = self.forward.args
+            program.names, program._counters = set(self._joint.trace.names), dict(self._joint.trace._counters)
+            operations = [op for op in self._joint.trace.bound_symbols if not writes(op)]
+            program.bound_symbols[:] = operations
+            self._every = JointTrace(program, self.wrt, self.executors)
+        return self._every
+
+
+def _input(p: Proxy) -> BoundSymbol:
+    return BoundSymbol(prims.unpack_trivial, (p,), {}, p)
+
+
+def _producers(program: Sequence[BoundSymbol]) -> dict[str, tuple[int, BoundSymbol]]:
+    """Which operation makes a value, and where it stands."""
+    found: dict[str, tuple[int, BoundSymbol]] = {}
+    for i, op in enumerate(program):
+        if OpTags.UNPACK_OP not in op.sym.tags:
+            for name in op.out_names:
+                found[name] = (i, op)
+    return found
+
+
+def _dependent(program: Sequence[BoundSymbol], wrt: set[str]) -> set[str]:
+    """The values that depend differentiably on `wrt`."""
+    found = set(wrt)
+    for op in program:
+        if op.sym.differentiable and not found.isdisjoint(op.arg_names):
+            found.update(op.out_names)
+    return found
+
+
+def _inputs_of(trace: Trace) -> list[Proxy]:
+    """The values that a program reads and does not make, in the order in which they are first read."""
+    made: set[str] = {p.name for p in trace.args}
+    found: dict[str, Proxy] = {}
+    for op in trace.bound_symbols:
+        for p in op.flat_args:
+            if p.name not in made:
+                found.setdefault(p.name, p)
+        made.update(op.out_names)
+    return [p for name, p in found.items()]
+
+
+def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
+    """The numbers that operations, and what executors may make of them, read: also those in the shapes of tensors.
+
+    Those that the program itself reads off what it computes again are not among them.
+    """
+    found: dict[str, Proxy] = {}
+    made: set[str] = set()
+    stack = list(program)
+    while stack:
+        op = stack.pop()
+        stack += op.subsymbols
+        made.update(op.out_names)
+        for p in (*op.flat_args, *op.flat_outs):
+            leaves = proxies_in(p.shape) if isinstance(p, TensorProxy) else [p]
+            found.update((leaf.name, leaf) for leaf in leaves if isinstance(leaf, NumberProxy))
+    return [p for name, p in found.items() if name not in made]
+
+
+def _with_what_is_missing(
+    program: Sequence[BoundSymbol], available: set[str], producers: dict[str, tuple[int, BoundSymbol]]
+) -> list[BoundSymbol]:
+    """The program with those operations of the forward program that it needs again, each before it is first needed."""
+    out: list[BoundSymbol] = []
+    known = set(available)
+    for op in program:
+        missing = [name for name in op.arg_names if name not in known]
+        if missing:
+            for again in _leading_to(missing, known, producers):
+                out.append(again)
+                known.update(again.out_names)
+        out.append(op)
+        known.update(op.out_names)
+    return out
+
+
+def _leading_to(names: list[str], known: set[str], producers: dict[str, tuple[int, BoundSymbol]]) -> list[BoundSymbol]:
+    """The operations that make these values of what is known, in their order."""
+    found: dict[int, BoundSymbol] = {}
+    stack = list(names)
+    while stack:
+        name = stack.pop()
+        if name in known or name not in producers:
+            if name not in known:
+                raise _lost(name)
+            continue
+        i, op = producers[name]
+        if i in found:
+            continue
+        if has_effect(op):
+            raise _lost(name, op)
+        found[i] = op
+        stack += op.arg_names
+    return [found[i] for i in sorted(found)]
+
+
+def _lost(name: str, op: BoundSymbol | None = None) -> UnsupportedError:
+    what = f"what {op.sym.name} gave" if op is not None else f"the input {name}"
+    at = f"\n  at {op.source}" if op is not None and op.source else ""
+    return UnsupportedError(
+        f"the gradient cannot be differentiated again here: that needs {what}, which the forward program does not keep "
+        f"for its backward. Use thunder's grad of the function twice, or call it without thunder.jit{at}"
+    )
+
+
+def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
+    """What to save instead, where the forward program ends with writes to its inputs: copies of that memory.
+
+    They are put into the forward program, before the writes.
+    """
+    program = forward.bound_symbols
+    first_write = next((i for i, op in enumerate(program) if writes(op)), None)
+    if first_write is None:
+        return {}
+    memory = {name for op in program[first_write:] if writes(op) for name in op.arg_names[1:]}
+    for op in program[:first_write]:
+        if OpTags.VIEW_OP in op.sym.tags and op.arg_names and op.arg_names[0] in memory:
+            memory.update(op.out_names)
+    copies: dict[str, Any] = {}
+    for p in saved:
+        if p.name in memory and isinstance(p, TensorProxy):
+            op = _copy(forward, p)
+            copies[p.name] = op.output
+            program.insert(first_write, op)
+    return copies
+
+
+def _copies_by_fusers(forward: Trace, parts: Sequence[TensorProxy], executors: Sequence[Executor]) -> dict[str, Any]:
+    """What to save instead of these views, where a fuser makes a copy: that, right after the view."""
+    copies: dict[str, Any] = {}
+    for p in parts:
+        op = _copy(forward, p)
+        if any(ex.can_fuse(op) for ex in executors if hasattr(ex, "can_fuse")):
+            place = next(i for i, made in enumerate(forward.bound_symbols) if p.name in made.out_names)
+            forward.bound_symbols.insert(place + 1, op)
+            copies[p.name] = op.output
+    return copies
+
+
+def _copy(forward: Trace, p: TensorProxy) -> BoundSymbol:
+    """A copy of a value; its name is none that a backward program has given already."""
+    copy = TensorProxy(like=p, name=forward.add_name(f"copy_of_{p.name}"))
+    return BoundSymbol(prims.clone, (p,), {}, copy)

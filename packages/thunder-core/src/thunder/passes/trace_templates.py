@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that are alike: what was recorded for one is written again for the others, under other names.
+
+Networks repeat their layers, and what tracing records for a call depends on what is known of its values (shape, dtype,
+device), on which of them are the same, and on its other arguments. Two calls that agree in all of that have the same
+`likeness`; then what was `Recorded` for the first stands for the second after its names are replaced, which takes a
+small part of the time of tracing. The names are those that tracing would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.trace import Trace
+
+__all__ = ["Recorded", "Unlike", "Values", "likeness"]
+
+_BY_VALUE = frozenset({int, bool, str, type(None), bytes, type(...)})
+
+
+class Values:
+    """The values of a call in the order in which they are met, and where each name stands among them."""
+
+    __slots__ = ("found", "place")
+
+    def __init__(self) -> None:
+        self.found: list[Proxy] = []
+        self.place: dict[str, int] = {}
+
+
+class Unlike(Exception):
+    """Raised of what no other call is taken to be like."""
+
+
+def likeness(x: Any, values: Values, tracked: set[str]) -> Any:
+    """What is equal exactly for arguments that are alike; `values` collects the tensors among them.
+
+    Of a tensor it counts whether it is `tracked`. Symbolic numbers make a call that is like no other: what is known of
+    them may change.
+    """
+    kind = type(x)
+    if kind is TensorProxy:
+        name, shape, place = x.name, x.shape, values.place
+        if name in place:
+            return place[name]
+        for size in shape:
+            if type(size) is not int:
+                raise Unlike
+        place[name] = len(place)
+        values.found.append(x)
+        return shape, id(x.dtype), id(x.device), x.requires_grad, name in tracked
+    if kind in _BY_VALUE:
+        return kind, x
+    if kind is float or kind is complex:
+        return kind, repr(x)  # 0.0 and -0.0 differ, nan equals itself
+    if isinstance(x, (tuple, list)):
+        return kind, tuple([likeness(item, values, tracked) for item in x])
+    if kind is dict:
+        return kind, tuple([(key, likeness(item, values, tracked)) for key, item in x.items()])
+    if kind is slice:
+        return kind, tuple([likeness(item, values, tracked) for item in (x.start, x.stop, x.step)])
+    if isinstance(x, (Proxy, SymbolicNumber)):
+        raise Unlike
+    return kind, id(x)
+
+
+class Names:
+    """The names that a trace gives while something is recorded into it."""
+
+    def __init__(self, trace: Trace):
+        self.trace = trace
+        self.before = dict(trace._counters)
+        self.count = len(trace.names)
+
+    def made(self) -> list[str]:
+        """Those given since; tensors' alone, without a gap for what had its name before."""
+        start = self.before.pop("t", 0)
+        now = dict(self.trace._counters)
+        end = now.pop("t", 0)
+        if now != self.before or len(self.trace.names) - self.count != end - start:
+            raise Unlike
+        return [f"t{i}" for i in range(start, end)]
+
+
+class Recorded:
+    """What was recorded for a call with these values: the names that it uses for them, and those that it made."""
+
+    __slots__ = ("_complete", "_made", "names", "operations")
+
+    def __init__(self, values: Values, made: list[str], operations: Sequence[BoundSymbol]):
+        self.names = list(values.place)
+        self.operations = operations
+        self._made = made
+        self._complete = False
+
+    @property
+    def made(self) -> list[str]:
+        """The names of what it makes. Of some programs no two calls are alike, so it is looked for when asked for."""
+        if not self._complete:
+            # Parts of operations that are recorded as they are have names that were made before.
+            known = {*self.names, *self._made}
+            self._made = [*self._made, *dict.fromkeys(n for n in _made_below(self.inner()) if n not in known)]
+            self._complete = True
+        return self._made
+
+    def inner(self) -> Iterable[BoundSymbol]:
+        """The operations that are renamed."""
+        return self.operations
+
+    def renamed(self, values: Values, trace: Trace) -> tuple[dict[str, Any], dict[str, str]]:
+        """For a call with other values: what replaces its values, and the names for what it made."""
+        return dict(zip(self.names, values.found)), dict(zip(self.made, trace.make_names(len(self.made))))
+
+
+def _made_below(operations: Iterable[BoundSymbol]) -> Iterator[str]:
+    for op in operations:
+        for part in op.subsymbols:
+            yield from part.out_names
+        yield from _made_below(op.subsymbols)

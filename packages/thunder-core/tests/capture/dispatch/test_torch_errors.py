@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong calls of torch's functions raise what torch raises: each function with each of its arguments made wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+from thunder.capture.dispatch.torch_errors import torchs_error
+from thunder.core.errors import ThunderError
+from thunder.tests import running
+from thunder.tests.opinfos import SampleInput
+from thunder.tests.surface.derived import samples_of
+from thunder.tests.surface.names import Entry, entries
+from thunder.tests.surface.reasons import reason_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+
+# torch itself writes where it must not when some of these are called wrongly.
+_CRASH = ("rnn", "lstm", "gru", "native_", "lobpcg", "lu_", "mkldnn")
+
+
+def wrong_calls(sample: SampleInput) -> Iterator[tuple[str, Any]]:
+    """The sample with one thing wrong at a time; what it is, and the call."""
+    args, kwargs = sample.args, sample.kwargs
+    yield "no arguments", ((), {})
+    yield "too many", ((*args, *([object()] * 9)), kwargs)
+    yield "an unknown keyword", (args, {**kwargs, "no_such_argument": 1})
+    if "dim" in kwargs:
+        yield "a dimension that is not there", (args, {**kwargs, "dim": 100})
+    for i, x in enumerate(args):
+        others: tuple[Any, ...] = ()
+        if isinstance(x, torch.Tensor):
+            shapes = [torch.ones(shape).to(x.dtype) for shape in ((7, 11, 13), (17,), ())]
+            others = ("text", None, *shapes, x.to(torch.complex64), x.to(torch.bool), x.to(torch.int32))
+        elif isinstance(x, int) and not isinstance(x, bool):
+            others = (100, -100, "text", None, 2.5)
+        elif isinstance(x, (tuple, list)) and x and all(isinstance(n, int) for n in x):
+            others = (type(x)([100] * len(x)), type(x)([-100] * len(x)), type(x)([*x, *x, *x]))
+        for other in others:
+            what = f"{tuple(other.shape)} {other.dtype}" if isinstance(other, torch.Tensor) else repr(other)
+            yield f"argument {i} is {what}", ((*args[:i], other, *args[i + 1 :]), kwargs)
+
+
+def raised(call: Any, args: Any, kwargs: Any) -> Exception | None:
+    given = running.copied(SampleInput(*args, **kwargs))
+    try:
+        call(given.args, given.kwargs)
+    except Exception as error:
+        return error
+    return None
+
+
+ALL = [e for e in entries() if not (e.is_property or e.is_in_place or e.namespace == "torch.Tensor")]
+SOME = [e for e in ALL if reason_of(e.path) is None and not any(part in e.path for part in _CRASH)][5::14]
+
+
+@pytest.mark.parametrize("entry", SOME, ids=lambda entry: entry.path)
+def test_types_of_exceptions(entry: Entry) -> None:
+    """Of one function in fourteen. What torch's own parser of arguments refuses never gets to thunder."""
+
+    def call(args: Any, kwargs: Any) -> Any:
+        return entry.call(*args, **kwargs)
+
+    for what, (args, kwargs) in wrong_calls(samples_of(entry)[0]):
+        theirs = raised(call, args, kwargs)
+        if theirs is not None:
+            ours = raised(thunder.jit(call), args, kwargs)
+            assert isinstance(ours, type(theirs)), f"{what}: {ours!r} instead of {theirs!r}"
+            # What only a kernel refuses is refused when it runs, in its words.
+            told = isinstance(ours, TypeError) or f"at {__file__}" in str(ours) or str(ours) == str(theirs)
+            assert told, f"{what}: {ours}"
+
+
+def test_the_message_is_torchs_where_the_type_was_another() -> None:
+    """With the user's line, and with what thunder said as its cause."""
+    with pytest.raises(IndexError, match=f"(?s)Dimension out of range.*at {__file__}") as found:
+        thunder.jit(torch.addbmm)(torch.ones(2, 2), torch.ones(3), torch.ones(3, 2, 2))
+    assert "batch1 must be a 3D tensor" in str(found.value.__cause__)
+
+
+def test_what_stays_as_it_is() -> None:
+    """Errors that are thunder's own, calls that torch takes, large tensors; and no random number is used up."""
+    before = torch.get_rng_state()
+    x = torch.ones(2)
+    assert torchs_error(torch.sin, (x,), {}, RuntimeError("no")) is None
+    assert torchs_error(torch.sin, ("x",), {}, ThunderError("no")) is None
+    assert torchs_error(torch.add, (torch.ones(2, 3).expand(10**7, 2, 3), "x"), {}, RuntimeError("no")) is None
+    assert isinstance(torchs_error(torch.add, (x, torch.ones(3)), {}, ValueError("no")), RuntimeError)
+    assert torchs_error(torch.rand, ((2, 2),), {}, ValueError("no")) is None
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How reads are seen: hooks of classes, code that runs, other threads, and what happens where neither can be had."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+from thunder.capture.base.sources import Argument, Place
+from thunder.capture.reads import bytecode, hooks
+
+X = torch.linspace(-1, 1, 4)
+
+
+class Options:
+    def __init__(self, scale: float = 2.0):
+        self.scale = scale
+        self.unread = 0
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.options = Options()
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x) * self.options.scale
+
+
+def prologue_of(jitted: Any) -> str:
+    return str(thunder.last_prologue_traces(jitted)[-1])
+
+
+def test_what_a_prologue_looks_at() -> None:
+    net = Net()
+    jitted = thunder.jit(net)
+    jitted(X)
+    text = prologue_of(jitted)
+    assert "Net.options.scale was 2.0" in text
+    assert "unread" not in text
+    assert "'forward' in" in text
+    assert text.count(".accepts(") == 1
+
+
+def test_code_says_what_it_reads() -> None:
+    def f(x: Any) -> Any:
+        return torch.nn.functional.relu(x) + len(Options().unread)  # type: ignore[arg-type]
+
+    assert set(bytecode.global_loads(f.__code__)) >= {("torch", "nn", "functional", "relu"), ("len",), ("Options",)}
+    assert {"nn", "functional", "relu", "unread"} <= set(bytecode.attribute_names(f.__code__))
+    assert bytecode.is_library(torch.nn.Module.__call__.__code__.co_filename)
+    assert bytecode.is_library(functools.wraps.__code__.co_filename)
+    assert not bytecode.is_library(f.__code__.co_filename)
+
+
+def test_places_as_text() -> None:
+    net = Place(object(), title="net")
+    weight = net.variable("_modules").item("inner").variable("_parameters").item("weight")
+    assert str(weight) == "net.inner.weight"
+    assert str(Place(Argument(0, "batch")).variable("x").item(0)) == "batch.x[0]"
+    assert str(net.variable("table").item("a")) == "net.table['a']"
+    assert weight.label == "inner_weight"
+
+
+@pytest.mark.parametrize("cls", [functools.partial, threading.local, int, dict, torch.Tensor, type])
+def test_classes_that_are_never_hooked(cls: type) -> None:
+    assert not hooks.can_hook(cls)
+    assert hooks.can_hook(Options)
+    assert hooks.can_hook(torch.nn.Linear)
+
+
+def test_a_budget_of_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is spent objects are read as a whole: more is guarded than was read, and nothing is missed."""
+
+    class Once:
+        kind = 1.0
+
+        def __init__(self) -> None:
+            self.scale = 2.0
+            self.unread = 0
+
+        @property
+        def double(self) -> float:
+            return self.scale * 2
+
+    o = Once()
+    monkeypatch.setattr(hooks, "MAX_INSTALLS", 2)
+    for n in range(2):
+        jitted = thunder.jit(lambda x: x * o.double + o.kind)
+        for scale in (2.0, 3.0):
+            o.scale = scale
+            torch.testing.assert_close(jitted(X), X * (scale * 2) + 1.0)
+            torch.testing.assert_close(jitted(X), X * (scale * 2) + 1.0)
+        assert thunder.cache_misses(jitted) == 2
+        o.unread += 1
+        jitted(X)
+        assert thunder.cache_misses(jitted) == (3 if n else 2)
+    monkeypatch.setattr(Once, "kind", 5.0)
+    torch.testing.assert_close(jitted(X), X * 6.0 + 5.0)
+
+
+def scaled(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def wrapper(self: Any, x: Any) -> Any:
+        return fn(self, x) * self.scale
+
+    return wrapper
+
+
+class Decorated(torch.nn.Module):
+    """Its methods are what decorators made of them, one of them torch's."""
+
+    scale = 2.0
+
+    @torch.no_grad()
+    @scaled
+    def forward(self, x: Any) -> Any:
+        return self.other(x) + 1
+
+    @scaled
+    def other(self, x: Any) -> Any:
+        return x - 1
+
+
+@pytest.mark.parametrize("budget", [0, 200])
+def test_decorated_methods(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that many methods share, and methods behind a decorator of torch's, are found with and without hooks."""
+    monkeypatch.setattr(hooks, "MAX_INSTALLS", budget)
+    model = Decorated()
+    jitted = thunder.jit(model)
+    for _ in range(2):
+        torch.testing.assert_close(jitted(X), model(X))
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 1), thunder.explain(jitted)
+    monkeypatch.setattr(Decorated, "other", lambda self, x: x * 5)
+    torch.testing.assert_close(jitted(X), model(X))
+    assert thunder.cache_misses(jitted) == 2
+    monkeypatch.setattr(Decorated, "forward", torch.no_grad()(scaled(lambda self, x: x)))
+    torch.testing.assert_close(jitted(X), model(X))
+    assert thunder.cache_misses(jitted) == 3
+
+
+def test_under_a_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that runs cannot be watched there: functions that are reached are taken to run."""
+    if sys.version_info >= (3, 12):
+        monkeypatch.setattr(hooks, "_TOOLS", ())
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, arg: None)
+    try:
+        check_without_events()
+    finally:
+        sys.setprofile(before)
+
+
+K = 2.0
+
+
+def helper(x: Any) -> Any:
+    return x * K
+
+
+def check_without_events() -> None:
+    global K
+    net = Net()
+    jitted = thunder.jit(lambda x: helper(net(x)))
+    for value in (2.0, 3.0, 3.0):
+        K = value
+        torch.testing.assert_close(jitted(X), helper(net(X)))
+    assert thunder.cache_misses(jitted) == 2
+    net.options.scale = 5.0
+    torch.testing.assert_close(jitted(X), helper(net(X)))
+    assert thunder.cache_misses(jitted) == 3
+    K = 2.0
+
+
+def test_other_threads_see_nothing() -> None:
+    net = Net()
+    seen: list[Any] = []
+    inside, done = threading.Event(), threading.Event()
+
+    class Slow(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Any) -> Any:
+            inside.set()
+            assert done.wait(30)
+            return self.net(x)
+
+    def other() -> None:
+        assert inside.wait(30)
+        net.options.later = 1  # type: ignore[attr-defined]
+        seen.append((type(net(X)), net.options.unread))
+        done.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    jitted = thunder.jit(Slow())
+    jitted(X)
+    thread.join()
+    assert seen == [(torch.Tensor, 0)]
+    assert "unread" not in prologue_of(jitted)
+
+
+def test_several_threads_call_and_trace() -> None:
+    nets = [Net() for _ in range(4)]
+    jitted = [thunder.jit(n) for n in nets]
+    failures: list[BaseException] = []
+
+    def run(n: int) -> None:
+        try:
+            for i in range(6):
+                x = torch.full((4,), float(i))
+                torch.testing.assert_close(jitted[(n + i) % 4](x), nets[(n + i) % 4](x))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+    assert all(thunder.cache_misses(j) <= 4 for j in jitted)
+
+
+def test_a_trace_inside_a_trace() -> None:
+    net = Net()
+    inner = thunder.jit(net)
+
+    def f(x: Any) -> Any:
+        return inner(x) + 1
+
+    jitted = thunder.jit(f)
+    torch.testing.assert_close(jitted(X), net(X) + 1)
+    net.options.scale = 4.0
+    torch.testing.assert_close(jitted(X), net(X) + 1)
+    jitted(X)
+    assert (thunder.cache_hits(jitted), thunder.cache_misses(jitted)) == (1, 2)
+
+
+def test_an_object_that_no_path_leads_to() -> None:
+    hidden = Options()
+
+    def f(x: Any) -> Any:
+        return x * next(o for o in gc_objects() if o is hidden).scale
+
+    def gc_objects() -> Any:
+        import gc
+
+        return [o for o in gc.get_objects() if type(o) is Options]
+
+    del f
+    found = [hidden]
+    jitted = thunder.jit(lambda x: x * iter(found).__next__().scale)
+    torch.testing.assert_close(jitted(X), X * 2.0)
+    hidden.scale = 3.0
+    torch.testing.assert_close(jitted(X), X * 3.0)
+
+
+def test_objects_that_the_program_makes() -> None:
+    jitted = thunder.jit(lambda x: x * Options(3.0).scale)
+    for _ in range(3):
+        torch.testing.assert_close(jitted(X), X * 3.0)
+    assert (thunder.cache_hits(jitted), thunder.compile_stats(jitted).uncacheable) == (2, None)

@@ -2,9 +2,9 @@
 """What only running the program tells: numbers read off tensors, and results whose sizes depend on values.
 
 A number is a symbolic one without a hint (`core/symint/symbols.py`): it can be computed with, given to operations,
-stored and returned, and is an error, with the user's line, where the program has to know it to go on. A size that depends
-on values is such a number too, read off the result. All that has such a size comes from a few functions that torch runs:
-`nonzero`, `unique`, `unique_consecutive`, `bincount` and `repeat_interleave`; a boolean mask is the positions of its
+stored and returned, and is an error, with the user's line, where the program has to know it to go on. A size that
+depends on values is such a number too, read off the result. All that has such a size comes from a few functions of
+torch: `nonzero`, `unique`, `unique_consecutive`, `bincount` and `repeat_interleave`; a boolean mask is the positions of its
 true elements.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch functions that are not simply an operation: they read or set state, write in place, or ask for a value.
 
-`SPECIAL` maps a function of torch to `handler(tracer, *args, **kwargs)`; other functions are traced or opaque (`dispatch.py`).
+`SPECIAL` maps a function of torch to `handler(tracer, *args, **kwargs)`; others are traced or opaque (`dispatch.py`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from thunder.frontend.jit import JitFunction, statistics
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.passes.dce import dce
-from thunder.runtime.autograd.node import Differentiable
+from thunder.runtime.autograd.node import DifferentiableProgram
 
 __all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
 
@@ -144,7 +144,7 @@ def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:
     return delete_last_used(transform_for_execution(dce(trace), executors)[-1])
 
 
-def _step(program: Differentiable, keep_outputs: bool) -> MemoryReport:
+def _step(program: DifferentiableProgram, keep_outputs: bool) -> MemoryReport:
     """Forward, then backward."""
     forward, backward = program.traces[-1], program.unrecorded_traces[-1]
     run = Run()

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import RunsInPieces, leave_to_python
+from thunder.capture.base.fallback import ModuleFallback, fall_back
 from thunder.capture.base.sources import Place
-from thunder.capture.guards.derived_scalars import Told
+from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
 from thunder.capture.guards.guards import overlap
 from thunder.capture.guards.prologue import Arguments, Prologue
@@ -22,12 +22,11 @@ from thunder.capture.higher_order.gradient_hooks import hooked
 from thunder.capture.numbers.symbolic import Dynamic, Inputs, Number
 from thunder.capture.reads import classify
 from thunder.capture.reads.bytecode import raised_by_branch
-from thunder.capture.reads.read_recorder import Recorder
-from thunder.capture.tensors.leaks import holder_of
+from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.tensors.tracer import Lifted, Tracer, annotate, line_of_user, tensors_in
 from thunder.capture.torch_patches import replaced_entry_points
 from thunder.core import pytree
-from thunder.core.errors import TracingError, Undecided
+from thunder.core.errors import DataDependentError, TracingError
 from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
@@ -93,7 +92,7 @@ def acquire(
     with tracing_lock:
         arguments = Arguments(args, kwargs, parameter_names(fn))
         tracer = Tracer(name, executors)
-        recorder = Recorder()
+        recorder = ReadRecorder()
         tracer.name_lifted(recorder.name_of)
 
         def place_of(tensor: torch.Tensor) -> Place | None:
@@ -105,7 +104,7 @@ def acquire(
             symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic, recorder.plants)
             symbolic.place_of = place_of
             symbolic.place_of_list, symbolic.guarded_number = recorder.place_of_list, recorder.number
-            tracer.told = Told(tracer) if dynamic.tells else None
+            tracer.told = DerivedScalars(tracer) if dynamic.tells else None
         try:
             with contextlib.ExitStack() as contexts:
                 contexts.enter_context(without_modes())  # the user's see what runs
@@ -125,9 +124,9 @@ def acquire(
                 written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
                 targets = None if epilogue is None else [place for place, _ in epilogue.targets]
                 acquired.prologue = Prologue(arguments, tracer, recorder, written, targets, trusted=trusted)
-        except Undecided as refusal:
+        except DataDependentError as refusal:
             refusal.converts = not raised_by_branch(refusal)
-            refusal.tells = all(map(Told(tracer).can_tell, refusal.asked))
+            refusal.tells = all(map(DerivedScalars(tracer).can_tell, refusal.asked))
             raise
         finally:
             recorder.release()
@@ -139,7 +138,7 @@ def acquire(
 
 
 def _run(
-    fn: Callable[..., Any], tracer: Tracer, recorder: Recorder, arguments: Arguments, call: Any, independent: bool
+    fn: Callable[..., Any], tracer: Tracer, recorder: ReadRecorder, arguments: Arguments, call: Any, independent: bool
 ) -> Epilogue | None:
     """The native run. No handle of it outlives this function but those of the inputs."""
     leaves = [
@@ -153,7 +152,7 @@ def _run(
     result, writes = _call(fn, tracer, recorder, arguments, (call, copies), aliases)
     reason = recorder.seeded(tracer.generators)
     if reason is not None:
-        raise RunsInPieces(reason)
+        raise ModuleFallback(reason)
     for lifted in tracer.inputs:
         given = lifted.handle.given_attributes
         if given:
@@ -167,7 +166,7 @@ def _run(
 def _call(
     fn: Callable[..., Any],
     tracer: Tracer,
-    recorder: Recorder,
+    recorder: ReadRecorder,
     arguments: Arguments,
     calls: Any,
     aliases: dict[int, Any],
@@ -185,20 +184,20 @@ def _call(
             with replaced_entry_points(numbers=asks_for_numbers), tracer.user_code(), recorder.watch_code():
                 result = recorder.context.run(_result, fn, *copies)
     except Exception as error:
-        if tracer.refusal is None or error is tracer.refusal or isinstance(error, RunsInPieces):
+        if tracer.refusal is None or error is tracer.refusal or isinstance(error, ModuleFallback):
             raise
         raise _located(tracer.refusal) from error  # which it has made something else of
     finally:
         writes += recorder.undo()
-    if tracer.in_pieces is not None:
-        raise tracer.in_pieces  # the program has caught it
+    if tracer.partly_eager is not None:
+        raise tracer.partly_eager  # the program has caught it
     if tracer.refusal is not None:
         raise _located(tracer.refusal)
     return result, writes
 
 
 def _finish(
-    tracer: Tracer, recorder: Recorder, result: Any, writes: list[Any], aliases: dict[int, Any], independent: bool
+    tracer: Tracer, recorder: ReadRecorder, result: Any, writes: list[Any], aliases: dict[int, Any], independent: bool
 ) -> Epilogue | None:
     """Ends the trace with the program's result or, where it has effects, with the tensors that the epilogue needs."""
     epilogue, values = None, result
@@ -226,7 +225,7 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     except RuntimeError as error:
         if "TorchScript interpreter" not in str(error):
             raise
-        leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
+        fall_back("the program calls what torch.jit has compiled, into which nobody sees")
 
 
 def _located(error: Exception) -> Exception:
@@ -279,7 +278,7 @@ def _refuse_leftovers(tracer: Tracer) -> None:
     found = left()
     if found:
         raise TracingError(
-            f"the traced function stored a tensor ({found[0]!r}) in {holder_of(found[0], [found])}, which outlives the "
+            f"the traced function stored a tensor ({found[0]!r}) in {describe_referrer(found[0], [found])}, which outlives the "
             "call. Return it from the function instead, or keep it as an attribute of the module"
         )
 

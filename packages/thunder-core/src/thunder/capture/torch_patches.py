@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.data_dependent import number_checks
 from thunder.capture.dispatch.handlers import truncated_normal
@@ -98,7 +98,7 @@ def _left_to_python() -> list[tuple[Any, str, Any]]:
     """What no program can say."""
 
     def left(name: str, fn: Any) -> Any:
-        return _here(lambda *args, **kwargs: leave_to_python(f"the program calls {name}"), fn)
+        return _here(lambda *args, **kwargs: fall_back(f"the program calls {name}"), fn)
 
     names = [(torch, "manual_seed"), (torch, "seed"), (torch, "set_rng_state"), (torch.func, "linearize")]
     return [
@@ -139,7 +139,7 @@ def _sharded() -> list[tuple[Any, str, Any]]:
 
     def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
         private.forward_not_begun(sharded)
-        return leave_to_python("the program calls a module whose parameters are sharded (FSDP)")
+        return fall_back("the program calls a module whose parameters are sharded (FSDP)")
 
     return [(owner, name, _here(left, getattr(owner, name))) for owner, name in private.sharding()]
 

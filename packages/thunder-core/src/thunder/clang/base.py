@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from thunder.core import dtypes, prims
-from thunder.core.errors import Undecided, check
+from thunder.core.errors import DataDependentError, check
 from thunder.core.langctx import LanguageContext, register_langctx
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol
-from thunder.core.symint.numbers import SymbolicNumber, always, converted, same_shape, undecided
+from thunder.core.symint.numbers import SymbolicNumber, always, converted, is_unbacked, same_shape
 
 __all__ = [
     "clang_ops",
@@ -57,7 +57,7 @@ def demand(
     left: Any, relation: str, right: Any, message: Callable[[], str], exception_type: type[Exception] = RuntimeError
 ) -> None:
     """An error unless two numbers compare like that: now, or when the program runs where only that tells."""
-    if undecided(left, right):
+    if is_unbacked(left, right):
         # What is usual of sizes is no answer here.
         found = always(left, relation, right)
         if found is None:
@@ -84,11 +84,11 @@ def _check_when_it_runs(left: Any, relation: str, right: Any, message: str) -> N
 
 def _is_same_size(n: Any, m: Any) -> bool:
     """Whether two sizes that meet are the same. Where only running tells, they have to be."""
-    if not undecided(n, m):
+    if not is_unbacked(n, m):
         return bool(n == m)
     try:
         return bool(n == m)
-    except Undecided:
+    except DataDependentError:
         demand(
             n, "==", m, lambda: f"sizes that depend on values have to be the same here: {n} and {m}, at {state.source}"
         )
@@ -97,11 +97,11 @@ def _is_same_size(n: Any, m: Any) -> bool:
 
 def _is_one(n: Any) -> bool:
     """Whether a size is 1. One that only running tells is taken not to be."""
-    if not undecided(n):
+    if not is_unbacked(n):
         return bool(n == 1)
     try:
         return bool(n == 1)
-    except Undecided:
+    except DataDependentError:
         return False
 
 

@@ -13,7 +13,7 @@ from thunder.core.dtypes import COMPLEX, FLOAT, float32, low_precision_dtypes
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from thunder.core.promotion import elementwise_type_promotion
 from thunder.core.proxies import TensorProxy, number_value
-from thunder.core.symint.numbers import undecided
+from thunder.core.symint.numbers import is_unbacked
 
 
 @clangop(method_name="add")
@@ -88,7 +88,7 @@ def pow(a: Any, b: Any) -> Any:
 
 def _pow(a: Any, b: Any) -> Any:
     # Exponents that are cheaper as something else, which is also what torch's kernel does for them.
-    if isinstance(b, TensorProxy) or a.dtype.category == COMPLEX or undecided(b):
+    if isinstance(b, TensorProxy) or a.dtype.category == COMPLEX or is_unbacked(b):
         return prims.pow(a, b)
     if b == 2:
         return prims.mul(a, a)

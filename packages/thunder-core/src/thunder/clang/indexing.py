@@ -18,7 +18,7 @@ from thunder.core.errors import TracingError, check
 from thunder.core.prims.indexing import indexed_shape
 from thunder.core.prims.metas import canonicalize_dim, is_number
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
-from thunder.core.symint.numbers import converted, greater, index, same_shape, undecided
+from thunder.core.symint.numbers import converted, greater, index, is_unbacked, same_shape
 
 _MASKS = (dtypes.bool8, dtypes.uint8)
 
@@ -53,7 +53,7 @@ class _Plan:
     def finish(self, a: TensorProxy) -> _Plan:
         """Sees what the slice does, once all of the key is read."""
         bounds = zip(self.starts, self.ends, self.steps, a.shape)
-        self.slices = any(t != 1 or undecided(s, e) or s != 0 or e != n for s, e, t, n in bounds)
+        self.slices = any(t != 1 or is_unbacked(s, e) or s != 0 or e != n for s, e, t, n in bounds)
         if self.listed:
             self._check_listed(a)
         return self
@@ -158,7 +158,7 @@ def _take_in(plan: _Plan, a: TensorProxy, dim: int, k: Any, at: int, write: bool
             demand(
                 low, relation, high, lambda: f"index {i} is out of bounds for dimension {dim} with size {n}", IndexError
             )
-        plan.starts[dim] = i.position(n) if undecided(i) else i + n if i < 0 else i
+        plan.starts[dim] = i.position(n) if is_unbacked(i) else i + n if i < 0 else i
         plan.ends[dim] = plan.starts[dim] + 1
         plan.dropped.append(dim)
     else:
@@ -186,16 +186,16 @@ def _bounds(k: slice, n: int) -> tuple[int, int, int]:
         raise ValueError("slice step cannot be zero" if step == 0 else "step must be greater than zero")
     start = 0 if k.start is None else _within(index(k.start), n)
     stop = n if k.stop is None else _within(index(k.stop), n)
-    if undecided(start, stop):
+    if is_unbacked(start, stop):
         return start, greater(start, stop), step
     return start, stop if start <= stop else start, step
 
 
 def _within(x: int, n: int) -> int:
     """A bound of a slice of `n` elements, as a position."""
-    if undecided(x):
+    if is_unbacked(x):
         return x.within(n)  # type: ignore[attr-defined, no-any-return]
-    if undecided(n):
+    if is_unbacked(n):
         return n.bounds_slice(x)  # type: ignore[attr-defined, no-any-return]
     if x < 0:
         x = x + n

@@ -12,7 +12,7 @@ from thunder.core.errors import check
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
 from thunder.core.promotion import promote
 from thunder.core.proxies import TensorProxy
-from thunder.core.symint.numbers import equal_shapes, index, same_number, same_shape, undecided
+from thunder.core.symint.numbers import equal_shapes, index, is_unbacked, same_number, same_shape
 
 
 def numel(shape: Sequence[int]) -> int:
@@ -29,7 +29,7 @@ def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
     open_at = None
     known = 1
     for d, n in enumerate(sizes):
-        if undecided(n):
+        if is_unbacked(n):
             known *= n  # torch refuses -1 and less when it runs
         elif n == -1:
             check(open_at is None, lambda: "only one dimension can be inferred")
@@ -40,14 +40,14 @@ def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
             known *= n
     if open_at is not None:
         check(
-            undecided(known) or known != 0,
+            is_unbacked(known) or known != 0,
             lambda: (
                 f"cannot reshape tensor of {count} elements into shape {sizes} because the unspecified dimension size "
                 "-1 can be any value and is ambiguous"
             ),
         )
-        if undecided(count, known) or count % known == 0:
-            if undecided(count, known) and not same_number(count % known, 0):
+        if is_unbacked(count, known) or count % known == 0:
+            if is_unbacked(count, known) and not same_number(count % known, 0):
                 demand(count % known, "==", 0, lambda: f"shape '{sizes}' is invalid for input of size {count}")
             sizes[open_at] = count // known
             return tuple(sizes)
@@ -132,7 +132,7 @@ def slice_in_dim(a: TensorProxy, start: int, stop: int, stride: int = 1, dim: in
     """`a` from `start` to before `stop` along one dimension; both are within it."""
     dim = canonicalize_dim(a.ndim, dim, wrap_scalar=False)
     n = a.shape[dim]
-    if undecided(start, stop, n):
+    if is_unbacked(start, stop, n):
         whole = same_number(start, 0) and same_number(stop, n)
     else:
         whole = start == 0 and stop == n

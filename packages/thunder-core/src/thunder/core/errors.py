@@ -14,11 +14,11 @@ from thunder.core.state import state
 
 __all__ = [
     "AsksForText",
+    "DataDependentError",
     "PluginLoadError",
     "ThunderError",
     "TraceVerificationError",
     "TracingError",
-    "Undecided",
     "UnsupportedError",
     "check",
 ]
@@ -45,7 +45,7 @@ class TracingError(ThunderError):
     """The program does something that cannot be put into a trace; the message names the line and the way out."""
 
 
-class Undecided(TracingError):
+class DataDependentError(TracingError):
     """The program needs to know of a number what only running it tells.
 
     `asked` are the names of the values of its trace that it hangs on, where that is known.
@@ -57,7 +57,7 @@ class Undecided(TracingError):
         self.converts = self.tells = True  # whether tracing again in these ways may help (`frontend/jit.py`)
 
 
-class AsksForText(Undecided):
+class AsksForText(DataDependentError):
     """The program writes a number as text that only running it tells."""
 
 

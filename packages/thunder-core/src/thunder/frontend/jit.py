@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import RunsEagerly, RunsInPieces
+from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.modes import mode_around
 from thunder.capture.capture import Acquired, acquire, trace_function
 from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.symbolic import Dynamic
-from thunder.core.errors import AsksForText, TracingError, Undecided
+from thunder.core.errors import AsksForText, DataDependentError, TracingError
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compilation import put
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.options import Options
-from thunder.frontend.per_module import Pieces
+from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.runtime.lock import tracing_lock
 from thunder.torch.private import hidden_from_dynamo
@@ -44,8 +44,8 @@ class CompileStats:
         self.refused: list[str] = []
         self.eager: str | None = None  # why it is not compiled any more
         self.constant: str | None = None  # why numbers that change are constants all the same
-        self.in_pieces: str | None = None  # why only the modules that it calls are programs
-        self.pieces: Pieces | None = None
+        self.partly_eager: str | None = None  # why only the modules that it calls are programs
+        self.pieces: PerModule | None = None
 
     @property
     def calls(self) -> int:
@@ -99,7 +99,7 @@ class CompileStats:
 
     def _last(self) -> Specialization:
         if self.last is None:
-            if self.in_pieces is not None:
+            if self.partly_eager is not None:
                 raise RuntimeError(f"there are no traces, as it runs as Python: {self.in_pieces}")
             raise RuntimeError("it has not been called yet, so there are no traces: call it once first")
         return self.last
@@ -183,7 +183,7 @@ class JitFunction:
             found: tuple[Acquired, Specialization] | None = None
             try:
                 found = self._compile(args, kwargs)
-            except RunsInPieces as reason:
+            except ModuleFallback as reason:
                 self._go_in_pieces(str(reason))
             except RunsEagerly as once:
                 if self._stats.uncacheable == str(once) and self._may_go_in_pieces:
@@ -221,11 +221,11 @@ class JitFunction:
             return self._compile_with(dynamic, args, kwargs)
         except RunsEagerly:
             raise
-        except Undecided as asked:
+        except DataDependentError as asked:
             failure = asked
             before = dynamic.converts, dynamic.tells
             for way in [(True, False), (True, True)] if dynamic.given_up is None else []:
-                if way <= before or not isinstance(failure, Undecided):
+                if way <= before or not isinstance(failure, DataDependentError):
                     continue
                 if not (failure.tells if way[1] else failure.converts):
                     continue
@@ -245,7 +245,7 @@ class JitFunction:
             failure = error
         try:
             found = self._compile_with(None, args, kwargs)
-        except Undecided:
+        except DataDependentError:
             raise failure from None
         dynamic.given_up = f"{type(failure).__name__}: {failure}"
         return found
@@ -268,7 +268,7 @@ class JitFunction:
                     trusted=self._options.cache == "same input",
                 )
         except AsksForText as error:
-            raise RunsInPieces(str(error.args[0])) from None
+            raise ModuleFallback(str(error.args[0])) from None
         return acquired, compile_trace(
             acquired,
             executors,
@@ -310,8 +310,8 @@ class JitFunction:
         """Runs as Python from now on, as do the modules that call a function that thunder.disable has marked."""
         if not self._may_go_in_pieces:
             raise TracingError(f"{self!r} is transformed as a whole, but {reason}: leave that call out of it")
-        self._stats.in_pieces = reason
-        self._stats.pieces = Pieces(self)
+        self._stats.partly_eager = reason
+        self._stats.pieces = PerModule(self)
 
     @property
     def _may_go_in_pieces(self) -> bool:
@@ -358,7 +358,7 @@ class JitFunction:
     def reset(self) -> None:
         """Forgets what has been compiled."""
         self._cache.clear()
-        self._stats.eager = self._stats.in_pieces = self._stats.pieces = None
+        self._stats.eager = self._stats.partly_eager = self._stats.pieces = None
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction:
         """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself.

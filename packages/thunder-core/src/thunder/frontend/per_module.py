@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.snapshots import cell_value
 from thunder.capture.reads.bytecode import nested_codes, stored_globals
 from thunder.core.state import state
@@ -28,7 +28,7 @@ from thunder.core.state import state
 if TYPE_CHECKING:
     from thunder.frontend.jit import JitFunction
 
-__all__ = ["Pieces", "disable"]
+__all__ = ["PerModule", "disable"]
 
 
 def disable(fn: Any = None) -> Any:
@@ -57,14 +57,14 @@ def disable(fn: Any = None) -> Any:
 
     def stays_python(*args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
-            leave_to_python(f"the program calls {title}, which thunder.disable keeps out of traces")
+            fall_back(f"the program calls {title}, which thunder.disable keeps out of traces")
         return fn(*args, **kwargs)
 
     return functools.wraps(fn)(stays_python) if hasattr(fn, "__name__") else stays_python
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------
-class Pieces:
+class PerModule:
     """How one jitted callable runs in pieces: the programs of the modules that it calls."""
 
     def __init__(self, jitted: JitFunction):
@@ -150,7 +150,7 @@ def _is_single(module: torch.nn.Module) -> bool:
 class _Children(dict[str, Any]):
     """A module's table of children as Python sees it that runs in pieces; what is written goes to the module."""
 
-    def __init__(self, pieces: Pieces, table: dict[str, Any]):
+    def __init__(self, pieces: PerModule, table: dict[str, Any]):
         super().__init__({k: pieces.piece(v) if isinstance(v, torch.nn.Module) else v for k, v in table.items()})
         self._table = table
 

@@ -25,7 +25,7 @@ from thunder.passes.cse import cse, escaping_values
 from thunder.passes.dce import dce
 from thunder.passes.split import Split
 from thunder.plugins import transformed
-from thunder.runtime.autograd.node import Differentiable
+from thunder.runtime.autograd.node import DifferentiableProgram
 from thunder.runtime.lock import collection_paused
 from thunder.transforms.base import PassContext, Transform
 
@@ -48,7 +48,7 @@ class Specialization:
         traces: list[Trace],
         prologue_traces: list[Trace],
         epilogue_traces: list[Trace],
-        differentiable: Differentiable | None,
+        differentiable: DifferentiableProgram | None,
         guarded: Guarded | None,
     ):
         self.after = self  # the program of the call that came after the last that was answered by this one
@@ -189,7 +189,7 @@ def compile_trace(
         with compiling(passes.compilation):
             split = Split(traces[-1], executors, wrt, remat=remat)
         if split.returned:
-            differentiable = Differentiable(split, passes.to_execution, remat=remat)
+            differentiable = DifferentiableProgram(split, passes.to_execution, remat=remat)
             if "symbols" in acquired.computation.info:
                 # What it takes symbolic numbers to be is checked by the prologue, which is written now.
                 differentiable.backward_program(differentiable.everything)
@@ -218,7 +218,7 @@ def _specialization(
     passes: Passes,
     run: Callable[..., Any],
     traces: list[Trace],
-    differentiable: Differentiable | None = None,
+    differentiable: DifferentiableProgram | None = None,
 ) -> Specialization:
     if acquired.prologue is None and any(t.has("prologue") for t in passes.transforms):
         raise ThunderError(

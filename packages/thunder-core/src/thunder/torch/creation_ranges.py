@@ -16,7 +16,7 @@ from thunder.core.promotion import default_dtype, result_type
 from thunder.core.proxies import NumberProxy, TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
-from thunder.core.symint.numbers import converted, undecided
+from thunder.core.symint.numbers import converted, is_unbacked
 from thunder.torch.base import torchsymbol
 from thunder.torch.creation import device_or_default, dtype_or_default
 
@@ -54,7 +54,7 @@ def _check_sign(start: Any, end: Any, step: Any) -> None:
     def inconsistent() -> str:
         return f"upper bound and lower bound inconsistent with step sign: {start} -> {end} by {step}"
 
-    if undecided(start, end) and all(isinstance(x, int) for x in (start, end)):
+    if is_unbacked(start, end) and all(isinstance(x, int) for x in (start, end)):
         clang.demand(start, "<=" if step > 0 else ">=", end, inconsistent)
     else:
         check(start == end or (start < end) == (step > 0), inconsistent)

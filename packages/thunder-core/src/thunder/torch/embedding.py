@@ -13,7 +13,7 @@ from thunder.core import dtypes, prims
 from thunder.core.errors import UnsupportedError, check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
-from thunder.core.symint.numbers import undecided
+from thunder.core.symint.numbers import is_unbacked
 from thunder.torch.base import torchsymbol
 
 
@@ -91,7 +91,7 @@ def _(make: MakeTensor) -> Any:
 def one_hot(input: Any, num_classes: int = -1) -> Any:
     """Zeros, with a one at each number of `input`: a dimension of `num_classes` more."""
     check(input.dtype is dtypes.int64, lambda: "one_hot is only applicable to index tensor of type LongTensor.")
-    if not undecided(num_classes) and num_classes == -1:
+    if not is_unbacked(num_classes) and num_classes == -1:
         raise UnsupportedError(
             "one_hot without num_classes asks for the largest number in the tensor, which is not known while tracing: "
             "give "

@@ -18,7 +18,7 @@ from thunder.core.errors import check
 from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
-from thunder.core.symint.numbers import converted, index, undecided
+from thunder.core.symint.numbers import converted, index, is_unbacked
 from thunder.torch.base import torchsymbol
 from thunder.torch.shape import own_memory
 
@@ -54,7 +54,7 @@ def _constant(a: TensorProxy, pad: Sequence[Any], value: Any) -> TensorProxy:
     for d, before, after in _widths(a, pad):
         new = a.shape[d] + before + after
         for n in (before, after):
-            if undecided(n):
+            if is_unbacked(n):
                 clang.demand(n, ">=", 0, lambda: f"the padding {n} of dimension {d} is negative: give a number for it")
         clang.demand(
             new,

@@ -19,7 +19,7 @@ from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
-from thunder.core.symint.numbers import index, undecided
+from thunder.core.symint.numbers import index, is_unbacked
 from thunder.torch.arguments import flexible
 from thunder.torch.base import torchsymbol
 
@@ -293,7 +293,7 @@ def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
     )
     for d, n in enumerate(sizes):
         old = a.shape[d - new] if d >= new else None
-        if undecided(n):
+        if is_unbacked(n):
             _check_unknown(n, old)
         elif n == -1:
             if old is None:

@@ -17,7 +17,7 @@ from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import index as index_of
-from thunder.core.symint.numbers import undecided
+from thunder.core.symint.numbers import is_unbacked
 from thunder.torch.arguments import flexible
 from thunder.torch.base import torchsymbol
 from thunder.torch.shape import VIEW
@@ -447,7 +447,7 @@ def _narrow_start(a: TensorProxy, dim: int, start: int, length: int) -> int:
             lambda: f"start out of range (expected to be in range of [{-n}, {n}], but got {start})",
             IndexError,
         )
-    start = start.position(n) if undecided(start) else start + n if start < 0 else start  # type: ignore[attr-defined]
+    start = start.position(n) if is_unbacked(start) else start + n if start < 0 else start  # type: ignore[attr-defined]
     clang.demand(start + length, "<=", n, lambda: f"start ({start}) + length ({length}) exceeds dimension size ({n}).")
     return start
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from thunder.core.proxies import NumberProxy
 from thunder.core.symbol import map_proxies, proxies_in
 from thunder.core.symint.numbers import bounds, converted, equal_shapes, index, same_number, same_shape
-from thunder.core.symint.symbols import SymbolicFloat, SymbolicInt, Symbols, Undecided, symbols_of
+from thunder.core.symint.symbols import DataDependentError, SymbolicFloat, SymbolicInt, Symbols, symbols_of
 from thunder.core.trace import Trace
 
 
@@ -156,7 +156,7 @@ def test_unbacked_numbers() -> None:
     n = symbols.unbacked(int, low=0)
     assert n >= 0 and n + 1 > 0 and n == n and n * 2 - n == n
     for ask in (lambda: n == 3, lambda: int(n), lambda: list(range(n)), lambda: n > 2):
-        with pytest.raises(Undecided, match=r"torch\.where"):
+        with pytest.raises(DataDependentError, match=r"torch\.where"):
             ask()
     symbols.assume(n, ">=", 3)
     assert n > 2

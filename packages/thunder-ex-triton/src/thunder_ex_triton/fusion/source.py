@@ -25,7 +25,7 @@ from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
 from thunder_ex_triton.fusion.tiles import pieces_pay
-from thunder_ex_triton.fusion.values import Writer, in_pieces, mentions, pointer
+from thunder_ex_triton.fusion.values import Writer, mentions, partly_eager, pointer
 
 __all__ = ["HELPERS", "KernelSource", "kernels_of", "module_text"]
 
@@ -201,7 +201,7 @@ def _long(
     single = [_store(writer, p, space) for p in outputs if math.prod(p.shape) != space.size]
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
-    last = in_pieces([*writer.lines, *whole], space) if whole else []
+    last = partly_eager([*writer.lines, *whole], space) if whole else []
     body = _held([*writer.before, *writer.rows, *single, *last])
     written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
     if not isinstance(space.columns, Size):

@@ -12,28 +12,28 @@ import torch
 
 from thunder.core.state import state
 
-__all__ = ["RunsEagerly", "RunsInPieces", "leave_to_python", "refuse_kinds_of_memory"]
+__all__ = ["ModuleFallback", "RunsEagerly", "fall_back", "refuse_kinds_of_memory"]
 
 
 class RunsEagerly(Exception):
     """A call does something once that no program can do again, and runs as it is written."""
 
 
-class RunsInPieces(RunsEagerly):
+class ModuleFallback(RunsEagerly):
     """The program calls a function that stays Python, or needs it to (`disabled.py`)."""
 
 
-def leave_to_python(why: str) -> NoReturn:
+def fall_back(why: str) -> NoReturn:
     """Ends the trace. A program that catches the exception does not go on to be compiled either."""
-    reason = RunsInPieces(why)
-    if hasattr(state.frontend, "in_pieces"):
-        state.frontend.in_pieces = reason  # type: ignore[union-attr]
+    reason = ModuleFallback(why)
+    if hasattr(state.frontend, "partly_eager"):
+        state.frontend.partly_eager = reason  # type: ignore[union-attr]
     raise reason
 
 
 def refuse_kinds_of_memory(tensor: torch.Tensor) -> None:
     """Traces know numbers at strides: what works on sparse, nested and quantized tensors stays Python."""
     if tensor.layout is not torch.strided:
-        leave_to_python(f"the program has a tensor of the layout {tensor.layout}")
+        fall_back(f"the program has a tensor of the layout {tensor.layout}")
     if tensor.is_quantized:
-        leave_to_python(f"the program has a tensor of {tensor.dtype}")
+        fall_back(f"the program has a tensor of {tensor.dtype}")

@@ -22,7 +22,7 @@ from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.state import state
 from thunder.core.symint.functions import FUNCTIONS, made_complex
-from thunder.core.symint.numbers import SymbolicNumber, converted, undecided
+from thunder.core.symint.numbers import SymbolicNumber, converted, is_unbacked
 
 __all__ = [
     "CONVERSIONS",
@@ -49,7 +49,7 @@ def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
         return True
     if tracer.told is not None and what in _NATIVE and x.numel() == 1:
         number = number_in(tracer, x)
-        if not undecided(number):  # inputs tell it
+        if not is_unbacked(number):  # inputs tell it
             return _NATIVE[what](number)
     raise asks_for_value(what, aliasing.read(tracer.handle_of(x)))
 
@@ -60,7 +60,7 @@ class _Conversion(type):
     plain: type
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if cls.plain is complex and not kwargs and undecided(*args):
+        if cls.plain is complex and not kwargs and is_unbacked(*args):
             return made_complex(*args)
         x = args[0] if len(args) == 1 and not kwargs else None
         if not isinstance(x, (torch.Tensor, SymbolicNumber)) or not isinstance(state.frontend, Tracer):

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only running the program tells: numbers read off tensors, and results whose sizes depend on values.
+"""Data-dependent values: numbers read off tensors (`.item()`), and results whose sizes depend on values.
 
-A number is a symbolic one without a hint (`core/symint/symbols.py`): it can be computed with, given to operations,
-stored and returned, and is an error, with the user's line, where the program has to know it to go on. A size that
-depends on values is such a number too, read off the result. All that has such a size comes from a few functions of
-torch: `nonzero`, `unique`, `unique_consecutive`, `bincount` and `repeat_interleave`; a boolean mask is the positions of its
-true elements.
+Such a number is a symbolic one without a hint (`core/symint/symbols.py`): it can be computed with, given to operations,
+stored and returned; where the program has to know it to go on, that is an error with the user's line. A data-dependent
+size is such a number too, read off the result. All data-dependent sizes come from a few functions of torch: `nonzero`,
+`unique`, `unique_consecutive`, `bincount` and `repeat_interleave`; a boolean mask is the positions of its true elements.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.opaque_operations import RESULTS, opaque_symbol
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in, user_line
 from thunder.core import prims
 from thunder.core.dtypes import float32, float64, int64, is_inexact_dtype
-from thunder.core.errors import Undecided
+from thunder.core.errors import DataDependentError
 from thunder.core.locations import is_ours
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, proxies_in
-from thunder.core.symint.numbers import SymbolicNumber, text_of, undecided
+from thunder.core.symint.numbers import SymbolicNumber, is_unbacked, text_of
 from thunder.passes.dce import has_effect
 
 __all__ = [
@@ -70,9 +69,9 @@ def _handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., An
     return register
 
 
-def asks_for_value(what: str, *values: Proxy) -> Undecided:
+def asks_for_value(what: str, *values: Proxy) -> DataDependentError:
     """The error where the program asks for a value that it cannot go on without."""
-    return Undecided(
+    return DataDependentError(
         f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
         "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
         "computed with; pass the number as an argument; call thunder.jit on the parts before and after this line; or "
@@ -114,7 +113,7 @@ def _tolist(tracer: Tracer, x: Any) -> Any:
     if x.dim() == 0:
         return _item(tracer, x)
     count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
-    if undecided(count) or count > MAX_NUMBERS:
+    if is_unbacked(count) or count > MAX_NUMBERS:
         raise asks_for_value(f".tolist() of {text_of(count)} elements: at most {MAX_NUMBERS} are read as numbers")
     if _is_empty(x):
         return _nested(x.shape, iter(()))
@@ -193,7 +192,7 @@ def number_checks() -> list[tuple[Any, str, Any]]:
 
 def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, message: Any) -> Any:
     """What is said is relied on from there, and checked when the program runs."""
-    if not undecided(condition) or condition.__class__ is not bool:
+    if not is_unbacked(condition) or condition.__class__ is not bool:
         return original(condition, message)
     truth: Any = condition
     told = truth.constraint
@@ -284,7 +283,7 @@ def _nonzero_result(input: TensorProxy) -> Any:
 
 def _refuse_out(name: str, out: Any) -> None:
     if out is not None:
-        leave_to_python(f"{name} is given an out= for a result of unknown size")
+        fall_back(f"{name} is given an out= for a result of unknown size")
 
 
 def _is_empty(x: Any) -> bool:

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.handlers import SPECIAL, SPECIAL_PROPERTIES, set_property
 from thunder.capture.dispatch.opaque import call_opaque, call_python_source
 from thunder.capture.dispatch.torch_errors import torchs_error
@@ -239,7 +239,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
         if option in kwargs and option not in sym.bind.known:
             value = kwargs.pop(option)
             if value not in (None, False, torch.strided):
-                leave_to_python(f"the program calls {sym.name} with {option}={value}")
+                fall_back(f"the program calls {sym.name} with {option}={value}")
     if (
         not sym.bind.accepts(args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
         and sym.reference is not None

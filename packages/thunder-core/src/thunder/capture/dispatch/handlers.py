@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch import attention
 from thunder.capture.dispatch.builtin_overrides import convert_natively
 from thunder.capture.dispatch.data_dependent import HANDLERS, asks_for_value, positions, with_numbers, with_sizes
@@ -38,7 +38,7 @@ from thunder.capture.tensors.layout import check_view, meta_of
 from thunder.capture.tensors.tracer import Tracer, asked_by_torch, line_of_user, needs_grad
 from thunder.core.errors import TracingError
 from thunder.core.proxies import TensorProxy
-from thunder.core.symint.numbers import undecided
+from thunder.core.symint.numbers import is_unbacked
 
 __all__ = ["SPECIAL", "SPECIAL_PROPERTIES", "set_property"]
 
@@ -122,7 +122,7 @@ def _autograd_grad(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
 
 @_special(torch.Tensor.backward, torch.autograd.backward)
 def _backward(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    leave_to_python("the program calls backward(), which adds to the .grad of tensors")
+    fall_back("the program calls backward(), which adds to the .grad of tensors")
 
 
 @_special(torch.Tensor.retain_grad)
@@ -130,7 +130,7 @@ def _retain_grad(tracer: Tracer, x: Any) -> None:
     if not needs_grad(x):
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
     if not _is_leaf(tracer, x):
-        leave_to_python("the program calls retain_grad(), so that the .grad of a tensor that it computes is filled in")
+        fall_back("the program calls retain_grad(), so that the .grad of a tensor that it computes is filled in")
 
 
 # -- functions as arguments -------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def _l1_loss(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
 
 def _memory_in_place(name: str) -> Callable[..., Any]:
     def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
-        leave_to_python(f"{name} changes a tensor's own memory")
+        fall_back(f"{name} changes a tensor's own memory")
 
     return handler
 
@@ -380,7 +380,7 @@ def _new(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _has_unknown(x: Any) -> bool:
-    return any(map(_has_unknown, x)) if isinstance(x, (tuple, list)) else undecided(x)
+    return any(map(_has_unknown, x)) if isinstance(x, (tuple, list)) else is_unbacked(x)
 
 
 def _has_tensor(x: Any) -> bool:
@@ -396,7 +396,7 @@ def _stacked(x: Any) -> Any:
         dtype = functools.reduce(torch.promote_types, [_dtype_of(p) for p in parts])
         parts = [p.to(dtype) if isinstance(p, torch.Tensor) else _full(found[0].shape, p, dtype=dtype) for p in parts]
         return torch.stack(parts)
-    return _full((), x, dtype=_dtype_of(x)) if undecided(x) else x
+    return _full((), x, dtype=_dtype_of(x)) if is_unbacked(x) else x
 
 
 def _full(shape: Any, x: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -505,7 +505,7 @@ def _embedding(
     if max_norm is not None:
         _shorten(tracer, weight, input, max_norm, norm_type)
     if sparse and torch.is_grad_enabled() and needs_grad(weight):
-        leave_to_python("the program calls embedding with sparse=True, whose gradient is sparse")
+        fall_back("the program calls embedding with sparse=True, whose gradient is sparse")
     return tracer.call_symbol(ltorch.embedding, (input, weight, padding_idx, None, 2.0, scale_grad_by_freq), {})
 
 
@@ -537,7 +537,7 @@ def _get_grad_fn(tracer: Tracer, x: Any) -> Any:
     _leave_hooks_to_python()
     if asked_by_torch():
         return None
-    leave_to_python("the program asks for the grad_fn of a tensor that it computes, a node of torch's graph")
+    fall_back("the program asks for the grad_fn of a tensor that it computes, a node of torch's graph")
 
 
 def _is_leaf(tracer: Tracer, x: Any) -> bool:
@@ -553,7 +553,7 @@ def _leave_hooks_to_python() -> None:
     while frame is not None:
         if frame.f_code is _CALLS_HOOKS:
             name = type(frame.f_locals.get("self")).__name__
-            leave_to_python(f"the program calls a {name} with a legacy backward hook, which sees torch's own graph")
+            fall_back(f"the program calls a {name} with a legacy backward hook, which sees torch's own graph")
         frame = frame.f_back
 
 
@@ -571,7 +571,7 @@ def _get_grad(tracer: Tracer, x: Any) -> Any:
     if _is_converted_to_itself(tracer, x):
         return None
     if any(lifted.handle is tracer.handle_of(x) for lifted in tracer.inputs):
-        leave_to_python("the program reads the .grad of a tensor, which no guard can watch")
+        fall_back("the program reads the .grad of a tensor, which no guard can watch")
 
 
 def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:
@@ -596,5 +596,5 @@ def set_property(tracer: Tracer, name: str, target: Any, value: Any) -> None:
         _requires_grad_(tracer, target, value)
         return
     if name == "grad":
-        leave_to_python("the program sets the .grad of a tensor")
+        fall_back("the program sets the .grad of a tensor")
     raise TracingError(f"setting the attribute {name} of a tensor inside a traced function is not supported")

@@ -16,7 +16,7 @@ import torch
 import torch.overrides
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch import rnn  # noqa: F401  (tells what its functions give)
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
 from thunder.capture.dispatch.writing import assign, assign_out, call_mutating, mutating_overload, writes_in_place
@@ -107,11 +107,11 @@ _QUANTIZING = [f for name in dir(torch) if name.startswith("quantize_per") and c
 def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a function of torch that thunder does not look into."""
     if isinstance(func, SCRIPTED):
-        leave_to_python("the program calls what torch.jit has compiled, into which nobody sees")
+        fall_back("the program calls what torch.jit has compiled, into which nobody sees")
     if isinstance(func, HigherOrderOperator) and any(map(callable, args)):  # by its name, or before torch 2.13
         leave_loop(func.__name__)
     if func in _QUANTIZING:
-        leave_to_python(f"the program calls torch.{func.__name__}")
+        fall_back(f"the program calls torch.{func.__name__}")
     operation = mutating_overload(func)
     if operation is not None:
         return call_mutating(tracer, operation, args, kwargs)
@@ -157,7 +157,7 @@ def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], k
                     assign(tracer, target, value, name)
                 return None
             return assign(tracer, args[0], result, name)
-    return leave_to_python(f"{name} writes to its arguments in a way that thunder does not know")
+    return fall_back(f"{name} writes to its arguments in a way that thunder does not know")
 
 
 def _without_tensors(x: Any) -> bool:

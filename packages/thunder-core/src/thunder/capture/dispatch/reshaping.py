@@ -17,7 +17,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder import clang
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.data_dependent import with_sizes
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
@@ -49,7 +49,7 @@ def reshape_in_place(name: str) -> Callable[..., Any]:
 
         handle = tracer.handle_of(target)
         if any(lifted.handle is handle for lifted in tracer.inputs):
-            leave_to_python(f"{name} changes the shape of a tensor that comes from outside of the program")
+            fall_back(f"{name} changes the shape of a tensor that comes from outside of the program")
         before = aliasing.twin(handle)
         after = call_torch_function(view, (before, *args), kwargs)
         if after is not before:
@@ -88,14 +88,14 @@ def set_data(tracer: Tracer, handle: Handle, value: Handle) -> None:
     if value is handle or (value._storage is handle._storage and value._value is handle._value):
         return
     if handle._needs_grad:
-        leave_to_python("the program gives a tensor that requires grad other memory (.data = )")
+        fall_back("the program gives a tensor that requires grad other memory (.data = )")
     _set_place(tracer, handle, value, "the program gives a tensor from outside of it other memory (.data = )")
 
 
 def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> None:
     """Makes `handle` a detached view of `value`'s memory."""
     if any(lifted.handle is handle for lifted in tracer.inputs):
-        leave_to_python(refusal)
+        fall_back(refusal)
     before = aliasing.twin(handle)
     _become(handle, before, tracer.call_symbol(ltorch.detach, (before if value is handle else value,), {}))
 

@@ -18,8 +18,8 @@ from thunder.capture.base.fallback import RunsEagerly
 from thunder.capture.reads.classify import says_a_mask
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import tensors_in
-from thunder.core.errors import ThunderError, Undecided
-from thunder.core.symint.numbers import specialized, undecided
+from thunder.core.errors import DataDependentError, ThunderError
+from thunder.core.symint.numbers import is_unbacked, specialized
 from thunder.torch.base import torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
@@ -37,7 +37,7 @@ def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Excepti
     if sym is not None and sym.module is None:
         return None  # an operation that was declared from outside means what it says
     sizes = [n for x in tensors_in(args, kwargs) for n in (x._value.shape if isinstance(x, Handle) else x.shape)]
-    if isinstance(error, Undecided) or undecided(*sizes):
+    if isinstance(error, DataDependentError) or is_unbacked(*sizes):
         return None
     if sum(x.numel() for x in tensors_in(args, kwargs)) > LIMIT:
         return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Storage
@@ -95,7 +95,7 @@ def _fits(result: Handle, target: Handle) -> bool:
 def _resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
     """Gives the tensor of an `out=` the shape of what is written to it, as torch does."""
     if handle._views or handle._parent is not None or handle._storage.source is not None:
-        leave_to_python(
+        fall_back(
             f"{name} is given an out= of the shape {tuple(handle.shape)} for a result of the shape "
             f"{tuple(result.shape)}, which resizes a tensor that others see"
         )

@@ -28,7 +28,7 @@ from thunder.extend import get_always_executors
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
 
-__all__ = ["Program", "Told"]
+__all__ = ["DerivedScalars", "Program"]
 
 
 class Program(NamedTuple):
@@ -42,7 +42,7 @@ def _is_pure(op: BoundSymbol) -> bool:
     return op.sym in (prims.item, prims.items, prims.size) or not op.has_effect
 
 
-class Told:
+class DerivedScalars:
     """The numbers of one run that are told by inputs."""
 
     def __init__(self, tracer: Tracer):

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import RunsEagerly, leave_to_python
+from thunder.capture.base.fallback import RunsEagerly, fall_back
 from thunder.capture.base.snapshots import Write, cell_value, dict_type, slot, slot_names, variables
 from thunder.capture.base.sources import Place
 from thunder.capture.guards import guards
@@ -249,9 +249,7 @@ class Epilogue:
         if kind in ("object", "namespace", "library") and variables(x) is not None:
             return self._object(x)
         if isinstance(x, (types.GeneratorType, collections.abc.Iterator)) or _holds_tensor(x):
-            leave_to_python(
-                f"the program keeps or returns a {type(x).__name__} that goes on with its tensors after the call"
-            )
+            fall_back(f"the program keeps or returns a {type(x).__name__} that goes on with its tensors after the call")
         if _holds_number(x):
             self.unguardable = (
                 f"the program keeps or returns a {type(x).__name__} that it made with numbers that are symbolic"

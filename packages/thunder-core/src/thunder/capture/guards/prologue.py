@@ -15,7 +15,7 @@ from thunder.capture.base.sources import Argument, Place
 from thunder.capture.guards import guards
 from thunder.capture.guards.messages import Message, message_of
 from thunder.capture.reads import classify
-from thunder.capture.reads.read_recorder import Check, Recorder
+from thunder.capture.reads.read_recorder import Check, ReadRecorder
 from thunder.capture.tensors.tracer import Lifted, Tracer
 from thunder.core import prims, pytree
 from thunder.core.proxies import AnyProxy, DictProxy, NumberProxy, Proxy, TupleProxy
@@ -45,7 +45,7 @@ class Arguments:
         """Where a tensor is among the arguments."""
         return next((place for leaf, place in zip(self.leaves, self.places) if leaf is tensor), None)
 
-    def read(self, recorder: Recorder) -> None:
+    def read(self, recorder: ReadRecorder) -> None:
         """Every argument is read, though a tensor only where it is used."""
         for leaf, place in zip(self.leaves, self.places):
             if not classify.is_tensor(leaf):
@@ -149,7 +149,7 @@ class Prologue:
         self,
         arguments: Arguments,
         tracer: Tracer,
-        recorder: Recorder,
+        recorder: ReadRecorder,
         written: Sequence[int],
         targets: Sequence[Place] | None,
         *,
@@ -318,7 +318,7 @@ class _LookedAt:
 
 
 def _read_tensors(
-    writer: _Writer, recorder: Recorder, inputs: Sequence[Lifted], looked_at: _LookedAt, only_inputs: bool
+    writer: _Writer, recorder: ReadRecorder, inputs: Sequence[Lifted], looked_at: _LookedAt, only_inputs: bool
 ) -> None:
     """Fetches the tensors that were read: inputs in their order, then those of which only metadata was asked."""
     read = {id(tensor) for _, tensor in recorder.tensors_read}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.tensors.tracer import annotate, needs_grad, user_line
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
@@ -378,4 +378,4 @@ def refuse_control_flow(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def leave_loop(name: str) -> NoReturn:
     """Its steps run as Python."""
-    leave_to_python(f"the program calls {name}, whose number of steps depends on values")
+    fall_back(f"the program calls {name}, whose number of steps depends on values")

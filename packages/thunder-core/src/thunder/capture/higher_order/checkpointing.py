@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.checkpoint import noop_context_fn
 
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.tensors.tracer import needs_grad, user_line
 from thunder.passes.checkpoint import region
 from thunder.torch.private import TorchDispatchMode
@@ -67,4 +67,4 @@ def _check_contexts(context_fn: Callable[[], Any]) -> None:
     """Of what a user wants around the region, what only chooses the values to keep is thunder's own business."""
     for context in context_fn():
         if not isinstance(context, TorchDispatchMode):
-            leave_to_python(f"torch.utils.checkpoint enters the context {type(context).__name__} around its region")
+            fall_back(f"torch.utils.checkpoint enters the context {type(context).__name__} around its region")

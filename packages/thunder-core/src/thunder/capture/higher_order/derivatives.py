@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.higher_order.subtrace import Part, handle_here, tracer_here
+from thunder.capture.higher_order.subtrace import Subtrace, handle_here, tracer_here
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer, annotate, user_line
@@ -71,7 +71,7 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-def _differentiated(part: Part, tree: Any) -> Any:
+def _differentiated(part: Subtrace, tree: Any) -> Any:
     """An argument with stand-ins for its tensors, by which gradients are taken."""
 
     def leaf(x: Any) -> Handle:
@@ -135,7 +135,7 @@ def aux_leaves(aux: Any) -> tuple[list[Any], Any]:
 class Pullback:
     """A part of the program that ran, and from which gradients flow back to its inputs."""
 
-    def __init__(self, part: Part, values: Sequence[TensorProxy]):
+    def __init__(self, part: Subtrace, values: Sequence[TensorProxy]):
         self.part = part
         self.used = False
         trace = part.tracer.trace
@@ -170,7 +170,7 @@ def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: An
     """The gradients of a function that returns one number, and that number: with aux `(grads, (value, aux))`."""
     tracer, where = tracer_here("grad"), "grad_and_value(f)(*args)"
     chosen = _chosen(argnums, args)
-    part = Part(tracer, "grad", constant=True, leaves=True)
+    part = Subtrace(tracer, "grad", constant=True, leaves=True)
     inputs = {i: _differentiated(part, args[i]) for i in chosen}
     with torch.enable_grad():
         out = part.run(fn, *[inputs.get(i, a) for i, a in enumerate(args)], **kwargs)
@@ -277,7 +277,7 @@ def _run_for_vjp(
     tracer: Tracer, fn: Callable[..., Any], args: tuple[Any, ...], argnums: Any, has_aux: bool, where: str
 ) -> Any:
     chosen = tuple(range(len(args))) if argnums is None else _chosen(argnums, args)
-    part = Part(tracer, where.partition("(")[0], constant=True, leaves=True)
+    part = Subtrace(tracer, where.partition("(")[0], constant=True, leaves=True)
     inputs = {i: _differentiated(part, args[i]) for i in chosen}
     with torch.enable_grad():
         out = part.run(fn, *[inputs.get(i, a) for i, a in enumerate(args)])
@@ -297,7 +297,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
         chosen = _chosen(argnums, args)
         moving = tuple([args[i] for i in chosen])
         directions = _as_tuple(tangents)
-    part = Part(tracer, "jvp", constant=True)
+    part = Subtrace(tracer, "jvp", constant=True)
     handles = [handle_here(tracer, t) for t in pytree.tree_leaves(directions)]
     inputs = pytree.tree_map(functools.partial(_moving, part), moving)
     for x, t in zip(part.inputs, handles):
@@ -334,7 +334,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
     return (*results, pytree.tree_unflatten(part.give(values[len(tensors) :]), aux_spec)) if has_aux else results
 
 
-def _run_moving(part: Part, fn: Callable[..., Any], *inputs: Any) -> Any:
+def _run_moving(part: Subtrace, fn: Callable[..., Any], *inputs: Any) -> Any:
     """What a part gives. Tangents move under no_grad too, where only what comes out of it is cut off from gradients."""
     if torch.is_grad_enabled():
         return part.run(fn, *inputs)
@@ -375,7 +375,7 @@ def _check_direction(x: Handle, t: Handle, where: str) -> None:
         raise RuntimeError(f"{where}: a tangent is on the device {t.device} and its primal on {x.device}")
 
 
-def _moving(part: Part, x: Any) -> Handle:
+def _moving(part: Subtrace, x: Any) -> Handle:
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
     if not (x.is_floating_point() or x.is_complex()):
@@ -383,7 +383,7 @@ def _moving(part: Part, x: Any) -> Handle:
     return part.stand_in(x)
 
 
-def _write_back(part: Part, written: Sequence[tuple[Handle, TensorProxy]]) -> None:
+def _write_back(part: Subtrace, written: Sequence[tuple[Handle, TensorProxy]]) -> None:
     """Writes to the inputs of a part reach what they stood for."""
     for handle, value in written:
         with part.tracer.recording():
@@ -465,7 +465,7 @@ def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str,
     tracer, where = tracer_here("jacfwd"), "jacfwd(f)(*args)"
     _refuse_complex("jacfwd", args, "inputs")
     chosen = _chosen(argnums, args)
-    part = Part(tracer, "jacfwd", constant=True)
+    part = Subtrace(tracer, "jacfwd", constant=True)
     inputs = {i: pytree.tree_map(functools.partial(_moving, part), args[i]) for i in chosen}
     out, aux = with_aux(_run_moving(part, fn, *[inputs.get(i, a) for i, a in enumerate(args)]), has_aux, where)
     tensors, spec = tensors_of(out, where), pytree.tree_structure(out)
@@ -485,7 +485,9 @@ def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str,
     return (result, pytree.tree_unflatten(part.give(values[len(tensors) :]), aux_spec)) if has_aux else result
 
 
-def _columns(part: Part, values: list[TensorProxy], outputs: int, randomness: str) -> tuple[list[list[Any]], list[Any]]:
+def _columns(
+    part: Subtrace, values: list[TensorProxy], outputs: int, randomness: str
+) -> tuple[list[list[Any]], list[Any]]:
     """The derivatives of each result by each element of each input; and the results."""
     trace = part.tracer.trace
     with trace.scope() as operations:

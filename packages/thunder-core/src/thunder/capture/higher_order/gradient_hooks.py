@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.hooks import BackwardHook
 
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import needs_grad
@@ -336,7 +336,7 @@ def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]
     shared = handle._views or any(h is not handle and h._storage is handle._storage for h in [*tracer.handles])
     used = any(value.name in op.arg_names for scope in tracer.trace.scopes for op in scope)
     if handle._storage.source is not None or shared or used:
-        leave_to_python("the program registers a hook on an input, on a view, or on a tensor that it has used already")
+        fall_back("the program registers a hook on an input, on a view, or on a tensor that it has used already")
     node = Node(1)
     node.register_hook(run)
     (new,) = _identity(tracer, node, [handle])

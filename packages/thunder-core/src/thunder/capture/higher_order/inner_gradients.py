@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.higher_order.derivatives import one_of
 from thunder.capture.higher_order.gradient_hooks import hooked_gradient
 from thunder.capture.tensors.tracer import needs_grad, user_line
@@ -48,7 +48,7 @@ def gradients(
 ) -> Any:
     """`torch.autograd.grad` of tensors of the program that is being traced."""
     if is_grads_batched:
-        leave_to_python("the program calls torch.autograd.grad with is_grads_batched=True")
+        fall_back("the program calls torch.autograd.grad with is_grads_batched=True")
     results, wrt = _listed(outputs), _listed(inputs)
     given = [None] * len(results) if grad_outputs is None else _listed(grad_outputs)
     _check(results, wrt, given)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.higher_order.subtrace import Part, tracer_here
+from thunder.capture.higher_order.subtrace import Subtrace, tracer_here
 from thunder.core import prims, pytree
 from thunder.core.errors import UnsupportedError
 from thunder.core.proxies import Proxy, TensorProxy
@@ -31,7 +31,7 @@ def call_transformed(
     """What `fn` gives as a part of the program that is being traced, after the transforms."""
     _check(transforms, name)
     tracer = tracer_here(name)
-    part = Part(tracer, name, constant=False)
+    part = Subtrace(tracer, name, constant=False)
     leaves, structure = pytree.tree_flatten((args, kwargs))
     inner = [part.stand_in(x) if isinstance(x, torch.Tensor) else x for x in leaves]
     inner_args, inner_kwargs = pytree.tree_unflatten(inner, structure)
@@ -63,7 +63,7 @@ def call_transformed(
     return pytree.tree_unflatten(part.give(new), structure)
 
 
-def _refuse_kept(part: Part, results: list[torch.Tensor], name: str) -> None:
+def _refuse_kept(part: Subtrace, results: list[torch.Tensor], name: str) -> None:
     """A tensor that the part made and that somebody keeps, though it is not returned, may not be there any more."""
     known = {id(h) for h in (*part.inputs, *results)}
     kept = [h for h in part.own_handles() if id(h) not in known]
@@ -87,7 +87,7 @@ def _check(transforms: Sequence[Transform], name: str) -> None:
             )
 
 
-def _program(part: Part, output: Any, around: Trace) -> Trace:
+def _program(part: Subtrace, output: Any, around: Trace) -> Trace:
     """The part as a program of its own, whose inputs are all that it reads."""
     results = proxies_in(output)
     program = part.settled([p for p in results if isinstance(p, TensorProxy)])

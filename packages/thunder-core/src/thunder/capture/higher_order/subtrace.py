@@ -29,7 +29,7 @@ from thunder.passes.checkpoint import settle
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
 
-__all__ = ["Escaped", "Part", "handle_here", "tracer_here"]
+__all__ = ["Escaped", "Subtrace", "handle_here", "tracer_here"]
 
 
 class Escaped:
@@ -52,7 +52,7 @@ def handle_here(tracer: Tracer, tensor: torch.Tensor) -> Handle:
         return tracer.handle_of(tensor)
 
 
-class Part:
+class Subtrace:
     """A part of the program, while it is traced and transformed.
 
     With `constant` what the part reaches besides its inputs may not be written to.

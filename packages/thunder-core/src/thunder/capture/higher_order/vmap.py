@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from thunder.capture.higher_order.derivatives import located
-from thunder.capture.higher_order.subtrace import Escaped, Part, tracer_here
+from thunder.capture.higher_order.subtrace import Escaped, Subtrace, tracer_here
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.core import prims
@@ -159,7 +159,7 @@ def _vmap(
     kwargs: Any,
 ) -> Any:  # fmt: skip
     tracer = tracer_here("vmap")
-    part = Part(tracer, "vmap", constant=False)
+    part = Subtrace(tracer, "vmap", constant=False)
     inputs = [x if d is None else part.stand_in(x, batch_dim=d) for x, d in zip(leaves, dims)]
     out = part.run(fn, *pytree.tree_unflatten(inputs, spec), **kwargs)
     outputs, structure = pytree.tree_flatten(out)
@@ -195,7 +195,7 @@ def _result(batch: Batch, fn: Any, value: Any, dim: int | None) -> Any:
     return value
 
 
-def _settle_memory(part: Part, batch: Batch, kept: Sequence[Handle]) -> None:
+def _settle_memory(part: Subtrace, batch: Batch, kept: Sequence[Handle]) -> None:
     """What the part wrote to besides its inputs, and what it left behind, is what it is around the part."""
     for storage in part.written_outside():
         storage.value = batch.value(storage.value)

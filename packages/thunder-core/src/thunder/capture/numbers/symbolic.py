@@ -21,7 +21,7 @@ import torch
 from thunder.capture.base.sources import Argument, Place
 from thunder.capture.numbers.substitutions import Plants
 from thunder.core.state import state
-from thunder.core.symint.numbers import SymbolicNumber, undecided
+from thunder.core.symint.numbers import SymbolicNumber, is_unbacked
 
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
@@ -177,7 +177,7 @@ class Inputs:
 
         Of a tensor it may be a number that only running tells.
         """
-        if isinstance(x, torch.Tensor) and x.dim() and undecided(x.shape[0]):
+        if isinstance(x, torch.Tensor) and x.dim() and is_unbacked(x.shape[0]):
             return x.shape[0]
         place = self.place_of_list(x) if type(x) in (list, deque) and state.frontend is self._tracer else None
         if place is None:

@@ -57,7 +57,7 @@ _DATA_LIBRARIES = ("argparse", "collections", "types", "dataclasses")
 
 
 def kind_of(value: Any) -> str:
-    """How a value is guarded: the name of a method of `Recorder`, or "plain", "identity", "tensor"."""
+    """How a value is guarded: the name of a method of `ReadRecorder`, or "plain", "identity", "tensor"."""
     cls = type(value)
     if cls in PLAIN:
         return "plain"

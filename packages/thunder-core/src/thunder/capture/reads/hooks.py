@@ -18,7 +18,16 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["ABSENT", "ClassHooks", "CodeWatch", "Paused", "Reader", "Youth", "hush", "resume"]
+__all__ = [
+    "ABSENT",
+    "ClassHooks",
+    "CodeWatch",
+    "NewObjects",
+    "Reader",
+    "RecordingPaused",
+    "pause_profile",
+    "resume_profile",
+]
 
 
 class Reader(Protocol):
@@ -54,32 +63,32 @@ class _Active:
     profile: Any = None  # the callback of the interpreter's profile, where that is how code is watched
 
 
-def hush() -> bool:
-    """Stops watching code while the frontend itself works; True where `resume` has to follow."""
+def pause_profile() -> bool:
+    """Stops watching code while the frontend itself works; True where `resume_profile` has to follow."""
     if _Active.profile is None or _Active.thread != threading.get_ident() or sys.getprofile() is None:
         return False
     sys.setprofile(None)
     return True
 
 
-def resume() -> None:
+def resume_profile() -> None:
     """Watches code again."""
     sys.setprofile(_Active.profile)
 
 
-class Paused:
+class RecordingPaused:
     """Within it nothing is recorded: what the reader itself reads is no read of the program."""
 
     __slots__ = ("_before",)
 
     def __enter__(self) -> None:
-        hushed = hush()
+        hushed = pause_profile()
         self._before, _Active.thread = (hushed, _Active.thread), 0
 
     def __exit__(self, *exc: Any) -> None:
         hushed, _Active.thread = self._before
         if hushed:
-            resume()
+            resume_profile()
 
 
 def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
@@ -92,13 +101,13 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
         try:
             value = original(self, name)
         except AttributeError:
-            with Paused():
+            with RecordingPaused():
                 value = reader.missing(self, name)
             if value is ABSENT:
                 raise
             return value
         if (id(self), name) not in reader.seen:
-            with Paused():
+            with RecordingPaused():
                 again = reader.read(self, name)
             if again:
                 value = original(self, name)
@@ -226,7 +235,7 @@ class CodeWatch:
     def _on_start(self, code: CodeType, offset: int) -> Any:
         if threading.get_ident() != self._thread or not _Active.thread:
             return None  # it has not run on the thread that traces, or not for the program
-        with Paused():
+        with RecordingPaused():
             self._reader.code_ran(code, sys._getframe(1))
         return _monitoring.DISABLE
 
@@ -235,7 +244,7 @@ class CodeWatch:
             code = frame.f_code
             if id(code) not in self._seen:
                 self._seen[id(code)] = code
-                with Paused():
+                with RecordingPaused():
                     self._reader.code_ran(code, frame)
                 # Before Python 3.11 the interpreter now gives the frame's variables, those of outer functions too, what
                 # it noted of them before this call, unless they are noted anew: the reader may have changed them.
@@ -255,13 +264,13 @@ class CodeWatch:
         self._seen.clear()
 
 
-class Youth:
+class NewObjects:
     """Tells objects that were made within it from older ones, by the generations of the garbage collector."""
 
     def __init__(self) -> None:
         self._enabled = False
 
-    def __enter__(self) -> Youth:
+    def __enter__(self) -> NewObjects:
         self._enabled = gc.isenabled()
         gc.collect(0)  # what is young now grows older
         gc.disable()

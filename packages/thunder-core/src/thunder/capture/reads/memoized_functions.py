@@ -18,7 +18,7 @@ import torch
 
 from thunder.capture.base.sources import Place
 from thunder.capture.reads import classify
-from thunder.capture.reads.hooks import Paused
+from thunder.capture.reads.hooks import RecordingPaused
 from thunder.capture.tensors.handle import Handle
 from thunder.core import pytree
 from thunder.core.state import state
@@ -48,7 +48,7 @@ def remembering(recorder: Values, place: Place, remembered: Any) -> Callable[...
             return remembered.__wrapped__(*args, **kwargs)
         if symbolic:
             args, kwargs = pytree.tree_map(_as_it_is, (args, kwargs))
-        with Paused():
+        with RecordingPaused():
             before, state.frontend = state.frontend, None
             try:
                 result = remembered(*args, **kwargs)

@@ -20,10 +20,10 @@ import torch
 from thunder.capture.base.snapshots import TABLES, AttributesSnapshot, Write, snapshots_of, variables
 from thunder.capture.base.sources import Place, filled
 from thunder.capture.reads.functions import Functions
-from thunder.capture.reads.hooks import ABSENT, CodeWatch, Paused, Youth
+from thunder.capture.reads.hooks import ABSENT, CodeWatch, NewObjects, RecordingPaused
 from thunder.capture.reads.values import Check, Reached
 
-__all__ = ["Check", "Recorder"]
+__all__ = ["Check", "ReadRecorder"]
 
 _MODULE = torch.nn.Module
 # These read a module's tables and hooks for what the hook of its class records already.
@@ -31,10 +31,10 @@ _OF_MODULES = {f.__code__ for f in (_MODULE.__getattr__, _MODULE.__setattr__, _M
 _READ_BY_MODULES = frozenset({"__dict__", *TABLES})
 
 
-class Recorder(Functions):
+class ReadRecorder(Functions):
     """The reads of one run of a program."""
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> ReadRecorder:
         self._youth.__enter__()
         self._hooks.__enter__()
         return self
@@ -42,7 +42,7 @@ class Recorder(Functions):
     def start(self, fn: Any) -> None:
         """Begins with the callable that is traced."""
         title = getattr(fn, "__name__", type(fn).__name__).strip("<>")
-        with Paused():
+        with RecordingPaused():
             self.value(Place(fn, title=title), fn, root=True)
 
     def argument(self, place: Place, leaf: Any) -> Any:
@@ -104,7 +104,7 @@ class Recorder(Functions):
 
     def tensor_is(self, place: Place | None, tensor: torch.Tensor, condition: str) -> bool:
         """Whether a condition, as Python with `{}` for the tensor, holds of one of the program's; it is guarded."""
-        with Paused():
+        with RecordingPaused():
             found = bool(eval(filled(condition, "x", ()), {"x": tensor}))
         if place is None:
             self._refuse(f"the program hangs on {condition.format('x')} of a tensor x that no path leads to")
@@ -135,7 +135,7 @@ class Recorder(Functions):
 
     def __exit__(self, *exc: Any) -> None:
         try:
-            with Paused():
+            with RecordingPaused():
                 self._settle()
         finally:
             self._hooks.__exit__(*exc)
@@ -151,7 +151,7 @@ class Recorder(Functions):
         self._append_only()
         self._assigned_again()
         if self._unknown:
-            young = Youth.ids()
+            young = NewObjects.ids()
             for key, obj in self._unknown.items():
                 if key not in young and key not in self.reached:
                     self._refuse(

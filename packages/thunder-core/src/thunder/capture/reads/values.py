@@ -33,7 +33,7 @@ from thunder.capture.numbers.substitutions import Plants
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import classify
 from thunder.capture.reads.bytecode import is_library
-from thunder.capture.reads.hooks import ABSENT, ClassHooks, CodeWatch, Youth
+from thunder.capture.reads.hooks import ABSENT, ClassHooks, CodeWatch, NewObjects
 from thunder.capture.reads.memoized_functions import remembering
 from thunder.core.symint.numbers import SymbolicNumber
 
@@ -86,10 +86,10 @@ class Values:
         self._absent: set[tuple[Place, str]] = set()
         self._alive: list[Any] = []
         self._unknown: dict[int, Any] = {}
-        reader: Any = self  # `Recorder`, which is built on this class
+        reader: Any = self  # `ReadRecorder`, which is built on this class
         self._hooks = ClassHooks(reader)
         self._watch = CodeWatch(reader)
-        self._youth = Youth()
+        self._youth = NewObjects()
         self._functions: dict[int, list[tuple[Place, Any]]] = {}
         self._ran: dict[int, CodeType] = {}
         self._strangers: dict[int, tuple[CodeType, dict[str, Any]]] = {}

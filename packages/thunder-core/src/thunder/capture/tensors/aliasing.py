@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.tensors.handle import Handle, Storage, View
 from thunder.capture.tensors.layout import function_of, is_view
 from thunder.clang import expand, maybe_convert_to_dtype
@@ -135,7 +135,7 @@ def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy
     with torch.no_grad(), DisableTorchFunction():
         for view in views:
             if any(isinstance(p, TensorProxy) for p in proxies_in((view.args, view.kwargs))):
-                leave_to_python("the program writes through windows that overlap, at positions that a tensor tells")
+                fall_back("the program writes through windows that overlap, at positions that a tensor tells")
             found = function_of(view)(found, *specialized(view.args), **specialized(view.kwargs))
             found = found if view.part is None else found[view.part]
     if found.unique().numel() < found.numel():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.reads.hooks import ABSENT
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
@@ -53,7 +53,7 @@ class View(NamedTuple):
         """`base` with the view's elements replaced by `new`."""
         rule: Callable[..., Any] | None = getattr(self.sym, "view_scatter_rule", None)
         if rule is None:
-            leave_to_python(f"the program writes through a view that {self.sym.name} makes")
+            fall_back(f"the program writes through a view that {self.sym.name} makes")
         extra = {} if self.part is None else {"index": self.part}
         return rule(base, new, *self.args, **self.kwargs, **extra)  # type: ignore[no-any-return]
 
@@ -131,8 +131,8 @@ class Handle(torch.Tensor):
             if answer is not None:
                 return answer(args[0]._value.shape)
         if func is torch.ops.aten.alias.default:  # as_subclass
-            leave_to_python("the program makes a tensor of a class that says itself what torch's functions do with it")
-        return leave_to_python(f"the program calls {func} in a way that no trace can record")
+            fall_back("the program makes a tensor of a class that says itself what torch's functions do with it")
+        return fall_back(f"the program calls {func} in a way that no trace can record")
 
     def __getattr__(self, name: str) -> Any:
         """Attributes that the user has given to the tensor that it stands for."""

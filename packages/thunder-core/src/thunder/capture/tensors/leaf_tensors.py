@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from thunder.capture.base.fallback import leave_to_python
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.core.proxies import TensorProxy
@@ -68,7 +68,7 @@ class Leaves:
         if handle._needs_grad is value:
             return
         if any(lifted.handle is handle for lifted in tracer.inputs):
-            leave_to_python("the program changes whether a tensor that it does not make requires grad")
+            fall_back("the program changes whether a tensor that it does not make requires grad")
         if not value and handle not in self:
             raise RuntimeError(
                 "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in "
@@ -97,7 +97,7 @@ class Leaves:
         by_them_alone = by_leaves - by_inputs
         hooked = any(op.sym is hook and not by_them_alone.isdisjoint(op.arg_names) for op in operations)
         if hooked or any(type(x) is Handle and x._needs_grad and x._value.name not in by_inputs for x in results):
-            leave_to_python(
+            fall_back(
                 "the program returns or keeps a tensor that requires grad by itself (requires_grad_(), "
                 f"requires_grad=True or nn.Parameter, in {self._line}), or what is computed of it"
             )

@@ -12,12 +12,12 @@ from typing import Any
 
 from thunder.capture.reads.classify import module_of
 
-__all__ = ["holder_of"]
+__all__ = ["describe_referrer"]
 
 _IN_THE_WAY = (types.FrameType, types.TracebackType)
 
 
-def holder_of(thing: Any, besides: Iterable[Any] = ()) -> str:
+def describe_referrer(thing: Any, besides: Iterable[Any] = ()) -> str:
     """The place that keeps `thing` alive, in words. What is in `besides` does not count."""
     ignored = {id(x) for x in besides}
     named = _named(thing, ignored, 3)

@@ -19,10 +19,10 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base import modes
-from thunder.capture.base.fallback import leave_to_python, refuse_kinds_of_memory
+from thunder.capture.base.fallback import fall_back, refuse_kinds_of_memory
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import classify
-from thunder.capture.reads.hooks import ABSENT, hush, resume
+from thunder.capture.reads.hooks import ABSENT, pause_profile, resume_profile
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.autocast import autocast_arguments
 from thunder.capture.tensors.handle import Handle, Storage, View
@@ -43,8 +43,8 @@ from thunder.passes.checkpoint import settle
 from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION, DisableTorchFunction
 
 if TYPE_CHECKING:
-    from thunder.capture.guards.derived_scalars import Told
-    from thunder.capture.higher_order.subtrace import Part
+    from thunder.capture.guards.derived_scalars import DerivedScalars
+    from thunder.capture.higher_order.subtrace import Subtrace
 
 try:
     from thunder.torch.shape import HANDS_ON, MAYBE_VIEW
@@ -135,19 +135,19 @@ class Tracer:
         self._producers: dict[str, BoundSymbol] = {}
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
         self.leaves = Leaves()
-        self.told: Told | None = None  # where numbers that inputs tell are found out
+        self.told: DerivedScalars | None = None  # where numbers that inputs tell are found out
         self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
         self.has_regions = False  # whether a part of the program is to be computed again for backward
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
         self.uncacheable: str | None = None  # why this trace is good for one call only
         self.refusal: Exception | None = None  # what the program was told that it cannot do, and may have caught
-        self.in_pieces: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
+        self.partly_eager: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
         self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
         self.generators: list[torch.Generator] = []  # those that operations of the program are given
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
         self.parts: list[
-            Part
+            Subtrace
         ] = []  # those that are being traced to be transformed (`capture/higher_order/subtrace.py`)
         self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # their inputs: of what, and where it is batched
         self._known: dict[int, Lifted] = {}
@@ -301,7 +301,7 @@ class Tracer:
         """Within it, operations on proxies are recorded; user code is not running."""
         before = state.frontend, state.source
         state.frontend = None
-        hushed = hush()
+        hushed = pause_profile()
         state.source = user_line()
         try:
             yield
@@ -313,7 +313,7 @@ class Tracer:
         finally:
             state.frontend, state.source = before
             if hushed:
-                resume()
+                resume_profile()
 
     @contextmanager
     def proxies(self) -> Iterator[None]:
@@ -531,7 +531,7 @@ def _check_kind(tensor: torch.Tensor) -> None:
     overrides = kind not in _PLAIN and kind.__torch_function__ is not DISABLED_FUNCTION
     dispatches = kind.__torch_dispatch__ is not DISABLED_DISPATCH
     if dispatches or (overrides and not isinstance(tensor, torch.nn.Parameter)):
-        leave_to_python(
+        fall_back(
             f"the program is given a tensor of the class {kind.__qualname__}, which says itself what torch's functions "
             "do with it"
         )

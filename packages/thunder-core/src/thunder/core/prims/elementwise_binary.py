@@ -26,7 +26,7 @@ from thunder.core.prims.elementwise_conditional import where
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
-from thunder.core.symint.numbers import undecided
+from thunder.core.symint.numbers import is_unbacked
 
 
 @prim(torch="torch.add", tags=ELEMENTWISE)
@@ -155,7 +155,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 def pow_by_base(g: Any, a: Any, b: Any) -> Any:
     """The gradient of a ** b with respect to `a`; the operands may be of other types and shapes than the result."""
-    if undecided(b):
+    if is_unbacked(b):
         b = zeros_of(a) + b
     if not isinstance(b, TensorProxy):
         if b == 0:

@@ -12,7 +12,7 @@ from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims, check_
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
-from thunder.core.symint.numbers import greater, same_number, same_shape, undecided
+from thunder.core.symint.numbers import greater, is_unbacked, same_number, same_shape
 
 _SHAPE = (OpTags.SHAPE_OP,)
 _VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)
@@ -86,7 +86,7 @@ def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     """The elements of `a`, in order, in another shape."""
     shape = tuple(shape)
     check(
-        undecided(*shape, *a.shape) or (_product(shape) == _product(a.shape) and all(n >= 0 for n in shape)),
+        is_unbacked(*shape, *a.shape) or (_product(shape) == _product(a.shape) and all(n >= 0 for n in shape)),
         lambda: f"shape '{list(shape)}' is invalid for input of size {_product(a.shape)}",
     )
     return TensorProxy(like=a, shape=shape)
@@ -261,7 +261,7 @@ def sliced_shape(
         raise RuntimeError(f"{name}: give a start, end and stride for each of the {a.ndim} dimensions")
     sizes = []
     for n, start, end, step in zip(a.shape, starts, ends, steps):
-        if not undecided(n, start, end) and not (0 <= start <= end <= n and step > 0):
+        if not is_unbacked(n, start, end) and not (0 <= start <= end <= n and step > 0):
             raise RuntimeError(
                 f"{name}: from {tuple(starts)} to {tuple(ends)} in steps of {tuple(steps)} leaves the shape {a.shape}"
             )

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from thunder.core.errors import Undecided
+from thunder.core.errors import DataDependentError
 from thunder.core.state import state
 from thunder.core.symint import numbers
 from thunder.core.symint.expressions import APPLY, Expression
-from thunder.core.symint.numbers import Constraint, Poly, SymbolicNumber, undecided
+from thunder.core.symint.numbers import Constraint, Poly, SymbolicNumber, is_unbacked
 from thunder.core.symint.scalars import (
     SymbolicFloat,
     SymbolicInt,
@@ -58,14 +58,14 @@ class Unsettled(SymbolicBool):
         return self._constraint
 
     def __bool__(self) -> bool:
-        raise self.symbols.undecided(self._constraint)
+        raise self.symbols.is_unbacked(self._constraint)
 
 
 def _of_truths(kind: str, fn: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
     def apply(self: Any, a: Any, b: Any) -> Any:
         if not (_is_int(a) and _is_int(b)):
             return NotImplemented
-        if not undecided(a, b):
+        if not is_unbacked(a, b):
             return fn(int(a), int(b))
         symbols = self.symbols
         if a.__class__ is bool and b.__class__ is bool:
@@ -173,7 +173,7 @@ def _traced(kind: str, fn: Callable[..., Any], gives: type) -> Callable[..., Any
     def call(*args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
             args = tuple([x.item() if isinstance(x, torch.Tensor) else x for x in args])
-        symbols: Any = next((x.symbols for x in args if undecided(x)), None)
+        symbols: Any = next((x.symbols for x in args if is_unbacked(x)), None)
         if symbols is None or kwargs or symbols.is_elsewhere or not all(map(_is_number, args)):
             return fn(*args, **kwargs)
         if gives is float:
@@ -191,7 +191,7 @@ def _largest_or_smallest(kind: str, fn: Callable[..., Any]) -> Callable[..., Any
             args = (tuple(args[0]),)
         if len(args) == 1 and type(args[0]) in (tuple, list):
             given = tuple(args[0])
-        if len(given) < 2 or kwargs or not undecided(*given) or not all(map(_is_number, given)):
+        if len(given) < 2 or kwargs or not is_unbacked(*given) or not all(map(_is_number, given)):
             return fn(*args, **kwargs)
         return functools.reduce(functools.partial(_one, kind), given)
 
@@ -199,14 +199,14 @@ def _largest_or_smallest(kind: str, fn: Callable[..., Any]) -> Callable[..., Any
 
 
 def _one(kind: str, a: Any, b: Any) -> Any:
-    if not undecided(a, b):
+    if not is_unbacked(a, b):
         return (max if kind == "max" else min)(a, b)
     known: Any = a if isinstance(a, SymbolicNumber) else b
     if _is_int(a) and _is_int(b):
         return _one_of_two(kind, known.symbols, a, b)
     if a.__class__ is b.__class__ is float:
         return SymbolicFloat(known.symbols, kind, (a, b), None)
-    raise Undecided(
+    raise DataDependentError(
         f"the program asks for the {kind} of an integer and a float, {numbers.text_of(a)} and {numbers.text_of(b)}, of "
         "which only running tells which it is: write both as floats, or both as integers"
     )

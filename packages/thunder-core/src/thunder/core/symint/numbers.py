@@ -32,11 +32,11 @@ __all__ = [
     "equal_shapes",
     "greater",
     "index",
+    "is_unbacked",
     "same_number",
     "same_shape",
     "specialized",
     "text_of",
-    "undecided",
 ]
 
 Poly = dict[tuple[int, ...], int]
@@ -108,7 +108,7 @@ def specialized(x: Any) -> Any:
     return x
 
 
-def undecided(*xs: Any) -> bool:
+def is_unbacked(*xs: Any) -> bool:
     """Whether any of some numbers is one that only running the program tells."""
     return any(isinstance(x, SymbolicNumber) and x.hint is None for x in xs)
 

@@ -133,7 +133,7 @@ def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Sym
     divisor: Any = operands[1] if kind in ("/", "//", "%") else None
     if isinstance(divisor, SymbolicNumber) and divisor.hint is not None and not divisor:
         raise ZeroDivisionError("division by zero")
-    if kind == "**" and numbers.undecided(*operands):
+    if kind == "**" and numbers.is_unbacked(*operands):
         if not _is_int(operands[1]):  # that of a negative number is complex: an error when the program runs
             kind, fn = "math.pow", math.pow
     elif kind == "**" and not operands[0] > 0:  # such a power may be complex, or fail
@@ -198,7 +198,7 @@ def _times(symbols: Symbols, a: Any, b: Any) -> Any:
 
 
 def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
-    if not numbers.undecided(b) and b == 0:  # else it is raised when the program runs
+    if not numbers.is_unbacked(b) and b == 0:  # else it is raised when the program runs
         raise ZeroDivisionError("integer division or modulo by zero")
     q, r = numbers.divide(poly_of(a), poly_of(b))
     if not r:
@@ -234,14 +234,14 @@ def _small_quotient(symbols: Symbols, a: Poly, b: Poly) -> int | None:
 
 def _is_positive(symbols: Symbols, b: Any) -> bool:
     """Whether a symbolic divisor is known to be positive, or is in this call."""
-    if not numbers.undecided(b):
+    if not numbers.is_unbacked(b):
         return bool(b > 0)
     low = numbers.bounds(poly_of(b), symbols.atoms)[0]
     return low is not None and low > 0
 
 
 def _remainder(symbols: Symbols, a: Any, b: Any) -> Any:
-    if not numbers.undecided(b) and b == 0:  # else it is raised when the program runs
+    if not numbers.is_unbacked(b) and b == 0:  # else it is raised when the program runs
         raise ZeroDivisionError("integer division or modulo by zero")
     r = numbers.divide(poly_of(a), poly_of(b))[1]
     if not r:
@@ -322,7 +322,7 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
         a, b = _hint(self), _hint(other)
         if a is None or b is None:
             if state.frontend is None:
-                raise symbols.undecided(Constraint(self, relation, other))
+                raise symbols.is_unbacked(Constraint(self, relation, other))
             return symbols.unsettled(self, relation, other)
         return symbols.compare(self, relation, other, fn(a, b))
 
@@ -533,10 +533,10 @@ class SymbolicFloat(Expression, _Arithmetic, torch.SymFloat):
         return self
 
     def __sym_max__(self, other: Any) -> Any:
-        return self if not numbers.undecided(self, other) and self >= other else APPLY["max"](self, other)
+        return self if not numbers.is_unbacked(self, other) and self >= other else APPLY["max"](self, other)
 
     def __sym_min__(self, other: Any) -> Any:
-        return self if not numbers.undecided(self, other) and self <= other else APPLY["min"](self, other)
+        return self if not numbers.is_unbacked(self, other) and self <= other else APPLY["min"](self, other)
 
     def is_integer(self) -> Any:
         return self.symbols.truth("float.is_integer", (self,)) if self.hint is None else float(self).is_integer()

@@ -20,7 +20,7 @@ What becomes of one:
 - `symbols.size(hint)`, `symbols.number(value)`: known in this call, given by the prologue;
 - `symbols.unbacked(int, low=0)`: known only when the program runs. Its `.proxy` is the `NumberProxy` for an operation
   to give as its output; `prims.size` reads one off the shape of a tensor. It has no hint: comparisons are answered
-  where its bounds allow, elsewhere they raise `Undecided`, which says where and what to do;
+  where its bounds allow, elsewhere they raise `DataDependentError`, which says where and what to do;
   `symbols.assume(a, "<=", b)` adds knowledge.
 
 Nothing here is private to torch but what a `node` of a SymInt has to answer (`core/symint/node.py`).
@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from thunder.core.errors import TracingError, Undecided
+from thunder.core.errors import DataDependentError, TracingError
 from thunder.core.proxies import NumberProxy
 from thunder.core.state import state
 from thunder.core.symint import numbers
@@ -45,7 +45,7 @@ from thunder.core.symint.scalars import SymbolicFloat, SymbolicInt, key_of, key_
 if TYPE_CHECKING:
     from thunder.core.trace import Trace
 
-__all__ = ["Constraint", "SymbolicFloat", "SymbolicInt", "Symbols", "Undecided", "Unsettled", "symbols_of"]
+__all__ = ["Constraint", "DataDependentError", "SymbolicFloat", "SymbolicInt", "Symbols", "Unsettled", "symbols_of"]
 
 
 class Symbols:
@@ -207,7 +207,7 @@ class Symbols:
         if found is None:
             hint = self.hint_of(poly)
             if hint is None:
-                raise self.undecided(self._relation(poly, "<="))
+                raise self.is_unbacked(self._relation(poly, "<="))
             found = hint <= 0
             self._assume_at_most_zero(poly if found else numbers.add({(): 1}, poly, -1))
         return found
@@ -224,7 +224,7 @@ class Symbols:
             if hint is None:
                 if state.frontend is None and -poly.get((), 0) in (0, 1) and all(c > 0 for m, c in poly.items() if m):
                     return False  # a size, as thunder itself asks of it: see `_bounds`
-                raise self.undecided(self._relation(poly, "=="))
+                raise self.is_unbacked(self._relation(poly, "=="))
             found = hint == 0
             if found:
                 self.assume_zero(poly)
@@ -318,11 +318,11 @@ class Symbols:
             if known is not None:
                 return known
             if x.hint is None:
-                raise self.undecided(None, x)
+                raise self.is_unbacked(None, x)
             self.assume_zero(numbers.add(x.poly, {(): x.hint}, -1))
         else:
             if x.hint is None:
-                raise self.undecided(None, x)
+                raise self.is_unbacked(None, x)
             self._note(("is", key_of(x)), Constraint(x, "==", x.hint))
         return x.hint
 
@@ -362,9 +362,9 @@ class Symbols:
         """The answer to a program that compares what only running tells."""
         return Unsettled(self, self.truth(relation, (left, right)).poly, Constraint(left, relation, right))
 
-    def undecided(self, constraint: Constraint | None, x: Any = None) -> Undecided:
+    def is_unbacked(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
         asked = f"whether {constraint.text()}" if constraint is not None else f"the number {x.text()}"
-        return Undecided(
+        return DataDependentError(
             f"the program needs to know {asked}, which is computed by the program and not known while tracing. Ways "
             "out: compute with tensors (torch.where, masks), choose with torch.cond, say what always holds with "
             "torch._check(...), pass the number as an argument, call thunder.jit on the parts before and after, or put "

@@ -25,7 +25,7 @@ from torch.autograd.graph import get_gradient_edge
 from thunder.runtime.autograd.staged_backward import as_node
 from thunder.torch.private import backward_pass, executes
 
-__all__ = ["Reaches", "looked_at"]
+__all__ = ["GradientRouting", "looked_at"]
 
 # Runs a backward program with what a node has saved: (node, gradients of results, which of `wrt` are wanted, whether
 # saved values may go) -> the gradients of all of `wrt`, None for others.
@@ -61,7 +61,7 @@ def _runs(node: weakref.ref[Any] | None) -> bool:
     return there is not None and executes(there)
 
 
-class Reaches:
+class GradientRouting:
     """The nodes for programs of which not all results hang on all inputs.
 
     `reach` says for each of `wrt`, as bits, which results hang on it; `inputs` which input of the program it is,
@@ -150,7 +150,7 @@ def _group(ctx: Any, given: tuple[_Call, int, list[torch.Tensor]], *inputs: torc
     return tuple([x.detach() for x in values])  # for torch to know what gradients look like
 
 
-def _group_backward(reaches: Reaches) -> Callable[..., Any]:
+def _group_backward(reaches: GradientRouting) -> Callable[..., Any]:
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         own = reaches.given(ctx.which, gradients)
         if not own:

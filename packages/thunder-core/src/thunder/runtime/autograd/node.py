@@ -31,9 +31,9 @@ from thunder.executors.torchex.base import no_autocast
 from thunder.extend import get_always_executors
 from thunder.passes.dce import dce
 from thunder.passes.split import Split
-from thunder.runtime.autograd.gradient_routing import Reaches, looked_at
-from thunder.runtime.autograd.saved_tensor_retention import Apart
-from thunder.runtime.autograd.staged_backward import Begin, Stages, as_node, none_of, stages_of
+from thunder.runtime.autograd.gradient_routing import GradientRouting, looked_at
+from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
+from thunder.runtime.autograd.staged_backward import Begin, StagedBackward, as_node, none_of, stages_of
 from thunder.runtime.lock import collection_paused
 from thunder.torch.private import (
     any_autocast,
@@ -42,7 +42,7 @@ from thunder.torch.private import (
     executes,
 )
 
-__all__ = ["Differentiable"]
+__all__ = ["DifferentiableProgram"]
 
 # In bytes of what is differentiated by.
 WORTH_ASKING = 1 << 16
@@ -53,7 +53,7 @@ Compile = Callable[[Trace], list[Trace]]
 Key = tuple[tuple[bool, ...], tuple[bool, ...]]  # which gradients arrive, and which are wanted
 
 
-class Differentiable:
+class DifferentiableProgram:
     """A program that torch's autograd can differentiate.
 
     What goes through autograd is a flat tuple: each tensor of the output once, without those that are inputs
@@ -69,8 +69,8 @@ class Differentiable:
         self._lock = threading.RLock()
         self._backward: dict[Key, Callable[..., Any]] = {}
         self._backward_traces: dict[Key, list[Trace]] = {}
-        self._recorded: dict[Key, Differentiable | ThunderError] = {}
-        self.ran: Key | Differentiable | None = None  # the backward program that ran last
+        self._recorded: dict[Key, DifferentiableProgram | ThunderError] = {}
+        self.ran: Key | DifferentiableProgram | None = None  # the backward program that ran last
         self._native: Callable[..., Any] | None = None
         self._lay_out(*self.traces[-1].output)
         # Asking which gradients are wanted takes time itself.
@@ -83,10 +83,10 @@ class Differentiable:
             getattr(p, "requires_grad", False) and p.name not in known for p in self.traces[-1].args
         )
         staged = len(found) > 1 or without
-        self.stages = Stages(found, self.wanted, to_torch_device(split.wrt[0].device)) if staged else None
+        self.stages = StagedBackward(found, self.wanted, to_torch_device(split.wrt[0].device)) if staged else None
         reach = split.reach() if guarded and split.returned > 1 else []
         self.reach = reach if any(bits != reach[0] for bits in reach) else []
-        self.apart = Apart(split, self.tensors) if guarded and split.returned > 1 else None
+        self.apart = SavedTensorRetention(split, self.tensors) if guarded and split.returned > 1 else None
         program = self.traces[-1].python_callable(decorators=False)
         if not guarded or any_autocast():  # else the prologue has seen to it
             program = no_autocast(program)
@@ -142,19 +142,19 @@ class Differentiable:
     @property
     def backward_traces(self) -> list[Trace]:
         """The traces of the backward program that ran last, at first of the one for all gradients."""
-        return self.ran.traces if isinstance(self.ran, Differentiable) else self.unrecorded_traces
+        return self.ran.traces if isinstance(self.ran, DifferentiableProgram) else self.unrecorded_traces
 
     @property
     def unrecorded_traces(self) -> list[Trace]:
         """The same of the backward programs that are not differentiated themselves."""
-        key = self.everything if self.ran is None or isinstance(self.ran, Differentiable) else self.ran
+        key = self.everything if self.ran is None or isinstance(self.ran, DifferentiableProgram) else self.ran
         self.backward_program(key)
         return self._backward_traces[key]
 
     @property
     def programs(self) -> list[Trace]:
         """What has been compiled: the forward program, and backward programs."""
-        recorded = [d.traces[-1] for d in self._recorded.values() if isinstance(d, Differentiable)]
+        recorded = [d.traces[-1] for d in self._recorded.values() if isinstance(d, DifferentiableProgram)]
         return [self.traces[-1], *[traces[-1] for traces in self._backward_traces.values()], *recorded]
 
     @property
@@ -193,7 +193,7 @@ class Differentiable:
         symbols = self.split.forward.info.get("symbols")
         return symbols.settled() if symbols is not None and symbols.closed else nullcontext()
 
-    def recorded_backward(self, key: Key) -> Differentiable | ThunderError:
+    def recorded_backward(self, key: Key) -> DifferentiableProgram | ThunderError:
         """The backward program as one that is differentiated itself, or why it cannot be."""
         with self._lock:
             found = self._recorded.get(key)
@@ -206,14 +206,14 @@ class Differentiable:
                 self._recorded[key] = found
         return found
 
-    def _differentiated(self, key: Key) -> Differentiable:
+    def _differentiated(self, key: Key) -> DifferentiableProgram:
         trace = self.split.backward(*key, boxed=False)
         constant = {p.name for p in self.split.forward.output[1]}
         constant -= {p.name for p in self.split.wrt}
         constant -= {self.split.saved_as(p).name for p in self.split.outputs}
         wrt = [p for p in trace.args if isinstance(p, TensorProxy) and p.name not in constant]
         split = Split(trace, self.split.executors, wrt, remat=self.remat)
-        return Differentiable(split, self.compile, remat=self.remat, guarded=False)
+        return DifferentiableProgram(split, self.compile, remat=self.remat, guarded=False)
 
 
 class _Nothing:
@@ -352,7 +352,7 @@ class _Executed:
         return [a is not False for a in answers]
 
 
-def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
+def _function_of(d: DifferentiableProgram, program: Callable[..., Any]) -> Callable[..., Any]:
     """What runs the forward program as a node of torch's graph, or as several."""
     forward, begin = _forward(d, program), _begin(d)
     if d.stages is not None:
@@ -362,7 +362,7 @@ def _function_of(d: Differentiable, program: Callable[..., Any]) -> Callable[...
     return _reaching(d, program, apply) if d.reach else apply
 
 
-def _backward(d: Differentiable, begin: Begin) -> Callable[..., Any]:
+def _backward(d: DifferentiableProgram, begin: Begin) -> Callable[..., Any]:
     items = "".join("None, " if i is None else f"found[{i}], " for i in d.gradient_of)
     whole = d.gradient_of == list(range(len(d.gradient_of)))
     for_inputs: Callable[[Any], Any] = tuple if whole else eval(f"lambda found: ({items})")
@@ -373,7 +373,7 @@ def _backward(d: Differentiable, begin: Begin) -> Callable[..., Any]:
     return backward
 
 
-def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., Any]:
+def _forward(d: DifferentiableProgram, program: Callable[..., Any]) -> Callable[..., Any]:
     flatten, keep, staged = None if d.plain else d.flatten, _keeper(d), d.stages is not None
 
     def forward(ctx: Any, *inputs: Any) -> Any:
@@ -384,7 +384,7 @@ def _forward(d: Differentiable, program: Callable[..., Any]) -> Callable[..., An
     return forward
 
 
-def _keeper(d: Differentiable) -> Callable[..., Any]:
+def _keeper(d: DifferentiableProgram) -> Callable[..., Any]:
     """What leaves saved values with a node; gives the node's results."""
     tensors, numbers, not_taking = d.tensors, d.numbers, d.not_taking
     also_saved, single = d.also_saved, d.single
@@ -407,19 +407,19 @@ def _keeper(d: Differentiable) -> Callable[..., Any]:
     return keep
 
 
-def _saved_values(d: Differentiable, node: Any) -> list[Any]:
+def _saved_values(d: DifferentiableProgram, node: Any) -> list[Any]:
     # Torch lets nobody ask a second time, be it for nothing: what saves nothing can be passed as often as one likes.
     return _with_numbers(d, node, list(node.saved_tensors) if d.tensors else [])
 
 
-def _with_numbers(d: Differentiable, node: Any, saved: list[Any]) -> list[Any]:
+def _with_numbers(d: DifferentiableProgram, node: Any, saved: list[Any]) -> list[Any]:
     if d.numbers:
         for i, number in zip(d.numbers, node.numbers):
             saved.insert(i, number)
     return saved
 
 
-def _taken(d: Differentiable, node: Any, arriving: int | None) -> list[Any]:
+def _taken(d: DifferentiableProgram, node: Any, arriving: int | None) -> list[Any]:
     """What a node has saved, for the gradients that arrive: freed as the program goes, unless it is used again."""
     if arriving is not None:
         assert d.apart is not None
@@ -429,10 +429,10 @@ def _taken(d: Differentiable, node: Any, arriving: int | None) -> list[Any]:
     return saved
 
 
-def _recorded(d: Differentiable, node: Any, key: Key, given: Any) -> Any:
+def _recorded(d: DifferentiableProgram, node: Any, key: Key, given: Any) -> Any:
     """The gradients of a backward pass that autograd records (`create_graph=True`)."""
     program = d.recorded_backward(key)
-    if isinstance(program, Differentiable):
+    if isinstance(program, DifferentiableProgram):
         d.ran = program
         return program(*_saved_values(d, node), *given)
     sources = [*_saved_values(d, node), *given]
@@ -441,12 +441,12 @@ def _recorded(d: Differentiable, node: Any, key: Key, given: Any) -> Any:
     return _refusing(found, program, sources)
 
 
-def _together(d: Differentiable, found: Any) -> Any:
+def _together(d: DifferentiableProgram, found: Any) -> Any:
     """What a backward program gives, all at once."""
     return found if d.stages is None else d.stages.together(found)
 
 
-def _begin(d: Differentiable, *, asks: bool = True) -> Begin:
+def _begin(d: DifferentiableProgram, *, asks: bool = True) -> Begin:
     """What finds the gradients of a backward pass; without `asks` all that there are, whatever is wanted."""
     arriving, wanted, stages = d.arriving, d.wanted, d.stages
     everything, executed = (True,) * len(wanted), _Executed()
@@ -484,9 +484,9 @@ def _begin(d: Differentiable, *, asks: bool = True) -> Begin:
 
 
 # -- as several nodes -------------------------------------------------------------------------------------------------
-def _reaching(d: Differentiable, program: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
+def _reaching(d: DifferentiableProgram, program: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
     """`apply`, but with the edges that eager has in calls where somebody would see the difference."""
-    ways = Reaches(d.reach, d.wanted, d.arriving[: d.split.returned], _run_of(d))
+    ways = GradientRouting(d.reach, d.wanted, d.arriving[: d.split.returned], _run_of(d))
     keep, flatten, count, begin = _keeper(d), d.flatten, d.count, _begin(d, asks=False)
     for_inputs = _backward(d, lambda ctx, grads: _together(d, begin(ctx, grads)))
 
@@ -515,7 +515,7 @@ def _reaching(d: Differentiable, program: Callable[..., Any], apply: Callable[..
     return run
 
 
-def _run_of(d: Differentiable) -> Any:
+def _run_of(d: DifferentiableProgram) -> Any:
     """What runs a backward program for some inputs, with what another node has saved."""
     hidden = (False,) * (len(d.split.outputs) - d.split.returned)
 

@@ -18,10 +18,10 @@ from thunder.passes.split import Split
 from thunder.runtime.autograd.staged_backward import as_node
 from thunder.torch.private import clear_saved_tensors, differentiated_otherwise
 
-__all__ = ["Apart"]
+__all__ = ["SavedTensorRetention"]
 
 
-class Apart:
+class SavedTensorRetention:
     """What the node of a program leaves for later passes; `tensors` says which of what is saved are tensors.
 
     Outputs of the node, results and then saved values that gradients of gradients flow through, are bits.

@@ -24,7 +24,7 @@ from thunder.core.trace import Trace
 from thunder.executors.torchex.base import no_autocast
 from thunder.torch.private import differentiated_otherwise, direct_apply, direct_backward
 
-__all__ = ["Begin", "Stages", "as_node", "none_of", "stages_of"]
+__all__ = ["Begin", "StagedBackward", "as_node", "none_of", "stages_of"]
 
 # In bytes of gradients, the least that is worth a stage: on a CPU they are read again while caches hold them, elsewhere
 # only memory is gained, and a stage costs the host the time of some ten launches.
@@ -86,7 +86,7 @@ def _next(steps: Iterator[list[Any]]) -> list[Any]:
 _resume = no_autocast(_next)
 
 
-class Stages:
+class StagedBackward:
     """The nodes of a program whose gradients come in stages, each a list of positions in `wrt`.
 
     `inputs` says which input of the program each of `wrt` is. What links a node to the next is an empty tensor. Its

@@ -23,6 +23,7 @@ from thunder.capture.numbers.symbolic import Dynamic, Inputs, Number
 from thunder.capture.reads import classify
 from thunder.capture.reads.bytecode import raised_by_branch
 from thunder.capture.reads.read_recorder import ReadRecorder
+from thunder.capture.tensors.leaks import describe_referrer
 from thunder.capture.tensors.tracer import Lifted, Tracer, annotate, line_of_user, tensors_in
 from thunder.capture.torch_patches import replaced_entry_points
 from thunder.core import pytree
@@ -278,8 +279,8 @@ def _refuse_leftovers(tracer: Tracer) -> None:
     found = left()
     if found:
         raise TracingError(
-            f"the traced function stored a tensor ({found[0]!r}) in {describe_referrer(found[0], [found])}, which outlives the "
-            "call. Return it from the function instead, or keep it as an attribute of the module"
+            f"the traced function stored a tensor ({found[0]!r}) in {describe_referrer(found[0], [found])}, which "
+            "outlives the call. Return it from the function instead, or keep it as an attribute of the module"
         )
 
 

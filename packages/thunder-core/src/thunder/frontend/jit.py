@@ -89,7 +89,7 @@ class CompileStats:
         if self.eager is not None:
             lines.append(f"calls run eagerly now: {self.eager}")
         if self.pieces is not None:
-            lines.append(f"it runs as Python, and each module that it calls as a program: {self.in_pieces}")
+            lines.append(f"it runs as Python, and each module that it calls as a program: {self.partly_eager}")
             for program in self.pieces.programs:
                 stats = program._stats
                 lines.append(f"  {program!r}: {stats.calls} calls, {stats.cache_misses} traced")
@@ -100,7 +100,7 @@ class CompileStats:
     def _last(self) -> Specialization:
         if self.last is None:
             if self.partly_eager is not None:
-                raise RuntimeError(f"there are no traces, as it runs as Python: {self.in_pieces}")
+                raise RuntimeError(f"there are no traces, as it runs as Python: {self.partly_eager}")
             raise RuntimeError("it has not been called yet, so there are no traces: call it once first")
         return self.last
 

@@ -4,7 +4,7 @@
 Such a number is a symbolic one without a hint (`core/symint/symbols.py`): it can be computed with, given to operations,
 stored and returned; where the program has to know it to go on, that is an error with the user's line. A data-dependent
 size is such a number too, read off the result. All data-dependent sizes come from a few functions of torch: `nonzero`,
-`unique`, `unique_consecutive`, `bincount` and `repeat_interleave`; a boolean mask is the positions of its true elements.
+`unique`, `unique_consecutive`, `bincount` and `repeat_interleave`; a boolean mask is the positions of its `True`s.
 """
 
 from __future__ import annotations

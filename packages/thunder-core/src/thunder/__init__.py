@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
     home = _ATTRIBUTES.get(name)
     if home is not None:
         module = importlib.import_module(home)
-        value = module if home.endswith("." + name) else getattr(module, name)
+        value = getattr(module, name, module)  # `dtypes` and `devices` are modules themselves
     elif name in _MODULES:
         value = importlib.import_module(f"thunder.{name}")
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-import thunder.executors  # noqa: F401  (registers the built-in executors)
+import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import thunder.executors  # noqa: F401  (registers the built-in executors)
+import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.capture import acquire
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
@@ -23,11 +23,11 @@ from thunder.execution.memory import delete_last_used
 from thunder.execution.memory_estimate import MemoryReport, Run, footprint
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
+from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction, statistics
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.passes.dce import dce
-from thunder.runtime.autograd.node import DifferentiableProgram
 
 __all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
 

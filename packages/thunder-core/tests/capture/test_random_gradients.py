@@ -107,7 +107,7 @@ def outcome(run: Callable[[Any, Any], Any], seed: int, *, twice: bool) -> list[t
 def test_gradients_of_random_programs(remat: str, twice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of first and of second order, at once and in stages, whatever is computed again."""
     for seed in range(20):
-        monkeypatch.setattr("thunder.runtime.autograd.staged_backward.SMALLEST", 1 if seed % 2 else 1 << 20)
+        monkeypatch.setattr("thunder.frontend.differentiable.MIN_STAGE_BYTES_CPU", 1 if seed % 2 else 1 << 20)
         run = program(seed)
         expected = outcome(run, seed, twice=twice)
         jitted = thunder.jit(run, remat=remat)

@@ -260,7 +260,7 @@ def test_forward_mode_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         if run is f:
             first = found
     same(found, first)
-    monkeypatch.setattr("thunder.runtime.autograd.staged_backward.SMALLEST", 1)
+    monkeypatch.setattr("thunder.frontend.differentiable.MIN_STAGE_BYTES_CPU", 1)
     staged = thunder.jit(lambda x: module(x))
     jacobian = torch.autograd.functional.jacobian
     torch.autograd.grad(staged(x).sum(), [*module.parameters()])

@@ -27,7 +27,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
 from thunder.core.trace import Trace
 from thunder.execution.claim import claim, is_structural
 from thunder.execution.regions import Region, fused, partition, without_views
-from thunder.executors.torchex import ex as torch_executor
+from thunder.executors.torchex.base import ex as torch_executor
 from thunder.extend import Executor, FusionExecutor, register_executor
 from thunder.transforms.folding import is_literal
 

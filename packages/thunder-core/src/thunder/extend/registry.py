@@ -173,7 +173,7 @@ def symbol_of_id(id: Any) -> Symbol:
 
 def _load_built_in() -> None:
     if not _always:
-        importlib.import_module("thunder.executors")
+        importlib.import_module("thunder.executors.built_in")
 
 
 def _load_plugins() -> None:

@@ -21,11 +21,11 @@ from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used, hand_over_early
 from thunder.execution.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
+from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.passes.cse import cse, escaping_values
 from thunder.passes.dce import dce
 from thunder.passes.split import Split
 from thunder.plugins import transformed
-from thunder.runtime.autograd.node import DifferentiableProgram
 from thunder.runtime.lock import collection_paused
 from thunder.transforms.base import PassContext, Transform
 

@@ -256,5 +256,5 @@ def __getattr__(name: str) -> OpInfo:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-importlib.import_module("thunder.executors")  # torch's implementations are references of primitives
+importlib.import_module("thunder.executors.built_in")  # torch's implementations are references of primitives
 _refresh()

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from thunder.torch.private import current_stream
+from thunder.runtime.torch_private import current_stream
 
 __all__ = ["GRAPHS", "CapturedRegion", "Launch", "Memory", "capture", "is_capturing"]
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import thunder
-from thunder.runtime.autograd import staged_backward
+from thunder.frontend import differentiable
 
 
 class Heads(nn.Module):
@@ -189,7 +189,7 @@ def test_nothing_is_kept_alive(create_graph: bool) -> None:
 
 def test_programs_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients that would come in stages come at once."""
-    monkeypatch.setattr(staged_backward, "SMALLEST", 1 << 16)
+    monkeypatch.setattr(differentiable, "MIN_STAGE_BYTES_CPU", 1 << 16)
 
     class Wide(nn.Module):
         def __init__(self) -> None:

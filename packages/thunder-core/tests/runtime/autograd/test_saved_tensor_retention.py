@@ -14,7 +14,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import thunder
-from thunder.runtime.autograd import staged_backward
+from thunder.frontend import differentiable
 
 
 def nothing_shared(x: Any, w: Any) -> Any:
@@ -118,7 +118,7 @@ def test_what_is_computed_again_and_symbolic_sizes(options: Any) -> None:
 
 def test_programs_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their first node is what has saved."""
-    monkeypatch.setattr(staged_backward, "SMALLEST", 1 << 16)
+    monkeypatch.setattr(differentiable, "MIN_STAGE_BYTES_CPU", 1 << 16)
 
     def f(x: Any, a: Any, b: Any, c: Any) -> Any:
         return (x @ a).tanh() @ b, (x @ c).tanh()
@@ -136,7 +136,7 @@ def test_programs_with_stages(monkeypatch: pytest.MonkeyPatch) -> None:
             y.square().mean().backward()
         found.append([p.grad for p in leaves])
     torch.testing.assert_close(*found)
-    assert jitted.stats.last.differentiable.stages is not None
+    assert jitted.stats.last.differentiable.layout.stages is not None
 
 
 def test_a_write_between_two_passes() -> None:

@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import nn
 
 import thunder
-from thunder.runtime.autograd import staged_backward
-from thunder.runtime.autograd.node import WORTH_ASKING
+from thunder.frontend import differentiable
+from thunder.frontend.differentiable import MIN_BYTES_TO_PRUNE
 
 WIDTH, DEPTH = 128, 6  # each layer's weight is as large as what is asked about at all
-assert WIDTH * WIDTH * 4 >= WORTH_ASKING
+assert WIDTH * WIDTH * 4 >= MIN_BYTES_TO_PRUNE
 STAGES = DEPTH + 1  # each layer's weight, the first one's with the scale; then the input
 
 
@@ -40,8 +40,8 @@ class Deep(nn.Module):
 @pytest.fixture(autouse=True)
 def small_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each layer is large enough for a stage."""
-    monkeypatch.setattr(staged_backward, "SMALLEST", WIDTH * WIDTH * 4)
-    monkeypatch.setattr(staged_backward, "SMALLEST_ELSEWHERE", WIDTH * WIDTH * 4)
+    monkeypatch.setattr(differentiable, "MIN_STAGE_BYTES_CPU", WIDTH * WIDTH * 4)
+    monkeypatch.setattr(differentiable, "MIN_STAGE_BYTES", WIDTH * WIDTH * 4)
 
 
 def models() -> tuple[Deep, Any, torch.Tensor]:
@@ -62,7 +62,7 @@ def gradients(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
 
 def stages_of(jitted: Any) -> int:
     """How many stages the program of the last call has."""
-    found = jitted.stats.last.differentiable.stages
+    found = jitted.stats.last.differentiable.layout.stages
     return 1 if found is None else len(found.stages)
 
 

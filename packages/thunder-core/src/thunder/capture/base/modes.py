@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
+from thunder.runtime.torch_private import function_modes, functorch_active
 from thunder.torch.private import (
     DeviceContext,
     DisableTorchFunction,
     attention_order,
-    function_modes,
-    functorch_active,
     fused_sdp_choice,
     kernels_enabled,
     set_attention_order,

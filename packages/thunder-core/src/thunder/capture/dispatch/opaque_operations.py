@@ -30,6 +30,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxie
 from thunder.core.symint.numbers import specialized
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.executors.torchex.base import qualified_name
+from thunder.runtime.torch_private import functorch_active
 from thunder.torch.private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -37,7 +38,6 @@ from thunder.torch.private import (
     OpOverload,
     OpOverloadPacket,
     TorchDispatchMode,
-    functorch_active,
 )
 
 __all__ = ["opaque_jvp", "opaque_symbol", "opaque_vmap"]

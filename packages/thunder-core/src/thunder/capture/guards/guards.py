@@ -21,7 +21,7 @@ from thunder.core.printer import printable
 from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
-from thunder.torch.private import (
+from thunder.runtime.torch_private import (
     any_autocast,
     current_device,
     deterministic,

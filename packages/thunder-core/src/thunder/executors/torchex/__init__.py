@@ -1,31 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch executor, and the functions by which contributors add to it piece by piece."""
+"""The torch executor, and the functions by which contributors add to it piece by piece.
+
+The text of a compiled program imports `no_autocast` from here. So that running one needs no language and no tracer,
+everything else is loaded when it is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-import torch
+from thunder.runtime.autocast import no_autocast
 
-from thunder.core.devices import to_torch_device
-from thunder.core.dtypes import to_torch_dtype
-from thunder.core.symbol import Symbol
-from thunder.executors.torchex import (
-    activations,
-    attention,
-    creation,
-    elementwise,
-    indexing,
-    losses,
-    nn,
-    normalization,
-    random,
-    reductions,
-    shape,
-    sorting,
-)
-from thunder.executors.torchex.base import ex, implementations, no_autocast, torch_impl, torch_operator
+if TYPE_CHECKING:
+    from thunder.executors.torchex.families import (
+        _always_executable,
+        _register_implementation,
+        _register_torch_operation,
+        ex,
+        to_torch_device,
+        to_torch_dtype,
+        torch_impl,
+    )
 
 __all__ = [
     "_always_executable",
@@ -40,37 +36,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Traces write an operator that is implemented in a family file as `torchex.name`.
-    try:
-        return implementations[name]
-    except KeyError:
-        raise AttributeError(f"the torch executor implements no operation called {name!r}") from None
-
-
-def _always_executable(*args: Any, **kwargs: Any) -> bool:
-    """A checker that says yes."""
-    return True
-
-
-def _register_torch_operation(name: str, *, module: Any = torch) -> Symbol:
-    """The operator of the torch executor that runs `module.name`."""
-    fn = getattr(module, name, None)
-    if fn is None:
-        raise AttributeError(f"{getattr(module, '__name__', module)} has no {name!r} to make an operator of")
-    sym = torch_operator(fn, name)
-    ex.opmap[name] = sym
-    return sym
-
-
-def _register_implementation(
-    sym: Symbol | Any,
-    op: Symbol | None = None,
-    *,
-    checker: Callable[..., bool | str],
-    execution_transform: Callable[..., Any] | None = None,
-    grad_transform: Callable[..., Any] | None = None,
-) -> None:
-    """Says how the torch executor runs `sym`: by `op` with its arguments, or as `execution_transform` rewrites it."""
-    ex.register_implementation(
-        sym, op, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
-    )
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    families: Any = importlib.import_module("thunder.executors.torchex.families")  # loads the languages: only on demand
+    value = getattr(families, name) if name in __all__ else families.implementation(name)
+    globals()[name] = value
+    return value

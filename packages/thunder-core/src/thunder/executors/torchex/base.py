@@ -22,9 +22,8 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.extend import Implementation, OperatorExecutor
 from thunder.torch.base import torch_function_map
-from thunder.torch.private import any_autocast
 
-__all__ = ["ex", "no_autocast", "to_torch_arguments", "torch_impl"]
+__all__ = ["ex", "to_torch_arguments", "torch_impl"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 MODULE = "thunder.executors.torchex"
@@ -42,26 +41,6 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("torch.linalg", torch.linalg),
     ("torch.fft", torch.fft),
 )
-
-
-def no_autocast(fn: F) -> F:
-    """Decorator: runs `fn` with autocast switched off, since a trace already says every type."""
-
-    @functools.wraps(fn)
-    def without(*args: Any, **kwargs: Any) -> Any:
-        if not any_autocast():
-            return fn(*args, **kwargs)
-        # torch keeps one switch a device type; entering its context managers costs microseconds.
-        enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
-        for device in enabled:
-            torch.set_autocast_enabled(device, False)
-        try:
-            return fn(*args, **kwargs)
-        finally:
-            for device in enabled:
-                torch.set_autocast_enabled(device, True)
-
-    return without  # type: ignore[return-value]
 
 
 def to_torch_arguments(x: Any) -> Any:

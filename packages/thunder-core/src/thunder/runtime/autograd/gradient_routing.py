@@ -23,7 +23,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from thunder.runtime.autograd.staged_backward import as_node
-from thunder.torch.private import backward_pass, executes
+from thunder.runtime.torch_private import backward_pass, executes
 
 __all__ = ["GradientRouting", "looked_at"]
 

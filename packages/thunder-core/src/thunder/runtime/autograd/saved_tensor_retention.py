@@ -9,14 +9,13 @@ before: as what further nodes have saved, for torch to free it, and to see wheth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from thunder.passes.split import Split
 from thunder.runtime.autograd.staged_backward import as_node
-from thunder.torch.private import clear_saved_tensors, differentiated_otherwise
+from thunder.runtime.torch_private import clear_saved_tensors, differentiated_otherwise
 
 __all__ = ["SavedTensorRetention"]
 
@@ -24,23 +23,25 @@ __all__ = ["SavedTensorRetention"]
 class SavedTensorRetention:
     """What the node of a program leaves for later passes; `tensors` says which of what is saved are tensors.
 
-    Outputs of the node, results and then saved values that gradients of gradients flow through, are bits.
+    Outputs of the node, results and then saved values that gradients of gradients flow through, are bits. `needs` says
+    which saved values the outputs that are differentiated together need; it is asked once, when first wanted.
     """
 
-    def __init__(self, split: Split, tensors: Sequence[int]):
-        self._split = split
+    def __init__(self, returned: int, needs: Callable[[], dict[int, set[int]]], tensors: Sequence[int]):
+        self._returned = returned
+        self._needs = needs
         self._tensors = tensors
         # Outputs that are differentiated together, with what they need: which of the saved tensors, by position.
         self._groups: dict[int, list[int]] = {}
 
     def arriving(self, present: Sequence[bool]) -> int | None:
         """The outputs whose gradients arrive at a node; None where there is nothing to leave."""
-        if all(present[: self._split.returned]):
+        if all(present[: self._returned]):
             return None
         if not self._groups:
             self._groups = {
                 bits: [at for at, i in enumerate(self._tensors) if i in needed]
-                for bits, needed in self._split.apart().items()
+                for bits, needed in self._needs().items()
             }
         return sum(1 << j for j, there in enumerate(present) if there) if len(self._groups) > 1 else None
 
@@ -51,7 +52,7 @@ class SavedTensorRetention:
         except RuntimeError:
             left: dict[int, Any] = getattr(node, "left", {})
             asked = [bits for bits, needed in self._groups.items() if bits & arriving and needed]
-            if arriving >> self._split.returned or not all(bits in left for bits in asked):
+            if arriving >> self._returned or not all(bits in left for bits in asked):
                 raise
             tensors = [None] * len(self._tensors)
             for bits in asked:

@@ -18,39 +18,14 @@ from typing import Any
 
 import torch
 
-from thunder.core.nbytes import bytes_of
-from thunder.core.proxies import TensorProxy
-from thunder.core.trace import Trace
-from thunder.executors.torchex.base import no_autocast
-from thunder.torch.private import differentiated_otherwise, direct_apply, direct_backward
+from thunder.runtime.autocast import no_autocast
+from thunder.runtime.torch_private import differentiated_otherwise, direct_apply, direct_backward
 
-__all__ = ["Begin", "StagedBackward", "as_node", "none_of", "stages_of"]
-
-# In bytes of gradients, the least that is worth a stage: on a CPU they are read again while caches hold them, elsewhere
-# only memory is gained, and a stage costs the host the time of some ten launches.
-SMALLEST, SMALLEST_ELSEWHERE = 1 << 20, 1 << 28
-MOST_STAGES = 8
+__all__ = ["Begin", "StagedBackward", "as_node", "none_of"]
 
 # Begins a backward pass, from the first node's context and the gradients that arrive: what has been computed, or the
 # program that computes it in stages.
 Begin = Callable[[Any, Sequence[Any]], Any]
-
-
-def stages_of(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int]]:
-    """The positions in `wrt` of what each stage gives the gradients of."""
-    first: dict[str, int] = {}
-    for i, op in enumerate(program.bound_symbols):
-        for name in op.arg_names:
-            first.setdefault(name, i)
-    sizes = [bytes_of(p) for p in wrt]
-    smallest = SMALLEST if all(p.device.type == "cpu" for p in wrt) else SMALLEST_ELSEWHERE
-    enough = max(smallest, sum(sizes) // MOST_STAGES)
-    stages: list[list[int]] = [[]]
-    for i in sorted(range(len(wrt)), key=lambda i: -first.get(wrt[i].name, -1)):
-        if sum(sizes[j] for j in stages[-1]) >= enough:
-            stages.append([])
-        stages[-1].append(i)
-    return [sorted(stage) for stage in stages]
 
 
 def as_node(

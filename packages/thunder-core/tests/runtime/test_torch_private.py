@@ -9,7 +9,7 @@ import types
 import pytest
 import torch
 
-from thunder.torch import private
+from thunder.runtime import torch_private as private
 
 
 class Twice(torch.autograd.Function):

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The executors that come with thunder. Importing this module registers them."""
+# No `from __future__ import annotations` here: help(add_operator_executor) is to show the types as they are written,
+# and those that it has not stay unwritten.
+
+from thunder.core.symbol import Symbol
+from thunder.executors.pythonex import ex as PYTHON
+from thunder.executors.torch_compile import ex as TORCH_COMPILE
+from thunder.executors.torchex.families import ex as TORCH
+from thunder.extend import OperatorExecutor, add_always_executor, register_executor, symbol_of_id
+
+__all__ = ["PYTHON", "TORCH", "TORCH_COMPILE", "add_operator_executor"]
+
+add_always_executor(TORCH)
+add_always_executor(PYTHON)
+
+
+def add_operator_executor(name, op_map, *, add_to_default_executors: bool = True) -> None:  # type: ignore[no-untyped-def]
+    """Makes and registers an executor from a map of operator ids to `(name, checker, implementation)`.
+
+    The checker sees the operator's arguments as proxies; the implementation gets real tensors and returns real tensors.
+    """
+    executor = OperatorExecutor(name)
+    for id, (op_name, checker, implementation) in op_map.items():
+        target = id if isinstance(id, Symbol) else symbol_of_id(id)
+        description = {"meta" if target.is_prim else "like": target.meta}
+        op = executor.register_operator(op_name, **description, fn=implementation, tags=tuple(target.tags))
+        executor.register_implementation(target, op, checker=checker)
+    register_executor(executor, default=add_to_default_executors)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole torch executor, and the functions by which contributors add to it piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.symbol import Symbol
+from thunder.executors.torchex import (
+    activations,
+    attention,
+    creation,
+    elementwise,
+    indexing,
+    losses,
+    nn,
+    normalization,
+    random,
+    reductions,
+    shape,
+    sorting,
+)
+from thunder.executors.torchex.base import ex, implementations, torch_impl, torch_operator
+
+__all__ = [
+    "_always_executable",
+    "_register_implementation",
+    "_register_torch_operation",
+    "ex",
+    "implementation",
+    "to_torch_device",
+    "to_torch_dtype",
+    "torch_impl",
+]
+
+
+FAMILIES = (
+    activations,
+    attention,
+    creation,
+    elementwise,
+    indexing,
+    losses,
+    nn,
+    normalization,
+    random,
+    reductions,
+    shape,
+    sorting,
+)  # importing a family registers what it implements
+
+
+def implementation(name: str) -> Any:
+    """Return an operator that is implemented in a family file, which traces write as `torchex.name`."""
+    try:
+        return implementations[name]
+    except KeyError:
+        raise AttributeError(f"the torch executor implements no operation called {name!r}") from None
+
+
+def _always_executable(*args: Any, **kwargs: Any) -> bool:
+    """A checker that says yes."""
+    return True
+
+
+def _register_torch_operation(name: str, *, module: Any = torch) -> Symbol:
+    """The operator of the torch executor that runs `module.name`."""
+    fn = getattr(module, name, None)
+    if fn is None:
+        raise AttributeError(f"{getattr(module, '__name__', module)} has no {name!r} to make an operator of")
+    sym = torch_operator(fn, name)
+    ex.opmap[name] = sym
+    return sym
+
+
+def _register_implementation(
+    sym: Symbol | Any,
+    op: Symbol | None = None,
+    *,
+    checker: Callable[..., bool | str],
+    execution_transform: Callable[..., Any] | None = None,
+    grad_transform: Callable[..., Any] | None = None,
+) -> None:
+    """Says how the torch executor runs `sym`: by `op` with its arguments, or as `execution_transform` rewrites it."""
+    ex.register_implementation(
+        sym, op, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
+    )

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Differentiated programs: a forward program, and backward programs that are compiled when gradients first arrive.
+
+The forward program runs as one node of torch's graph (`runtime/autograd/node.py`). Its backward is a program for the
+gradients that arrive. Where autograd records what backward does (`create_graph=True`), the backward program is
+differentiated too and runs as a node of the graph itself, so derivatives of any order work.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
+from typing import Any
+
+from thunder.core.devices import to_torch_device
+from thunder.core.errors import ThunderError
+from thunder.core.nbytes import bytes_of
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import OpTags, proxies_in
+from thunder.core.trace import Trace
+from thunder.execution.claim import transform_for_execution
+from thunder.execution.memory import delete_last_used
+from thunder.extend import get_always_executors
+from thunder.passes.dce import dce
+from thunder.passes.split import Split
+from thunder.runtime.autocast import no_autocast
+from thunder.runtime.autograd.node import Key, NodeLayout, autograd_function
+from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
+from thunder.runtime.autograd.staged_backward import StagedBackward
+from thunder.runtime.lock import collection_paused
+from thunder.runtime.torch_private import any_autocast
+
+__all__ = ["DifferentiableProgram", "backward_stages"]
+
+# From how many bytes of gradients it is worth asking autograd which of them are wanted.
+MIN_BYTES_TO_PRUNE = 1 << 16
+# How many backward programs one forward program may have, one for each set of gradients that arrive and are wanted.
+MAX_BACKWARD_PROGRAMS = 16
+
+# In bytes of gradients, the least that is worth a stage: on a CPU they are read again while caches hold them, elsewhere
+# only memory is gained, and a stage costs the host the time of some ten launches.
+MIN_STAGE_BYTES_CPU, MIN_STAGE_BYTES = 1 << 20, 1 << 28
+MAX_STAGES = 8
+
+Compile = Callable[[Trace], list[Trace]]
+
+
+class DifferentiableProgram:
+    """A program that torch's autograd can differentiate.
+
+    What goes through autograd is a flat tuple: each tensor of the output once, without those that are inputs
+    themselves, which the caller gets back as they are, then saved values. `guarded` says whether each of `wrt` requires
+    grad in every call.
+    """
+
+    def __init__(self, split: Split, compile: Compile, *, remat: str = "auto", guarded: bool = True):
+        self.split = split
+        self.compile = compile
+        self.remat = remat
+        self.traces = [split.forward, *compile(split.forward)]
+        self._lock = threading.RLock()
+        self._backward: dict[Key, Callable[..., Any]] = {}
+        self._backward_traces: dict[Key, list[Trace]] = {}
+        self._recorded: dict[Key, DifferentiableProgram | ThunderError] = {}
+        self.ran: Key | DifferentiableProgram | None = None  # the backward program that ran last
+        self._native: Callable[..., Any] | None = None
+        # Asking which gradients are wanted takes time itself.
+        worth = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= MIN_BYTES_TO_PRUNE
+        prunes = worth and split.takes_less_for_less()
+        layout, self._flatten_native = _layout_of(split, self.traces[-1], prunes=prunes, guarded=guarded)
+        self.layout = layout
+        program = self.traces[-1].python_callable(decorators=False)
+        if not guarded or any_autocast():  # else the prologue has seen to it
+            program = no_autocast(program)
+        apply = autograd_function(self, program)
+        self.run = apply if layout.plain else _then(apply, layout.build)
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.run(*inputs)
+
+    def natively(self, *inputs: Any) -> Any:
+        """Compute what the node gives by torch's own operations: for transforms of torch's that look into them."""
+        if self._native is None:
+            claimed = transform_for_execution(dce(self.split.source), get_always_executors())[-1]
+            self._native = delete_last_used(claimed).python_callable(decorators=False)
+        output = self._native(*inputs)
+        return output if self.layout.plain else self._flatten_native(output, _Nothing())
+
+    # -- backward -----------------------------------------------------------------------------------------------------
+    @property
+    def backward_traces(self) -> list[Trace]:
+        """The traces of the backward program that ran last; before any has, of the one for all gradients."""
+        return self.ran.traces if isinstance(self.ran, DifferentiableProgram) else self.unrecorded_traces
+
+    @property
+    def unrecorded_traces(self) -> list[Trace]:
+        """The same of the backward programs that are not differentiated themselves."""
+        key = self.everything if self.ran is None or isinstance(self.ran, DifferentiableProgram) else self.ran
+        self.backward_program(key)
+        return self._backward_traces[key]
+
+    @property
+    def programs(self) -> list[Trace]:
+        """What has been compiled: the forward program, and backward programs."""
+        recorded = [d.traces[-1] for d in self._recorded.values() if isinstance(d, DifferentiableProgram)]
+        return [self.traces[-1], *[traces[-1] for traces in self._backward_traces.values()], *recorded]
+
+    @property
+    def everything(self) -> Key:
+        """The key of the backward program for gradients of all results, with respect to all inputs."""
+        hidden = len(self.split.outputs) - self.split.returned
+        return (True,) * self.split.returned + (False,) * hidden, (True,) * len(self.split.wrt)
+
+    def key(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Key:
+        """Return the key of the backward program for what arrives and is wanted; it may give more than that.
+
+        Who asks for the gradients of many inputs one by one gets them all computed, rather than a program for each.
+        """
+        key = present, wanted
+        known = key in self._backward or key in self._recorded
+        few = known or len(self._backward) + len(self._recorded) < MAX_BACKWARD_PROGRAMS
+        return key if few else (present, (True,) * len(wanted))
+
+    def backward_program(self, key: Key) -> Callable[..., Any]:
+        """Return the function `(saved, *gradients) -> gradients` of a key; with stages, it is a generator."""
+        found = self._backward.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._backward.get(key)
+            if found is None:
+                with self._constraints_closed(), collection_paused():
+                    trace = self.split.backward(*key)
+                    stages = self.layout.stages
+                    if stages is not None and len(stages.stages) > 1:
+                        trace.info["stages"] = stages.stages
+                    traces = self._backward_traces[key] = [trace, *self.compile(trace)]
+                    found = self._backward[key] = no_autocast(traces[-1].python_callable(decorators=False))
+        return found
+
+    def _constraints_closed(self) -> AbstractContextManager[None]:
+        """Forbid new assumptions about symbolic numbers: the prologue, which would check them, is written already."""
+        symbols = self.split.forward.info.get("symbols")
+        return symbols.settled() if symbols is not None and symbols.closed else nullcontext()
+
+    def recorded_backward(self, key: Key) -> DifferentiableProgram | ThunderError:
+        """Return the backward program as one that is differentiated itself, or why it cannot be."""
+        with self._lock:
+            found = self._recorded.get(key)
+            if found is None:
+                try:
+                    with self._constraints_closed():
+                        found = self._differentiated(key)
+                except ThunderError as error:
+                    found = error
+                self._recorded[key] = found
+        return found
+
+    def _differentiated(self, key: Key) -> DifferentiableProgram:
+        trace = self.split.backward(*key, boxed=False)
+        constant = {p.name for p in self.split.forward.output[1]}
+        constant -= {p.name for p in self.split.wrt}
+        constant -= {self.split.saved_as(p).name for p in self.split.outputs}
+        wrt = [p for p in trace.args if isinstance(p, TensorProxy) and p.name not in constant]
+        split = Split(trace, self.split.executors, wrt, remat=self.remat)
+        return DifferentiableProgram(split, self.compile, remat=self.remat, guarded=False)
+
+
+# -- where values stand among the node's inputs and outputs -----------------------------------------------------------
+def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> tuple[NodeLayout, Callable[..., Any]]:
+    """Describe the node of a forward program; and the function that flattens the same output, computed natively."""
+    output, saved = program.output
+    inputs = {p.name: i for i, p in enumerate(program.args)}
+    names = {p.name: p for p in proxies_in(output) if p.name not in inputs}
+    position = {name: i for i, name in enumerate(names)}
+    slot = {p.name: i for i, p in enumerate(saved)}
+    hidden = [slot[split.saved_as(p).name] for p in split.outputs[split.returned :]]
+    single = len(position) + len(hidden) == 1
+    own = _exclusive_views(program, {p.name for p in split.outputs[: split.returned]})
+    # Where among the node's outputs those are whose gradients a backward program takes, and those that have none.
+    arriving = [position[p.name] for p in split.outputs[: split.returned]]
+    of_tensors = [position[name] for name, p in names.items() if isinstance(p, TensorProxy)]  # the rest are numbers
+    order = {p.name: i for i, p in enumerate(split.wrt)}
+    gradient_of = [order.get(name) for name in inputs]
+    wanted = [gradient_of.index(i) for i in range(len(split.wrt))]
+    # torch counts edges by tensors: numbers have none.
+    edges = [i for i, p in enumerate(program.args) if isinstance(p, TensorProxy)]
+    tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
+    several = guarded and split.returned > 1
+    reach = split.reach() if several else []
+    layout = NodeLayout(
+        single=single,
+        plain=not hidden and isinstance(output, Proxy) and output.name in position and not own,
+        build=_builder(output, position, inputs, single),
+        flatten=_flattener(output, position, hidden, single, own),
+        count=len(position),
+        returned=split.returned,
+        tensors=tensors,
+        numbers=[i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)],
+        also_saved=[(slot[name], position[name]) for name in own if name in slot],
+        arriving=[*arriving, *range(len(position), len(position) + len(hidden))],
+        not_taking=[i for i in of_tensors if i not in arriving],
+        gradient_of=gradient_of,
+        wanted=wanted,
+        edges=[edges.index(i) for i in wanted],
+        guarded=guarded,
+        prunes=prunes,
+        reach=reach if any(bits != reach[0] for bits in reach) else [],
+        stages=_stages(split, program, wanted, prunes) if guarded else None,
+        retention=SavedTensorRetention(split.returned, split.apart, tensors) if several else None,
+    )
+    return layout, _flattener(output, position, hidden, single, set())
+
+
+def _stages(split: Split, program: Trace, wanted: Sequence[int], prunes: bool) -> StagedBackward | None:
+    """The chain of nodes for gradients that come in stages, where one node is not enough."""
+    found = backward_stages(split.forward, split.wrt) if prunes else [[*range(len(split.wrt))]]
+    known = {p.name for p in split.wrt}
+    # What no gradient flows to has no edge in torch's graph either, where hooks would be called with None.
+    without_edge = any(getattr(p, "requires_grad", False) and p.name not in known for p in program.args)
+    if len(found) < 2 and not without_edge:
+        return None
+    return StagedBackward(found, wanted, to_torch_device(split.wrt[0].device))
+
+
+def backward_stages(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int]]:
+    """Return the positions in `wrt` of what each stage gives the gradients of."""
+    first: dict[str, int] = {}
+    for i, op in enumerate(program.bound_symbols):
+        for name in op.arg_names:
+            first.setdefault(name, i)
+    sizes = [bytes_of(p) for p in wrt]
+    smallest = MIN_STAGE_BYTES_CPU if all(p.device.type == "cpu" for p in wrt) else MIN_STAGE_BYTES
+    enough = max(smallest, sum(sizes) // MAX_STAGES)
+    stages: list[list[int]] = [[]]
+    for i in sorted(range(len(wrt)), key=lambda i: -first.get(wrt[i].name, -1)):
+        if sum(sizes[j] for j in stages[-1]) >= enough:
+            stages.append([])
+        stages[-1].append(i)
+    return [sorted(stage) for stage in stages]
+
+
+class _Nothing:
+    """Stands for what is saved where nothing is."""
+
+    def __getitem__(self, i: int) -> None:
+        return None
+
+
+def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]) -> str:
+    """Python that puts an output together, where `write` says how each of its values is read."""
+    if isinstance(output, Proxy):
+        return write(output)
+    if isinstance(output, (tuple, list)):
+        items = "".join(f"{_expression(x, write, constants)}, " for x in output)
+        return f"({items})" if isinstance(output, tuple) else f"[{items}]"
+    if isinstance(output, dict):
+        items = ", ".join(f"{key!r}: {_expression(x, write, constants)}" for key, x in output.items())
+        return f"{{{items}}}"
+    constants.append(output)
+    return f"c[{len(constants) - 1}]"
+
+
+def _then(apply: Callable[..., Any], build: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    return lambda *inputs: build(apply(*inputs), inputs)
+
+
+def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], single: bool) -> Callable[[Any, Any], Any]:
+    """The function of the node's outputs and the inputs that gives the user's output."""
+    constants: list[Any] = []
+
+    def write(p: Proxy) -> str:
+        i = position.get(p.name)
+        return f"x[{inputs[p.name]}]" if i is None else "t" if single else f"t[{i}]"
+
+    return eval(f"lambda t, x: {_expression(output, write, constants)}", {"c": constants})  # type: ignore[no-any-return]
+
+
+def _exclusive_views(program: Trace, results: set[str]) -> set[str]:
+    """Those of the results that are views of memory that nobody else gets hold of; saved is no other of it."""
+    memory: dict[str, str] = {}  # whose memory a view lies in
+    for op in program.bound_symbols:
+        # What runs an operation may have marks of its own; below it stands the operation.
+        if (OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in p.sym.tags for p in op.subsymbols)) and op.arg_names:
+            base = op.arg_names[0]
+            memory.update(dict.fromkeys(op.out_names, memory.get(base, base)))
+    seen = {p.name: memory.get(p.name, p.name) for p in (*proxies_in(program.output), *program.args)}
+    holders = list(seen.values())
+    return {name for name in results if name in memory and holders.count(memory[name]) == 1}
+
+
+def _flattener(
+    output: Any, position: dict[str, int], hidden: Sequence[int], single: bool, own: set[str]
+) -> Callable[[Any, Any], Any]:
+    """The function of the forward's output, and of what it saves, that gives the node's outputs.
+
+    They are the tensors in the order of `position`, then the hidden ones; where there is one only, itself. Those of
+    `own` are views of what only they need: for torch they are no views, so that the user may write to them.
+    """
+    paths: dict[str, str] = {}
+
+    def walk(x: Any, path: str) -> None:
+        if isinstance(x, Proxy):
+            paths.setdefault(x.name, path)
+        elif isinstance(x, (tuple, list)):
+            for i, item in enumerate(x):
+                walk(item, f"{path}[{i}]")
+        elif isinstance(x, dict):
+            for key, item in x.items():
+                walk(item, f"{path}[{key!r}]")
+
+    walk(output, "o")
+    items = [paths[name] + (".data" if name in own else "") for name in position]
+    items += [f"s[{i}]" for i in hidden] if len(hidden) < 2 else ["*hidden(s)"]
+    text = items[0] if single else f"({''.join(f'{item}, ' for item in items)})"
+    return eval(f"lambda o, s: {text}", {"hidden": itemgetter(*hidden or (0,))})  # type: ignore[no-any-return]

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`no_autocast`: what decorates every compiled program, since a trace already says every dtype."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from thunder.runtime.torch_private import any_autocast
+
+__all__ = ["no_autocast"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def no_autocast(fn: F) -> F:
+    """Decorate `fn` so that it runs with autocast switched off."""
+
+    @functools.wraps(fn)
+    def without(*args: Any, **kwargs: Any) -> Any:
+        if not any_autocast():
+            return fn(*args, **kwargs)
+        # torch keeps one switch a device type; entering its context managers costs microseconds.
+        enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+        for device in enabled:
+            torch.set_autocast_enabled(device, False)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            for device in enabled:
+                torch.set_autocast_enabled(device, True)
+
+    return without  # type: ignore[return-value]

@@ -27,3 +27,6 @@ def add_operator_executor(name, op_map, *, add_to_default_executors: bool = True
         op = executor.register_operator(op_name, **description, fn=implementation, tags=tuple(target.tags))
         executor.register_implementation(target, op, checker=checker)
     register_executor(executor, default=add_to_default_executors)
+
+
+add_operator_executor.__module__ = "thunder.executors"  # its documented home, which `help()` prints

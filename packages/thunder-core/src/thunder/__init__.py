@@ -53,25 +53,89 @@ _MODULES = {
     "tests",
 }
 
-__all__ = ["__version__", *_ATTRIBUTES]  # noqa: PLE0604  (names of a table)
+__all__ = [
+    "Transform",
+    "__version__",
+    "cache_hits",
+    "cache_misses",
+    "compile",
+    "compile_stats",
+    "devices",
+    "diff_traces",
+    "disable",
+    "dtypes",
+    "explain",
+    "grad",
+    "grad_and_value",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jit",
+    "jvp",
+    "last_backward_traces",
+    "last_epilogue_traces",
+    "last_prologue_traces",
+    "last_traces",
+    "pattern",
+    "provenance",
+    "reset",
+    "trace",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]
 
+# The same for type checkers, which do not run `__getattr__`. The modules are public too, but not in `__all__`:
+# `from thunder import *` must not replace a user's `torch`.
 if TYPE_CHECKING:
-    from thunder.api import *  # noqa: F403
+    from thunder import clang, core, dynamo, executors, extend, numpy, plugins, prims, tests, torch, transforms
+    from thunder.api import (
+        cache_hits,
+        cache_misses,
+        compile,
+        compile_stats,
+        explain,
+        jit,
+        last_backward_traces,
+        last_epilogue_traces,
+        last_prologue_traces,
+        last_traces,
+        reset,
+        trace,
+    )
     from thunder.core import devices, dtypes
+    from thunder.core.provenance import diff_traces, provenance
+    from thunder.examine import CallableModule
+    from thunder.frontend.per_module import disable
+    from thunder.frontend.functional import (
+        grad,
+        grad_and_value,
+        hessian,
+        jacfwd,
+        jacrev,
+        jvp,
+        value_and_grad,
+        vjp,
+        vmap,
+    )
+    from thunder.transforms.base import Transform
+    from thunder.transforms.patterns import pattern
 
+    examine: CallableModule
+else:
 
-def __getattr__(name: str) -> Any:
-    home = _ATTRIBUTES.get(name)
-    if home is not None:
-        module = importlib.import_module(home)
-        value = getattr(module, name, module)  # `dtypes` and `devices` are modules themselves
-    elif name in _MODULES:
-        value = importlib.import_module(f"thunder.{name}")
-    else:
-        raise AttributeError(f"module 'thunder' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        home = _ATTRIBUTES.get(name)
+        if home is not None:
+            module = importlib.import_module(home)
+            value = getattr(module, name, module)  # `dtypes` and `devices` are modules themselves
+        elif name in _MODULES:
+            value = importlib.import_module(f"thunder.{name}")
+        else:
+            raise AttributeError(f"module 'thunder' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ATTRIBUTES, *_MODULES})
+    return sorted({*__all__, *_MODULES})

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
@@ -15,7 +16,7 @@ from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace
 from thunder.frontend.module import ThunderModule
-from thunder.frontend.options import Options
+from thunder.frontend.options import CacheOption, Options, Remat, SharpEdges
 from thunder.torch.private import SCRIPTED
 from thunder.transforms.base import Transform, as_transforms
 
@@ -34,33 +35,90 @@ __all__ = [
     "trace",
 ]
 
-_jitted: weakref.WeakSet[JitFunction] = weakref.WeakSet()
+P = ParamSpec("P")
+R = TypeVar("R")
+Module = TypeVar("Module", bound=torch.nn.Module)
+TransformLike = Transform | Callable[..., Trace]
+
+_jitted: weakref.WeakSet[JitFunction[..., Any]] = weakref.WeakSet()
 
 
+class _Decorator(Protocol):
+    """What `thunder.jit(…)` without a function returns."""
+
+    @overload
+    def __call__(self, fn: Module, /) -> Module: ...  # type: ignore[overload-overlap, unused-ignore]
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> JitFunction[P, R]: ...  # type: ignore[overload-cannot-match, unused-ignore]
+
+
+# A module is callable, so it comes first. Where torch is untyped, as for our own mypy, it matches everything.
+@overload
+def jit(  # type: ignore[overload-overlap, unused-ignore]
+    fn: Module,
+    *,
+    executors: Sequence[Executor | str] | None = ...,
+    transforms: Sequence[TransformLike] = ...,
+    cache: CacheOption = ...,
+    sharp_edges: SharpEdges = ...,
+    remat: Remat = ...,
+    **options: Any,
+) -> Module: ...
+@overload
+def jit(  # type: ignore[overload-cannot-match, unused-ignore]
+    fn: Callable[P, R],
+    *,
+    executors: Sequence[Executor | str] | None = ...,
+    transforms: Sequence[TransformLike] = ...,
+    cache: CacheOption = ...,
+    sharp_edges: SharpEdges = ...,
+    remat: Remat = ...,
+    **options: Any,
+) -> JitFunction[P, R]: ...
+@overload
+def jit(
+    fn: None = None,
+    *,
+    executors: Sequence[Executor | str] | None = ...,
+    transforms: Sequence[TransformLike] = ...,
+    cache: CacheOption = ...,
+    sharp_edges: SharpEdges = ...,
+    remat: Remat = ...,
+    **options: Any,
+) -> _Decorator: ...
 def jit(
     fn: Callable[..., Any] | torch.nn.Module | None = None,
     *,
     executors: Sequence[Executor | str] | None = None,
-    transforms: Sequence[Any] = (),
-    cache: str = "constant values",
-    sharp_edges: str = "allow",
-    remat: str = "auto",
+    transforms: Sequence[TransformLike] = (),
+    cache: CacheOption = "constant values",
+    sharp_edges: SharpEdges = "allow",
+    remat: Remat = "auto",
     **options: Any,
 ) -> Any:
-    """Compiles a function or module: each call runs a program made for its kind of arguments.
+    """Compile a function or a module.
 
-    `executors` are asked in order who runs each operation, torch last; None takes the installed ones. `transforms` are
-    objects with hooks for the stages of compilation (`thunder.Transform`; `thunder.transforms` has some), or functions
-    `(trace, executors) -> trace`. `cache` says when a program is used again: "constant values" where sizes and numbers
-    are what they were, which become inputs when they have changed twice; "symbolic values" for all sizes of argument
-    tensors and all numbers among the arguments; "same input" always, as the caller promises; "no caching" never.
-    `remat` says what the backward program computes again instead of keeping it: "auto" what costs no time, "none"
-    nothing, "all" every elementwise operation. Further options are those that the executors declare. Also a decorator,
-    with or without arguments.
+    The first call traces it with proxy tensors, transforms the trace and compiles it. Later calls run the compiled
+    program if its guards hold, and trace again if they do not. A jitted module shares parameters, buffers and hooks
+    with the original. Also a decorator, with or without arguments.
+
+    Args:
+        fn: the function or module.
+        executors: the executors to ask for each operation, in this order, PyTorch last; None takes those installed.
+        transforms: objects with hooks for the stages of compilation (`thunder.Transform`; `thunder.transforms` has
+            some), or functions `(trace, executors) -> trace`.
+        cache: when a compiled program is used again. "constant values": when sizes and numbers are the same; those that
+            have changed twice become inputs. "symbolic values": all sizes of argument tensors and all numbers among the
+            arguments are inputs from the start. "same input": always, unchecked, as the caller promises. "no caching":
+            never.
+        sharp_edges: what to do about a program that cannot be cached: "allow", "warn" or "error".
+        remat: what the backward program recomputes instead of saving. "auto": what costs no time. "none": nothing.
+            "all": every elementwise operation.
+        options: options that executors declare.
     """
     if fn is None:
-        return lambda f: jit(
-            f, executors=executors, transforms=transforms, cache=cache, sharp_edges=sharp_edges, remat=remat, **options
+        return functools.partial(
+            jit, executors=executors, transforms=transforms, cache=cache, sharp_edges=sharp_edges, remat=remat, **options
         )
     if not callable(fn):
         raise TypeError(f"thunder.jit takes a function or a module, not {type(fn).__name__}: {fn!r}")
@@ -75,7 +133,7 @@ def jit(
             None, (), "constant values", "allow", "auto", {},
         ):  # fmt: skip
             return fn
-        known: JitFunction = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
+        known: JitFunction[..., Any] = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
         before, autograd, fn = known._transforms, known._autograd, known._fn  # what it computes stays
     if any(t.changes_module for t in transforms):
         fn = _with_changed_module(fn, transforms)
@@ -85,7 +143,7 @@ def jit(
 
 
 def _check_kind(fn: Any) -> None:
-    """Refuses callables whose call does not run their Python."""
+    """Reject callables that do not run Python when they are called."""
     if isinstance(fn, (torch.jit.ScriptModule, *SCRIPTED)):
         raise TypeError(f"{fn!r:.80} is compiled by torch.jit: give thunder.jit the Python that it was made of")
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
@@ -110,54 +168,54 @@ def _check_options(options: dict[str, Any]) -> None:
         check_options(options, others=("executors", "transforms", "cache", "sharp_edges", "remat"))
 
 
-def compile(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:
-    """As `jit`, with exactly the executors listed (torch does not end the list) and traces that keep its name."""
+def compile(fn: Callable[P, R], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction[P, R]:
+    """Compile a function like `jit`, with exactly the executors listed; its trace keeps the function's name."""
     jitted = compile_function(fn, executors_list=executors_list)
     _jitted.add(jitted)
     return jitted
 
 
 def last_traces(fn: Any) -> list[Trace]:
-    """The traces of the last call's computation, from the acquired one to the one that ran."""
+    """Return the traces of the last call, from the one that was captured to the one that ran."""
     return statistics(fn).last_traces
 
 
 def last_prologue_traces(fn: Any) -> list[Trace]:
-    """The traces of the last call's prologue; none when it was not cacheable."""
+    """Return the traces of the last call's prologue, which checks the guards; none if it is not cacheable."""
     return statistics(fn).last_prologue_traces
 
 
 def last_backward_traces(fn: Any) -> list[Trace]:
-    """The traces of the last call's backward program; none when nothing required grad."""
+    """Return the traces of the last call's backward program; none if nothing required grad."""
     return statistics(fn).last_backward_traces
 
 
 def last_epilogue_traces(fn: Any) -> list[Trace]:
-    """The traces of the last call's epilogue, which makes its effects; none where there were none."""
+    """Return the traces of the last call's epilogue, which applies its side effects; none if it has none."""
     return statistics(fn).last_epilogue_traces
 
 
 def explain(fn: Any) -> str:
-    """Why the last call of a jitted callable that traced had to, and what cannot be cached."""
+    """Explain why the last compilation was needed, and what cannot be cached."""
     return statistics(fn).explain()
 
 
 def compile_stats(fn: Any) -> CompileStats:
-    """What a jitted callable has done so far."""
+    """Return the statistics of a jitted callable."""
     return statistics(fn)
 
 
 def cache_hits(fn: Any) -> int:
-    """How many calls were answered by a program that was there."""
+    """Return the number of cache hits."""
     return statistics(fn).cache_hits
 
 
 def cache_misses(fn: Any) -> int:
-    """How many calls had to trace and compile."""
+    """Return the number of compilations."""
     return statistics(fn).cache_misses
 
 
 def reset() -> None:
-    """Forgets every compiled program of every jitted callable."""
+    """Drop the compiled programs of all jitted callables."""
     for jitted in list(_jitted):
         jitted.reset()

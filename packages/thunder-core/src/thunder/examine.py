@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.capture import acquire
@@ -158,11 +158,14 @@ def _step(program: DifferentiableProgram, keep_outputs: bool) -> MemoryReport:
     return MemoryReport(inputs, sections)
 
 
-class _CallableModule(types.ModuleType):
-    """`thunder.examine` is a module, and a function too."""
+class CallableModule(types.ModuleType):
+    """Make `thunder.examine` a function as well as a module."""
+
+    if TYPE_CHECKING:  # what the module has beside
+        examine, fusions, memory = staticmethod(examine), staticmethod(fusions), staticmethod(memory)
 
     def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
         return examine(fn, *args, **kwargs)
 
 
-sys.modules[__name__].__class__ = _CallableModule
+sys.modules[__name__].__class__ = CallableModule

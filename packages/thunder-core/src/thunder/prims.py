@@ -2,4 +2,7 @@
 """`thunder.prims`: the primitives, which live in `thunder.core.prims`."""
 
 from thunder.core.prims import *  # noqa: F403
-from thunder.core.prims import PrimIDs, make_prim, prim  # noqa: F401
+from thunder.core.prims import OpTags, PrimIDs, all_prims, get_grad, make_prim, prim, put_grad, put_grads
+
+__all__ = ["OpTags", "PrimIDs", "all_prims", "get_grad", "make_prim", "prim", "put_grad", "put_grads"]
+__all__ += sorted({_prim.name for _prim in all_prims().values()} - {*__all__})

@@ -6,6 +6,9 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
+# Modules that operators, executors and passes outside of thunder import from.
+__all__ = ["devices", "dtypes", "prims", "proxies", "pytree", "symbol", "trace", "transforms", "utils"]
+
 
 def __getattr__(name: str) -> ModuleType:
     module = f"{__name__}.{name}"

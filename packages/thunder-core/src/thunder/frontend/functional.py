@@ -12,7 +12,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
@@ -25,6 +25,10 @@ from thunder.frontend.options import Options
 from thunder.torch.private import pytree
 
 __all__ = ["grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "value_and_grad", "vjp", "vmap"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Randomness = Literal["error", "different", "same"]
 
 
 # -- the programs -----------------------------------------------------------------------------------------------------
@@ -105,7 +109,9 @@ def _transformed(program: Callable[..., Any], fn: Any, *how: Any, signature: boo
     return JitFunction(call, options)
 
 
-def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction:
+def grad(
+    func: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> JitFunction[P, Any]:
     """A function that gives the gradients of `func`, which returns one number, by the arguments `argnums`.
 
     With `has_aux` `func` returns a pair, of which the second part is handed on: `(gradients, aux)`.
@@ -113,24 +119,28 @@ def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: 
     return _transformed(_grad, func, argnums, has_aux)
 
 
-def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction:
+def grad_and_value(
+    func: Callable[P, R], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> JitFunction[P, tuple[Any, R]]:
     """A function that gives `(gradients, value)`, or with `has_aux` `(gradients, (value, aux))`."""
     return _transformed(_grad_and_value, func, argnums, has_aux)
 
 
-def value_and_grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction:
+def value_and_grad(
+    func: Callable[P, R], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> JitFunction[P, tuple[R, Any]]:
     """A function that gives `(value, gradients)`, or with `has_aux` `((value, aux), gradients)`."""
     return _transformed(_value_and_grad, func, argnums, has_aux)
 
 
 def vmap(
-    func: Callable[..., Any],
+    func: Callable[P, R],
     in_dims: Any = 0,
     out_dims: Any = 0,
-    randomness: str = "error",
+    randomness: Randomness = "error",
     *,
     chunk_size: int | None = None,
-) -> JitFunction:
+) -> JitFunction[P, R]:
     """A function that applies `func` to each example of a batch, all at once.
 
     `in_dims` and `out_dims` say along which dimension each argument and result is a batch; None: it is the same for
@@ -142,13 +152,13 @@ def vmap(
 
 
 def jacrev(
-    func: Callable[..., Any],
+    func: Callable[P, Any],
     argnums: int | tuple[int, ...] = 0,
     *,
     has_aux: bool = False,
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
-) -> JitFunction:
+) -> JitFunction[P, Any]:
     """A function that gives the Jacobian of `func` by the arguments `argnums`, computed by reverse mode.
 
     `chunk_size` says how many rows are computed at a time.
@@ -159,18 +169,20 @@ def jacrev(
 
 
 def jacfwd(
-    func: Callable[..., Any],
+    func: Callable[P, Any],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     *,
-    randomness: str = "error",
-) -> JitFunction:
+    randomness: Randomness = "error",
+) -> JitFunction[P, Any]:
     """A function that gives the Jacobian of `func` by the arguments `argnums`, computed by forward mode."""
     batching.check_vmap_options(randomness, None)
     return _transformed(_jacfwd, func, argnums, has_aux, randomness)
 
 
-def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> JitFunction:
+def hessian(
+    func: Callable[P, Any], argnums: int | tuple[int, ...] = 0
+) -> JitFunction[P, Any]:
     """A function that gives the second derivatives of `func` by the arguments `argnums`."""
     return jacfwd(jacrev(func, argnums), argnums)
 

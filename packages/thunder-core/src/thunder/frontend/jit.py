@@ -7,7 +7,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
@@ -30,6 +30,11 @@ from thunder.torch.private import hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "statistics", "trace"]
+
+P = ParamSpec("P")  # the parameters of the function that is jitted
+R = TypeVar("R")  # what it returns
+Rest = ParamSpec("Rest")  # the parameters of a method after `self`
+Instance = TypeVar("Instance")
 
 
 class CompileStats:
@@ -105,19 +110,19 @@ class CompileStats:
         return self.last
 
 
-class JitFunction:
-    """A callable that runs `fn` as compiled programs, one for each kind of call."""
+class JitFunction(Generic[P, R]):
+    """Run `fn` as compiled programs, one for each kind of call; to a type checker its signature is that of `fn`."""
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[P, R],
         options: Options,
         *,
         transforms: Sequence[Transform] = (),
         autograd: bool = True,
         extra_state: dict[str, Any] | None = None,
     ):
-        self._fn = fn
+        self._fn: Callable[..., Any] = fn
         self._options = options
         self._kept: dict[str, Any] = {} if extra_state is None else extra_state
         self._transforms = tuple(transforms)
@@ -128,7 +133,7 @@ class JitFunction:
             functools.update_wrapper(self, fn, updated=())
 
     @hidden_from_dynamo
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if state.frontend is not None:
             return self._as_a_part(args, kwargs)  # called by a program that is being traced
         specialization = self._cache.likeliest
@@ -157,6 +162,12 @@ class JitFunction:
         self._stats.last = specialization
         return specialization.call(inputs)
 
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> JitFunction[P, R]: ...
+    @overload
+    def __get__(
+        self: JitFunction[Concatenate[Instance, Rest], R], instance: Instance, owner: Any = None
+    ) -> Callable[Rest, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
@@ -360,7 +371,7 @@ class JitFunction:
         self._cache.clear()
         self._stats.eager = self._stats.partly_eager = self._stats.pieces = None
 
-    def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction:
+    def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction[..., Any]:
         """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself.
 
         Each of its arguments is an input of its own, though the same tensor may be given for several.
@@ -386,7 +397,9 @@ def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool, extra_s
     return JitFunction(fn, options, transforms=transforms, autograd=autograd, extra_state=extra_state)
 
 
-def compile_function(fn: Callable[..., Any], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction:
+def compile_function(
+    fn: Callable[P, R], *, executors_list: Sequence[Executor | str] | None = None
+) -> JitFunction[P, R]:
     """`thunder.compile`: as `thunder.jit`, but with exactly the executors listed; traces keep the function's name."""
     exact = None if executors_list is None else tuple(map(get_executor, named_executors(executors_list)))
     if exact is None:

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from thunder.capture.capture import trace_name
 from thunder.extend import Executor, named_executors, resolve_executors
-from thunder.passes.remat import REMAT
+from thunder.passes.remat import REMAT, Remat
 
-__all__ = ["CACHE_OPTIONS", "SHARP_EDGES", "Options"]
+__all__ = ["CACHE_OPTIONS", "SHARP_EDGES", "CacheOption", "Options", "Remat", "SharpEdges"]
 
-CACHE_OPTIONS = ("constant values", "same input", "symbolic values", "no caching")
-SHARP_EDGES = ("allow", "warn", "error")
+CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
+SharpEdges = Literal["allow", "warn", "error"]
+
+CACHE_OPTIONS: tuple[CacheOption, ...] = get_args(CacheOption)
+SHARP_EDGES: tuple[SharpEdges, ...] = get_args(SharpEdges)
 
 
 class Options:

@@ -16,7 +16,8 @@ import dis
 import functools
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import torch
 
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PerModule", "disable"]
 
+F = TypeVar("F")
 
+
+@overload
+def disable(fn: F) -> F: ...
+@overload
+def disable(fn: None = None) -> Callable[[F], F]: ...
 def disable(fn: Any = None) -> Any:
     """Keeps a function out of traces: eager PyTorch runs it, each time that it is called.
 

@@ -32,7 +32,7 @@ runs it: the least memory, for some time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from thunder.core import prims
 from thunder.core.dtypes import bool8
@@ -44,10 +44,11 @@ from thunder.passes.min_cut import cheapest_vertices
 if TYPE_CHECKING:
     from thunder.extend import Executor
 
-__all__ = ["REMAT", "choose_saved", "small_parts"]
+__all__ = ["REMAT", "Remat", "choose_saved", "small_parts"]
 
 #: What `remat=` may be.
-REMAT = ("auto", "none", "all")
+Remat = Literal["auto", "none", "all"]
+REMAT: tuple[Remat, ...] = get_args(Remat)
 
 Producers = dict[str, tuple[int, BoundSymbol]]
 # Whether an operation may be run again, given whether backward reads a value anyway.

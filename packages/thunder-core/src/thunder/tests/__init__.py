@@ -7,3 +7,5 @@ It ships with thunder, so that the suite and the meaning of the operations have 
 `opinfos` hold the inputs, `target` what is under test, `cases` which tests follow from both, `test_ops` the tests; the
 options and the final table are in the top-level module `pytest_thunder`.
 """
+
+__all__ = ["make_tensor", "opinfo", "opinfos"]

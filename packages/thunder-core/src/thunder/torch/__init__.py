@@ -57,3 +57,16 @@ from thunder.torch.vision import *  # noqa: F403
 
 # The operations come before whatever else the families' files have of the same name, such as the dtype bfloat16.
 globals().update({_sym.name: _sym for _sym in all_torchsymbols().values() if _sym.module == "thunder.torch"})
+
+__all__ = [
+    "TensorLike",
+    "all_torchsymbols",
+    "language",
+    "to_dtype",
+    "to_torch_device",
+    "to_torch_dtype",
+    "torch_function_map",
+    "torchctx",
+    "torchsymbol",
+]
+__all__ += sorted({_sym.name for _sym in all_torchsymbols().values() if _sym.module == "thunder.torch"} - {*__all__})

@@ -24,7 +24,9 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent
 PACKAGES = {path.parent.name: path.parent for path in sorted((ROOT / "packages").glob("*/pyproject.toml"))}
 CORE = "thunder-core"
+TOOLS = PACKAGES[CORE] / "tools"
 TORCH = "torch==2.13.0"
+MYPY = "mypy==2.4.*"
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 TRANSFORMERS = "transformers==5.23.*"
 LITGPT = ["litgpt==0.5.13", "lightning==2.6.1", "lightning-utilities==0.15.*", "torchmetrics==1.9.*"]
@@ -35,7 +37,7 @@ WORKERS = ["-n", "2"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "imports", "tests"]
+nox.options.sessions = ["lint", "types", "user_types", "imports", "tests"]
 
 
 # --- what the jobs share -----------------------------------------------------------------------------------------
@@ -138,9 +140,10 @@ def workers(arguments: Iterable[str]) -> list[str]:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Jit a small GPT, show its trace, compare it with eager and time both."""
-    install_ours(session, [CORE], ["demo"])
-    session.run("python", "-m", "thunder", "demo", *session.posargs)
+    """Jit a small GPT, show its trace, compare it with eager and with torch.compile; arguments after `--` go to it."""
+    options = install_ours(session, [CORE])
+    session.install(*options, "numpy")  # without it torch warns
+    session.run("python", str(TOOLS / "demo.py"), *session.posargs)
 
 
 @nox.session
@@ -241,7 +244,7 @@ def coexist(session: nox.Session) -> None:
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)
     session.run("python", "-m", "thunder", "doctor")
-    session.run("python", "-m", "thunder", "demo", env=ENVIRONMENT)
+    session.run("python", str(TOOLS / "demo.py"), env=ENVIRONMENT)
     prove(session, [], list(session.posargs))
 
 
@@ -249,7 +252,7 @@ def coexist(session: nox.Session) -> None:
 def surface(session: nox.Session) -> None:
     """Call every public name of torch through thunder.jit and compare with torch; arguments after `--` go to it."""
     install_ours(session, [CORE], ["tests"])
-    session.run("python", "-m", "thunder", "ops", "--surface", *session.posargs, env=ENVIRONMENT)
+    session.run("python", "-m", "surface", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
 
 
 @nox.session
@@ -291,8 +294,17 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy; strict where plugins and users meet us (see pyproject.toml). torch's own types are not followed."""
-    session.install("mypy==2.4.*", *(text for name in PACKAGES for text in requirements_of(name)))
+    session.install(MYPY, *(text for name in PACKAGES for text in requirements_of(name)))
     session.run("mypy", *session.posargs)
+
+
+@nox.session
+def user_types(session: nox.Session) -> None:
+    """What mypy, with torch's own types, says of a program that uses thunder."""
+    options = install_ours(session, [CORE])
+    session.install(*options, MYPY)
+    program = PACKAGES[CORE] / "tests" / "typing" / "check_types.py"
+    session.run("python", str(program), env={"MYPYPATH": str(PACKAGES[CORE] / "src")})
 
 
 @nox.session

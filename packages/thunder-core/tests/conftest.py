@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,9 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("THUNDER_VERIFY", "1")
 # The tensors of tests are small: threads would only wait for each other, and sums come out in one order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# `nox -s demo` and `nox -s surface` are scripts that no wheel has.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
 
 # Deadlines would measure the machine; derandomized, a failure is everybody's failure.
 settings.register_profile(

@@ -106,7 +106,6 @@ if TYPE_CHECKING:
     from thunder.core import devices, dtypes
     from thunder.core.provenance import diff_traces, provenance
     from thunder.examine import CallableModule
-    from thunder.frontend.per_module import disable
     from thunder.frontend.functional import (
         grad,
         grad_and_value,
@@ -118,6 +117,7 @@ if TYPE_CHECKING:
         vjp,
         vmap,
     )
+    from thunder.frontend.per_module import disable
     from thunder.transforms.base import Transform
     from thunder.transforms.patterns import pattern
 

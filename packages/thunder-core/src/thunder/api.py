@@ -118,7 +118,13 @@ def jit(
     """
     if fn is None:
         return functools.partial(
-            jit, executors=executors, transforms=transforms, cache=cache, sharp_edges=sharp_edges, remat=remat, **options
+            jit,
+            executors=executors,
+            transforms=transforms,
+            cache=cache,
+            sharp_edges=sharp_edges,
+            remat=remat,
+            **options,
         )
     if not callable(fn):
         raise TypeError(f"thunder.jit takes a function or a module, not {type(fn).__name__}: {fn!r}")

@@ -5,4 +5,4 @@ from thunder.core.prims import *  # noqa: F403
 from thunder.core.prims import OpTags, PrimIDs, all_prims, get_grad, make_prim, prim, put_grad, put_grads
 
 __all__ = ["OpTags", "PrimIDs", "all_prims", "get_grad", "make_prim", "prim", "put_grad", "put_grads"]
-__all__ += sorted({_prim.name for _prim in all_prims().values()} - {*__all__})
+__all__.extend(sorted({_prim.name for _prim in all_prims().values()} - {*__all__}))

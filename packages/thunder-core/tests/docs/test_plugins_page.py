@@ -102,7 +102,7 @@ def test_names() -> None:
 def test_commands() -> None:
     """Each command about plugins, with its options."""
     (choices,) = (action.choices for action in build_parser()._actions if action.choices)
-    for name in set(choices) - {"demo"}:
+    for name in choices:
         (row,) = re.findall(rf"^\| `python -m thunder {name}\b(.*)` \|", PAGE, re.MULTILINE)
         options = {text for action in choices[name]._actions for text in action.option_strings if text.startswith("--")}
         assert options - {"--help", "--timeout"} == set(re.findall(r"--\w+", row)), name

@@ -44,7 +44,7 @@ def test_there_is_something_to_check() -> None:
 def test_every_file_says_what_it_is_for() -> None:
     """Licence line first, then a docstring."""
     wrong = []
-    for path in python_files("src", "tests", "benchmarks"):
+    for path in python_files("src", "tests", "benchmarks", "tools"):
         text = path.read_text(encoding="utf-8")
         if not text.startswith(SPDX + "\n"):
             wrong.append(f"{named(path)}: the first line is not {SPDX!r}")
@@ -128,7 +128,12 @@ def test_no_machine_is_named() -> None:
     """Nothing here depends on, or tells of, the machine it was written on: no absolute home, work or scratch paths."""
     folders = ("home", "root", "work", "opt", "Users", "mnt", "private")
     pattern = re.compile(r"(?<![\w.}/:*-])/(?:" + "|".join(folders) + r")/\w+")
-    texts = [*python_files("src", "tests", "benchmarks"), *ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob(".ci/*")]
+    texts = [
+        *python_files("src", "tests", "benchmarks", "tools"),
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*.toml"),
+        *ROOT.glob(".ci/*"),
+    ]
     texts += [path for package in PACKAGES for path in (*package.glob("*.md"), *package.glob("*.toml"))]
     texts += [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
     wrong = [

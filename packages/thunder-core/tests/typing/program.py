@@ -89,4 +89,4 @@ reveal_type(thunder.cache_hits(scaled))  # type: int
 reveal_type(thunder.explain(scaled))  # type: str
 reveal_type(thunder.examine(loss, x, 2))  # type: Report
 reveal_type(thunder.examine.memory(loss, x, 2))  # type: MemoryReport
-thunder.no_such_name  # error: attr-defined
+print(thunder.no_such_name)  # error: attr-defined

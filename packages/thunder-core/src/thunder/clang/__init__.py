@@ -14,4 +14,4 @@ from thunder.clang.reductions import *  # noqa: F403
 from thunder.clang.shape import *  # noqa: F403
 
 __all__ = ["clangctx", "clangop"]
-__all__ += sorted(clang_ops)
+__all__.extend(sorted(clang_ops))

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder ops`: the operations that an executor says it can run, and how; or torch's whole surface.
+"""`python -m thunder ops`: list the operations that an executor can run, and how.
 
-`--executor NAME`: whether it takes a particular call is for its checker to say, which sees the arguments;
-`thunder.examine` asks it. `--surface`: every public name of torch is called through `thunder.jit` and compared with
-torch.
+Whether it runs a particular call depends on its checker, which sees the arguments: `thunder.examine` asks it.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from thunder.cli.table import format_table
@@ -41,13 +38,9 @@ class Claim(NamedTuple):
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "ops", help="list the operations that an executor can run, or torch's surface", description=__doc__
+        "ops", help="list the operations that an executor can run", description=__doc__
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--executor", metavar="NAME", help="torch, python, or an installed plugin's")
-    what.add_argument("--surface", action="store_true", help="walk every public name of torch and compare with torch")
-    parser.add_argument("--only", metavar="TEXT", default="", help="with --surface: only names with this in them")
-    parser.add_argument("--write", metavar="PATH", help="with --surface: write what was found as a page of Markdown")
+    parser.add_argument("--executor", metavar="NAME", required=True, help="torch, python, or an installed plugin's")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
@@ -59,8 +52,6 @@ def run(args: argparse.Namespace) -> int:
     if error is not None:
         print(f"thunder ops: executors need torch, which cannot be imported: {error}", file=sys.stderr)
         return 1
-    if args.surface:
-        return walk_surface(args)
     from thunder.extend import get_executor
 
     executor = get_executor(args.executor)
@@ -75,28 +66,6 @@ def run(args: argparse.Namespace) -> int:
     version = f" {executor.version}" if executor.version else ""
     print(f"\n{executor.name}{version} claims {len(claims)} operations")
     return 0
-
-
-def walk_surface(args: argparse.Namespace) -> int:
-    """Walk torch's public names; 1 where one of them differs from torch."""
-    from thunder.tests.surface.page import HEADER, page, rows
-    from thunder.tests.surface.walk import walk
-
-    findings = []
-    for finding in walk(lambda entry: args.only in entry.path):
-        findings.append(finding)
-        for failure in finding.failures:
-            print(f"{finding.entry.path}: {failure}", file=sys.stderr, flush=True)
-    failing = [finding for finding in findings if finding.failures]
-    if args.json:
-        told = [{**vars(f), "entry": f.entry.path} for f in findings]
-        print(json.dumps(told, indent=2))
-    else:
-        print(format_table(HEADER, rows(findings)))
-        print(f"\n{len(findings) - len(failing)} of {len(findings)} names agree with torch")
-    if args.write:
-        Path(args.write).write_text(page(findings), encoding="utf-8")
-    return 1 if failing or not findings else 0
 
 
 def _mark(value: bool) -> str:

@@ -109,9 +109,7 @@ def _transformed(program: Callable[..., Any], fn: Any, *how: Any, signature: boo
     return JitFunction(call, options)
 
 
-def grad(
-    func: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
-) -> JitFunction[P, Any]:
+def grad(func: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction[P, Any]:
     """A function that gives the gradients of `func`, which returns one number, by the arguments `argnums`.
 
     With `has_aux` `func` returns a pair, of which the second part is handed on: `(gradients, aux)`.
@@ -180,9 +178,7 @@ def jacfwd(
     return _transformed(_jacfwd, func, argnums, has_aux, randomness)
 
 
-def hessian(
-    func: Callable[P, Any], argnums: int | tuple[int, ...] = 0
-) -> JitFunction[P, Any]:
+def hessian(func: Callable[P, Any], argnums: int | tuple[int, ...] = 0) -> JitFunction[P, Any]:
     """A function that gives the second derivatives of `func` by the arguments `argnums`."""
     return jacfwd(jacrev(func, argnums), argnums)
 

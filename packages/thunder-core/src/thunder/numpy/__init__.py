@@ -7,4 +7,4 @@ from thunder.numpy.elementwise import *  # noqa: F403
 from thunder.numpy.promotion import promote_types, result_type
 
 __all__ = ["all_npsymbols", "language", "npctx", "npsymbol", "promote_types", "result_type"]
-__all__ += sorted({symbol.name for symbol in all_npsymbols().values()} - {*__all__})
+__all__.extend(sorted({symbol.name for symbol in all_npsymbols().values()} - {*__all__}))

@@ -69,4 +69,6 @@ __all__ = [
     "torchctx",
     "torchsymbol",
 ]
-__all__ += sorted({_sym.name for _sym in all_torchsymbols().values() if _sym.module == "thunder.torch"} - {*__all__})
+__all__.extend(
+    sorted({_sym.name for _sym in all_torchsymbols().values() if _sym.module == "thunder.torch"} - {*__all__})
+)

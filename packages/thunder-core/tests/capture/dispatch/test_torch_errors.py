@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import thunder
+from surface.derived import samples_of
+from surface.names import Entry, entries
+from surface.reasons import reason_of
 from thunder.capture.dispatch.torch_errors import torchs_error
 from thunder.core.errors import ThunderError
 from thunder.tests import running
 from thunder.tests.opinfos import SampleInput
-from thunder.tests.surface.derived import samples_of
-from thunder.tests.surface.names import Entry, entries
-from thunder.tests.surface.reasons import reason_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
+from surface.names import NAMESPACES, Entry
+from surface.samples import SAMPLES, samples_by_hand
 from thunder.core.proxies import OPERATORS
 from thunder.core.samples import SampleInput
 from thunder.core.symbol import Symbol
 from thunder.tests.opinfo import OpInfo
 from thunder.tests.opinfos import all_opinfos
-from thunder.tests.surface.names import NAMESPACES, Entry
-from thunder.tests.surface.samples import SAMPLES, samples_by_hand
 
 __all__ = ["samples_of"]
 

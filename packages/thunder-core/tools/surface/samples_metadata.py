@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from surface.samples import Maker, calls
 from thunder.core.samples import SampleInput
-from thunder.tests.surface.samples import Maker, calls
 
 _PROPERTIES = ("device", "dtype", "grad_dtype", "grad_fn", "is_cpu", "is_cuda", "is_ipu", "is_leaf", "is_maia",
                "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_nested", "is_quantized", "is_sparse", "is_sparse_csr",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from surface.samples import Maker, calls
 from thunder.core.samples import SampleInput
-from thunder.tests.surface.samples import Maker, calls
 
 
 @calls("torch.det", "torch.Tensor.det", "torch.linalg.det", "torch.slogdet", "torch.Tensor.slogdet",

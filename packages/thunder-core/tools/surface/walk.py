@@ -15,6 +15,9 @@ from typing import Any
 import torch
 
 import thunder
+from surface.derived import samples_of
+from surface.names import Entry, entries
+from surface.reasons import reason_of
 from thunder.capture.dispatch.reshaping import FORMS
 from thunder.core.pytree import tree_map
 from thunder.core.samples import SampleInput
@@ -22,9 +25,6 @@ from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
 from thunder.tests import gradients, running
 from thunder.tests.comparison import Mismatch, compare, widened
-from thunder.tests.surface.derived import samples_of
-from thunder.tests.surface.names import Entry, entries
-from thunder.tests.surface.reasons import reason_of
 
 __all__ = ["METADATA", "NOT", "OPAQUE", "OWN", "Finding", "examine", "walk"]
 

@@ -72,4 +72,4 @@ def samples_by_hand(path: str, dtype: torch.dtype = torch.float32) -> list[Sampl
 
 
 for _family in ("metadata", "tensors", "linalg", "fft", "special", "nn"):
-    importlib.import_module(f"thunder.tests.surface.samples_{_family}")
+    importlib.import_module(f"surface.samples_{_family}")

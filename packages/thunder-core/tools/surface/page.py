@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from thunder.tests.surface.names import NAMESPACES
-from thunder.tests.surface.reasons import REASONS, reason_of
-from thunder.tests.surface.walk import METADATA, NOT, OPAQUE, OWN, Finding
+from surface.names import NAMESPACES
+from surface.reasons import REASONS, reason_of
+from surface.walk import METADATA, NOT, OPAQUE, OWN, Finding
 
 __all__ = ["counts", "names_on", "page", "rows"]
 
@@ -21,7 +21,7 @@ Every public name of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.fft`
 and what becomes of it in a traced program. The page is written by
 
 ```sh
-python -m thunder ops --surface --write docs/operators.md
+python -m nox -s surface -- --write docs/operators.md
 ```
 
 which calls each of them through `thunder.jit` and compares with torch: the result, what is written to arguments, memory

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's surface: all of its names, a reason or a sample for each, a part of the walk, and the page.
 
-`python -m thunder ops --surface` walks all of them (`nox -s surface`).
+`nox -s surface` walks all of them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 import torch
 
-from thunder.cli import main
-from thunder.tests.surface import walk as walking
-from thunder.tests.surface.derived import samples_of
-from thunder.tests.surface.names import Entry, entries, entry_of, overridable
-from thunder.tests.surface.page import counts, names_on, page
-from thunder.tests.surface.reasons import patterns, reason_of
-from thunder.tests.surface.samples import SAMPLES
-from thunder.tests.surface.walk import METADATA, NOT, OPAQUE, OWN, Finding, examine
+from surface import walk as walking
+from surface.__main__ import main
+from surface.derived import samples_of
+from surface.names import Entry, entries, entry_of, overridable
+from surface.page import counts, names_on, page
+from surface.reasons import patterns, reason_of
+from surface.samples import SAMPLES
+from surface.walk import METADATA, NOT, OPAQUE, OWN, Finding, examine
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 ALL = entries()
 PATHS = {entry.path for entry in ALL}
-PAGE = Path(__file__).parents[5] / "docs" / "operators.md"
+PAGE = Path(__file__).parents[4] / "docs" / "operators.md"
 VERSION = ".".join(torch.__version__.split(".")[:2])
 TITLES = {OWN: "Own", OPAQUE: "Opaque", METADATA: "Metadata", NOT: "No operation"}
 
@@ -66,7 +66,7 @@ def test_a_part_of_the_walk(entry: Entry) -> None:
 
 
 def test_the_page_has_every_name() -> None:
-    """`python -m thunder ops --surface --write docs/operators.md` writes it anew."""
+    """`nox -s surface -- --write docs/operators.md` writes it anew."""
     text = PAGE.read_text(encoding="utf-8")
     if f"torch {VERSION}:" not in text:
         return  # another torch has other names
@@ -119,7 +119,7 @@ def test_what_is_wrong_is_found(path: str, monkeypatch: pytest.MonkeyPatch, caps
             return original.last_traces(fn.jitted)
 
     monkeypatch.setattr(walking, "thunder", Stub)
-    assert main(["ops", "--surface", "--only", path]) == 1
+    assert main(["--only", path]) == 1
     told = capsys.readouterr().err
     assert path in told and word in told
 
@@ -127,11 +127,11 @@ def test_what_is_wrong_is_found(path: str, monkeypatch: pytest.MonkeyPatch, caps
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table, JSON, a page."""
     written = tmp_path / "page.md"
-    assert main(["ops", "--surface", "--only", "torch.fft.rfft", "--write", str(written)]) == 0
+    assert main(["--only", "torch.fft.rfft", "--write", str(written)]) == 0
     out = capsys.readouterr().out
     assert "names agree with torch" in out
     assert "torch.fft.rfft2" in names_on(written.read_text())
-    assert main(["ops", "--surface", "--only", "torch.trunc", "--json"]) == 0
+    assert main(["--only", "torch.trunc", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [each["entry"] for each in told] == ["torch.trunc", "torch.trunc_"]
-    assert main(["ops", "--surface", "--only", "torch.no_such_name"]) == 1
+    assert main(["--only", "torch.no_such_name"]) == 1

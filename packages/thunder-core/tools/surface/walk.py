@@ -241,7 +241,9 @@ def _check_out(finding: Finding, entry: Entry, sample: SampleInput, expected: _R
     if entry.namespace == "torch.Tensor" or not _is_tensors(expected.value) or entry.path in _LOSE_OUT:
         return
     results = []
-    for call in (entry.call, thunder.jit(lambda args, kwargs: entry.call(*args, **kwargs))):
+    jitted = thunder.jit(lambda args, kwargs: entry.call(*args, **kwargs))
+    calls: tuple[Any, Any] = (entry.call, jitted)
+    for call in calls:
         given = running.copied(sample)
         out = tree_map(torch.zeros_like, expected.value) if type(expected.value) is list else _zeros_of(expected.value)
         try:

@@ -140,7 +140,7 @@ def workers(arguments: Iterable[str]) -> list[str]:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Jit a small GPT, show its trace, compare it with eager and with torch.compile; arguments after `--` go to it."""
+    """Compile a small Llama, show its trace, compare with eager and torch.compile; arguments after `--` go to it."""
     options = install_ours(session, [CORE])
     session.install(*options, "numpy")  # without it torch warns
     session.run("python", str(TOOLS / "demo.py"), *session.posargs)
@@ -300,7 +300,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def user_types(session: nox.Session) -> None:
-    """What mypy, with torch's own types, says of a program that uses thunder."""
+    """Check what mypy, with torch's own types, says of a program that uses thunder."""
     options = install_ours(session, [CORE])
     session.install(*options, MYPY)
     program = PACKAGES[CORE] / "tests" / "typing" / "check_types.py"

@@ -102,19 +102,16 @@ def jit(
     program if its guards hold, and trace again if they do not. A jitted module shares parameters, buffers and hooks
     with the original. Also a decorator, with or without arguments.
 
-    Args:
-        fn: the function or module.
-        executors: the executors to ask for each operation, in this order, PyTorch last; None takes those installed.
-        transforms: objects with hooks for the stages of compilation (`thunder.Transform`; `thunder.transforms` has
-            some), or functions `(trace, executors) -> trace`.
-        cache: when a compiled program is used again. "constant values": when sizes and numbers are the same; those that
-            have changed twice become inputs. "symbolic values": all sizes of argument tensors and all numbers among the
-            arguments are inputs from the start. "same input": always, unchecked, as the caller promises. "no caching":
-            never.
-        sharp_edges: what to do about a program that cannot be cached: "allow", "warn" or "error".
-        remat: what the backward program recomputes instead of saving. "auto": what costs no time. "none": nothing.
-            "all": every elementwise operation.
-        options: options that executors declare.
+    - `executors`: the executors to ask for each operation, in this order, PyTorch last; None takes those installed.
+    - `transforms`: objects with hooks for the stages of compilation (`thunder.Transform`; `thunder.transforms` has some)
+      or functions `(trace, executors) -> trace`.
+    - `cache`: when a compiled program is used again. "constant values": when sizes and numbers are the same; those that
+      have changed twice become inputs. "symbolic values": all sizes of argument tensors and all numbers among the
+      arguments are inputs from the start. "same input": always, unchecked, as the caller promises. "no caching": never.
+    - `sharp_edges`: what to do about a program that cannot be cached: "allow", "warn" or "error".
+    - `remat`: what the backward program recomputes instead of saving. "auto": what costs no time. "none": nothing.
+      "all": every elementwise operation.
+    - Further options are those that executors declare.
     """
     if fn is None:
         return functools.partial(

@@ -103,7 +103,7 @@ def jit(
     with the original. Also a decorator, with or without arguments.
 
     - `executors`: the executors to ask for each operation, in this order, PyTorch last; None takes those installed.
-    - `transforms`: objects with hooks for the stages of compilation (`thunder.Transform`; `thunder.transforms` has some)
+    - `transforms`: objects with hooks for the stages of compilation (`thunder.Transform`; see `thunder.transforms`)
       or functions `(trace, executors) -> trace`.
     - `cache`: when a compiled program is used again. "constant values": when sizes and numbers are the same; those that
       have changed twice become inputs. "symbolic values": all sizes of argument tensors and all numbers among the

@@ -7,6 +7,7 @@ import ast
 import importlib
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,15 +27,21 @@ def test_dir_is_the_documented_list() -> None:
 def test_all_is_the_table() -> None:
     """`__all__` is written out for type checkers, which do not evaluate expressions."""
     assert sorted(thunder.__all__) == sorted(["__version__", *thunder._ATTRIBUTES])
+    assert sorted(thunder.transforms.__all__) == sorted(thunder.transforms._HOMES) == dir(thunder.transforms)
+
+
+def seen_by_type_checkers(module: ModuleType) -> set[str]:
+    """Return the names that a module imports or declares under TYPE_CHECKING."""
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    names = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return names | {ast.unparse(node.target) for node in block.body if isinstance(node, ast.AnnAssign)}
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    """The imports under TYPE_CHECKING are the names that `__getattr__` knows."""
-    tree = ast.parse(Path(thunder.__file__).read_text(encoding="utf-8"))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    names = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    names |= {str(node.target.id) for node in block.body if isinstance(node, ast.AnnAssign)}
-    assert names - {"CallableModule"} == {*dir(thunder)} - {"__version__"}
+    """The names under TYPE_CHECKING are those that `__getattr__` knows."""
+    assert seen_by_type_checkers(thunder) - {"CallableModule"} == {*dir(thunder)} - {"__version__"}
+    assert seen_by_type_checkers(thunder.transforms) == {*thunder.transforms.__all__}
 
 
 def test_every_name_exists() -> None:

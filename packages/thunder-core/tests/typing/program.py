@@ -44,7 +44,8 @@ reveal_type(thunder.disable(scaled)(x, 2.0))  # type: Tensor
 thunder.jit(pair, cache="symbolic")  # error: call-overload
 thunder.jit(pair, remat="some")  # error: call-overload
 thunder.jit(pair, sharp_edges="no")  # error: call-overload
-thunder.jit(pair, transforms=[thunder.transforms.debug(print)])
+thunder.jit(pair, transforms=[thunder.transforms.CUDAGraphTransform()])
+reveal_type(thunder.transforms.CUDAGraphTransform())  # type: CUDAGraphTransform
 thunder.jit(pair, transforms=["debug"])  # error: list-item
 thunder.jit(pair, executors=["triton", thunder.executors.TORCH], triton_option=1)
 

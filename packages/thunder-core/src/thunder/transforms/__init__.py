@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # name -> module that has it
 _HOMES = {
@@ -23,15 +23,42 @@ _HOMES = {
     "debug": "debugging",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "AutocastTransform",
+    "CUDAGraphTransform",
+    "ConstantFoldingTransform",
+    "DebugTransform",
+    "LoRATransform",
+    "MaterializationTransform",
+    "PassContext",
+    "Pattern",
+    "ProfileTransform",
+    "QuantizationTransform",
+    "Transform",
+    "autocast",
+    "debug",
+]
 
+# The same for type checkers, which do not run `__getattr__`.
+if TYPE_CHECKING:
+    from thunder.transforms.autocasting import AutocastTransform, autocast
+    from thunder.transforms.base import PassContext, Transform
+    from thunder.transforms.cuda_graphs import CUDAGraphTransform
+    from thunder.transforms.debugging import DebugTransform, debug
+    from thunder.transforms.folding import ConstantFoldingTransform
+    from thunder.transforms.lora import LoRATransform
+    from thunder.transforms.materialization import MaterializationTransform
+    from thunder.transforms.patterns import Pattern
+    from thunder.transforms.profiling import ProfileTransform
+    from thunder.transforms.quantization import QuantizationTransform
+else:
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_HOMES)}")
-    value = getattr(importlib.import_module(f"thunder.transforms.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_HOMES)}")
+        value = getattr(importlib.import_module(f"thunder.transforms.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -13,6 +13,7 @@ torch's names.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 from thunder.core.langctx import LanguageContext, langctx, register_langctx
 from thunder.core.symbol import OpTags, Symbol
 
-__all__ = ["all_torchsymbols", "torch_function_map", "torchctx", "torchsymbol"]
+__all__ = ["all_torchsymbols", "named", "torch_function_map", "torchctx", "torchsymbol"]
 
 MODULE = "thunder.torch"
 
@@ -52,6 +53,11 @@ def _spellings(name: str, fns: Sequence[Any]) -> list[str]:
         if other not in names and getattr(torch, other, None) is fn and hasattr(torch.Tensor, other):
             names.append(other)
     return names
+
+
+def named(name: str) -> Any:
+    """Return what torch has under a name such as `torch.special.erf`."""
+    return functools.reduce(getattr, name.split(".")[1:], torch)
 
 
 def torchsymbol(

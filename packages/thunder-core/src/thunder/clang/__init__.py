@@ -14,13 +14,14 @@ from thunder.clang.reductions import *  # noqa: F403
 from thunder.clang.shape import *  # noqa: F403
 from thunder.core.families import import_families
 
-if TYPE_CHECKING:  # these are made from the primitives' declarations, under the same names
-    from thunder.core.prims.elementwise_binary import *  # noqa: F403
-    from thunder.core.prims.elementwise_comparison import *  # noqa: F403
+if TYPE_CHECKING:  # these are made from the primitives' declarations; two helpers there have names of base's
+    from thunder.core.prims.elementwise_binary import *  # type: ignore[assignment]  # noqa: F403
+    from thunder.core.prims.elementwise_binary import div as true_divide
+    from thunder.core.prims.elementwise_comparison import *  # type: ignore[assignment]  # noqa: F403
     from thunder.core.prims.elementwise_complex import *  # noqa: F403
     from thunder.core.prims.elementwise_math import *  # noqa: F403
     from thunder.core.prims.elementwise_rounding import *  # noqa: F403
-    from thunder.core.prims.elementwise_special import *  # noqa: F403
+    from thunder.core.prims.elementwise_special import *  # type: ignore[assignment]  # noqa: F403
 
 import_families(__name__)
 globals().update(clang_ops)

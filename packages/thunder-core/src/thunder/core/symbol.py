@@ -10,7 +10,7 @@ declaration with the symbol's decorators: `@sym.grad` or `@sym.vjp` (its gradien
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from operator import is_not
 from typing import Any, TypeVar
@@ -76,7 +76,7 @@ class Symbol:
         id: Any = None,
         module: str | None = None,
         is_prim: bool = False,
-        tags: Sequence[OpTags] = (),
+        tags: Iterable[OpTags] = (),
         executor: Any = None,
         fn: Callable[..., Any] | None = None,
         torch_names: Sequence[str] = (),

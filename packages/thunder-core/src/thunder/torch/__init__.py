@@ -60,6 +60,7 @@ from thunder.torch.vision import *  # noqa: F403
 
 if TYPE_CHECKING:  # these are made from the primitives' declarations, under the same names
     from thunder.core.prims.elementwise_binary import *  # noqa: F403
+    from thunder.core.prims.elementwise_binary import div as true_divide
     from thunder.core.prims.elementwise_comparison import *  # noqa: F403
     from thunder.core.prims.elementwise_complex import *  # noqa: F403
     from thunder.core.prims.elementwise_math import *  # noqa: F403

@@ -14,7 +14,7 @@ torch's names.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ def torchsymbol(
     is_method: bool | None = None,
     method_name: str | None = None,
     is_property: bool = False,
-    tags: Sequence[OpTags] = (),
+    tags: Iterable[OpTags] = (),
     explicit: bool = False,
     executed_by_torch: bool = True,
 ) -> Callable[[Callable[..., Any]], Symbol]:

@@ -110,9 +110,7 @@ class Elementwise:
 
     # The primitive.
     kinds: tuple[int, ...] = ANY  #: the dtypes that it takes, by category
-    out: dtype | Callable[[dtype], dtype] | None = (
-        None  #: the result's dtype, if not the operands'
-    )
+    out: dtype | Callable[[dtype], dtype] | None = None  #: the result's dtype, if not the operands'
     meta: Callable[..., TensorProxy] | None = None  #: its meta function, where `kinds` and `out` do not say it
     vjp: Callable[..., Any] | None = None
     tags: Sequence[OpTags] = ELEMENTWISE

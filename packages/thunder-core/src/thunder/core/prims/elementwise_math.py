@@ -13,6 +13,7 @@ from typing import Any
 
 from thunder.core.dtypes import is_complex_dtype
 from thunder.core.prims.elementwise_base import INEXACT, KIND, conjugated, elementwise
+from thunder.core.symbol import Symbol
 
 _function = partial(elementwise, kinds=INEXACT, promotion=KIND.INT_TO_FLOAT)
 
@@ -98,7 +99,7 @@ sin = _function(
     vjp=lambda g, out, a: g * conjugated(cos(a)),
     numpy="sin",
 )
-cos = _function(
+cos: Symbol = _function(
     "cos",
     "Return the cosine of each element.",
     number="cos",
@@ -142,7 +143,7 @@ sinh = _function(
     vjp=lambda g, out, a: g * conjugated(cosh(a)),
     domain={"low": -5, "high": 5},
 )
-cosh = _function(
+cosh: Symbol = _function(
     "cosh",
     "Return the hyperbolic cosine of each element.",
     number="cosh",

@@ -16,7 +16,7 @@ from thunder.core.prims.elementwise_math import exp, log
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
-from thunder.core.symbol import OpTags
+from thunder.core.symbol import OpTags, Symbol
 
 # The distance from one to the next number of each type; nearer to zero than that, i1(a) is a / 2.
 _EPSILON = {dtypes.bfloat16: 2**-7, dtypes.float16: 2**-10, dtypes.float32: 2**-23, dtypes.float64: 2**-52}
@@ -42,6 +42,31 @@ def _(b: Any, a: Any, of: Any) -> Any:
 
 def _unknown(a: Any, of: str) -> Any:
     return missing_gradient(a, of) if differentiable(a) else None
+
+
+@prim(torch="torch.polygamma", tags=ELEMENTWISE)
+def polygamma(n: int, a: TensorProxy, /) -> TensorProxy:
+    """Return the `n`-th derivative of the digamma function at each element."""
+    check(n >= 0, lambda: f"polygamma(n, x) does not support negative n, but n is {n}")
+    check_kinds("polygamma", FLOATS, a)
+    return elementwise_meta("polygamma", a)
+
+
+@polygamma.vjp
+def _(g: Any, out: Any, n: Any, a: Any) -> Any:
+    return None, g * polygamma(n + 1, a)
+
+
+@polygamma.samples
+def _(make: MakeTensor) -> Any:
+    for n in (1, 0, 2, 3):
+        for s in elementwise_unary(make, low=0.5):
+            yield SampleInput(n, *s.args)
+
+
+@polygamma.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(-1, make((3,))), RuntimeError, "does not support negative n"
 
 
 _function = partial(elementwise, kinds=FLOATS, promotion=KIND.INT_TO_FLOAT)
@@ -95,40 +120,13 @@ lgamma = _function(
     torch=("torch.lgamma", "torch.special.gammaln"),
     domain={"low": 0.1},
 )
-digamma = _function(
+digamma: Symbol = _function(
     "digamma",
     "Return the derivative of the logarithm of the gamma function at each element.",
     vjp=lambda g, out, a: g * polygamma(1, a),
     torch=("torch.digamma", "torch.special.digamma", "torch.special.psi"),
     domain={"low": 0.1},
 )
-
-
-@prim(torch="torch.polygamma", tags=ELEMENTWISE)
-def polygamma(n: int, a: TensorProxy, /) -> TensorProxy:
-    """Return the `n`-th derivative of the digamma function at each element."""
-    check(n >= 0, lambda: f"polygamma(n, x) does not support negative n, but n is {n}")
-    check_kinds("polygamma", FLOATS, a)
-    return elementwise_meta("polygamma", a)
-
-
-@polygamma.vjp
-def _(g: Any, out: Any, n: Any, a: Any) -> Any:
-    return None, g * polygamma(n + 1, a)
-
-
-@polygamma.samples
-def _(make: MakeTensor) -> Any:
-    for n in (1, 0, 2, 3):
-        for s in elementwise_unary(make, low=0.5):
-            yield SampleInput(n, *s.args)
-
-
-@polygamma.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(-1, make((3,))), RuntimeError, "does not support negative n"
-
-
 _pair = partial(elementwise, kinds=FLOATS, operands=2)
 
 zeta = _pair(
@@ -184,12 +182,12 @@ i0e = _function(
     vjp=lambda g, out, a: g * (i1e(a) - a.sgn() * out),
     torch="torch.special.i0e",
 )
-i1 = _function(
+i1: Symbol = _function(
     "i1",
     "Return the modified Bessel function of the first kind of order 1 of each element.",
     torch="torch.special.i1",
 )
-i1e = _function(
+i1e: Symbol = _function(
     "i1e",
     "Return exp(-|{a}|) * i1({a}).",
     torch="torch.special.i1e",

@@ -3,6 +3,7 @@
 
 from typing import TYPE_CHECKING
 
+from thunder.core.families import import_families
 from thunder.numpy.arrays import *  # noqa: F403
 from thunder.numpy.base import all_npsymbols, language, npctx, npsymbol
 from thunder.numpy.elementwise import *  # noqa: F403
@@ -39,3 +40,5 @@ if TYPE_CHECKING:  # these are made from the primitives' declarations
     from thunder.core.prims import neg as negative
     from thunder.core.prims import pow as power
     from thunder.core.prims import sub as subtract
+
+import_families(__name__)

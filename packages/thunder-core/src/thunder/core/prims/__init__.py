@@ -33,4 +33,3 @@ from thunder.core.prims.structure import *  # noqa: F403
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 
 import_families(__name__)
-globals().update({_sym.name: _sym for _sym in all_prims().values() if _sym.module == __name__})

@@ -21,6 +21,7 @@ anywhere.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -109,6 +110,9 @@ def make_prim(
     if module == MODULE and getattr(meta, "__module__", "").split(".")[0] != "thunder":
         # One that is declared outside is no attribute of thunder's module: traces call it by its name.
         sym.module = None
+    if sym.module == MODULE:
+        # Traces print `prims.name`, whichever file declares it.
+        setattr(sys.modules[MODULE], name, sym)
     _prims[id] = sym
     return sym
 

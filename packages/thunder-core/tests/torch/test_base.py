@@ -11,7 +11,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.torch.base import for_dims, named
-from thunder.torch.conv import conv
+from thunder.torch.conv import _conv
 
 
 def test_named() -> None:
@@ -24,8 +24,8 @@ def test_named() -> None:
 
 def test_one_body_for_three() -> None:
     """Each is an operation of its own, with the signature and the documentation of its number of dimensions."""
-    assert (ltorch.conv1d, ltorch.conv2d, ltorch.conv3d) == conv
-    for n, sym in enumerate(conv, start=1):
+    assert (ltorch.conv1d, ltorch.conv2d, ltorch.conv3d) == _conv
+    for n, sym in enumerate(_conv, start=1):
         assert (sym.name, sym.id, sym.module) == (f"conv{n}d", f"torch.conv{n}d", "thunder.torch")
         assert next(iter(inspect.signature(sym).parameters)) == "input"
         assert sym.reference is named(f"torch.conv{n}d")

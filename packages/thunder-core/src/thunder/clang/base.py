@@ -214,7 +214,7 @@ def elementwise_binary(
 
 
 def _unary_function(op: Elementwise) -> Callable[..., Any]:
-    run, number_fn, kind = op.runs or op.prim, op.python(), op.promotion
+    run, number_fn, kind = op.lowering or op.prim, op.number_function, op.promotion
 
     def unary(a: Any) -> Any:
         return elementwise_unary(a, prim=run, number_fn=number_fn, type_promotion_kind=kind)
@@ -223,7 +223,7 @@ def _unary_function(op: Elementwise) -> Callable[..., Any]:
 
 
 def _binary_function(op: Elementwise) -> Callable[..., Any]:
-    run, number_fn, kind, swapped = op.runs or op.prim, op.python(), op.promotion, op.swapped
+    run, number_fn, kind, swapped = op.lowering or op.prim, op.number_function, op.promotion, op.swapped
 
     def binary(a: Any, b: Any) -> Any:
         if swapped and isinstance(b, TensorProxy) and not isinstance(a, TensorProxy):
@@ -236,7 +236,7 @@ def _binary_function(op: Elementwise) -> Callable[..., Any]:
 @each_elementwise
 def _declare(op: Elementwise) -> None:
     """Make the core language's function of an elementwise operation: promotion and broadcasting over the primitive."""
-    if "clang" in op.written_out:
+    if "clang" in op.overridden_in:
         return
     fn = _unary_function(op) if op.operands == 1 else _binary_function(op)
     fn.__name__ = fn.__qualname__ = op.language_name

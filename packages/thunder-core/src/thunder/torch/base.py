@@ -129,12 +129,13 @@ _SIZES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 
 
 def for_dims(
-    *dims: int, name: str, torch: str | Sequence[str], tags: Iterable[OpTags] = ()
+    *dims: int, name: str, torch: str | Sequence[str], **declaration: Any
 ) -> Callable[[Callable[..., Any]], PerDimension]:
     """Decorate the body `(spatial, *arguments)` of operations that torch has for several numbers of dimensions.
 
     In `name` and in the names `torch` of the functions that it stands for, `{}` is the number of dimensions; of the
     functions after the first, torch may have some for other numbers only. `{sizes}` in the docstring are their names.
+    `declaration` is what `torchsymbol` takes besides.
     """
     templates = (torch,) if isinstance(torch, str) else tuple(torch)
 
@@ -146,7 +147,7 @@ def for_dims(
             fn: Any = functools.partial(body, spatial)
             fn.__name__ = fn.__qualname__ = name.format(spatial)
             fn.__module__, fn.__doc__ = body.__module__, (body.__doc__ or "").format(spatial, sizes=_SIZES[spatial])
-            symbols.append(torchsymbol(*functions, is_method=False, tags=tags)(fn))
+            symbols.append(torchsymbol(*functions, is_method=False, **declaration)(fn))
         found = PerDimension(symbols)
         found.dims = dims
         return found

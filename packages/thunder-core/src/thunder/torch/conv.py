@@ -77,7 +77,7 @@ def _check_weight(name: str, weight: Any, spatial: int) -> None:
 
 
 @for_dims(1, 2, 3, name="conv{}d", torch="torch.conv{}d", tags=_TAGS)
-def conv(
+def _conv(
     spatial: int,
     input: Any,
     weight: Any,
@@ -99,10 +99,10 @@ def conv(
     return ltorch.squeeze(out, 0) if alone else out
 
 
-conv1d, conv2d, conv3d = conv
+conv1d, conv2d, conv3d = _conv
 
 
-@conv.samples
+@_conv.samples
 def _(spatial: int, make: MakeTensor) -> Any:
     size, kernel = (6, 5, 4)[:spatial], (3, 2, 2)[:spatial]
     x, w = (2, 4, *size), (6, 4, *kernel)
@@ -117,7 +117,7 @@ def _(spatial: int, make: MakeTensor) -> Any:
     yield SampleInput(make((0, 4, *size)), make(w), make((6,)))
 
 
-@conv.errors
+@_conv.errors
 def _(spatial: int, make: MakeTensor) -> Any:
     x, w = make((2, 3, *(5,) * spatial)), make((4, 3, *(3,) * spatial))
     few, large = make((4, 2, *(3,) * spatial)), make((4, 3, *(9,) * spatial))
@@ -132,7 +132,7 @@ def _(spatial: int, make: MakeTensor) -> Any:
 
 
 @for_dims(1, 2, 3, name="conv_transpose{}d", torch="torch.conv_transpose{}d", tags=_TAGS)
-def conv_transpose(
+def _conv_transpose(
     spatial: int,
     input: Any,
     weight: Any,
@@ -154,10 +154,10 @@ def conv_transpose(
     return ltorch.squeeze(out, 0) if alone else out
 
 
-conv_transpose1d, conv_transpose2d, conv_transpose3d = conv_transpose
+conv_transpose1d, conv_transpose2d, conv_transpose3d = _conv_transpose
 
 
-@conv_transpose.samples
+@_conv_transpose.samples
 def _(spatial: int, make: MakeTensor) -> Any:
     size, kernel = (4, 3, 3)[:spatial], (3, 2, 2)[:spatial]
     x, w = (2, 4, *size), (4, 3, *kernel)
@@ -167,7 +167,7 @@ def _(spatial: int, make: MakeTensor) -> Any:
     yield SampleInput(make(x[1:]), make(w), make((3,)))
 
 
-@conv_transpose.errors
+@_conv_transpose.errors
 def _(spatial: int, make: MakeTensor) -> Any:
     x, w = make((2, 3, *(5,) * spatial)), make((3, 4, *(3,) * spatial))
     few = make((4, 4, *(3,) * spatial))

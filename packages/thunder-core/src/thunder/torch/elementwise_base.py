@@ -108,7 +108,7 @@ def rule_in_float32(rule: F) -> F:
 @each_elementwise
 def _declare(op: Elementwise) -> None:
     """Make the torch language's operation of an elementwise operation: a call of the core language's."""
-    if "torch" in op.written_out:
+    if "torch" in op.overridden_in:
         return
     run = clang.clang_ops[op.language_name]
     if op.operands == 1:

@@ -59,7 +59,7 @@ def _maxima(
         "torch._C._nn.max_pool{}d_with_indices",
     ),
 )
-def max_pool_with_indices(
+def _max_pool_with_indices(
     spatial: int,
     input: Any,
     kernel_size: Any,
@@ -73,11 +73,11 @@ def max_pool_with_indices(
     return _maxima(spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
-max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = max_pool_with_indices
+max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = _max_pool_with_indices
 
 
 @for_dims(1, 2, 3, name="max_pool{}d", torch=("torch.nn.functional.max_pool{}d", "torch.max_pool{}d"))
-def max_pool(
+def _max_pool(
     spatial: int,
     input: Any,
     kernel_size: Any,
@@ -92,7 +92,7 @@ def max_pool(
     return pair if return_indices else pair[0]
 
 
-max_pool1d, max_pool2d, max_pool3d = max_pool
+max_pool1d, max_pool2d, max_pool3d = _max_pool
 
 
 def _shapes(spatial: int) -> tuple[tuple[int, ...], ...]:
@@ -100,8 +100,8 @@ def _shapes(spatial: int) -> tuple[tuple[int, ...], ...]:
     return (2, 3, *size), (3, *size), (0, 3, *size)
 
 
-@max_pool.samples
-@max_pool_with_indices.samples
+@_max_pool.samples
+@_max_pool_with_indices.samples
 def _(spatial: int, make: MakeTensor) -> Any:
     for shape in _shapes(spatial):
         yield SampleInput(_all_different(make, shape), 2)
@@ -112,7 +112,7 @@ def _(spatial: int, make: MakeTensor) -> Any:
     yield SampleInput(_all_different(make, shape), 2, stride=[])
 
 
-@max_pool.errors
+@_max_pool.errors
 def _(spatial: int, make: MakeTensor) -> Any:
     x = make((2, 3, *(4,) * spatial))
     yield SampleInput(x, 2, padding=2), RuntimeError, "at most half of"
@@ -150,7 +150,7 @@ def avg_pool1d(
 
 
 @for_dims(2, 3, name="avg_pool{}d", torch="torch._C._nn.avg_pool{}d")
-def avg_pool(
+def _avg_pool(
     spatial: int,
     input: Any,
     kernel_size: Any,
@@ -165,10 +165,10 @@ def avg_pool(
     return prims.avg_pool(input, *windows, ceil_mode, count_include_pad, divisor_override)
 
 
-avg_pool2d, avg_pool3d = avg_pool
+avg_pool2d, avg_pool3d = _avg_pool
 
 
-@avg_pool.samples
+@_avg_pool.samples
 def _avg_samples(spatial: int, make: MakeTensor) -> Any:
     for shape in _shapes(spatial):
         yield SampleInput(make(shape), 2)
@@ -180,7 +180,7 @@ def _avg_samples(spatial: int, make: MakeTensor) -> Any:
         yield SampleInput(make(shape), 2, divisor_override=3)
 
 
-@avg_pool.errors
+@_avg_pool.errors
 def _avg_errors(spatial: int, make: MakeTensor) -> Any:
     x = make((2, 3, *(4,) * spatial))
     yield SampleInput(x, 9), RuntimeError, "Output size is too small"
@@ -216,7 +216,7 @@ def _output_size(name: str, spatial: int, input: Any, size: Any) -> tuple[int, .
     name="adaptive_avg_pool{}d",
     torch=("torch.nn.functional.adaptive_avg_pool{}d", "torch._C._nn.adaptive_avg_pool{}d"),
 )
-def adaptive_avg_pool(spatial: int, input: Any, output_size: Any) -> Any:
+def _adaptive_avg_pool(spatial: int, input: Any, output_size: Any) -> Any:
     """Return the means of `output_size` windows of `(batch, channels, {sizes})`."""
     name = f"adaptive_avg_pool{spatial}d"
     size = _output_size(name, spatial, input, output_size)
@@ -227,7 +227,7 @@ def adaptive_avg_pool(spatial: int, input: Any, output_size: Any) -> Any:
     return prims.adaptive_avg_pool(input, size)
 
 
-adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = adaptive_avg_pool
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = _adaptive_avg_pool
 
 
 def _adaptive_maxima(spatial: int, input: Any, output_size: Any) -> tuple[Any, Any]:
@@ -245,29 +245,29 @@ def _adaptive_maxima(spatial: int, input: Any, output_size: Any) -> tuple[Any, A
         "torch._C._nn.adaptive_max_pool{}d",
     ),
 )
-def adaptive_max_pool_with_indices(spatial: int, input: Any, output_size: Any, return_indices: bool = False) -> Any:
+def _adaptive_max_pool_with_indices(spatial: int, input: Any, output_size: Any, return_indices: bool = False) -> Any:
     """Return what adaptive_max_pool{}d returns, and where the maxima are."""
     return _adaptive_maxima(spatial, input, output_size)
 
 
 adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = (
-    adaptive_max_pool_with_indices
+    _adaptive_max_pool_with_indices
 )
 
 
 @for_dims(1, 2, 3, name="adaptive_max_pool{}d", torch="torch.nn.functional.adaptive_max_pool{}d")
-def adaptive_max_pool(spatial: int, input: Any, output_size: Any, return_indices: bool = False) -> Any:
+def _adaptive_max_pool(spatial: int, input: Any, output_size: Any, return_indices: bool = False) -> Any:
     """Return the maxima of `output_size` windows of `(batch, channels, {sizes})`."""
     pair = _adaptive_maxima(spatial, input, output_size)
     return pair if return_indices else pair[0]
 
 
-adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = adaptive_max_pool
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = _adaptive_max_pool
 
 
-@adaptive_avg_pool.samples
-@adaptive_max_pool.samples
-@adaptive_max_pool_with_indices.samples
+@_adaptive_avg_pool.samples
+@_adaptive_max_pool.samples
+@_adaptive_max_pool_with_indices.samples
 def _(spatial: int, make: MakeTensor) -> Any:
     for shape in _shapes(spatial):
         yield SampleInput(_all_different(make, shape), 3)
@@ -277,8 +277,8 @@ def _(spatial: int, make: MakeTensor) -> Any:
         yield SampleInput(_all_different(make, shape), (2, *(None,) * (spatial - 1)))
 
 
-@adaptive_avg_pool.errors
-@adaptive_max_pool.errors
+@_adaptive_avg_pool.errors
+@_adaptive_max_pool.errors
 def _(spatial: int, make: MakeTensor) -> Any:
     if spatial > 1:
         yield SampleInput(make((5,) * spatial), 2), RuntimeError, "D tensor, but got"
@@ -287,26 +287,26 @@ def _(spatial: int, make: MakeTensor) -> Any:
 
 # -- p-norm ------------------------------------------------------------------------------------------------------------
 @for_dims(1, 2, 3, name="lp_pool{}d", torch="torch.nn.functional.lp_pool{}d")
-def lp_pool(
+def _lp_pool(
     spatial: int, input: Any, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Any:
     """Return the p-norm of each window of `(batch, channels, {sizes})`."""
     kernel_size = _numbers(f"lp_pool{spatial}d", "kernel_size", kernel_size, spatial)
     if norm_type in (math.inf, -math.inf):
-        largest = max_pool[spatial - 1]
+        largest = _max_pool[spatial - 1]
         if norm_type > 0:
             return largest(ltorch.abs(input), kernel_size, stride, 0, 1, ceil_mode)
         return -largest(-ltorch.abs(input), kernel_size, stride, 0, 1, ceil_mode)
-    average = (avg_pool1d, *avg_pool)[spatial - 1]
+    average = (avg_pool1d, *_avg_pool)[spatial - 1]
     mean = average(input**norm_type, kernel_size, stride, 0, ceil_mode)
     total = ltorch.sign(mean) * ltorch.relu(ltorch.abs(mean)) * math.prod(kernel_size)
     return total ** (1.0 / norm_type)
 
 
-lp_pool1d, lp_pool2d, lp_pool3d = lp_pool
+lp_pool1d, lp_pool2d, lp_pool3d = _lp_pool
 
 
-@lp_pool.samples
+@_lp_pool.samples
 def _(spatial: int, make: MakeTensor) -> Any:
     shape = _shapes(spatial)[0]
     yield SampleInput(make(shape, low=0.1), 2, 2)

@@ -104,9 +104,9 @@ def test_a_block_from_outside(undeclared: None) -> None:
     airy = elementwise(
         "airy_ai",
         "Return the Airy function of each element, exp({a}) here.",
-        kinds=INEXACT,
+        categories=INEXACT,
         promotion=KIND.INT_TO_FLOAT,
-        number="exp",
+        number_fn="exp",
         vjp=lambda g, out, a: g * out,
         torch="torch.special.airy_ai",
         method=True,

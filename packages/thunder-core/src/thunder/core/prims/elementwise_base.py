@@ -4,9 +4,9 @@
     tan = elementwise(
         "tan",
         "Return the tangent of each element.",
-        kinds=INEXACT,
+        categories=INEXACT,
         promotion=KIND.INT_TO_FLOAT,
-        number="tan",
+        number_fn="tan",
         vjp=lambda g, out, a: g * conjugated(1 + out * out),
         domain={"low": -1.5, "high": 1.5},
     )
@@ -14,7 +14,7 @@
 The block is an `Elementwise` record. It makes the primitive, which `elementwise` returns. Each floor above makes its
 own part of every record with a reader (`@each_elementwise`): the core language the function that broadcasts and
 promotes, the torch and the NumPy language their operations, the torch executor what lets a function of torch take
-numbers. Where such a part is more than that, `written_out` names the language, which has a body of its own in its
+numbers. Where such a part is more than that, `overridden_in` names the language, which has a body of its own in its
 folder. A rule that does not fit into a line stands below the block (`@tan.vjp`), as for any operation.
 
 A primitive neither promotes nor broadcasts, so a dtype that it cannot mean anything for is an error here: torch's own
@@ -62,7 +62,7 @@ __all__ = [
     "ORDERED",
     "Elementwise",
     "binary_samples",
-    "check_kinds",
+    "check_categories",
     "conjugated",
     "differentiable",
     "each_elementwise",
@@ -76,7 +76,7 @@ ELEMENTWISE = (OpTags.ELEMENTWISE_OP,)
 # Of truth values and integers: no gradient flows through them.
 COMPARISON = (OpTags.ELEMENTWISE_OP, OpTags.NON_DIFFERENTIABLE)
 
-# The kinds of numbers that an operation takes.
+# The categories of dtypes that an operation takes.
 ANY = (BOOL, INTEGER, FLOAT, COMPLEX)
 INEXACT = (FLOAT, COMPLEX)
 FLOATS = (FLOAT,)
@@ -109,21 +109,21 @@ class Elementwise:
     operands: int = 1
 
     # The primitive.
-    kinds: tuple[int, ...] = ANY  #: the dtypes that it takes, by category
+    categories: tuple[int, ...] = ANY  #: of the dtypes that it takes
     out: dtype | Callable[[dtype], dtype] | None = None  #: the result's dtype, if not the operands'
-    meta: Callable[..., TensorProxy] | None = None  #: its meta function, where `kinds` and `out` do not say it
+    meta: Callable[..., TensorProxy] | None = None  #: its meta function, where `categories` and `out` do not say it
     vjp: Callable[..., Any] | None = None
     tags: Sequence[OpTags] = ELEMENTWISE
     facts: Mapping[str, Any] = field(default_factory=dict)  #: keywords of `make_prim` and `torchsymbol` alike
 
     # The core language.
-    called: str = ""  #: its name in the core and the torch language, where that is another
+    language_name: str = ""  #: its name in the core and the torch language, if not the primitive's
     promotion: KIND = KIND.DEFAULT
-    number: str | Callable[..., Any] | None = None  #: what computes Python numbers; a function of `math` by its name
-    runs: Callable[..., Any] | None = None  #: stands in for the primitive on operands that are converted already
-    swapped: str = ""  #: what a call with a number first is: the operation of that name with the operands swapped
-    method: bool = False  #: whether operators of Python call it on proxies
-    written_out: Sequence[str] = ()  #: the languages ("clang", "torch") that have a body of their own for it
+    number_fn: str | Callable[..., Any] | None = None  #: computes Python numbers; a function of `math` by its name
+    lowering: Callable[..., Any] | None = None  #: called on converted operands instead of the primitive
+    swapped: str = ""  #: the operation that a call with a number first becomes, with its operands swapped
+    method: bool = False  #: whether an operator of Python calls it on proxies
+    overridden_in: Sequence[str] = ()  #: the languages ("clang", "torch") that have a body of their own for it
 
     # The torch and the NumPy language.
     torch: str | Sequence[str] = ()  #: torch's functions, by default that of its name; the first runs it
@@ -144,6 +144,7 @@ class Elementwise:
         frame: Any = sys._getframe(1)
         while frame.f_globals is globals():
             frame = frame.f_back
+        object.__setattr__(self, "language_name", self.language_name or self.name)
         object.__setattr__(self, "family", frame.f_globals["__name__"])
         meta = self.meta or self._meta()
         meta.__doc__, meta.__module__ = self.docstring("a", "b"), self.family
@@ -178,17 +179,12 @@ class Elementwise:
         return binary
 
     def result(self, *operands: Any) -> TensorProxy:
-        """Return the result that `kinds` and `out` say; raise torch's error for other dtypes."""
-        check_kinds(self.name, self.kinds, *operands)
+        """Return the result that `categories` and `out` say; raise torch's error for other dtypes."""
+        check_categories(self.name, self.categories, *operands)
         out = self.out
         if callable(out):
             out = out(operands[0].dtype)
         return elementwise_meta(self.name, *operands, out_dtype=out)
-
-    @property
-    def language_name(self) -> str:
-        """Its name in the core and the torch language."""
-        return self.called or self.name
 
     @property
     def torch_names(self) -> tuple[str, ...]:
@@ -200,9 +196,10 @@ class Elementwise:
         """Return its documentation with the names that its operands have on a floor."""
         return self.doc.format(**dict(zip("ab", operands)))
 
-    def python(self) -> Callable[..., Any] | None:
-        """Return the function that computes it of Python numbers, if there is one."""
-        return _function_of_numbers(self.number) if isinstance(self.number, str) else self.number
+    @property
+    def number_function(self) -> Callable[..., Any] | None:
+        """The function that computes it of Python numbers, if there is one."""
+        return _function_of_numbers(self.number_fn) if isinstance(self.number_fn, str) else self.number_fn
 
     def _prim_errors(self, make: MakeTensor) -> Iterator[ErrorSample]:
         if self.refuses is not None:
@@ -224,7 +221,7 @@ class Elementwise:
         """Yield what the primitive refuses, and shapes that do not broadcast."""
         yield from self._prim_errors(make)
         if self.operands == 2:
-            kind = float32 if FLOAT in self.kinds else int64
+            kind = float32 if FLOAT in self.categories else int64
             mismatch = SampleInput(make((2, 3), dtype=kind), make((4,), dtype=kind))
             yield mismatch, RuntimeError, r"The size of tensor a \(3\) must match the size of tensor b \(4\)"
 
@@ -256,11 +253,11 @@ def _function_of_numbers(name: str) -> Callable[..., Any]:
     return apply
 
 
-def check_kinds(name: str, kinds: Sequence[int], *operands: Any) -> None:
+def check_categories(name: str, categories: Sequence[int], *operands: Any) -> None:
     """Raise torch's error for a tensor of a dtype that an operation does not take."""
     for a in operands:
-        if isinstance(a, TensorProxy) and a.dtype.category not in kinds:
-            wanted = " and ".join(_WORDS[k] for k in kinds)
+        if isinstance(a, TensorProxy) and a.dtype.category not in categories:
+            wanted = " and ".join(_WORDS[c] for c in categories)
             raise NotImplementedError(f'"{name}" not implemented for {a.dtype}: it takes {wanted} tensors')
 
 

@@ -33,16 +33,16 @@ from thunder.core.symint.numbers import is_unbacked
 
 _binary = partial(elementwise, operands=2)
 _arithmetic = partial(_binary, method=True, numbers=True)
-_remainder = partial(_binary, kinds=NUMBERS, domain={"low": 0.5}, numbers=True, refuses=complex64)
-_pair = partial(_binary, kinds=FLOATS, tensors_only=True)
+_remainder = partial(_binary, categories=NUMBERS, domain={"low": 0.5}, numbers=True, refuses=complex64)
+_pair = partial(_binary, categories=FLOATS, tensors_only=True)
 
 add = _arithmetic(
     "add",
     "Return the sum of `{a}` and `{b}`; of truth values whether one of them is true.",
     vjp=lambda g, out, a, b: (g, g),
-    number=operator.add,
+    number_fn=operator.add,
     numpy="add",
-    written_out=["torch"],
+    overridden_in=["torch"],
 )
 
 
@@ -63,14 +63,14 @@ sub = _arithmetic(
     "Return `{a}` minus `{b}`.",
     meta=_sub_meta,
     vjp=lambda g, out, a, b: (g, -g if differentiable(b) else None),
-    number=operator.sub,
+    number_fn=operator.sub,
     numpy="subtract",
-    written_out=["torch"],
+    overridden_in=["torch"],
 )
 mul = _arithmetic(
     "mul",
     "Return `{a}` times `{b}`; of truth values whether both are true.",
-    number=operator.mul,
+    number_fn=operator.mul,
     torch=("torch.mul", "torch.multiply"),
     numpy="multiply",
     samples=lambda make: [SampleInput(2, make((2, 3)))],
@@ -100,9 +100,9 @@ div = _arithmetic(
     "div",
     "Return `{a}` divided by `{b}`; the primitive rounds the quotient of integers towards zero.",
     meta=_div_meta,
-    called="true_divide",
+    language_name="true_divide",
     promotion=KIND.INT_TO_FLOAT,
-    number=operator.truediv,
+    number_fn=operator.truediv,
     numpy="divide",
     domain={"low": 0.5},
     samples=quotient_samples,
@@ -120,12 +120,12 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 floor_divide = _arithmetic(
     "floor_divide",
     "Return `{a}` divided by `{b}`, rounded down.",
-    kinds=NUMBERS,
+    categories=NUMBERS,
     vjp=zero_vjp,
-    number=operator.floordiv,
+    number_fn=operator.floordiv,
     numpy="floor_divide",
     domain={"exclude_zero": True},
-    written_out=["torch"],
+    overridden_in=["torch"],
 )
 
 
@@ -138,7 +138,7 @@ fmod = _remainder(
     "fmod",
     "Return what is left of `{a}` after dividing by `{b}`, with the sign of `{a}`.",
     vjp=lambda g, out, a, b: (g, -g * (a / b).trunc() if differentiable(b) else None),
-    number="fmod",
+    number_fn="fmod",
     tensors_only=True,
     samples=_fmod_samples,
 )
@@ -146,7 +146,7 @@ remainder = _remainder(
     "remainder",
     "Return what is left of `{a}` after dividing by `{b}`, with the sign of `{b}`.",
     vjp=lambda g, out, a, b: (g, -g * (a // b) if differentiable(b) else None),
-    number=operator.mod,
+    number_fn=operator.mod,
     method=True,
     numpy="remainder",
     samples=quotient_samples,
@@ -188,13 +188,13 @@ pow = _binary(
     "pow",
     "Return `{a}` to the power of `{b}`.",
     meta=_pow_meta,
-    number=operator.pow,
-    runs=_pow,
+    number_fn=operator.pow,
+    lowering=_pow,
     method=True,
     numpy="power",
     domain={"low": 0.5, "high": 3},
     errors=_pow_errors,
-    written_out=["torch"],
+    overridden_in=["torch"],
 )
 
 
@@ -246,7 +246,7 @@ atan2 = _pair(
     "atan2",
     "Return the angle of the point ({b}, {a}).",
     promotion=KIND.INT_TO_FLOAT,
-    number="atan2",
+    number_fn="atan2",
     torch=("torch.atan2", "torch.arctan2"),
 )
 
@@ -258,7 +258,9 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return (scaled * b if differentiable(a) else None), (scaled * -a if differentiable(b) else None)
 
 
-hypot = _pair("hypot", "Return the length of ({a}, {b}), without overflow on the way.", number="hypot", refuses=int32)
+hypot = _pair(
+    "hypot", "Return the length of ({a}, {b}), without overflow on the way.", number_fn="hypot", refuses=int32
+)
 
 
 @hypot.vjp
@@ -270,7 +272,7 @@ copysign = _pair(
     "copysign",
     "Return the absolute value of `{a}` with the sign of `{b}`.",
     promotion=KIND.INT_TO_FLOAT,
-    number="copysign",
+    number_fn="copysign",
     samples=lambda make: [SampleInput(make((2, 3)), 2), SampleInput(make((2, 3)), -2)],
 )
 
@@ -324,7 +326,7 @@ maximum = _extreme(
     "Return the larger of `{a}` and `{b}`, NaN where one of them is.",
     meta=_extreme_meta("maximum"),
     vjp=lambda g, out, a, b: _extremum_grads(g, a, b, lambda x, y: x > y),
-    number=max,
+    number_fn=max,
     numpy="maximum",
 )
 minimum = _extreme(
@@ -332,7 +334,7 @@ minimum = _extreme(
     "Return the smaller of `{a}` and `{b}`, NaN where one of them is.",
     meta=_extreme_meta("minimum"),
     vjp=lambda g, out, a, b: _extremum_grads(g, a, b, lambda x, y: x < y),
-    number=min,
+    number_fn=min,
     numpy="minimum",
 )
 
@@ -348,9 +350,9 @@ def _extremum_grads(g: Any, a: Any, b: Any, beats: Any) -> Any:
 gcd = _binary(
     "gcd",
     "Return the greatest common divisor of `{a}` and `{b}`.",
-    kinds=INTEGERS,
+    categories=INTEGERS,
     tags=COMPARISON,
-    number="gcd",
+    number_fn="gcd",
     tensors_only=True,
     refuses=float64,
 )

@@ -28,19 +28,19 @@ _comparison = partial(
     numbers=True,
     samples=_of_few_values,
 )
-_order = partial(_comparison, kinds=ORDERED, refuses=complex64)
+_order = partial(_comparison, categories=ORDERED, refuses=complex64)
 
 eq = _comparison(
     "eq",
     "Return where `{a}` equals `{b}`.",
-    number=operator.eq,
+    number_fn=operator.eq,
     swapped="eq",
     numpy="equal",
 )
 ne = _comparison(
     "ne",
     "Return where `{a}` differs from `{b}`; NaN differs from everything.",
-    number=operator.ne,
+    number_fn=operator.ne,
     swapped="ne",
     torch=("torch.ne", "torch.not_equal"),
     numpy="not_equal",
@@ -48,7 +48,7 @@ ne = _comparison(
 lt = _order(
     "lt",
     "Return where `{a}` is less than `{b}`.",
-    number=operator.lt,
+    number_fn=operator.lt,
     swapped="gt",
     torch=("torch.lt", "torch.less"),
     numpy="less",
@@ -56,7 +56,7 @@ lt = _order(
 le = _order(
     "le",
     "Return where `{a}` is at most `{b}`.",
-    number=operator.le,
+    number_fn=operator.le,
     swapped="ge",
     torch=("torch.le", "torch.less_equal"),
     numpy="less_equal",
@@ -64,7 +64,7 @@ le = _order(
 gt = _order(
     "gt",
     "Return where `{a}` is greater than `{b}`.",
-    number=operator.gt,
+    number_fn=operator.gt,
     swapped="lt",
     torch=("torch.gt", "torch.greater"),
     numpy="greater",
@@ -72,17 +72,17 @@ gt = _order(
 ge = _order(
     "ge",
     "Return where `{a}` is at least `{b}`.",
-    number=operator.ge,
+    number_fn=operator.ge,
     swapped="le",
     torch=("torch.ge", "torch.greater_equal"),
     numpy="greater_equal",
 )
 
-_bits = partial(elementwise, kinds=BITS, tags=COMPARISON, method=True, refuses=float32)
+_bits = partial(elementwise, categories=BITS, tags=COMPARISON, method=True, refuses=float32)
 _two_bits = partial(_bits, operands=2, numbers=True, samples=lambda make: [SampleInput(5, make((2, 3)))])
 _shift = partial(
     _two_bits,
-    kinds=INTEGERS,
+    categories=INTEGERS,
     domain={"low": 0, "high": 6},
     samples=lambda make: [SampleInput(5, make((2, 3), low=0, high=6))],
 )
@@ -90,34 +90,34 @@ _shift = partial(
 bitwise_not = _bits(
     "bitwise_not",
     "Return each bit turned over; of truth values the opposite.",
-    number=operator.invert,
+    number_fn=operator.invert,
     numpy="invert",
 )
 bitwise_and = _two_bits(
     "bitwise_and",
     "Return the bits that both have.",
-    number=operator.and_,
+    number_fn=operator.and_,
     numpy="bitwise_and",
 )
 bitwise_or = _two_bits(
     "bitwise_or",
     "Return the bits that one of them has.",
-    number=operator.or_,
+    number_fn=operator.or_,
     numpy="bitwise_or",
 )
 bitwise_xor = _two_bits(
     "bitwise_xor",
     "Return the bits that just one of them has.",
-    number=operator.xor,
+    number_fn=operator.xor,
     numpy="bitwise_xor",
 )
 bitwise_left_shift = _shift(
     "bitwise_left_shift",
     "Return `{a}` moved to the left by `{b}` bits.",
-    number=operator.lshift,
+    number_fn=operator.lshift,
 )
 bitwise_right_shift = _shift(
     "bitwise_right_shift",
     "Return `{a}` moved to the right by `{b}` bits; the sign stays.",
-    number=operator.rshift,
+    number_fn=operator.rshift,
 )

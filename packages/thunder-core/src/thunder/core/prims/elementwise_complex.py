@@ -40,9 +40,9 @@ conj = elementwise(
     "Return the complex conjugate of each element; a real one is its own.",
     vjp=lambda g, out, a: g.conj(),
     tags=_VIEW,
-    number=lambda x: x.conjugate(),
-    runs=_conj,
-    written_out=["torch"],
+    number_fn=lambda x: x.conjugate(),
+    lowering=_conj,
+    overridden_in=["torch"],
 )
 
 
@@ -57,9 +57,9 @@ real = elementwise(
     vjp=lambda g, out, a: complex(g, zeros_of(g)) if is_complex_dtype(a.dtype) else g,
     tags=_VIEW,
     promotion=KIND.COMPLEX_TO_FLOAT,
-    number=lambda x: x.real,
-    runs=_real,
-    written_out=["torch"],
+    number_fn=lambda x: x.real,
+    lowering=_real,
+    overridden_in=["torch"],
 )
 
 
@@ -82,8 +82,8 @@ imag = elementwise(
     vjp=lambda g, out, a: complex(zeros_of(g), g),
     tags=_VIEW,
     promotion=KIND.COMPLEX_TO_FLOAT,
-    number=lambda x: x.imag,
-    written_out=["torch"],
+    number_fn=lambda x: x.imag,
+    overridden_in=["torch"],
     errors=_imag_errors,
 )
 
@@ -98,9 +98,9 @@ def _(make: MakeTensor) -> Any:
 angle = elementwise(
     "angle",
     "Return the angle of each element in the complex plane: 0 or pi for a real one.",
-    kinds=INEXACT,
+    categories=INEXACT,
     out=corresponding_real_dtype,
-    written_out=["clang"],
+    overridden_in=["clang"],
 )
 
 

@@ -15,26 +15,26 @@ from thunder.core.dtypes import is_complex_dtype
 from thunder.core.prims.elementwise_base import INEXACT, KIND, conjugated, elementwise
 from thunder.core.symbol import Symbol
 
-_function = partial(elementwise, kinds=INEXACT, promotion=KIND.INT_TO_FLOAT)
+_function = partial(elementwise, categories=INEXACT, promotion=KIND.INT_TO_FLOAT)
 
 exp = _function(
     "exp",
     "Return e to the power of each element.",
-    number="exp",
+    number_fn="exp",
     vjp=lambda g, out, a: g * conjugated(out),
     numpy="exp",
 )
 exp2 = _function(
     "exp2",
     "Return 2 to the power of each element.",
-    number=lambda x: 2.0**x,
+    number_fn=lambda x: 2.0**x,
     vjp=lambda g, out, a: g * conjugated(out) * math.log(2),
     torch=("torch.exp2", "torch.special.exp2"),
 )
 expm1 = _function(
     "expm1",
     "Return exp({a}) - 1, exact for small elements too.",
-    number="expm1",
+    number_fn="expm1",
     vjp=lambda g, out, a: g * (conjugated(out) + 1),
     torch=("torch.expm1", "torch.special.expm1"),
     numpy="expm1",
@@ -42,7 +42,7 @@ expm1 = _function(
 log = _function(
     "log",
     "Return the natural logarithm of each element.",
-    number="log",
+    number_fn="log",
     vjp=lambda g, out, a: g / conjugated(a),
     numpy="log",
     domain={"low": 0.1},
@@ -50,7 +50,7 @@ log = _function(
 log1p = _function(
     "log1p",
     "Return log(1 + {a}), exact for small elements too.",
-    number="log1p",
+    number_fn="log1p",
     vjp=lambda g, out, a: g / conjugated(a + 1),
     torch=("torch.log1p", "torch.special.log1p"),
     numpy="log1p",
@@ -59,21 +59,21 @@ log1p = _function(
 log2 = _function(
     "log2",
     "Return the logarithm of each element to base 2.",
-    number="log2",
+    number_fn="log2",
     vjp=lambda g, out, a: g / (conjugated(a) * math.log(2)),
     domain={"low": 0.1},
 )
 log10 = _function(
     "log10",
     "Return the logarithm of each element to base 10.",
-    number="log10",
+    number_fn="log10",
     vjp=lambda g, out, a: g / (conjugated(a) * math.log(10)),
     domain={"low": 0.1},
 )
 sqrt = _function(
     "sqrt",
     "Return the square root of each element.",
-    number="sqrt",
+    number_fn="sqrt",
     vjp=lambda g, out, a: g / (2 * conjugated(out)),
     numpy="sqrt",
     domain={"low": 0},
@@ -81,42 +81,42 @@ sqrt = _function(
 rsqrt = _function(
     "rsqrt",
     "Return one over the square root of each element.",
-    number=lambda x: 1 / (cmath if isinstance(x, complex) else math).sqrt(x),
+    number_fn=lambda x: 1 / (cmath if isinstance(x, complex) else math).sqrt(x),
     vjp=lambda g, out, a: -0.5 * g * conjugated(out * out * out),
     domain={"low": 0.1},
 )
 reciprocal = _function(
     "reciprocal",
     "Return one over each element.",
-    number=lambda x: 1 / x,
+    number_fn=lambda x: 1 / x,
     vjp=lambda g, out, a: -g * conjugated(out * out),
     domain={"low": 0.1},
 )
 sin = _function(
     "sin",
     "Return the sine of each element.",
-    number="sin",
+    number_fn="sin",
     vjp=lambda g, out, a: g * conjugated(cos(a)),
     numpy="sin",
 )
 cos: Symbol = _function(
     "cos",
     "Return the cosine of each element.",
-    number="cos",
+    number_fn="cos",
     vjp=lambda g, out, a: -g * conjugated(sin(a)),
     numpy="cos",
 )
 tan = _function(
     "tan",
     "Return the tangent of each element.",
-    number="tan",
+    number_fn="tan",
     vjp=lambda g, out, a: g * conjugated(1 + out * out),
     domain={"low": -1.5, "high": 1.5},
 )
 asin = _function(
     "asin",
     "Return the angle in [-pi/2, pi/2] whose sine each element is.",
-    number="asin",
+    number_fn="asin",
     vjp=lambda g, out, a: g * conjugated(rsqrt(1 - a * a)),
     torch=("torch.asin", "torch.arcsin"),
     domain={"low": -1, "high": 1},
@@ -124,7 +124,7 @@ asin = _function(
 acos = _function(
     "acos",
     "Return the angle in [0, pi] whose cosine each element is.",
-    number="acos",
+    number_fn="acos",
     vjp=lambda g, out, a: -g * conjugated(rsqrt(1 - a * a)),
     torch=("torch.acos", "torch.arccos"),
     domain={"low": -1, "high": 1},
@@ -132,28 +132,28 @@ acos = _function(
 atan = _function(
     "atan",
     "Return the angle in [-pi/2, pi/2] whose tangent each element is.",
-    number="atan",
+    number_fn="atan",
     vjp=lambda g, out, a: g / conjugated(a * a + 1),
     torch=("torch.atan", "torch.arctan"),
 )
 sinh = _function(
     "sinh",
     "Return the hyperbolic sine of each element.",
-    number="sinh",
+    number_fn="sinh",
     vjp=lambda g, out, a: g * conjugated(cosh(a)),
     domain={"low": -5, "high": 5},
 )
 cosh: Symbol = _function(
     "cosh",
     "Return the hyperbolic cosine of each element.",
-    number="cosh",
+    number_fn="cosh",
     vjp=lambda g, out, a: g * conjugated(sinh(a)),
     domain={"low": -5, "high": 5},
 )
 tanh = _function(
     "tanh",
     "Return the hyperbolic tangent of each element.",
-    number="tanh",
+    number_fn="tanh",
     vjp=lambda g, out, a: g * conjugated(1 - out * out),
     torch=("torch.tanh", "torch.nn.functional.tanh"),
     numpy="tanh",
@@ -161,14 +161,14 @@ tanh = _function(
 asinh = _function(
     "asinh",
     "Return the number whose hyperbolic sine each element is.",
-    number="asinh",
+    number_fn="asinh",
     vjp=lambda g, out, a: g * conjugated(rsqrt(a * a + 1)),
     torch=("torch.asinh", "torch.arcsinh"),
 )
 acosh = _function(
     "acosh",
     "Return the number not below zero whose hyperbolic cosine each element is.",
-    number="acosh",
+    number_fn="acosh",
     torch=("torch.acosh", "torch.arccosh"),
     domain={"low": 1},
 )
@@ -185,7 +185,7 @@ def _(g: Any, out: Any, a: Any) -> Any:
 atanh = _function(
     "atanh",
     "Return the number whose hyperbolic tangent each element is.",
-    number="atanh",
+    number_fn="atanh",
     vjp=lambda g, out, a: g / conjugated(1 - a * a),
     torch=("torch.atanh", "torch.arctanh"),
     domain={"low": -0.95, "high": 0.95},

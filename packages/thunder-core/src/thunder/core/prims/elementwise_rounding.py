@@ -47,7 +47,7 @@ neg = elementwise(
     "Return minus each element.",
     meta=_neg_meta,
     vjp=lambda g, out, a: -g,
-    number=operator.neg,
+    number_fn=operator.neg,
     method=True,
     torch=("torch.neg", "torch.negative"),
     numpy="negative",
@@ -69,8 +69,8 @@ abs = elementwise(
     out=corresponding_real_dtype,
     vjp=lambda g, out, a: g * a.sgn(),
     promotion=KIND.COMPLEX_TO_FLOAT,
-    number=operator.abs,
-    runs=_abs_of_bools,
+    number_fn=operator.abs,
+    lowering=_abs_of_bools,
     method=True,
     torch=("torch.abs", "torch.absolute"),
 )
@@ -94,7 +94,7 @@ sign = elementwise(
     "Return -1, 0 or 1, as each element is below, at or above zero; 0 where it is NaN.",
     meta=_sign_meta,
     vjp=zero_vjp,
-    number=lambda x: (x > 0) - (x < 0),
+    number_fn=lambda x: (x > 0) - (x < 0),
     errors=_sign_errors,
 )
 
@@ -113,25 +113,25 @@ def _(g: Any, out: Any, a: Any) -> Any:
 signbit = elementwise(
     "signbit",
     "Return where the sign of an element is minus: of negative numbers and of -0.0.",
-    kinds=ORDERED,
+    categories=ORDERED,
     out=bool8,
     tags=COMPARISON,
     promotion=KIND.ALWAYS_BOOL,
     refuses=complex64,
 )
 
-_rounding = partial(elementwise, kinds=NUMBERS, vjp=zero_vjp, refuses=complex64)
+_rounding = partial(elementwise, categories=NUMBERS, vjp=zero_vjp, refuses=complex64)
 
-floor = _rounding("floor", "Return the largest integer not above each element.", number="floor")
-ceil = _rounding("ceil", "Return the smallest integer not below each element.", number="ceil")
+floor = _rounding("floor", "Return the largest integer not above each element.", number_fn="floor")
+ceil = _rounding("ceil", "Return the smallest integer not below each element.", number_fn="ceil")
 trunc = _rounding(
-    "trunc", "Return each element without its fraction.", number="trunc", torch=("torch.trunc", "torch.fix")
+    "trunc", "Return each element without its fraction.", number_fn="trunc", torch=("torch.trunc", "torch.fix")
 )
 round = _rounding(
     "round",
     "Return the integer next to each element; of two that are as near, the even one.",
-    number=lambda x: x.__round__(),
-    written_out=["torch"],
+    number_fn=lambda x: x.__round__(),
+    overridden_in=["torch"],
 )
 
 

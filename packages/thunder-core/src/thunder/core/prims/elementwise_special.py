@@ -10,7 +10,7 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
-from thunder.core.prims.elementwise_base import ELEMENTWISE, FLOATS, KIND, check_kinds, differentiable, elementwise
+from thunder.core.prims.elementwise_base import ELEMENTWISE, FLOATS, KIND, check_categories, differentiable, elementwise
 from thunder.core.prims.elementwise_conditional import where
 from thunder.core.prims.elementwise_math import exp, log
 from thunder.core.prims.metas import elementwise_meta
@@ -48,7 +48,7 @@ def _unknown(a: Any, of: str) -> Any:
 def polygamma(n: int, a: TensorProxy, /) -> TensorProxy:
     """Return the `n`-th derivative of the digamma function at each element."""
     check(n >= 0, lambda: f"polygamma(n, x) does not support negative n, but n is {n}")
-    check_kinds("polygamma", FLOATS, a)
+    check_categories("polygamma", FLOATS, a)
     return elementwise_meta("polygamma", a)
 
 
@@ -69,20 +69,20 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(-1, make((3,))), RuntimeError, "does not support negative n"
 
 
-_function = partial(elementwise, kinds=FLOATS, promotion=KIND.INT_TO_FLOAT)
+_function = partial(elementwise, categories=FLOATS, promotion=KIND.INT_TO_FLOAT)
 
 erf = _function(
     "erf",
     "Return the error function of each element.",
     vjp=lambda g, out, a: 2.0 / math.sqrt(math.pi) * exp(-(a * a)) * g,
-    number="erf",
+    number_fn="erf",
     torch=("torch.erf", "torch.special.erf"),
 )
 erfc = _function(
     "erfc",
     "Return 1 - erf({a}), exact for large elements too.",
     vjp=lambda g, out, a: -2.0 / math.sqrt(math.pi) * exp(-(a * a)) * g,
-    number="erfc",
+    number_fn="erfc",
     torch=("torch.erfc", "torch.special.erfc"),
 )
 erfcx = _function(
@@ -116,7 +116,7 @@ lgamma = _function(
     "lgamma",
     "Return the logarithm of the absolute value of the gamma function of each element.",
     vjp=lambda g, out, a: g * digamma(a),
-    number="lgamma",
+    number_fn="lgamma",
     torch=("torch.lgamma", "torch.special.gammaln"),
     domain={"low": 0.1},
 )
@@ -127,7 +127,7 @@ digamma: Symbol = _function(
     torch=("torch.digamma", "torch.special.digamma", "torch.special.psi"),
     domain={"low": 0.1},
 )
-_pair = partial(elementwise, kinds=FLOATS, operands=2)
+_pair = partial(elementwise, categories=FLOATS, operands=2)
 
 zeta = _pair(
     "zeta",

@@ -99,7 +99,7 @@ def each_elementwise(reader: Callable[[Elementwise], None]) -> Callable[[Element
     return reader
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Elementwise:
     """The declaration of an elementwise operation, on all floors."""
 
@@ -141,6 +141,7 @@ class Elementwise:
     family: str = field(init=False)  #: the module of the declaration
 
     def __post_init__(self) -> None:
+        # As for a function, the module that declares it says whether it is one of thunder's, and its family.
         frame: Any = sys._getframe(1)
         while frame.f_globals is globals():
             frame = frame.f_back

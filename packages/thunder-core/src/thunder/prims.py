@@ -1,8 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`thunder.prims`: the primitives, which live in `thunder.core.prims`."""
 
+from typing import TYPE_CHECKING, Any
+
+import thunder.core.prims
 from thunder.core.prims import *  # noqa: F403
 from thunder.core.prims import OpTags, PrimIDs, all_prims, get_grad, make_prim, prim, put_grad, put_grads
 
 __all__ = ["OpTags", "PrimIDs", "all_prims", "get_grad", "make_prim", "prim", "put_grad", "put_grads"]
 __all__.extend(sorted({_prim.name for _prim in all_prims().values()} - {*__all__}))
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        # What a family of another folder declared since.
+        return getattr(thunder.core.prims, name)

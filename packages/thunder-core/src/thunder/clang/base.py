@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from thunder.core import dtypes, prims
 from thunder.core.errors import DataDependentError, check
 from thunder.core.langctx import LanguageContext, register_langctx
+from thunder.core.prims.elementwise_base import Elementwise, each_elementwise
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.state import state
@@ -26,6 +27,7 @@ __all__ = [
     "compute_broadcast_shape",
     "demand",
     "elementwise_binary",
+    "elementwise_functions",
     "elementwise_unary",
     "expand",
     "maybe_broadcast",
@@ -36,6 +38,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 clangctx = register_langctx(LanguageContext("clang"))
 clang_ops: dict[str, Callable[..., Any]] = {}
+# Those of the operations above that come from the declarations of elementwise operations.
+elementwise_functions: dict[str, Callable[..., Any]] = {}
 
 
 def clangop(*, method_name: str | None = None) -> Callable[[F], F]:
@@ -207,3 +211,34 @@ def elementwise_binary(
     a, b = maybe_broadcast(a, b)
     a, b = maybe_convert_to_dtype(a, computation), maybe_convert_to_dtype(b, computation)
     return maybe_convert_to_dtype(prim(a, b), result)
+
+
+def _unary_function(op: Elementwise) -> Callable[..., Any]:
+    run, number_fn, kind = op.lowering or op.prim, op.number_function, op.promotion
+
+    def unary(a: Any) -> Any:
+        return elementwise_unary(a, prim=run, number_fn=number_fn, type_promotion_kind=kind)
+
+    return unary
+
+
+def _binary_function(op: Elementwise) -> Callable[..., Any]:
+    run, number_fn, kind, swapped = op.lowering or op.prim, op.number_function, op.promotion, op.swapped
+
+    def binary(a: Any, b: Any) -> Any:
+        if swapped and isinstance(b, TensorProxy) and not isinstance(a, TensorProxy):
+            return elementwise_functions[swapped](b, a)  # the number second, which is how torch takes it
+        return elementwise_binary(a, b, prim=run, number_fn=number_fn, type_promotion_kind=kind)
+
+    return binary
+
+
+@each_elementwise
+def _declare(op: Elementwise) -> None:
+    """Make the core language's function of an elementwise operation: promotion and broadcasting over the primitive."""
+    if "clang" in op.overridden_in:
+        return
+    fn = _unary_function(op) if op.operands == 1 else _binary_function(op)
+    fn.__name__ = fn.__qualname__ = op.language_name
+    fn.__module__, fn.__doc__ = "thunder.clang", op.docstring("a", "b")
+    elementwise_functions[op.language_name] = clangop(method_name=op.language_name if op.method else None)(fn)

@@ -1,43 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of two operands in the core language: broadcasting and promotion over the primitives."""
+"""Elementwise operations of the core language that are more than a primitive on promoted and broadcast operands.
+
+All others come from the primitives' declarations (`thunder.core.prims.elementwise_base`).
+"""
 
 from __future__ import annotations
 
+import cmath
 import math
-import operator
 from typing import Any
 
-from thunder.clang.base import clangop, elementwise_binary, maybe_broadcast, maybe_convert_to_dtype
+from thunder.clang.base import (
+    clangop,
+    elementwise_binary,
+    elementwise_functions,
+    elementwise_unary,
+    maybe_broadcast,
+    maybe_convert_to_dtype,
+)
 from thunder.core import prims
-from thunder.core.dtypes import COMPLEX, FLOAT, float32, low_precision_dtypes
+from thunder.core.dtypes import COMPLEX, FLOAT, INTEGER, bool8, float32, low_precision_dtypes
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
-from thunder.core.promotion import elementwise_type_promotion
+from thunder.core.promotion import default_dtype, elementwise_type_promotion
 from thunder.core.proxies import TensorProxy, number_value
-from thunder.core.symint.numbers import is_unbacked
-
-
-@clangop(method_name="add")
-def add(a: Any, b: Any) -> Any:
-    """The sum of `a` and `b`."""
-    return elementwise_binary(a, b, prim=prims.add, number_fn=operator.add)
-
-
-@clangop(method_name="sub")
-def sub(a: Any, b: Any) -> Any:
-    """`a` minus `b`."""
-    return elementwise_binary(a, b, prim=prims.sub, number_fn=operator.sub)
-
-
-@clangop(method_name="mul")
-def mul(a: Any, b: Any) -> Any:
-    """`a` times `b`."""
-    return elementwise_binary(a, b, prim=prims.mul, number_fn=operator.mul)
-
-
-@clangop(method_name="true_divide")
-def true_divide(a: Any, b: Any) -> Any:
-    """`a` divided by `b`; integers divide as floating point numbers."""
-    return elementwise_binary(a, b, prim=prims.div, number_fn=operator.truediv, type_promotion_kind=KIND.INT_TO_FLOAT)
 
 
 def _trunc_divide_numbers(a: Any, b: Any) -> Any:
@@ -49,7 +34,7 @@ def _trunc_divide_numbers(a: Any, b: Any) -> Any:
 
 @clangop()
 def trunc_divide(a: Any, b: Any) -> Any:
-    """`a` divided by `b`, rounded towards zero."""
+    """Return `a` divided by `b`, rounded towards zero."""
     return elementwise_binary(a, b, prim=_trunc_divide, number_fn=_trunc_divide_numbers)
 
 
@@ -62,93 +47,9 @@ def _trunc_divide(a: Any, b: Any) -> Any:
     return maybe_convert_to_dtype(prims.trunc(quotient), kind) if kind.category == FLOAT else quotient
 
 
-@clangop(method_name="floor_divide")
-def floor_divide(a: Any, b: Any) -> Any:
-    """`a` divided by `b`, rounded down."""
-    return elementwise_binary(a, b, prim=prims.floor_divide, number_fn=operator.floordiv)
-
-
-@clangop()
-def fmod(a: Any, b: Any) -> Any:
-    """What is left of `a` after dividing by `b`, with the sign of `a`."""
-    return elementwise_binary(a, b, prim=prims.fmod, number_fn=math.fmod)
-
-
-@clangop(method_name="remainder")
-def remainder(a: Any, b: Any) -> Any:
-    """What is left of `a` after dividing by `b`, with the sign of `b`."""
-    return elementwise_binary(a, b, prim=prims.remainder, number_fn=operator.mod)
-
-
-@clangop(method_name="pow")
-def pow(a: Any, b: Any) -> Any:
-    """`a` to the power of `b`."""
-    return elementwise_binary(a, b, prim=_pow, number_fn=operator.pow)
-
-
-def _pow(a: Any, b: Any) -> Any:
-    # Exponents that are cheaper as something else, which is also what torch's kernel does for them.
-    if isinstance(b, TensorProxy) or a.dtype.category == COMPLEX or is_unbacked(b):
-        return prims.pow(a, b)
-    if b == 2:
-        return prims.mul(a, a)
-    if a.dtype.category == FLOAT and a.dtype not in low_precision_dtypes:
-        if b == 0.5:
-            return prims.sqrt(a)
-        if b == -0.5:
-            return prims.rsqrt(a)
-        if b == -1:
-            return prims.reciprocal(a)
-        if b == 3:
-            return prims.mul(prims.mul(a, a), a)
-    return prims.pow(a, b)
-
-
-@clangop()
-def atan2(a: Any, b: Any) -> Any:
-    """The angle of the point (b, a)."""
-    return elementwise_binary(a, b, prim=prims.atan2, number_fn=math.atan2, type_promotion_kind=KIND.INT_TO_FLOAT)
-
-
-@clangop()
-def hypot(a: Any, b: Any) -> Any:
-    """The length of (a, b)."""
-    return elementwise_binary(a, b, prim=prims.hypot, number_fn=math.hypot)
-
-
-@clangop()
-def copysign(a: Any, b: Any) -> Any:
-    """The absolute value of `a` with the sign of `b`."""
-    return elementwise_binary(a, b, prim=prims.copysign, number_fn=math.copysign, type_promotion_kind=KIND.INT_TO_FLOAT)
-
-
-@clangop()
-def nextafter(a: Any, b: Any) -> Any:
-    """The number next to `a` in the direction of `b`."""
-    return elementwise_binary(a, b, prim=prims.nextafter)
-
-
-@clangop()
-def maximum(a: Any, b: Any) -> Any:
-    """The larger of `a` and `b`, NaN where one of them is."""
-    return elementwise_binary(a, b, prim=prims.maximum, number_fn=max)
-
-
-@clangop()
-def minimum(a: Any, b: Any) -> Any:
-    """The smaller of `a` and `b`, NaN where one of them is."""
-    return elementwise_binary(a, b, prim=prims.minimum, number_fn=min)
-
-
-@clangop()
-def gcd(a: Any, b: Any) -> Any:
-    """The greatest common divisor of `a` and `b`."""
-    return elementwise_binary(a, b, prim=prims.gcd, number_fn=math.gcd)
-
-
 @clangop()
 def where(pred: Any, a: Any, b: Any) -> Any:
-    """`a` where `pred` is true, else `b`; of two numbers a tensor too."""
+    """Return `a` where `pred` is true, else `b`; of two numbers a tensor too."""
     if not isinstance(pred, TensorProxy):
         return a if number_value(pred) else b
     dtype, _ = elementwise_type_promotion(a, b)
@@ -156,3 +57,87 @@ def where(pred: Any, a: Any, b: Any) -> Any:
         a = prims.full(pred.shape, maybe_convert_to_dtype(a, dtype), device=pred.device, dtype=dtype)
     pred, a, b = maybe_broadcast(pred, a, b)
     return prims.where(pred, maybe_convert_to_dtype(a, dtype), maybe_convert_to_dtype(b, dtype))
+
+
+@clangop()
+def angle(a: Any) -> Any:
+    """Return the angle of each element in the complex plane."""
+    if isinstance(a, TensorProxy) and a.dtype.category <= INTEGER:
+        a = prims.convert_element_type(a, default_dtype())
+    return elementwise_unary(a, prim=prims.angle, number_fn=cmath.phase, type_promotion_kind=KIND.COMPLEX_TO_FLOAT)
+
+
+# -- truth values ------------------------------------------------------------------------------------------------------
+def _truth(x: Any) -> Any:
+    # Not a conversion: a number next to zero is true, though some conversions round it to false.
+    if not isinstance(x, TensorProxy):
+        return bool(number_value(x))
+    return x if x.dtype is bool8 else prims.ne(x, maybe_convert_to_dtype(0, x.dtype))
+
+
+@clangop()
+def logical_not(a: Any) -> Any:
+    """Return where `a` is zero."""
+    if isinstance(a, TensorProxy) and a.dtype is not bool8:
+        return prims.eq(a, maybe_convert_to_dtype(0, a.dtype))
+    return prims.bitwise_not(a) if isinstance(a, TensorProxy) else not number_value(a)
+
+
+@clangop()
+def logical_and(a: Any, b: Any) -> Any:
+    """Return where neither is zero."""
+    return elementwise_functions["bitwise_and"](_truth(a), _truth(b))
+
+
+@clangop()
+def logical_or(a: Any, b: Any) -> Any:
+    """Return where one of them is not zero."""
+    return elementwise_functions["bitwise_or"](_truth(a), _truth(b))
+
+
+@clangop()
+def logical_xor(a: Any, b: Any) -> Any:
+    """Return where just one of them is not zero."""
+    return elementwise_functions["bitwise_xor"](_truth(a), _truth(b))
+
+
+def _everywhere(a: TensorProxy, value: bool) -> Any:
+    return prims.full(a.shape, value, device=a.device, dtype=bool8)
+
+
+def _is_exact(a: Any) -> bool:
+    return isinstance(a, TensorProxy) and a.dtype.category <= INTEGER
+
+
+def _is_complex(a: Any) -> bool:
+    return isinstance(a, TensorProxy) and a.dtype.category == COMPLEX
+
+
+@clangop()
+def isnan(a: Any) -> Any:
+    """Return where `a` is not a number."""
+    return _everywhere(a, False) if _is_exact(a) else elementwise_functions["ne"](a, a)
+
+
+@clangop()
+def isinf(a: Any) -> Any:
+    """Return where `a` (or a part of it) is infinite."""
+    if _is_exact(a):
+        return _everywhere(a, False)
+    if _is_complex(a):
+        return elementwise_functions["bitwise_or"](isinf(prims.real(a)), isinf(prims.imag(a)))
+    return elementwise_functions["eq"](_magnitude(a), float("inf"))
+
+
+@clangop()
+def isfinite(a: Any) -> Any:
+    """Return where `a` is neither infinite nor NaN."""
+    if _is_exact(a):
+        return _everywhere(a, True)
+    if _is_complex(a):
+        return elementwise_functions["bitwise_and"](isfinite(prims.real(a)), isfinite(prims.imag(a)))
+    return elementwise_functions["lt"](_magnitude(a), float("inf"))
+
+
+def _magnitude(a: Any) -> Any:
+    return prims.abs(a) if isinstance(a, TensorProxy) else abs(number_value(a))

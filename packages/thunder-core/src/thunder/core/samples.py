@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-__all__ = ["ErrorSample", "MakeTensor", "SampleInput", "elementwise_binary", "elementwise_unary", "reduction"]
+__all__ = [
+    "ErrorSample",
+    "MakeTensor",
+    "SampleInput",
+    "broadcasting_pairs",
+    "elementwise_binary",
+    "elementwise_unary",
+    "reduction",
+]
 
 
 class MakeTensor(Protocol):
@@ -63,13 +71,18 @@ def elementwise_unary(make: MakeTensor, **domain: Any) -> Iterator[SampleInput]:
     yield SampleInput(make((4, 1), **domain).expand(4, 3))
 
 
+def broadcasting_pairs(make: MakeTensor, **domain: Any) -> Iterator[SampleInput]:
+    """Pairs of tensors of different shapes that broadcast to one, empty and expanded ones among them."""
+    for a, b in (((4, 1), (4, 3)), ((3,), (2, 3)), ((), (2, 2)), ((2, 2), ()), ((0, 3), (1, 3)), ((2, 1, 3), (4, 1))):
+        yield SampleInput(make(a, **domain), make(b, **domain))
+    yield SampleInput(make((1, 3), **domain).expand(2, 3), make((2, 3), **domain))
+
+
 def elementwise_binary(make: MakeTensor, *, numbers: bool = True, **domain: Any) -> Iterator[SampleInput]:
     """Equal shapes first, then broadcasting, empty, 0-d, non-contiguous and expanded ones, and Python numbers."""
     yield SampleInput(make((4, 4), **domain), make((4, 4), **domain))
-    for a, b in (((4, 1), (4, 3)), ((3,), (2, 3)), ((), (2, 2)), ((2, 2), ()), ((0, 3), (1, 3)), ((2, 1, 3), (4, 1))):
-        yield SampleInput(make(a, **domain), make(b, **domain))
+    yield from broadcasting_pairs(make, **domain)
     yield SampleInput(make((5, 3), **domain).mT, make((3, 5), **domain))
-    yield SampleInput(make((1, 3), **domain).expand(2, 3), make((2, 3), **domain))
     if numbers:
         yield SampleInput(make((2, 3), **domain), 2)
 

@@ -10,7 +10,7 @@ declaration with the symbol's decorators: `@sym.grad` or `@sym.vjp` (its gradien
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from operator import is_not
 from typing import Any, TypeVar
@@ -76,7 +76,7 @@ class Symbol:
         id: Any = None,
         module: str | None = None,
         is_prim: bool = False,
-        tags: Sequence[OpTags] = (),
+        tags: Iterable[OpTags] = (),
         executor: Any = None,
         fn: Callable[..., Any] | None = None,
         torch_names: Sequence[str] = (),
@@ -225,10 +225,14 @@ class Symbol:
     def __reduce__(self) -> Any:
         if self.module is None:
             return object.__reduce__(self)
-        return (_symbol_by_name, (self.module, self.name))
+        if self.meta.__module__.startswith(self.module):
+            return (_symbol_by_name, (self.module, self.name))
+        return (_symbol_by_name, (self.module, self.name, self.meta.__module__))
 
 
-def _symbol_by_name(module: str, name: str) -> Symbol:
+def _symbol_by_name(module: str, name: str, declared_in: str | None = None) -> Symbol:
+    if declared_in is not None:
+        importlib.import_module(declared_in)  # a primitive of a language's family, which is loaded with the language
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 

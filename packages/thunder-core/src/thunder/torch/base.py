@@ -13,16 +13,18 @@ torch's names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from thunder.core.langctx import LanguageContext, langctx, register_langctx
 from thunder.core.symbol import OpTags, Symbol
 
-__all__ = ["all_torchsymbols", "torch_function_map", "torchctx", "torchsymbol"]
+__all__ = ["PerDimension", "all_torchsymbols", "for_dims", "named", "torch_function_map", "torchctx", "torchsymbol"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 MODULE = "thunder.torch"
 
 language = register_langctx(LanguageContext("torch"))
@@ -54,13 +56,18 @@ def _spellings(name: str, fns: Sequence[Any]) -> list[str]:
     return names
 
 
+def named(name: str) -> Any:
+    """Return what torch has under a name such as `torch.special.erf`."""
+    return functools.reduce(getattr, name.split(".")[1:], torch)
+
+
 def torchsymbol(
     *torch_functions: Any,
     id: Any = None,
     is_method: bool | None = None,
     method_name: str | None = None,
     is_property: bool = False,
-    tags: Sequence[OpTags] = (),
+    tags: Iterable[OpTags] = (),
     explicit: bool = False,
     executed_by_torch: bool = True,
 ) -> Callable[[Callable[..., Any]], Symbol]:
@@ -98,3 +105,58 @@ def torchsymbol(
         return sym
 
     return declare
+
+
+class PerDimension(tuple[Symbol, ...]):
+    """One operation for several numbers of spatial dimensions: a symbol for each (`for_dims`)."""
+
+    dims: tuple[int, ...]
+
+    def samples(self, generator: F) -> F:
+        """Decorate the generator `(spatial, make) -> SampleInput…` of inputs that each of the operations must take."""
+        for spatial, sym in zip(self.dims, self):
+            sym.samples(functools.partial(generator, spatial))
+        return generator
+
+    def errors(self, generator: F) -> F:
+        """Decorate the generator `(spatial, make) -> (SampleInput, exception type, message pattern)…`."""
+        for spatial, sym in zip(self.dims, self):
+            sym.errors(functools.partial(generator, spatial))
+        return generator
+
+
+_SIZES = {1: "length", 2: "height, width", 3: "depth, height, width"}
+
+
+def for_dims(
+    *dims: int, name: str, torch: str | Sequence[str], **declaration: Any
+) -> Callable[[Callable[..., Any]], PerDimension]:
+    """Decorate the body `(spatial, *arguments)` of operations that torch has for several numbers of dimensions.
+
+    In `name` and in the names `torch` of the functions that it stands for, `{}` is the number of dimensions; of the
+    functions after the first, torch may have some for other numbers only. `{sizes}` in the docstring are their names.
+    `declaration` is what `torchsymbol` takes besides.
+    """
+    templates = (torch,) if isinstance(torch, str) else tuple(torch)
+
+    def declare(body: Callable[..., Any]) -> PerDimension:
+        symbols = []
+        for spatial in dims:
+            first, *others = (template.format(spatial) for template in templates)
+            functions = [named(first), *(named(other) for other in others if _exists(other))]
+            fn: Any = functools.partial(body, spatial)
+            fn.__name__ = fn.__qualname__ = name.format(spatial)
+            fn.__module__, fn.__doc__ = body.__module__, (body.__doc__ or "").format(spatial, sizes=_SIZES[spatial])
+            symbols.append(torchsymbol(*functions, is_method=False, **declaration)(fn))
+        found = PerDimension(symbols)
+        found.dims = dims
+        return found
+
+    return declare
+
+
+def _exists(name: str) -> bool:
+    try:
+        return named(name) is not None
+    except AttributeError:
+        return False

@@ -17,7 +17,7 @@ from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
-from thunder.torch.base import torchsymbol
+from thunder.torch.base import for_dims, torchsymbol
 
 _TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 
@@ -69,14 +69,28 @@ def _convolved(input: Any, weight: Any, bias: Any, *how: Any) -> Any:
     return out if bias is None else out + ltorch.reshape(bias, (1, -1, *([1] * (out.ndim - 2))))
 
 
-def _conv(name: str, input: Any, weight: Any, bias: Any, how: tuple[Any, Any, Any], groups: int) -> Any:
-    spatial = int(name[-2])
-    stride, padding, dilation = how
-    input, alone = _batched(name, input, spatial)
+def _check_weight(name: str, weight: Any, spatial: int) -> None:
     check(
         weight.ndim == spatial + 2,
         lambda: f"{name}: the weight must have {spatial + 2} dimensions, but has the shape {list(weight.shape)}",
     )
+
+
+@for_dims(1, 2, 3, name="conv{}d", torch="torch.conv{}d", tags=_TAGS)
+def _conv(
+    spatial: int,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Return the convolution of `(batch, channels, {sizes})`."""
+    name = f"conv{spatial}d"
+    input, alone = _batched(name, input, spatial)
+    _check_weight(name, weight, spatial)
     stride, dilation = per_dimension(stride, spatial), per_dimension(dilation, spatial)
     if isinstance(padding, str):
         input, padding = _padded(input, weight, padding, stride, dilation)
@@ -85,160 +99,81 @@ def _conv(name: str, input: Any, weight: Any, bias: Any, how: tuple[Any, Any, An
     return ltorch.squeeze(out, 0) if alone else out
 
 
-@torchsymbol(torch.conv1d, is_method=False, tags=_TAGS)
-def conv1d(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+conv1d, conv2d, conv3d = _conv
+
+
+@_conv.samples
+def _(spatial: int, make: MakeTensor) -> Any:
+    size, kernel = (6, 5, 4)[:spatial], (3, 2, 2)[:spatial]
+    x, w = (2, 4, *size), (6, 4, *kernel)
+    yield SampleInput(make(x), make(w), make((6,)))
+    yield SampleInput(make(x), make(w), None, 2, 1)
+    yield SampleInput(make(x), make(w), make((6,)), 1, 1, 2 if spatial == 1 else (2, *(1,) * (spatial - 1)))
+    yield SampleInput(make(x), make((6, 2, *kernel)), make((6,)), groups=2)
+    yield SampleInput(make(x), make((4, 1, *kernel)), groups=4)
+    yield SampleInput(make(x[1:]), make(w), make((6,)))
+    yield SampleInput(make(x), make(w), make((6,)), padding="same")
+    yield SampleInput(make(x), make(w), make((6,)), padding="valid", stride=[2])
+    yield SampleInput(make((0, 4, *size)), make(w), make((6,)))
+
+
+@_conv.errors
+def _(spatial: int, make: MakeTensor) -> Any:
+    x, w = make((2, 3, *(5,) * spatial)), make((4, 3, *(3,) * spatial))
+    few, large = make((4, 2, *(3,) * spatial)), make((4, 3, *(9,) * spatial))
+    unbatched = rf"\(batched\) input to conv{spatial}d, but got input of size"
+    yield SampleInput(make((3,)), w), RuntimeError, unbatched
+    yield SampleInput(x, few), RuntimeError, "to have 2 channels, but got 3 channels instead"
+    yield SampleInput(x, large), RuntimeError, "Kernel size can't be greater than actual input"
+    yield SampleInput(x, w, make((3,))), RuntimeError, "expected bias to be 1-dimensional with 4 elements"
+    yield SampleInput(x, w, padding="same", stride=2), RuntimeError, "not supported for strided convolutions"
+    yield SampleInput(x, w, padding="most"), RuntimeError, "Invalid padding string"
+    yield SampleInput(x, w, stride=0), RuntimeError, "non-positive stride is not supported"
+
+
+@for_dims(1, 2, 3, name="conv_transpose{}d", torch="torch.conv_transpose{}d", tags=_TAGS)
+def _conv_transpose(
+    spatial: int,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
 ) -> Any:
-    """The convolution of `(batch, channels, length)`."""
-    return _conv("conv1d", input, weight, bias, (stride, padding, dilation), groups)
-
-
-@torchsymbol(torch.conv2d, is_method=False, tags=_TAGS)
-def conv2d(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
-    """The convolution of `(batch, channels, height, width)`."""
-    return _conv("conv2d", input, weight, bias, (stride, padding, dilation), groups)
-
-
-@torchsymbol(torch.conv3d, is_method=False, tags=_TAGS)
-def conv3d(
-    input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
-    """The convolution of `(batch, channels, depth, height, width)`."""
-    return _conv("conv3d", input, weight, bias, (stride, padding, dilation), groups)
-
-
-def _conv_samples(spatial: int) -> Any:
-    def samples(make: MakeTensor) -> Any:
-        size, kernel = (6, 5, 4)[:spatial], (3, 2, 2)[:spatial]
-        x, w = (2, 4, *size), (6, 4, *kernel)
-        yield SampleInput(make(x), make(w), make((6,)))
-        yield SampleInput(make(x), make(w), None, 2, 1)
-        yield SampleInput(make(x), make(w), make((6,)), 1, 1, 2 if spatial == 1 else (2, *(1,) * (spatial - 1)))
-        yield SampleInput(make(x), make((6, 2, *kernel)), make((6,)), groups=2)
-        yield SampleInput(make(x), make((4, 1, *kernel)), groups=4)
-        yield SampleInput(make(x[1:]), make(w), make((6,)))
-        yield SampleInput(make(x), make(w), make((6,)), padding="same")
-        yield SampleInput(make(x), make(w), make((6,)), padding="valid", stride=[2])
-        yield SampleInput(make((0, 4, *size)), make(w), make((6,)))
-
-    return samples
-
-
-def _conv_errors(name: str) -> Any:
-    spatial = int(name[-2])
-
-    def errors(make: MakeTensor) -> Any:
-        size = (5,) * spatial
-        x, w = make((2, 3, *size)), make((4, 3, *(3,) * spatial))
-        yield SampleInput(make((3,)), w), RuntimeError, rf"\(batched\) input to {name}, but got input of size"
-        few = make((4, 2, *(3,) * spatial))
-        yield SampleInput(x, few), RuntimeError, "to have 2 channels, but got 3 channels instead"
-        yield (
-            SampleInput(x, make((4, 3, *(9,) * spatial))),
-            RuntimeError,
-            "Kernel size can't be greater than actual input",
-        )
-        yield SampleInput(x, w, make((3,))), RuntimeError, "expected bias to be 1-dimensional with 4 elements"
-        yield SampleInput(x, w, padding="same", stride=2), RuntimeError, "not supported for strided convolutions"
-        yield SampleInput(x, w, padding="most"), RuntimeError, "Invalid padding string"
-        yield SampleInput(x, w, stride=0), RuntimeError, "non-positive stride is not supported"
-
-    return errors
-
-
-for _sym in (conv1d, conv2d, conv3d):
-    _sym.samples(_conv_samples(int(_sym.name[-2])))
-    _sym.errors(_conv_errors(_sym.name))
-
-
-# -- transposed --------------------------------------------------------------------------------------------------------
-def _conv_transpose(name: str, input: Any, weight: Any, bias: Any, how: tuple[Any, ...], groups: int) -> Any:
-    spatial = int(name[-2])
+    """Return the transpose of a convolution of `(batch, channels, {sizes})`."""
+    name = f"conv_transpose{spatial}d"
     input, alone = _batched(name, input, spatial)
-    check(
-        weight.ndim == spatial + 2,
-        lambda: f"{name}: the weight must have {spatial + 2} dimensions, but has the shape {list(weight.shape)}",
+    _check_weight(name, weight, spatial)
+    stride, padding, output_padding, dilation = (
+        per_dimension(x, spatial) for x in (stride, padding, output_padding, dilation)
     )
-    stride, padding, output_padding, dilation = (per_dimension(x, spatial) for x in how)
     out = _convolved(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
     return ltorch.squeeze(out, 0) if alone else out
 
 
-@torchsymbol(torch.conv_transpose1d, is_method=False, tags=_TAGS)
-def conv_transpose1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Any:
-    """The transpose of a convolution of `(batch, channels, length)`."""
-    return _conv_transpose("conv_transpose1d", input, weight, bias, (stride, padding, output_padding, dilation), groups)
+conv_transpose1d, conv_transpose2d, conv_transpose3d = _conv_transpose
 
 
-@torchsymbol(torch.conv_transpose2d, is_method=False, tags=_TAGS)
-def conv_transpose2d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Any:
-    """The transpose of a convolution of `(batch, channels, height, width)`."""
-    return _conv_transpose("conv_transpose2d", input, weight, bias, (stride, padding, output_padding, dilation), groups)
+@_conv_transpose.samples
+def _(spatial: int, make: MakeTensor) -> Any:
+    size, kernel = (4, 3, 3)[:spatial], (3, 2, 2)[:spatial]
+    x, w = (2, 4, *size), (4, 3, *kernel)
+    yield SampleInput(make(x), make(w), make((3,)))
+    yield SampleInput(make(x), make(w), None, 2, 1, 1)
+    yield SampleInput(make(x), make(w), make((6,)), 1, 0, 0, 2, 2)
+    yield SampleInput(make(x[1:]), make(w), make((3,)))
 
 
-@torchsymbol(torch.conv_transpose3d, is_method=False, tags=_TAGS)
-def conv_transpose3d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Any:
-    """The transpose of a convolution of `(batch, channels, depth, height, width)`."""
-    return _conv_transpose("conv_transpose3d", input, weight, bias, (stride, padding, output_padding, dilation), groups)
-
-
-def _transpose_samples(spatial: int) -> Any:
-    def samples(make: MakeTensor) -> Any:
-        size, kernel = (4, 3, 3)[:spatial], (3, 2, 2)[:spatial]
-        x, w = (2, 4, *size), (4, 3, *kernel)
-        yield SampleInput(make(x), make(w), make((3,)))
-        yield SampleInput(make(x), make(w), None, 2, 1, 1)
-        yield SampleInput(make(x), make(w), make((6,)), 1, 0, 0, 2, 2)
-        yield SampleInput(make(x[1:]), make(w), make((3,)))
-
-    return samples
-
-
-def _transpose_errors(make_name: str) -> Any:
-    spatial = int(make_name[-2])
-
-    def errors(make: MakeTensor) -> Any:
-        x, w = make((2, 3, *(5,) * spatial)), make((3, 4, *(3,) * spatial))
-        few = make((4, 4, *(3,) * spatial))
-        yield SampleInput(x, few), RuntimeError, "to have 4 channels, but got 3 channels instead"
-        yield SampleInput(x, w, output_padding=1), RuntimeError, "output padding must be smaller than either stride or"
-        yield SampleInput(x, w, make((3,))), RuntimeError, "expected bias to be 1-dimensional with 4 elements"
-
-    return errors
-
-
-for _sym in (conv_transpose1d, conv_transpose2d, conv_transpose3d):
-    _sym.samples(_transpose_samples(int(_sym.name[-2])))
-    _sym.errors(_transpose_errors(_sym.name))
+@_conv_transpose.errors
+def _(spatial: int, make: MakeTensor) -> Any:
+    x, w = make((2, 3, *(5,) * spatial)), make((3, 4, *(3,) * spatial))
+    few = make((4, 4, *(3,) * spatial))
+    yield SampleInput(x, few), RuntimeError, "to have 4 channels, but got 3 channels instead"
+    yield SampleInput(x, w, output_padding=1), RuntimeError, "output padding must be smaller than either stride or"
+    yield SampleInput(x, w, make((3,))), RuntimeError, "expected bias to be 1-dimensional with 4 elements"
 
 
 @torchsymbol(torch.convolution, is_method=False, tags=_TAGS)

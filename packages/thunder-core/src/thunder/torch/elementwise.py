@@ -13,6 +13,7 @@ from thunder.core.dtypes import BOOL, COMPLEX, FLOAT, INTEGER
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp
 from thunder.core.prims.elementwise_base import conjugated
+from thunder.core.prims.elementwise_binary import quotient_samples
 from thunder.core.promotion import result_type
 from thunder.core.proxies import TensorProxy, number_type
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary
@@ -128,38 +129,6 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(a, b), RuntimeError, "with a bool tensor is not supported"
 
 
-@torchsymbol(torch.mul, torch.multiply, tags=ELEMENTWISE)
-def mul(input: Any, other: Any) -> Any:
-    """input * other."""
-    return clang.mul(input, other)
-
-
-@mul.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make)
-    yield SampleInput(2, make((2, 3)))
-
-
-@mul.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3)), make((4,))), RuntimeError, r"The size of tensor a \(3\) must match the size"
-
-
-def _quotient_samples(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, exclude_zero=True)
-    yield SampleInput(make((2, 3)), -3)
-    yield SampleInput(7, make((2, 3), exclude_zero=True))
-
-
-@torchsymbol(torch.true_divide, tags=ELEMENTWISE)
-def true_divide(input: Any, other: Any) -> Any:
-    """input / other, integers as floating point numbers."""
-    return clang.true_divide(input, other)
-
-
-true_divide.samples(_quotient_samples)
-
-
 @torchsymbol(torch.div, torch.divide, tags=ELEMENTWISE)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     """input / other, rounded as `rounding_mode` says: None not at all, "trunc" towards zero, "floor" down."""
@@ -190,9 +159,9 @@ def _(g: Any, out: Any, input: Any, other: Any, *, rounding_mode: str | None = N
 
 @div.samples
 def _(make: MakeTensor) -> Any:
-    yield from _quotient_samples(make)
+    yield from quotient_samples(make)
     for mode in ("trunc", "floor"):
-        for s in _quotient_samples(make):
+        for s in quotient_samples(make):
             yield SampleInput(*s.args, rounding_mode=mode)
 
 
@@ -215,7 +184,7 @@ def _(g: Any, out: Any, input: Any, other: Any) -> Any:
     return zero_vjp(g, out, input, other)
 
 
-floor_divide.samples(_quotient_samples)
+floor_divide.samples(quotient_samples)
 
 
 @floor_divide.errors

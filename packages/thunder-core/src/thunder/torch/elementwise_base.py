@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What families of elementwise operations share: the precision that torch's kernels compute in.
+"""What families of elementwise operations share: their declaration, and the precision that torch's kernels compute in.
+
+Most operations come whole from the block that declares their primitive (`thunder.core.prims.elementwise_base`); the
+files of this folder have those that are more, or that are made of others.
 
 torch computes bfloat16 and float16 in float32 inside of one kernel and rounds the result once. A primitive does so by
 itself; a composition of several of them has to say it, or it would round at each step.
@@ -15,19 +18,15 @@ from typing import Any, TypeVar
 from thunder import clang
 from thunder.core.dtypes import INTEGER, dtype, float32, is_complex_dtype, low_precision_dtypes
 from thunder.core.langctx import set_langctx
-from thunder.core.prims.elementwise_base import differentiable
+from thunder.core.prims.elementwise_base import COMPARISON, ELEMENTWISE, Elementwise, differentiable, each_elementwise
 from thunder.core.promotion import default_dtype
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 from thunder.core.symint.numbers import same_shape
+from thunder.torch.base import named, torchsymbol
 
 __all__ = ["COMPARISON", "ELEMENTWISE", "in_float32", "rule_in_float32", "sum_to", "to_float32", "to_inexact"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-ELEMENTWISE = (OpTags.ELEMENTWISE_OP,)
-# Of truth values and integers: no gradient flows through them.
-COMPARISON = (OpTags.ELEMENTWISE_OP, NON_DIFFERENTIABLE)
 
 
 def to_float32(x: Any) -> Any:
@@ -104,3 +103,28 @@ def rule_in_float32(rule: F) -> F:
         )
 
     return widened  # type: ignore[return-value]
+
+
+@each_elementwise
+def _declare(op: Elementwise) -> None:
+    """Make the torch language's operation of an elementwise operation: a call of the core language's."""
+    if "torch" in op.overridden_in:
+        return
+    run = clang.clang_ops[op.language_name]
+    if op.operands == 1:
+
+        def fn(input: Any) -> Any:
+            return run(input)
+
+    else:
+
+        def fn(input: Any, other: Any) -> Any:  # type: ignore[misc]
+            return run(input, other)
+
+    fn.__name__ = fn.__qualname__ = op.language_name
+    fn.__module__, fn.__doc__ = op.family.replace("thunder.core.prims", "thunder.torch"), op.docstring("input", "other")
+    functions = [named(name) for name in op.torch_names]
+    sym = torchsymbol(*functions, id=op.torch_names[0], tags=op.prim.tags, **op.facts)(fn)
+    sym.samples(op.language_samples)
+    if op.operands == 2 or op.prim.error_generator is not None:
+        sym.errors(op.language_errors)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of two operands in the torch language: remainders, powers, divisors, lengths and angles."""
+"""Functions of two operands in the torch language: powers, multiples, steps."""
 
 from __future__ import annotations
 
@@ -16,40 +16,6 @@ from thunder.core.promotion import result_type
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary
 from thunder.torch.base import torchsymbol
 from thunder.torch.elementwise_base import COMPARISON, ELEMENTWISE, sum_to
-
-
-@torchsymbol(torch.fmod, tags=ELEMENTWISE)
-def fmod(input: Any, other: Any) -> Any:
-    """What is left of input after dividing by other, with the sign of input."""
-    return clang.fmod(input, other)
-
-
-@torchsymbol(torch.remainder, tags=ELEMENTWISE)
-def remainder(input: Any, other: Any) -> Any:
-    """What is left of input after dividing by other, with the sign of other."""
-    return clang.remainder(input, other)
-
-
-@fmod.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, exclude_zero=True)
-    yield SampleInput(make((2, 3)), -3)
-
-
-@remainder.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, exclude_zero=True)
-    yield SampleInput(make((2, 3)), -3)
-    yield SampleInput(7, make((2, 3), exclude_zero=True))
-
-
-def _no_remainder(make: MakeTensor) -> Any:
-    a = make((2, 3), dtype=complex64)
-    yield SampleInput(a, a), NotImplementedError, "not implemented for"
-
-
-fmod.errors(_no_remainder)
-remainder.errors(_no_remainder)
 
 
 @torchsymbol(torch.ldexp, tags=ELEMENTWISE)
@@ -72,12 +38,6 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 4)), make((4, 4), dtype=int32, low=0))
 
 
-@torchsymbol(torch.gcd, tags=COMPARISON)
-def gcd(input: Any, other: Any) -> Any:
-    """The greatest common divisor of input and other."""
-    return clang.gcd(input, other)
-
-
 @torchsymbol(torch.lcm, tags=COMPARISON)
 def lcm(input: Any, other: Any) -> Any:
     """The least common multiple of input and other; 0 where one of them is."""
@@ -96,52 +56,8 @@ def _no_floats(make: MakeTensor) -> Any:
     yield SampleInput(a, a), NotImplementedError, '"gcd" not implemented for float64'
 
 
-for _op in (gcd, lcm):
-    _op.samples(lambda make: elementwise_binary(make, numbers=False))
-    _op.errors(_no_floats)
-
-
-@torchsymbol(torch.copysign, tags=ELEMENTWISE)
-def copysign(input: Any, other: Any) -> Any:
-    """|input| with the sign of other."""
-    return clang.copysign(input, other)
-
-
-@copysign.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make)
-    yield SampleInput(make((2, 3)), -2)
-
-
-@torchsymbol(torch.nextafter, tags=ELEMENTWISE)
-def nextafter(input: Any, other: Any) -> Any:
-    """The number next to input in the direction of other."""
-    return clang.nextafter(input, other)
-
-
-@torchsymbol(torch.hypot, tags=ELEMENTWISE)
-def hypot(input: Any, other: Any) -> Any:
-    """The length of (input, other)."""
-    return clang.hypot(input, other)
-
-
-@torchsymbol(torch.atan2, torch.arctan2, tags=ELEMENTWISE)
-def atan2(input: Any, other: Any) -> Any:
-    """The angle of the point (other, input)."""
-    return clang.atan2(input, other)
-
-
-for _op in (nextafter, hypot, atan2):
-    _op.samples(lambda make: elementwise_binary(make, numbers=False))
-
-
-def _no_integers(make: MakeTensor) -> Any:
-    a = make((2, 3), dtype=int32)
-    yield SampleInput(a, a), NotImplementedError, "not implemented for int32"
-
-
-nextafter.errors(_no_integers)
-hypot.errors(_no_integers)
+lcm.samples(lambda make: elementwise_binary(make, numbers=False))
+lcm.errors(_no_floats)
 
 
 @torchsymbol(torch.heaviside, tags=COMPARISON)

@@ -80,13 +80,7 @@ def _(base: Any, new: Any) -> Any:
     return new
 
 
-@torchsymbol(torch.angle, tags=ELEMENTWISE)
-def angle(input: Any) -> Any:
-    """The angle of input in the complex plane: 0 or pi for a real one."""
-    return clang.angle(input)
-
-
-for _op in (real, conj, conj_physical, resolve_conj, resolve_neg, angle):
+for _op in (real, conj, conj_physical, resolve_conj, resolve_neg):
     _op.samples(unary_samples())
 
 

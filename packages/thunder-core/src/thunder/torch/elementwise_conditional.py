@@ -27,6 +27,7 @@ from thunder.core.dtypes import (
 )
 from thunder.core.errors import TracingError, check
 from thunder.core.prims.elementwise_base import conjugated, differentiable
+from thunder.core.prims.elementwise_binary import extreme_errors, extreme_samples
 from thunder.core.promotion import result_type
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
@@ -209,18 +210,6 @@ for _bound in (clamp_min, clamp_max):
 
 
 # -- extremes of two --------------------------------------------------------------------------------------------------
-@torchsymbol(torch.maximum, tags=ELEMENTWISE)
-def maximum(input: Any, other: Any) -> Any:
-    """The larger of input and other, NaN where one of them is."""
-    return clang.maximum(input, other)
-
-
-@torchsymbol(torch.minimum, tags=ELEMENTWISE)
-def minimum(input: Any, other: Any) -> Any:
-    """The smaller of input and other, NaN where one of them is."""
-    return clang.minimum(input, other)
-
-
 def _first_where(name: str, a: Any, b: Any, wins: Any) -> Any:
     check(not a.dtype.is_complex, lambda: f"{name} not implemented for complex tensors.")
     return clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), a, b)
@@ -258,23 +247,9 @@ def _(g: Any, out: Any, input: Any, other: Any) -> Any:
     return _first_where_grads(g, input, other, clang.le)
 
 
-def _extreme_samples(make: MakeTensor) -> Any:
-    yield from elementwise_binary(make, numbers=False, low=-2, high=2)
-    a, b = make((4, 4)), make((4, 4))
-    if a.is_floating_point():
-        yield SampleInput(a, b * math.nan)
-        yield SampleInput(a * math.nan, b)
-        yield SampleInput(a.round(), b.round())
-
-
-def _no_order(make: MakeTensor) -> Any:
-    a = make((3,), dtype=complex64)
-    yield SampleInput(a, a), RuntimeError, "not implemented for complex tensors"
-
-
-for _op in (maximum, minimum, fmax, fmin):
-    _op.samples(_extreme_samples)
-    _op.errors(_no_order)
+for _op in (fmax, fmin):
+    _op.samples(extreme_samples)
+    _op.errors(extreme_errors)
 
 
 # -- filling ----------------------------------------------------------------------------------------------------------

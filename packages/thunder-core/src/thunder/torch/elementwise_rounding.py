@@ -9,19 +9,13 @@ import torch
 
 from thunder import clang
 from thunder.core import prims
-from thunder.core.dtypes import INTEGER, bool8, complex64, int32
+from thunder.core.dtypes import INTEGER, bool8, int32
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp
 from thunder.core.prims.elementwise_base import unary_samples
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
 from thunder.torch.base import torchsymbol
-from thunder.torch.elementwise_base import COMPARISON, ELEMENTWISE, in_float32
-
-
-@torchsymbol(torch.neg, torch.negative, tags=ELEMENTWISE)
-def neg(input: Any) -> Any:
-    """-input."""
-    return clang.neg(input)
+from thunder.torch.elementwise_base import ELEMENTWISE, in_float32
 
 
 @torchsymbol(torch.positive, tags=ELEMENTWISE, executed_by_torch=False)
@@ -35,64 +29,8 @@ def _bool_errors(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 2), dtype=bool8)), RuntimeError, "operator, on a bool tensor is not supported"
 
 
-neg.samples(unary_samples())
-neg.errors(_bool_errors)
 positive.samples(unary_samples())
 positive.errors(_bool_errors)
-
-
-@torchsymbol(torch.abs, torch.absolute, tags=ELEMENTWISE)
-def abs(input: Any) -> Any:
-    """The absolute value of input."""
-    return clang.abs(input)
-
-
-@torchsymbol(torch.sign, tags=ELEMENTWISE)
-def sign(input: Any) -> Any:
-    """-1, 0 or 1, as input is below, at or above zero."""
-    return clang.sign(input)
-
-
-@torchsymbol(torch.sgn, tags=ELEMENTWISE)
-def sgn(input: Any) -> Any:
-    """input / |input|, and 0 at 0."""
-    return clang.sgn(input)
-
-
-@torchsymbol(torch.signbit, tags=COMPARISON)
-def signbit(input: Any) -> Any:
-    """Where the sign of input is minus, -0.0 included."""
-    return clang.signbit(input)
-
-
-@torchsymbol(torch.floor, tags=ELEMENTWISE)
-def floor(input: Any) -> Any:
-    """The largest integer not above input."""
-    return clang.floor(input)
-
-
-@torchsymbol(torch.ceil, tags=ELEMENTWISE)
-def ceil(input: Any) -> Any:
-    """The smallest integer not below input."""
-    return clang.ceil(input)
-
-
-@torchsymbol(torch.trunc, torch.fix, tags=ELEMENTWISE)
-def trunc(input: Any) -> Any:
-    """input without its fraction."""
-    return clang.trunc(input)
-
-
-for _op in (abs, sign, sgn, signbit, floor, ceil, trunc):
-    _op.samples(unary_samples())
-
-
-def _complex_errors(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 2), dtype=complex64)), NotImplementedError, "complex"
-
-
-for _op in (sign, signbit, floor, ceil, trunc):
-    _op.errors(_complex_errors)
 
 
 @torchsymbol(torch.round, torch.special.round, tags=ELEMENTWISE)

@@ -24,114 +24,6 @@ def _binary(a: Any, b: Any, prim: Any) -> Any:
     return clang.elementwise_binary(a, b, prim=prim, type_promotion_kind=KIND.INT_TO_FLOAT)
 
 
-@torchsymbol(torch.erf, torch.special.erf, tags=ELEMENTWISE)
-def erf(input: Any) -> Any:
-    """The error function of input."""
-    return clang.erf(input)
-
-
-erf.samples(unary_samples())
-
-
-@torchsymbol(torch.erfc, torch.special.erfc, tags=ELEMENTWISE)
-def erfc(input: Any) -> Any:
-    """1 - erf(input), exact for large elements too."""
-    return clang.erfc(input)
-
-
-erfc.samples(unary_samples())
-
-
-@torchsymbol(torch.erfinv, torch.special.erfinv, tags=ELEMENTWISE)
-def erfinv(input: Any) -> Any:
-    """The number whose error function input is."""
-    return clang.erfinv(input)
-
-
-erfinv.samples(unary_samples(low=-0.95, high=0.95))
-
-
-@torchsymbol(torch.lgamma, torch.special.gammaln, tags=ELEMENTWISE)
-def lgamma(input: Any) -> Any:
-    """The logarithm of the absolute value of the gamma function of input."""
-    return clang.lgamma(input)
-
-
-lgamma.samples(unary_samples(low=0.1))
-
-
-@torchsymbol(torch.digamma, torch.special.digamma, torch.special.psi, tags=ELEMENTWISE)
-def digamma(input: Any) -> Any:
-    """The derivative of lgamma at input."""
-    return clang.digamma(input)
-
-
-digamma.samples(unary_samples(low=0.1))
-
-
-@torchsymbol(torch.special.erfcx, id="torch.special.erfcx", tags=ELEMENTWISE)
-def erfcx(input: Any) -> Any:
-    """exp(input**2) * erfc(input), without overflow."""
-    return clang.erfcx(input)
-
-
-erfcx.samples(unary_samples(low=-3, high=9))
-
-
-@torchsymbol(torch.special.ndtri, id="torch.special.ndtri", tags=ELEMENTWISE)
-def ndtri(input: Any) -> Any:
-    """The number below which the normal distribution has input's share."""
-    return clang.ndtri(input)
-
-
-ndtri.samples(unary_samples(low=0.05, high=0.95))
-
-
-@torchsymbol(torch.special.log_ndtr, id="torch.special.log_ndtr", tags=ELEMENTWISE)
-def log_ndtr(input: Any) -> Any:
-    """The logarithm of the normal distribution's share below input."""
-    return clang.log_ndtr(input)
-
-
-log_ndtr.samples(unary_samples())
-
-
-@torchsymbol(torch.i0, torch.special.i0, tags=ELEMENTWISE)
-def i0(input: Any) -> Any:
-    """The modified Bessel function of the first kind of order 0."""
-    return clang.i0(input)
-
-
-i0.samples(unary_samples())
-
-
-@torchsymbol(torch.special.i0e, id="torch.special.i0e", tags=ELEMENTWISE)
-def i0e(input: Any) -> Any:
-    """exp(-|input|) * i0(input)."""
-    return clang.i0e(input)
-
-
-i0e.samples(unary_samples())
-
-
-@torchsymbol(torch.special.i1, id="torch.special.i1", tags=ELEMENTWISE)
-def i1(input: Any) -> Any:
-    """The modified Bessel function of the first kind of order 1."""
-    return clang.i1(input)
-
-
-i1.samples(unary_samples())
-
-
-@torchsymbol(torch.special.i1e, id="torch.special.i1e", tags=ELEMENTWISE)
-def i1e(input: Any) -> Any:
-    """exp(-|input|) * i1(input)."""
-    return clang.i1e(input)
-
-
-i1e.samples(unary_samples())
-
-
 @torchsymbol(torch.special.ndtr, id="torch.special.ndtr", tags=ELEMENTWISE)
 @in_float32
 def ndtr(input: Any) -> Any:
@@ -217,36 +109,6 @@ def _(make: MakeTensor) -> Any:
 @mvlgamma.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), 0), RuntimeError, "p has to be greater than or equal to 1"
-
-
-@torchsymbol(torch.igamma, torch.special.gammainc, tags=ELEMENTWISE)
-def igamma(input: Any, other: Any) -> Any:
-    """The regularized lower incomplete gamma function."""
-    return clang.elementwise_binary(input, other, prim=prims.igamma)
-
-
-@torchsymbol(torch.igammac, torch.special.gammaincc, tags=ELEMENTWISE)
-def igammac(input: Any, other: Any) -> Any:
-    """The regularized upper incomplete gamma function."""
-    return clang.elementwise_binary(input, other, prim=prims.igammac)
-
-
-@torchsymbol(torch.special.zeta, id="torch.special.zeta", tags=ELEMENTWISE)
-def zeta(input: Any, other: Any) -> Any:
-    """The Hurwitz zeta function."""
-    return _binary(input, other, prims.zeta)
-
-
-def _without_number(**domain: Any) -> Any:
-    def generate(make: MakeTensor) -> Any:
-        yield from elementwise_binary(make, numbers=False, **domain)
-
-    return generate
-
-
-igamma.samples(_without_number(low=0.1, high=5))
-igammac.samples(_without_number(low=0.1, high=5))
-zeta.samples(_without_number(low=1.5, high=5))
 
 
 @torchsymbol(torch.xlogy, torch.special.xlogy, tags=ELEMENTWISE)
@@ -396,5 +258,5 @@ def _integer_error(make: MakeTensor) -> Any:
 
 
 for _sum in (logaddexp, logaddexp2):
-    _sum.samples(_without_number())
+    _sum.samples(lambda make: elementwise_binary(make, numbers=False))
     _sum.errors(_integer_error)

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What elementwise primitives refuse: they neither promote nor broadcast, and some dtypes mean nothing to them."""
+"""The declaration of elementwise operations, and what their primitives refuse: they neither promote nor broadcast."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 import torch
 
+import thunder
+import thunder.clang.base
+import thunder.core.prims.base
 import thunder.torch as ltorch
+import thunder.torch.base
+from thunder import clang
 from thunder.core import prims
-from thunder.core.prims.elementwise_base import conjugated, differentiable
+from thunder.core.prims import elementwise_base
+from thunder.core.prims.elementwise_base import INEXACT, KIND, conjugated, differentiable, elementwise
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.trace import Trace
@@ -75,3 +83,67 @@ def test_in_gradient_rules() -> None:
         assert conjugated(2.5) == 2.5
         assert str(ltorch.conj(c).dtype) == str(conjugated(c).dtype) == "complex64"
         assert [differentiable(x) for x in (a, c, i, 2.5)] == [True, True, False, False]
+
+
+@pytest.fixture
+def undeclared() -> Iterator[None]:
+    """What a test declares is taken back."""
+    base, core, language = thunder.core.prims.base, thunder.clang.base, thunder.torch.base
+    tables = [base._prims, base.PrimIDs._ids, core.clang_ops, core.elementwise_functions, core.clangctx.methods]
+    tables += [language._symbols, language._function_map, language.language.methods]
+    before, declared = [table.copy() for table in tables], len(elementwise_base._declared)
+    yield
+    for table, content in zip(tables, before):
+        table.clear()
+        table.update(content)
+    del elementwise_base._declared[declared:]
+
+
+def test_a_block_from_outside(undeclared: None) -> None:
+    """All floors know the operation, as soon as it is declared, under its name and the names of torch's functions."""
+    airy = elementwise(
+        "airy_ai",
+        "Return the Airy function of each element, exp({a}) here.",
+        categories=INEXACT,
+        promotion=KIND.INT_TO_FLOAT,
+        number_fn="exp",
+        vjp=lambda g, out, a: g * out,
+        torch="torch.special.airy_ai",
+        method=True,
+        domain={"low": 0},
+    )
+    sym = ltorch.torch_function_map()[torch.special.airy_ai]
+    assert airy.module is None and sym.module is None
+    assert (sym.name, sym.id, sym.reference) == ("airy_ai", "torch.special.airy_ai", torch.special.airy_ai)
+    assert airy.__doc__ == "Return the Airy function of each element, exp(a) here."
+    assert sym.__doc__ == "Return the Airy function of each element, exp(input) here."
+    core = clang.clang_ops["airy_ai"]
+    assert clang.clangctx.methods["airy_ai"] is core
+    assert core(0.0) == 1.0
+    with tracectx(Trace("program")):
+        assert str(sym(proxy(torch.int32, 2)).dtype) == "float32"
+    x = torch.linspace(0, 1, 5, requires_grad=True)
+    thunder.jit(torch.special.airy_ai)(x).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, torch.special.airy_ai(x.detach()))
+
+
+def test_a_declaration_with_a_slip() -> None:
+    """An unknown field is an error, and so is a name that is taken."""
+    with pytest.raises(TypeError, match="domian"):
+        elementwise("nothing", "Return nothing.", domian={"low": 0})  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="a primitive SIN is declared already"):
+        elementwise("sin", "Return the sine of each element.")
+
+
+def test_samples_of_languages() -> None:
+    """The torch language has the primitive's samples, then its own."""
+    from thunder.tests.make_tensor import TensorMaker
+
+    make = TensorMaker("cpu", torch.float32)
+    for name in ("sin", "fmod", "eq", "maximum"):
+        lower, upper = getattr(prims, name), getattr(ltorch, name)
+        shapes = [
+            [[getattr(a, "shape", a) for a in s.args] for s in sym.sample_generator(make)] for sym in (lower, upper)
+        ]
+        assert shapes[1][: len(shapes[0])] == shapes[0]
+        assert len(shapes[1]) > len(shapes[0]) or name == "sin"

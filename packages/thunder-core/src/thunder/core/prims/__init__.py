@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Primitive operations: what every program comes down to, one file a family."""
 
+from thunder.core.families import import_families
 from thunder.core.prims.attention import *  # noqa: F403
 from thunder.core.prims.autodiff import get_grad, put_grad, put_grads, rule_of_vjp, zero_vjp
 from thunder.core.prims.base import PrimID, PrimIDs, all_prims, make_prim, prim
@@ -9,7 +10,6 @@ from thunder.core.prims.creation import *  # noqa: F403
 from thunder.core.prims.data import *  # noqa: F403
 from thunder.core.prims.dropout import *  # noqa: F403
 from thunder.core.prims.elementwise_binary import *  # noqa: F403
-from thunder.core.prims.elementwise_bitwise import *  # noqa: F403
 from thunder.core.prims.elementwise_comparison import *  # noqa: F403
 from thunder.core.prims.elementwise_complex import *  # noqa: F403
 from thunder.core.prims.elementwise_conditional import *  # noqa: F403
@@ -31,3 +31,5 @@ from thunder.core.prims.shape import *  # noqa: F403
 from thunder.core.prims.sorting import *  # noqa: F403
 from thunder.core.prims.structure import *  # noqa: F403
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+
+import_families(__name__)

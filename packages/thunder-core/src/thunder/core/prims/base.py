@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a primitive is declared: its body is its meta function, everything else stands right below it.
 
-    @prim(torch="torch.sin", tags=(OpTags.ELEMENTWISE_OP,))
-    def sin(a: TensorProxy, /) -> TensorProxy:
-        '''The sine of each element.'''
-        return elementwise_unary_meta(a)
+    @prim(torch="torch.linalg.inv")
+    def inverse(a: TensorProxy, /) -> TensorProxy:
+        '''Return the inverse of each matrix in the last two dimensions.'''
+        check(a.ndim >= 2 and a.shape[-1] == a.shape[-2], lambda: f"A must be square matrices, not {list(a.shape)}")
+        return TensorProxy(like=a)
 
-    @sin.vjp
+    @inverse.vjp
     def _(g, out, a):
-        return g * cos(a)
+        return -(out.mH @ g @ out.mH)
 
-    @sin.samples
+    @inverse.samples
     def _(make):
-        yield from elementwise_unary(make)
+        yield SampleInput(make((3, 3)))
 
 `torch` names the function of torch with the same arguments, from which the torch executor derives its implementation
 and the conformance suite its reference. `make_prim` does the same piece by piece, with an id of one's own, from
-anywhere.
+anywhere. An elementwise operation is declared on all floors at once (`elementwise_base.py`).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -109,6 +111,9 @@ def make_prim(
     if module == MODULE and getattr(meta, "__module__", "").split(".")[0] != "thunder":
         # One that is declared outside is no attribute of thunder's module: traces call it by its name.
         sym.module = None
+    if sym.module == MODULE:
+        # Traces print `prims.name`, whichever file declares it.
+        setattr(sys.modules[MODULE], name, sym)
     _prims[id] = sym
     return sym
 

@@ -5,47 +5,48 @@ from __future__ import annotations
 
 import cmath
 import math
+import operator
+from functools import partial
 from typing import Any
 
 from thunder.core import dtypes
-from thunder.core.dtypes import BOOL, COMPLEX, int64, is_inexact_dtype
+from thunder.core.dtypes import BOOL, COMPLEX, FLOAT, complex64, float64, int32, int64, is_inexact_dtype
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp, zeros_of
-from thunder.core.prims.base import prim
 from thunder.core.prims.elementwise_base import (
     COMPARISON,
-    ELEMENTWISE,
+    FLOATS,
+    INTEGERS,
+    KIND,
+    NUMBERS,
     binary_samples,
     conjugated,
     differentiable,
-    float_meta,
-    integer_meta,
-    ordered_meta,
+    elementwise,
 )
 from thunder.core.prims.elementwise_conditional import where
+from thunder.core.prims.elementwise_math import reciprocal, rsqrt, sqrt
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
-from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary
 from thunder.core.symint.numbers import is_unbacked
 
+_binary = partial(elementwise, operands=2)
+_arithmetic = partial(_binary, method=True, numbers=True)
+_remainder = partial(_binary, categories=NUMBERS, domain={"low": 0.5}, numbers=True, refuses=complex64)
+_pair = partial(_binary, categories=FLOATS, tensors_only=True)
 
-@prim(torch="torch.add", tags=ELEMENTWISE)
-def add(a: Any, b: Any, /) -> TensorProxy:
-    """The sum of `a` and `b`; of truth values whether one of them is true."""
-    return elementwise_meta("add", a, b)
+add = _arithmetic(
+    "add",
+    "Return the sum of `{a}` and `{b}`; of truth values whether one of them is true.",
+    vjp=lambda g, out, a, b: (g, g),
+    number_fn=operator.add,
+    numpy="add",
+    overridden_in=["torch"],
+)
 
 
-@add.vjp
-def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return g, g
-
-
-add.samples(binary_samples(numbers=True))
-
-
-@prim(torch="torch.sub", tags=ELEMENTWISE)
-def sub(a: Any, b: Any, /) -> TensorProxy:
-    """`a` minus `b`."""
+def _sub_meta(a: Any, b: Any, /) -> TensorProxy:
     out = elementwise_meta("sub", a, b)
     check(
         out.dtype.category != BOOL,
@@ -57,18 +58,23 @@ def sub(a: Any, b: Any, /) -> TensorProxy:
     return out
 
 
-@sub.vjp
-def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return g, (-g if differentiable(b) else None)
-
-
-sub.samples(binary_samples(numbers=True))
-
-
-@prim(torch="torch.mul", tags=ELEMENTWISE)
-def mul(a: Any, b: Any, /) -> TensorProxy:
-    """`a` times `b`; of truth values whether both are true."""
-    return elementwise_meta("mul", a, b)
+sub = _arithmetic(
+    "sub",
+    "Return `{a}` minus `{b}`.",
+    meta=_sub_meta,
+    vjp=lambda g, out, a, b: (g, -g if differentiable(b) else None),
+    number_fn=operator.sub,
+    numpy="subtract",
+    overridden_in=["torch"],
+)
+mul = _arithmetic(
+    "mul",
+    "Return `{a}` times `{b}`; of truth values whether both are true.",
+    number_fn=operator.mul,
+    torch=("torch.mul", "torch.multiply"),
+    numpy="multiply",
+    samples=lambda make: [SampleInput(2, make((2, 3)))],
+)
 
 
 @mul.vjp
@@ -76,16 +82,32 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return (conjugated(b) * g if differentiable(a) else None), (conjugated(a) * g if differentiable(b) else None)
 
 
-mul.samples(binary_samples(numbers=True))
-
-
-@prim(tags=ELEMENTWISE)
-def div(a: Any, b: Any, /) -> TensorProxy:
-    """`a` divided by `b`; the quotient of integers is rounded towards zero."""
+def _div_meta(a: Any, b: Any, /) -> TensorProxy:
     out = elementwise_meta("div", a, b)
     if out.dtype.category == BOOL:
         raise NotImplementedError('"div" not implemented for bool: convert to numbers')
     return out
+
+
+def quotient_samples(make: MakeTensor) -> Any:
+    """Yield what the torch language divides: numbers on either side, and values below zero too."""
+    yield from elementwise_binary(make, exclude_zero=True)
+    yield SampleInput(make((2, 3)), -3)
+    yield SampleInput(7, make((2, 3), exclude_zero=True))
+
+
+div = _arithmetic(
+    "div",
+    "Return `{a}` divided by `{b}`; the primitive rounds the quotient of integers towards zero.",
+    meta=_div_meta,
+    language_name="true_divide",
+    promotion=KIND.INT_TO_FLOAT,
+    number_fn=operator.truediv,
+    numpy="divide",
+    domain={"low": 0.5},
+    samples=quotient_samples,
+)
+div.torch_names = ()  # true_divide is another function of integers
 
 
 @div.vjp
@@ -95,56 +117,85 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     )
 
 
-div.samples(binary_samples(low=0.5, numbers=True))
+floor_divide = _arithmetic(
+    "floor_divide",
+    "Return `{a}` divided by `{b}`, rounded down.",
+    categories=NUMBERS,
+    vjp=zero_vjp,
+    number_fn=operator.floordiv,
+    numpy="floor_divide",
+    domain={"exclude_zero": True},
+    overridden_in=["torch"],
+)
 
 
-@prim(torch="torch.floor_divide", tags=ELEMENTWISE)
-def floor_divide(a: Any, b: Any, /) -> TensorProxy:
-    """`a` divided by `b`, rounded down."""
-    return ordered_meta("floor_divide", a, b, bools=False)
+def _fmod_samples(make: MakeTensor) -> Any:
+    yield from elementwise_binary(make, exclude_zero=True)
+    yield SampleInput(make((2, 3)), -3)
 
 
-floor_divide.vjp(zero_vjp)
-floor_divide.samples(binary_samples(exclude_zero=True, numbers=True))
+fmod = _remainder(
+    "fmod",
+    "Return what is left of `{a}` after dividing by `{b}`, with the sign of `{a}`.",
+    vjp=lambda g, out, a, b: (g, -g * (a / b).trunc() if differentiable(b) else None),
+    number_fn="fmod",
+    tensors_only=True,
+    samples=_fmod_samples,
+)
+remainder = _remainder(
+    "remainder",
+    "Return what is left of `{a}` after dividing by `{b}`, with the sign of `{b}`.",
+    vjp=lambda g, out, a, b: (g, -g * (a // b) if differentiable(b) else None),
+    number_fn=operator.mod,
+    method=True,
+    numpy="remainder",
+    samples=quotient_samples,
+)
 
 
-@prim(torch="torch.fmod", tags=ELEMENTWISE)
-def fmod(a: Any, b: Any, /) -> TensorProxy:
-    """What is left of `a` after dividing by `b`, with the sign of `a`."""
-    return ordered_meta("fmod", a, b, bools=False)
-
-
-@fmod.vjp
-def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return g, (-g * (a / b).trunc() if differentiable(b) else None)
-
-
-fmod.samples(binary_samples(low=0.5, numbers=True))
-
-
-@prim(torch="torch.remainder", tags=ELEMENTWISE)
-def remainder(a: Any, b: Any, /) -> TensorProxy:
-    """What is left of `a` after dividing by `b`, with the sign of `b`."""
-    return ordered_meta("remainder", a, b, bools=False)
-
-
-@remainder.vjp
-def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return g, (-g * (a // b) if differentiable(b) else None)
-
-
-remainder.samples(binary_samples(low=0.5, numbers=True))
-
-
-@prim(torch="torch.pow", tags=ELEMENTWISE)
-def pow(a: Any, b: Any, /) -> TensorProxy:
-    """`a` to the power of `b`."""
+def _pow_meta(a: Any, b: Any, /) -> TensorProxy:
     out = elementwise_meta("pow", a, b)
     if out.dtype.category == BOOL:
         raise NotImplementedError('"pow" not implemented for bool: convert to numbers')
     if not is_inexact_dtype(out.dtype) and isinstance(b, int):
         check(b >= 0, lambda: "Integers to negative integer powers are not allowed.")
     return out
+
+
+def _pow(a: Any, b: Any) -> Any:
+    # Exponents that are cheaper as something else, which is also what torch's kernel does for them.
+    if isinstance(b, TensorProxy) or a.dtype.category == COMPLEX or is_unbacked(b):
+        return pow(a, b)
+    if b == 2:
+        return mul(a, a)
+    if a.dtype.category == FLOAT and a.dtype not in dtypes.low_precision_dtypes:
+        if b == 0.5:
+            return sqrt(a)
+        if b == -0.5:
+            return rsqrt(a)
+        if b == -1:
+            return reciprocal(a)
+        if b == 3:
+            return mul(mul(a, a), a)
+    return pow(a, b)
+
+
+def _pow_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((3,), dtype=int64), -1), RuntimeError, "Integers to negative integer powers"
+
+
+pow = _binary(
+    "pow",
+    "Return `{a}` to the power of `{b}`.",
+    meta=_pow_meta,
+    number_fn=operator.pow,
+    lowering=_pow,
+    method=True,
+    numpy="power",
+    domain={"low": 0.5, "high": 3},
+    errors=_pow_errors,
+    overridden_in=["torch"],
+)
 
 
 @pow.vjp
@@ -191,15 +242,13 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(2, make((3, 4), low=0, high=3))
 
 
-@pow.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((3,), dtype=int64), -1), RuntimeError, "Integers to negative integer powers"
-
-
-@prim(torch="torch.atan2", tags=ELEMENTWISE)
-def atan2(a: Any, b: Any, /) -> TensorProxy:
-    """The angle of the point (b, a)."""
-    return float_meta("atan2", a, b)
+atan2 = _pair(
+    "atan2",
+    "Return the angle of the point ({b}, {a}).",
+    promotion=KIND.INT_TO_FLOAT,
+    number_fn="atan2",
+    torch=("torch.atan2", "torch.arctan2"),
+)
 
 
 @atan2.vjp
@@ -209,13 +258,9 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return (scaled * b if differentiable(a) else None), (scaled * -a if differentiable(b) else None)
 
 
-atan2.samples(binary_samples())
-
-
-@prim(torch="torch.hypot", tags=ELEMENTWISE)
-def hypot(a: Any, b: Any, /) -> TensorProxy:
-    """The length of (a, b), without overflow on the way."""
-    return float_meta("hypot", a, b)
+hypot = _pair(
+    "hypot", "Return the length of ({a}, {b}), without overflow on the way.", number_fn="hypot", refuses=int32
+)
 
 
 @hypot.vjp
@@ -223,13 +268,13 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return (g * (a / out) if differentiable(a) else None), (g * (b / out) if differentiable(b) else None)
 
 
-hypot.samples(binary_samples())
-
-
-@prim(torch="torch.copysign", tags=ELEMENTWISE)
-def copysign(a: Any, b: Any, /) -> TensorProxy:
-    """The absolute value of `a` with the sign of `b`."""
-    return float_meta("copysign", a, b)
+copysign = _pair(
+    "copysign",
+    "Return the absolute value of `{a}` with the sign of `{b}`.",
+    promotion=KIND.INT_TO_FLOAT,
+    number_fn="copysign",
+    samples=lambda make: [SampleInput(make((2, 3)), 2), SampleInput(make((2, 3)), -2)],
+)
 
 
 @copysign.vjp
@@ -239,13 +284,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return g * where(a == 0, 0.0, out / a), (zeros_of(b) if differentiable(b) else None)
 
 
-copysign.samples(binary_samples())
-
-
-@prim(torch="torch.nextafter", tags=ELEMENTWISE)
-def nextafter(a: Any, b: Any, /) -> TensorProxy:
-    """The number next to `a` in the direction of `b`."""
-    return float_meta("nextafter", a, b)
+nextafter = _pair("nextafter", "Return the number next to `{a}` in the direction of `{b}`.", refuses=int32)
 
 
 @nextafter.vjp
@@ -253,44 +292,51 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return where(a == b, 0, g), (zeros_of(b) if differentiable(b) else None)
 
 
-nextafter.samples(binary_samples())
+def extreme_samples(make: MakeTensor) -> Any:
+    """Yield what the torch language takes the extremes of: some that are equal, some that are NaN."""
+    yield from elementwise_binary(make, numbers=False, low=-2, high=2)
+    a, b = make((4, 4)), make((4, 4))
+    if a.is_floating_point():
+        yield SampleInput(a, b * math.nan)
+        yield SampleInput(a * math.nan, b)
+        yield SampleInput(a.round(), b.round())
 
 
-@prim(torch="torch.maximum", tags=ELEMENTWISE)
-def maximum(a: Any, b: Any, /) -> TensorProxy:
-    """The larger of `a` and `b`, NaN where one of them is."""
-    _no_complex("maximum", a, b)
-    return elementwise_meta("maximum", a, b)
+def extreme_errors(make: MakeTensor) -> Any:
+    """Yield what has no order."""
+    a = make((3,), dtype=complex64)
+    yield SampleInput(a, a), RuntimeError, "not implemented for complex tensors"
 
 
-@maximum.vjp
-def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return _extremum_grads(g, a, b, lambda x, y: x > y)
+def _extreme_meta(name: str) -> Any:
+    def meta(a: Any, b: Any, /) -> TensorProxy:
+        check(
+            not any(isinstance(x, TensorProxy) and x.dtype.category == COMPLEX for x in (a, b)),
+            lambda: f"{name} not implemented for complex tensors.",
+        )
+        return elementwise_meta(name, a, b)
+
+    return meta
 
 
-maximum.samples(binary_samples())
+_extreme = partial(_binary, samples=extreme_samples, errors=extreme_errors)
 
-
-@prim(torch="torch.minimum", tags=ELEMENTWISE)
-def minimum(a: Any, b: Any, /) -> TensorProxy:
-    """The smaller of `a` and `b`, NaN where one of them is."""
-    _no_complex("minimum", a, b)
-    return elementwise_meta("minimum", a, b)
-
-
-@minimum.vjp
-def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return _extremum_grads(g, a, b, lambda x, y: x < y)
-
-
-minimum.samples(binary_samples())
-
-
-def _no_complex(name: str, *args: Any) -> None:
-    check(
-        not any(isinstance(a, TensorProxy) and a.dtype.category == COMPLEX for a in args),
-        lambda: f"{name} not implemented for complex tensors.",
-    )
+maximum = _extreme(
+    "maximum",
+    "Return the larger of `{a}` and `{b}`, NaN where one of them is.",
+    meta=_extreme_meta("maximum"),
+    vjp=lambda g, out, a, b: _extremum_grads(g, a, b, lambda x, y: x > y),
+    number_fn=max,
+    numpy="maximum",
+)
+minimum = _extreme(
+    "minimum",
+    "Return the smaller of `{a}` and `{b}`, NaN where one of them is.",
+    meta=_extreme_meta("minimum"),
+    vjp=lambda g, out, a, b: _extremum_grads(g, a, b, lambda x, y: x < y),
+    number_fn=min,
+    numpy="minimum",
+)
 
 
 def _extremum_grads(g: Any, a: Any, b: Any, beats: Any) -> Any:
@@ -301,22 +347,12 @@ def _extremum_grads(g: Any, a: Any, b: Any, beats: Any) -> Any:
     )
 
 
-@maximum.errors
-def _(make: MakeTensor) -> Any:
-    a = make((3,), dtype=dtypes.complex64)
-    yield SampleInput(a, a), RuntimeError, "maximum not implemented for complex tensors"
-
-
-@minimum.errors
-def _(make: MakeTensor) -> Any:
-    a = make((3,), dtype=dtypes.complex64)
-    yield SampleInput(a, a), RuntimeError, "minimum not implemented for complex tensors"
-
-
-@prim(torch="torch.gcd", tags=COMPARISON)
-def gcd(a: Any, b: Any, /) -> TensorProxy:
-    """The greatest common divisor of `a` and `b`."""
-    return integer_meta("gcd", a, b, bools=False)
-
-
-gcd.samples(binary_samples())
+gcd = _binary(
+    "gcd",
+    "Return the greatest common divisor of `{a}` and `{b}`.",
+    categories=INTEGERS,
+    tags=COMPARISON,
+    number_fn="gcd",
+    tensors_only=True,
+    refuses=float64,
+)

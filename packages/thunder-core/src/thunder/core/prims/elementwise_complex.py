@@ -21,7 +21,7 @@ from thunder.core.dtypes import (
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.prims.base import prim
-from thunder.core.prims.elementwise_base import ELEMENTWISE, inexact_meta, unary_samples
+from thunder.core.prims.elementwise_base import ELEMENTWISE, INEXACT, KIND, elementwise
 from thunder.core.prims.elementwise_conditional import where
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
@@ -31,31 +31,39 @@ from thunder.core.symbol import OpTags
 _VIEW = (*ELEMENTWISE, OpTags.VIEW_OP)
 
 
-@prim(torch="torch.conj", tags=_VIEW)
-def conj(a: TensorProxy, /) -> TensorProxy:
-    """Each element with its imaginary part negated."""
-    return elementwise_meta("conj", a)
+def _conj(a: Any) -> Any:
+    return conj(a) if a.dtype.is_complex else a
 
 
-@conj.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g.conj()
+conj = elementwise(
+    "conj",
+    "Return the complex conjugate of each element; a real one is its own.",
+    vjp=lambda g, out, a: g.conj(),
+    tags=_VIEW,
+    number_fn=lambda x: x.conjugate(),
+    lowering=_conj,
+    overridden_in=["torch"],
+)
 
 
-@prim(torch="torch.real", tags=_VIEW)
-def real(a: TensorProxy, /) -> TensorProxy:
-    """The real part of each element."""
-    return elementwise_meta("real", a, out_dtype=corresponding_real_dtype(a.dtype))
+def _real(a: Any) -> Any:
+    return real(a) if a.dtype.is_complex else a
 
 
-@real.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return complex(g, zeros_of(g)) if is_complex_dtype(a.dtype) else g
+real = elementwise(
+    "real",
+    "Return the real part of each element; a real one is its own.",
+    out=corresponding_real_dtype,
+    vjp=lambda g, out, a: complex(g, zeros_of(g)) if is_complex_dtype(a.dtype) else g,
+    tags=_VIEW,
+    promotion=KIND.COMPLEX_TO_FLOAT,
+    number_fn=lambda x: x.real,
+    lowering=_real,
+    overridden_in=["torch"],
+)
 
 
-@prim(torch="torch.imag", tags=_VIEW)
-def imag(a: TensorProxy, /) -> TensorProxy:
-    """The imaginary part of each element of a complex tensor."""
+def _imag_meta(a: TensorProxy, /) -> TensorProxy:
     check(
         a.dtype.category == COMPLEX,
         lambda: f"imag is not implemented for tensors with non-complex dtypes, and this one is {a.dtype}",
@@ -63,29 +71,21 @@ def imag(a: TensorProxy, /) -> TensorProxy:
     return elementwise_meta("imag", a, out_dtype=corresponding_real_dtype(a.dtype))
 
 
-@imag.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return complex(zeros_of(g), g)
+def _imag_errors(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 2), dtype=float32)), RuntimeError, "not implemented for tensors with non-complex dtypes"
 
 
-@prim(torch="torch.angle", tags=ELEMENTWISE)
-def angle(a: TensorProxy, /) -> TensorProxy:
-    """The angle of each element in the complex plane: 0 or pi for a real one."""
-    return inexact_meta("angle", a, out_dtype=corresponding_real_dtype(a.dtype))
-
-
-@angle.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    if not is_complex_dtype(a.dtype):
-        return zeros_of(a)
-    size = a.abs()
-    scaled = g / where(size == 0, math.inf, size * size)
-    return complex(scaled * -imag(a), scaled * real(a))
-
-
-conj.samples(unary_samples())
-real.samples(unary_samples())
-angle.samples(unary_samples())
+imag = elementwise(
+    "imag",
+    "Return the imaginary part of each element of a complex tensor.",
+    meta=_imag_meta,
+    vjp=lambda g, out, a: complex(zeros_of(g), g),
+    tags=_VIEW,
+    promotion=KIND.COMPLEX_TO_FLOAT,
+    number_fn=lambda x: x.imag,
+    overridden_in=["torch"],
+    errors=_imag_errors,
+)
 
 
 @imag.samples
@@ -95,9 +95,22 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((5, 3), dtype=complex128).mT)
 
 
-@imag.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 2), dtype=float32)), RuntimeError, "not implemented for tensors with non-complex dtypes"
+angle = elementwise(
+    "angle",
+    "Return the angle of each element in the complex plane: 0 or pi for a real one.",
+    categories=INEXACT,
+    out=corresponding_real_dtype,
+    overridden_in=["clang"],
+)
+
+
+@angle.vjp
+def _(g: Any, out: Any, a: Any) -> Any:
+    if not is_complex_dtype(a.dtype):
+        return zeros_of(a)
+    size = a.abs()
+    scaled = g / where(size == 0, math.inf, size * size)
+    return complex(scaled * -imag(a), scaled * real(a))
 
 
 def _parts_meta(name: str, a: TensorProxy, b: TensorProxy) -> TensorProxy:

@@ -6,299 +6,172 @@ Gradients follow torch's convention for complex numbers: the incoming one times 
 
 from __future__ import annotations
 
+import cmath
 import math
+from functools import partial
 from typing import Any
 
 from thunder.core.dtypes import is_complex_dtype
-from thunder.core.prims.base import prim
-from thunder.core.prims.elementwise_base import ELEMENTWISE, conjugated, inexact_meta, unary_samples
-from thunder.core.proxies import TensorProxy
-
-
-@prim(torch="torch.exp", tags=ELEMENTWISE)
-def exp(a: TensorProxy, /) -> TensorProxy:
-    """e to the power of each element."""
-    return inexact_meta("exp", a)
-
-
-@exp.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(out)
-
-
-exp.samples(unary_samples())
-
-
-@prim(torch="torch.exp2", tags=ELEMENTWISE)
-def exp2(a: TensorProxy, /) -> TensorProxy:
-    """2 to the power of each element."""
-    return inexact_meta("exp2", a)
-
-
-@exp2.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(out) * math.log(2)
-
-
-exp2.samples(unary_samples())
-
-
-@prim(torch="torch.expm1", tags=ELEMENTWISE)
-def expm1(a: TensorProxy, /) -> TensorProxy:
-    """exp(a) - 1, exact for small elements too."""
-    return inexact_meta("expm1", a)
-
-
-@expm1.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * (conjugated(out) + 1)
-
-
-expm1.samples(unary_samples())
-
-
-@prim(torch="torch.log", tags=ELEMENTWISE)
-def log(a: TensorProxy, /) -> TensorProxy:
-    """The natural logarithm of each element."""
-    return inexact_meta("log", a)
-
-
-@log.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g / conjugated(a)
-
-
-log.samples(unary_samples(low=0.1))
-
-
-@prim(torch="torch.log1p", tags=ELEMENTWISE)
-def log1p(a: TensorProxy, /) -> TensorProxy:
-    """log(1 + a), exact for small elements too."""
-    return inexact_meta("log1p", a)
-
-
-@log1p.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g / conjugated(a + 1)
-
-
-log1p.samples(unary_samples(low=-0.9))
-
-
-@prim(torch="torch.log2", tags=ELEMENTWISE)
-def log2(a: TensorProxy, /) -> TensorProxy:
-    """The logarithm of each element to base 2."""
-    return inexact_meta("log2", a)
-
-
-@log2.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g / (conjugated(a) * math.log(2))
-
-
-log2.samples(unary_samples(low=0.1))
-
-
-@prim(torch="torch.log10", tags=ELEMENTWISE)
-def log10(a: TensorProxy, /) -> TensorProxy:
-    """The logarithm of each element to base 10."""
-    return inexact_meta("log10", a)
-
-
-@log10.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g / (conjugated(a) * math.log(10))
-
-
-log10.samples(unary_samples(low=0.1))
-
-
-@prim(torch="torch.sqrt", tags=ELEMENTWISE)
-def sqrt(a: TensorProxy, /) -> TensorProxy:
-    """The square root of each element."""
-    return inexact_meta("sqrt", a)
-
-
-@sqrt.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g / (2 * conjugated(out))
-
-
-sqrt.samples(unary_samples(low=0))
-
-
-@prim(torch="torch.rsqrt", tags=ELEMENTWISE)
-def rsqrt(a: TensorProxy, /) -> TensorProxy:
-    """One over the square root of each element."""
-    return inexact_meta("rsqrt", a)
-
-
-@rsqrt.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return -0.5 * g * conjugated(out * out * out)
-
-
-rsqrt.samples(unary_samples(low=0.1))
-
-
-@prim(torch="torch.reciprocal", tags=ELEMENTWISE)
-def reciprocal(a: TensorProxy, /) -> TensorProxy:
-    """One over each element."""
-    return inexact_meta("reciprocal", a)
-
-
-@reciprocal.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return -g * conjugated(out * out)
-
-
-reciprocal.samples(unary_samples(low=0.1))
-
-
-@prim(torch="torch.sin", tags=ELEMENTWISE)
-def sin(a: TensorProxy, /) -> TensorProxy:
-    """The sine of each element."""
-    return inexact_meta("sin", a)
-
-
-@sin.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(cos(a))
-
-
-sin.samples(unary_samples())
-
-
-@prim(torch="torch.cos", tags=ELEMENTWISE)
-def cos(a: TensorProxy, /) -> TensorProxy:
-    """The cosine of each element."""
-    return inexact_meta("cos", a)
-
-
-@cos.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return -g * conjugated(sin(a))
-
-
-cos.samples(unary_samples())
-
-
-@prim(torch="torch.tan", tags=ELEMENTWISE)
-def tan(a: TensorProxy, /) -> TensorProxy:
-    """The tangent of each element."""
-    return inexact_meta("tan", a)
-
-
-@tan.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(1 + out * out)
-
-
-tan.samples(unary_samples(low=-1.5, high=1.5))
-
-
-@prim(torch="torch.asin", tags=ELEMENTWISE)
-def asin(a: TensorProxy, /) -> TensorProxy:
-    """The angle in [-pi/2, pi/2] whose sine each element is."""
-    return inexact_meta("asin", a)
-
-
-@asin.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(rsqrt(1 - a * a))
-
-
-asin.samples(unary_samples(low=-1, high=1))
-
-
-@prim(torch="torch.acos", tags=ELEMENTWISE)
-def acos(a: TensorProxy, /) -> TensorProxy:
-    """The angle in [0, pi] whose cosine each element is."""
-    return inexact_meta("acos", a)
-
-
-@acos.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return -g * conjugated(rsqrt(1 - a * a))
-
-
-acos.samples(unary_samples(low=-1, high=1))
-
-
-@prim(torch="torch.atan", tags=ELEMENTWISE)
-def atan(a: TensorProxy, /) -> TensorProxy:
-    """The angle in [-pi/2, pi/2] whose tangent each element is."""
-    return inexact_meta("atan", a)
-
-
-@atan.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g / conjugated(a * a + 1)
-
-
-atan.samples(unary_samples())
-
-
-@prim(torch="torch.sinh", tags=ELEMENTWISE)
-def sinh(a: TensorProxy, /) -> TensorProxy:
-    """The hyperbolic sine of each element."""
-    return inexact_meta("sinh", a)
-
-
-@sinh.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(cosh(a))
-
-
-sinh.samples(unary_samples(low=-5, high=5))
-
-
-@prim(torch="torch.cosh", tags=ELEMENTWISE)
-def cosh(a: TensorProxy, /) -> TensorProxy:
-    """The hyperbolic cosine of each element."""
-    return inexact_meta("cosh", a)
-
-
-@cosh.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(sinh(a))
-
-
-cosh.samples(unary_samples(low=-5, high=5))
-
-
-@prim(torch="torch.tanh", tags=ELEMENTWISE)
-def tanh(a: TensorProxy, /) -> TensorProxy:
-    """The hyperbolic tangent of each element."""
-    return inexact_meta("tanh", a)
-
-
-@tanh.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(1 - out * out)
-
-
-tanh.samples(unary_samples())
-
-
-@prim(torch="torch.asinh", tags=ELEMENTWISE)
-def asinh(a: TensorProxy, /) -> TensorProxy:
-    """The number whose hyperbolic sine each element is."""
-    return inexact_meta("asinh", a)
-
-
-@asinh.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * conjugated(rsqrt(a * a + 1))
-
-
-asinh.samples(unary_samples())
-
-
-@prim(torch="torch.acosh", tags=ELEMENTWISE)
-def acosh(a: TensorProxy, /) -> TensorProxy:
-    """The number not below zero whose hyperbolic cosine each element is."""
-    return inexact_meta("acosh", a)
+from thunder.core.prims.elementwise_base import INEXACT, KIND, conjugated, elementwise
+from thunder.core.symbol import Symbol
+
+_function = partial(elementwise, categories=INEXACT, promotion=KIND.INT_TO_FLOAT)
+
+exp = _function(
+    "exp",
+    "Return e to the power of each element.",
+    number_fn="exp",
+    vjp=lambda g, out, a: g * conjugated(out),
+    numpy="exp",
+)
+exp2 = _function(
+    "exp2",
+    "Return 2 to the power of each element.",
+    number_fn=lambda x: 2.0**x,
+    vjp=lambda g, out, a: g * conjugated(out) * math.log(2),
+    torch=("torch.exp2", "torch.special.exp2"),
+)
+expm1 = _function(
+    "expm1",
+    "Return exp({a}) - 1, exact for small elements too.",
+    number_fn="expm1",
+    vjp=lambda g, out, a: g * (conjugated(out) + 1),
+    torch=("torch.expm1", "torch.special.expm1"),
+    numpy="expm1",
+)
+log = _function(
+    "log",
+    "Return the natural logarithm of each element.",
+    number_fn="log",
+    vjp=lambda g, out, a: g / conjugated(a),
+    numpy="log",
+    domain={"low": 0.1},
+)
+log1p = _function(
+    "log1p",
+    "Return log(1 + {a}), exact for small elements too.",
+    number_fn="log1p",
+    vjp=lambda g, out, a: g / conjugated(a + 1),
+    torch=("torch.log1p", "torch.special.log1p"),
+    numpy="log1p",
+    domain={"low": -0.9},
+)
+log2 = _function(
+    "log2",
+    "Return the logarithm of each element to base 2.",
+    number_fn="log2",
+    vjp=lambda g, out, a: g / (conjugated(a) * math.log(2)),
+    domain={"low": 0.1},
+)
+log10 = _function(
+    "log10",
+    "Return the logarithm of each element to base 10.",
+    number_fn="log10",
+    vjp=lambda g, out, a: g / (conjugated(a) * math.log(10)),
+    domain={"low": 0.1},
+)
+sqrt = _function(
+    "sqrt",
+    "Return the square root of each element.",
+    number_fn="sqrt",
+    vjp=lambda g, out, a: g / (2 * conjugated(out)),
+    numpy="sqrt",
+    domain={"low": 0},
+)
+rsqrt = _function(
+    "rsqrt",
+    "Return one over the square root of each element.",
+    number_fn=lambda x: 1 / (cmath if isinstance(x, complex) else math).sqrt(x),
+    vjp=lambda g, out, a: -0.5 * g * conjugated(out * out * out),
+    domain={"low": 0.1},
+)
+reciprocal = _function(
+    "reciprocal",
+    "Return one over each element.",
+    number_fn=lambda x: 1 / x,
+    vjp=lambda g, out, a: -g * conjugated(out * out),
+    domain={"low": 0.1},
+)
+sin = _function(
+    "sin",
+    "Return the sine of each element.",
+    number_fn="sin",
+    vjp=lambda g, out, a: g * conjugated(cos(a)),
+    numpy="sin",
+)
+cos: Symbol = _function(
+    "cos",
+    "Return the cosine of each element.",
+    number_fn="cos",
+    vjp=lambda g, out, a: -g * conjugated(sin(a)),
+    numpy="cos",
+)
+tan = _function(
+    "tan",
+    "Return the tangent of each element.",
+    number_fn="tan",
+    vjp=lambda g, out, a: g * conjugated(1 + out * out),
+    domain={"low": -1.5, "high": 1.5},
+)
+asin = _function(
+    "asin",
+    "Return the angle in [-pi/2, pi/2] whose sine each element is.",
+    number_fn="asin",
+    vjp=lambda g, out, a: g * conjugated(rsqrt(1 - a * a)),
+    torch=("torch.asin", "torch.arcsin"),
+    domain={"low": -1, "high": 1},
+)
+acos = _function(
+    "acos",
+    "Return the angle in [0, pi] whose cosine each element is.",
+    number_fn="acos",
+    vjp=lambda g, out, a: -g * conjugated(rsqrt(1 - a * a)),
+    torch=("torch.acos", "torch.arccos"),
+    domain={"low": -1, "high": 1},
+)
+atan = _function(
+    "atan",
+    "Return the angle in [-pi/2, pi/2] whose tangent each element is.",
+    number_fn="atan",
+    vjp=lambda g, out, a: g / conjugated(a * a + 1),
+    torch=("torch.atan", "torch.arctan"),
+)
+sinh = _function(
+    "sinh",
+    "Return the hyperbolic sine of each element.",
+    number_fn="sinh",
+    vjp=lambda g, out, a: g * conjugated(cosh(a)),
+    domain={"low": -5, "high": 5},
+)
+cosh: Symbol = _function(
+    "cosh",
+    "Return the hyperbolic cosine of each element.",
+    number_fn="cosh",
+    vjp=lambda g, out, a: g * conjugated(sinh(a)),
+    domain={"low": -5, "high": 5},
+)
+tanh = _function(
+    "tanh",
+    "Return the hyperbolic tangent of each element.",
+    number_fn="tanh",
+    vjp=lambda g, out, a: g * conjugated(1 - out * out),
+    torch=("torch.tanh", "torch.nn.functional.tanh"),
+    numpy="tanh",
+)
+asinh = _function(
+    "asinh",
+    "Return the number whose hyperbolic sine each element is.",
+    number_fn="asinh",
+    vjp=lambda g, out, a: g * conjugated(rsqrt(a * a + 1)),
+    torch=("torch.asinh", "torch.arcsinh"),
+)
+acosh = _function(
+    "acosh",
+    "Return the number not below zero whose hyperbolic cosine each element is.",
+    number_fn="acosh",
+    torch=("torch.acosh", "torch.arccosh"),
+    domain={"low": 1},
+)
 
 
 @acosh.vjp
@@ -309,18 +182,11 @@ def _(g: Any, out: Any, a: Any) -> Any:
     return g * rsqrt(a * a - 1)
 
 
-acosh.samples(unary_samples(low=1))
-
-
-@prim(torch="torch.atanh", tags=ELEMENTWISE)
-def atanh(a: TensorProxy, /) -> TensorProxy:
-    """The number whose hyperbolic tangent each element is."""
-    return inexact_meta("atanh", a)
-
-
-@atanh.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g / conjugated(1 - a * a)
-
-
-atanh.samples(unary_samples(low=-0.95, high=0.95))
+atanh = _function(
+    "atanh",
+    "Return the number whose hyperbolic tangent each element is.",
+    number_fn="atanh",
+    vjp=lambda g, out, a: g / conjugated(1 - a * a),
+    torch=("torch.atanh", "torch.arctanh"),
+    domain={"low": -0.95, "high": 0.95},
+)

@@ -4,22 +4,30 @@
 from __future__ import annotations
 
 import math
+import operator
+from functools import partial
 from typing import Any
 
 from thunder.core.dtypes import BOOL, COMPLEX, bool8, complex64, corresponding_real_dtype, int32, is_complex_dtype
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp, zeros_of
 from thunder.core.prims.base import prim
-from thunder.core.prims.data import convert_element_type
-from thunder.core.prims.elementwise_base import COMPARISON, ELEMENTWISE, float_meta, ordered_meta, unary_samples
+from thunder.core.prims.data import clone, convert_element_type
+from thunder.core.prims.elementwise_base import (
+    COMPARISON,
+    ELEMENTWISE,
+    KIND,
+    NUMBERS,
+    ORDERED,
+    elementwise,
+    unary_samples,
+)
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 
 
-@prim(torch="torch.neg", tags=ELEMENTWISE)
-def neg(a: TensorProxy, /) -> TensorProxy:
-    """Minus each element."""
+def _neg_meta(a: TensorProxy, /) -> TensorProxy:
     check(
         a.dtype.category != BOOL,
         lambda: (
@@ -30,36 +38,45 @@ def neg(a: TensorProxy, /) -> TensorProxy:
     return elementwise_meta("neg", a)
 
 
-@neg.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return -g
-
-
-neg.samples(unary_samples())
-
-
-@neg.errors
-def _(make: MakeTensor) -> Any:
+def _neg_errors(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 2), dtype=bool8)), RuntimeError, "Negation, the `-` operator, on a bool tensor"
 
 
-@prim(torch="torch.abs", tags=ELEMENTWISE)
-def abs(a: TensorProxy, /) -> TensorProxy:
-    """The absolute value of each element, a real number for a complex one too."""
-    return elementwise_meta("abs", a, out_dtype=corresponding_real_dtype(a.dtype))
+neg = elementwise(
+    "neg",
+    "Return minus each element.",
+    meta=_neg_meta,
+    vjp=lambda g, out, a: -g,
+    number_fn=operator.neg,
+    method=True,
+    torch=("torch.neg", "torch.negative"),
+    numpy="negative",
+    errors=_neg_errors,
+)
 
 
-@abs.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g * a.sgn()
+def _abs_of_bools(a: Any) -> Any:
+    if a.dtype.category != BOOL:
+        return abs(a)
+    if a.device.type != "cpu":
+        return clone(a)  # torch's kernels for GPUs take them
+    raise NotImplementedError('"abs" not implemented for bool: truth values have no sign')
 
 
-abs.samples(unary_samples())
+abs = elementwise(
+    "abs",
+    "Return the absolute value of each element, a real number for a complex one too.",
+    out=corresponding_real_dtype,
+    vjp=lambda g, out, a: g * a.sgn(),
+    promotion=KIND.COMPLEX_TO_FLOAT,
+    number_fn=operator.abs,
+    lowering=_abs_of_bools,
+    method=True,
+    torch=("torch.abs", "torch.absolute"),
+)
 
 
-@prim(torch="torch.sign", tags=ELEMENTWISE)
-def sign(a: TensorProxy, /) -> TensorProxy:
-    """-1, 0 or 1, as each element is below, at or above zero; 0 where it is NaN."""
+def _sign_meta(a: TensorProxy, /) -> TensorProxy:
     check(
         a.dtype.category != COMPLEX,
         lambda: "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead.",
@@ -68,19 +85,20 @@ def sign(a: TensorProxy, /) -> TensorProxy:
     return elementwise_meta("sign", a)
 
 
-sign.vjp(zero_vjp)
-sign.samples(unary_samples())
-
-
-@sign.errors
-def _(make: MakeTensor) -> Any:
+def _sign_errors(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 2), dtype=complex64)), NotImplementedError, "use torch.sgn instead"
 
 
-@prim(torch="torch.sgn", tags=ELEMENTWISE)
-def sgn(a: TensorProxy, /) -> TensorProxy:
-    """Each element divided by its absolute value; 0 where it is 0."""
-    return elementwise_meta("sgn", a)
+sign = elementwise(
+    "sign",
+    "Return -1, 0 or 1, as each element is below, at or above zero; 0 where it is NaN.",
+    meta=_sign_meta,
+    vjp=zero_vjp,
+    number_fn=lambda x: (x > 0) - (x < 0),
+    errors=_sign_errors,
+)
+
+sgn = elementwise("sgn", "Return each element divided by its absolute value; 0 where it is 0.")
 
 
 @sgn.vjp
@@ -92,63 +110,36 @@ def _(g: Any, out: Any, a: Any) -> Any:
     return (g - out * out * g.conj()) / (2 * size).masked_fill(size == 0, math.inf)
 
 
-sgn.samples(unary_samples())
+signbit = elementwise(
+    "signbit",
+    "Return where the sign of an element is minus: of negative numbers and of -0.0.",
+    categories=ORDERED,
+    out=bool8,
+    tags=COMPARISON,
+    promotion=KIND.ALWAYS_BOOL,
+    refuses=complex64,
+)
 
+_rounding = partial(elementwise, categories=NUMBERS, vjp=zero_vjp, refuses=complex64)
 
-@prim(torch="torch.signbit", tags=COMPARISON)
-def signbit(a: TensorProxy, /) -> TensorProxy:
-    """Where the sign of an element is minus: of negative numbers and of -0.0."""
-    return ordered_meta("signbit", a, out_dtype=bool8)
-
-
-signbit.samples(unary_samples())
-
-
-@prim(torch="torch.floor", tags=ELEMENTWISE)
-def floor(a: TensorProxy, /) -> TensorProxy:
-    """The largest integer not above each element."""
-    return ordered_meta("floor", a, bools=False)
-
-
-floor.vjp(zero_vjp)
-floor.samples(unary_samples())
-
-
-@prim(torch="torch.ceil", tags=ELEMENTWISE)
-def ceil(a: TensorProxy, /) -> TensorProxy:
-    """The smallest integer not below each element."""
-    return ordered_meta("ceil", a, bools=False)
-
-
-ceil.vjp(zero_vjp)
-ceil.samples(unary_samples())
-
-
-@prim(torch="torch.trunc", tags=ELEMENTWISE)
-def trunc(a: TensorProxy, /) -> TensorProxy:
-    """Each element without its fraction."""
-    return ordered_meta("trunc", a, bools=False)
-
-
-trunc.vjp(zero_vjp)
-trunc.samples(unary_samples())
-
-
-@prim(torch="torch.round", tags=ELEMENTWISE)
-def round(a: TensorProxy, /) -> TensorProxy:
-    """The integer next to each element; of two that are as near, the even one."""
-    return ordered_meta("round", a, bools=False)
-
-
-round.vjp(zero_vjp)
-round.samples(unary_samples())
+floor = _rounding("floor", "Return the largest integer not above each element.", number_fn="floor")
+ceil = _rounding("ceil", "Return the smallest integer not below each element.", number_fn="ceil")
+trunc = _rounding(
+    "trunc", "Return each element without its fraction.", number_fn="trunc", torch=("torch.trunc", "torch.fix")
+)
+round = _rounding(
+    "round",
+    "Return the integer next to each element; of two that are as near, the even one.",
+    number_fn=lambda x: x.__round__(),
+    overridden_in=["torch"],
+)
 
 
 @prim(torch="torch.frexp", tags=ELEMENTWISE)
 def frexp(a: TensorProxy, /) -> tuple[TensorProxy, TensorProxy]:
-    """Each element as a fraction in [0.5, 1) and the power of two that it is multiplied with."""
+    """Return each element as a fraction in [0.5, 1) and the power of two that it is multiplied with."""
     check(a.dtype.is_floating_point, lambda: f"torch.frexp() only supports floating-point dtypes, not {a.dtype}")
-    return float_meta("frexp", a), TensorProxy(like=a, dtype=int32)
+    return elementwise_meta("frexp", a), TensorProxy(like=a, dtype=int32)
 
 
 @frexp.vjp

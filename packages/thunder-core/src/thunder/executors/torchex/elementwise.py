@@ -13,8 +13,9 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.core import prims
-from thunder.core.symbol import Symbol
+from thunder.core.prims.elementwise_base import Elementwise, each_elementwise
 from thunder.executors.torchex.base import torch_impl
+from thunder.torch.base import named
 
 
 def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,26 +66,19 @@ def _extreme(a: Any, b: Any, of_tensors: Callable[..., Any], of_number: Callable
     return of_number(a, b)  # type: ignore[no-any-return]
 
 
-def _implement(sym: Symbol, fn: Callable[..., Any]) -> None:
+@each_elementwise
+def _implement(op: Elementwise) -> None:
+    """Run torch's function of a primitive that takes numbers, where that function takes none."""
+    if not op.tensors_only:
+        return
+    fn = named(op.torch_names[0])
+
     def implementation(a: Any, b: Any) -> torch.Tensor:
         return fn(*_tensors(a, b))  # type: ignore[no-any-return]
 
-    implementation.__name__ = sym.name
-    implementation.__doc__ = f"`{fn.__name__}` of tensors and numbers."
-    torch_impl(sym)(implementation)
-
-
-for _sym, _fn in (
-    (prims.atan2, torch.atan2),
-    (prims.hypot, torch.hypot),
-    (prims.copysign, torch.copysign),
-    (prims.nextafter, torch.nextafter),
-    (prims.fmod, torch.fmod),
-    (prims.gcd, torch.gcd),
-    (prims.igamma, torch.special.gammainc),
-    (prims.igammac, torch.special.gammaincc),
-):
-    _implement(_sym, _fn)
+    implementation.__name__ = op.name
+    implementation.__doc__ = f"Run `{op.torch_names[0]}` of tensors and numbers."
+    torch_impl(op.prim)(implementation)
 
 
 @torch_impl(prims.missing_gradient)

@@ -10,21 +10,8 @@ import torch
 
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
+from thunder.core.families import import_families
 from thunder.core.symbol import Symbol
-from thunder.executors.torchex import (
-    activations,
-    attention,
-    creation,
-    elementwise,
-    indexing,
-    losses,
-    nn,
-    normalization,
-    random,
-    reductions,
-    shape,
-    sorting,
-)
 from thunder.executors.torchex.base import ex, implementations, torch_impl, torch_operator
 
 __all__ = [
@@ -39,20 +26,7 @@ __all__ = [
 ]
 
 
-FAMILIES = (
-    activations,
-    attention,
-    creation,
-    elementwise,
-    indexing,
-    losses,
-    nn,
-    normalization,
-    random,
-    reductions,
-    shape,
-    sorting,
-)  # importing a family registers what it implements
+import_families("thunder.executors.torchex")  # importing a family registers what it implements
 
 
 def implementation(name: str) -> Any:

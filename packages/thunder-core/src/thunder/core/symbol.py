@@ -94,6 +94,7 @@ class Symbol:
         self.must_stay = not _KEEP.isdisjoint(self.tags)
         # Whether they are part of a program's frame (inputs, del, yield, return) and run as they are printed.
         self.is_structural = OpTags.UNPACK_OP in self.tags or (is_prim and str(self.id) in _STRUCTURAL_IDS)
+        self.is_return = is_prim and str(self.id) == "PrimIDs.RETURN"
         self.executor = executor
         self.fn = fn
         self.torch_names: tuple[str, ...] = tuple(torch_names)

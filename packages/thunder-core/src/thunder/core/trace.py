@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
+from thunder.core.errors import TraceVerificationError
 from thunder.core.proxies import Proxy
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, proxies_in
 
 __all__ = ["Provenance", "Trace", "construct"]
 
@@ -64,7 +65,7 @@ class Trace:
     """A program of the IR.
 
     `args` are its inputs in order; `signature` is the text between the parentheses of its `def` where that is not
-    simply their names. `output` is what its last line returns.
+    simply their names.
     """
 
     def __init__(
@@ -78,7 +79,9 @@ class Trace:
         self.name = name
         self.args: list[Proxy] = list(args)
         self.signature = signature
-        self.output: Any = None
+        # The output while no return is recorded: that of the trace this one derives from, or what was assigned.
+        self._output: Any = None
+        self._output_assigned = False
         self.decorated = True  # whether it runs without gradients and autocast; a prologue looks at whether they are on
         self.bound_symbols: list[BoundSymbol] = []
         self.scopes: list[list[BoundSymbol]] = [self.bound_symbols]
@@ -89,6 +92,40 @@ class Trace:
         self.objects: dict[str, Any] = {}
         # What passes hand on to later ones, such as how the outputs are put together. Kept from trace to trace.
         self.info: dict[str, Any] = {}
+
+    # -- output -------------------------------------------------------------------------------------------------------
+    @property
+    def output(self) -> Any:
+        """What the program returns: the argument of its closing `python_return`.
+
+        Assigning changes that argument. Before a return is recorded the value is kept for the code that records it; a
+        return of something else is then an error (`check_output`).
+        """
+        last = self.bound_symbols[-1] if self.bound_symbols else None
+        if last is None or not last.sym.is_return:
+            return self._output
+        return last.args[0] if last.args else None
+
+    @output.setter
+    def output(self, output: Any) -> None:
+        last = self.bound_symbols[-1] if self.bound_symbols else None
+        if last is not None and last.sym.is_return:
+            # A new call: other traces may hold the old one.
+            self.bound_symbols[-1] = last.replace(args=(output,))
+            self._output_assigned = False
+        else:
+            self._output, self._output_assigned = output, True
+
+    def check_output(self) -> None:
+        """Raise an error if an output was assigned and the return that was recorded later returns something else."""
+        if not self._output_assigned or self.output is self._output:
+            return
+        assigned, returned = ([p.name for p in proxies_in(x)] for x in (self._output, self.output))
+        if assigned != returned:
+            raise TraceVerificationError(
+                f"the output of {self.name} was set to ({', '.join(assigned)}), but its return, which was recorded "
+                f"afterwards, returns ({', '.join(returned)}): record the return first, or a return of the new output"
+            )
 
     # -- names --------------------------------------------------------------------------------------------------------
     def make_name(self, prefix: str = "t") -> str:
@@ -136,7 +173,7 @@ class Trace:
         out = Trace(self.name, args=self.args, signature=self.signature)
         out.names = set(self.names)
         out._counters = dict(self._counters)
-        out.output = self.output
+        out._output = self.output
         out.decorated = self.decorated
         out.info = dict(self.info)
         out.provenance = Provenance(provenance) if provenance else None
@@ -188,4 +225,5 @@ def construct(source: Trace, name: str) -> Iterator[Trace]:
     start = perf_counter_ns()
     out = source.derive()
     yield out
+    out.check_output()
     out.provenance = Provenance(name, perf_counter_ns() - start)

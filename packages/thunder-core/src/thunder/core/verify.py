@@ -3,7 +3,7 @@
 
 Checked are: each value is made once, before it is used, and not used after its `del`; a primitive's result has the
 shape, dtype and device that its meta function gives; what an operation decomposes into is a legal program that makes
-what the operation makes.
+what the operation makes; one return ends the program, and it returns what was assigned to `Trace.output`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ def verify(trace: Trace) -> Trace:
             defined.setdefault(p.name, p)
         _verify_decomposition(trace, i, bsym)
         _verify_metadata(trace, i, bsym)
-    last = trace.bound_symbols[-1] if trace.bound_symbols else None
-    if last is None or str(last.sym.id) != "PrimIDs.RETURN":
+    if not trace.bound_symbols or not trace.bound_symbols[-1].sym.is_return:
         raise TraceVerificationError(f"{trace.name} does not end with a return")
+    for i, bsym in enumerate(trace.bound_symbols[:-1]):
+        if bsym.sym.is_return:
+            raise _fault(trace, i, "it goes on after its return")
+    trace.check_output()
     return trace
 
 

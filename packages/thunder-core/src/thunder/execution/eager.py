@@ -43,5 +43,4 @@ def run_symbol(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
         out = sym(*[proxy(a) for a in args], **{k: proxy(v) for k, v in kwargs.items()})
         python_return(out)
-    trace.output = out
     return transform_for_execution(trace, get_always_executors())[-1].python_callable(decorators=False)(*tensors)

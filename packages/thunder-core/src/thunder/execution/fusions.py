@@ -103,5 +103,4 @@ def _as_trace(bsym: BoundSymbol) -> Trace:
     trace.names.update(n for op in bsym.subsymbols for n in (*op.arg_names, *op.out_names))
     trace.bound_symbols += bsym.subsymbols
     trace.bound_symbols.append(BoundSymbol(prims.python_return, (bsym.output,), {}, None))
-    trace.output = bsym.output
     return trace

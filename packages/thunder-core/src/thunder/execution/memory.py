@@ -78,7 +78,7 @@ def hand_over_early(trace: Trace) -> Trace:
         used.update(dict.fromkeys(op.arg_names, i))
     start = next((i for i, op in enumerate(operations) if OpTags.UNPACK_OP not in op.sym.tags), len(operations))
     with construct(trace, "Hand Over Early") as out:
-        out.output = [results[i] for i in last]
+        output = [results[i] for i in last]
         name, at, stops = out.add_name("ready"), start - 1, {}
         for stage in early:
             values = [results[i] for i in stage]
@@ -86,8 +86,8 @@ def hand_over_early(trace: Trace) -> Trace:
             while at + 1 < len(operations) and operations[at + 1].sym is prims.python_del:
                 at += 1  # what is done with is not held meanwhile
             stops.setdefault(at, []).append(values)
-        kept = {p.name for p in out.output if isinstance(p, Proxy)}
-        lines: list[BoundSymbol] = [BoundSymbol(prims.python_return, (out.output,), {}, None)]
+        kept = {p.name for p in output if isinstance(p, Proxy)}
+        lines: list[BoundSymbol] = [BoundSymbol(prims.python_return, (output,), {}, None)]
         for i in range(len(operations) - 1, start - 2, -1):
             for values in reversed(stops.get(i, ())):
                 names = {p.name for p in values if isinstance(p, Proxy)}

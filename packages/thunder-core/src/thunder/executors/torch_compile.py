@@ -187,7 +187,6 @@ def program_of(name: str, region: Region, *others: Executor) -> Trace:
     trace.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     trace.bound_symbols += region.operations
     trace.bound_symbols.append(BoundSymbol(prims.python_return, (region.outputs,), {}, None))
-    trace.output = region.outputs
     return claim(trace, [torch_executor, *others], name="Region", fusing=False)
 
 

@@ -538,7 +538,6 @@ def differentiate(trace: Trace, executors: Sequence[Executor] = ()) -> Trace:
             if keeps:
                 found = (found, *joint.output[1:])
             prims.python_return(found)
-    out.output = found
     return out
 
 

@@ -27,7 +27,7 @@ from thunder.core.errors import UnsupportedError
 from thunder.core.prims.structure import Saved
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
+from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.passes.autodiff import JointTrace, differentiable_outputs, writes
 from thunder.passes.dce import dce, has_effect
@@ -76,9 +76,8 @@ class Split:
             self._find_outputs(given)
             forward.names = set(joint.trace.names)
             forward.bound_symbols[:] = joint.trace.bound_symbols
-            forward.output = (joint.output, Saved(self.saved_as(p) for p in self.saved))
             with tracectx(forward):
-                prims.python_return(forward.output)
+                prims.python_return((joint.output, Saved(self.saved_as(p) for p in self.saved)))
         self.forward = forward
 
     def _leave_out_what_nothing_flows_to(self) -> None:
@@ -88,7 +87,6 @@ class Split:
             return
         self.wrt = [p for p, flow in zip(self.wrt, flows) if flow]
         trace.output = [g for g in trace.output if g is not None]
-        trace.bound_symbols[-1] = BoundSymbol(prims.python_return, (trace.output,), {}, None)
 
     def _find_outputs(self, given: set[str]) -> None:
         """Adds the saved values through which gradients of gradients flow."""
@@ -118,7 +116,6 @@ class Split:
             body = _with_what_is_missing(trace.bound_symbols, available, producers)
             if self._copies:
                 body = [op.substitute(self._copies) for op in body]
-            out.output = map_proxies(trace.output, lambda p: self._copies.get(p.name, p))
             out.names, out._counters = trace.names, trace._counters
             saved = [self.saved_as(p) for p in self.saved]
             out.args = [*saved, *cotangents]
@@ -215,7 +212,7 @@ class Split:
             if wanted is not None:
                 gradients = [g if want else None for g, want in zip(gradients, wanted)]
             prims.python_return(gradients)
-        trace.output, trace.args = gradients, list(cotangents.values())
+        trace.args = list(cotangents.values())
         return dce(trace), list(cotangents.values())
 
     def _through_everything(self) -> JointTrace:

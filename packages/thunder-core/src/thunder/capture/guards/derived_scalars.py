@@ -141,7 +141,6 @@ class DerivedScalars:
             for p in trace.args:
                 prims.unpack_trivial(p)
             trace.bound_symbols += operations
-            trace.output = tuple(wanted)
-            prims.python_return(trace.output)
+            prims.python_return(tuple(wanted))
         run = transform_for_execution(trace, get_always_executors())[-1].python_callable(decorators=False)
         return Program(tuple(args), torch.no_grad()(run))

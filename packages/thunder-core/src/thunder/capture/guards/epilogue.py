@@ -192,7 +192,6 @@ class Epilogue:
             if proxies:
                 trace.record(BoundSymbol(guards.unpack, (source,), {}, tuple(proxies)))
         trace.bound_symbols += body
-        trace.output = output
         trace.record(BoundSymbol(_return(), (output,), {}, None))
         trace.args = [values, targets]
 

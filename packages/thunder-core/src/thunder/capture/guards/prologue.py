@@ -190,8 +190,9 @@ class Prologue:
             if len(written) > 0 and len(inputs) > 1 and not trusted:
                 guards.check_distinct(tuple(looked_at.found[id(x.tensor)] for x in inputs), tuple(written))
             values = self._inputs(writer, inputs, looked_at)
-            trace.output = values if targets is None else (values, tuple(writer.fetch(place) for place in targets))
-            prims.python_return(trace.output)
+            prims.python_return(
+                values if targets is None else (values, tuple(writer.fetch(place) for place in targets))
+            )
         trace.args = [*self.call]
 
     def _bind(self, writer: _Writer, arguments: Arguments) -> _LookedAt:

@@ -166,8 +166,7 @@ def _with_tangents(branch: Branch, moving: Sequence[int]) -> Branch:
         pairs = [(p, t) for p, t in zip(results, tangents) if is_inexact_dtype(p.dtype)]
         moved = [zeros_of(p) if t is None else t for p, t in pairs]
         out.args = [*branch.trace.args, *arriving.values()]
-        out.output = _of_their_own([*results, *moved], out.args)
-        prims.python_return(out.output)
+        prims.python_return(_of_their_own([*results, *moved], out.args))
     return Branch(out, branch.executors)
 
 
@@ -200,8 +199,7 @@ def _over_batch(b: Batch, branch: Branch, operands: Sequence[Any]) -> Branch:
             for one, p in zip(branch.trace.args, operands)
         ]
         inner = Batch(b.size, b.randomness)
-        out.output = _of_their_own(_results_over_batch(inner, b, branch, operands, out.args), out.args)
-        prims.python_return(out.output)
+        prims.python_return(_of_their_own(_results_over_batch(inner, b, branch, operands, out.args), out.args))
     return Branch(out, branch.executors)
 
 
@@ -228,8 +226,7 @@ def _forward(branch: Branch, wrt: Sequence[int]) -> Branch:
     out = joint.trace
     out.args, out.info = source.args, dict(source.info)
     with tracectx(out):
-        out.output = _of_their_own(joint.output, out.args)
-        prims.python_return(out.output)
+        prims.python_return(_of_their_own(joint.output, out.args))
     return Branch(out, branch.executors)
 
 
@@ -259,8 +256,7 @@ def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int], sources
         known = {name: g for name, g in cotangents.items() if name in joint.tracked}
         grads = joint.backward(known, inputs) if known else [None] * len(inputs)
         found = [ltorch.zeros_like(p) if g is None else g for g, p in zip(grads, inputs)]
-        out.output = _of_their_own(found, out.args)
-        prims.python_return(out.output)
+        prims.python_return(_of_their_own(found, out.args))
     return Branch(out, branch.executors)
 
 
@@ -340,8 +336,7 @@ def _branch(
     trace.info = {k: v for k, v in tracer.trace.info.items() if k == "symbols"}
     trace.bound_symbols[:] = operations
     with tracectx(trace), set_langctx("torch"):
-        trace.output = _of_their_own(proxies_in(output), inputs)
-        prims.python_return(trace.output)
+        prims.python_return(_of_their_own(proxies_in(output), inputs))
     tracer.trace.names |= trace.names
     return Branch(trace, tracer.executors or (torch_executor,))
 

@@ -101,5 +101,4 @@ def _program(part: Subtrace, output: Any, around: Trace) -> Trace:
     program.args = list(inputs.values())
     program.bound_symbols[:0] = [BoundSymbol(prims.unpack_trivial, (p,), {}, p) for p in program.args]
     program.bound_symbols.append(BoundSymbol(prims.python_return, (output,), {}, None))
-    program.output = output
     return program

@@ -437,9 +437,7 @@ class Tracer:
                 _share_memory(results)
                 _keep_apart(results, self.inputs)
                 self.trace.info["requires_grad"] = any(map(needs_grad, results))
-                output = _values_of_numbers(self.unwrap(output), {})
-                self.trace.output = output
-                prims.python_return(output)
+                prims.python_return(_values_of_numbers(self.unwrap(output), {}))
         finally:
             state.trace, state.frontend = before
         if self.has_regions:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thunder.core import devices, dtypes, prims
+from thunder.core.errors import TraceVerificationError
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import current_trace, tracectx
 from thunder.core.trace import Provenance, Trace, construct
@@ -159,3 +160,25 @@ def test_an_empty_trace_is_a_function_too() -> None:
     assert Trace("f").python_callable()() is None
     trace = Trace("f", signature="*args, **kwargs")
     assert trace.python_callable()(1, b=2) is None
+
+
+def test_the_output_is_what_the_return_returns() -> None:
+    """Read and written there; a trace that derives from it has it until it has a return of its own."""
+    trace = program()
+    other = Trace("g", args=trace.args)
+    other.bound_symbols[:] = trace.bound_symbols
+    assert trace.output is trace.bound_symbols[-1].args[0]
+    derived = trace.derive()
+    assert derived.output is trace.output
+    before, a = trace.output, trace.args[0]
+    trace.output = a, before
+    assert trace.bound_symbols[-1].args == ((a, before),)
+    assert trace.python().endswith(f"return (a, {before.name})")
+    assert other.output is before  # operations are shared between traces and never changed
+    derived.output = a
+    with tracectx(derived):
+        prims.python_return(before)
+    with pytest.raises(TraceVerificationError, match=rf"was set to \(a\), .* returns \({before.name}\)"):
+        derived.check_output()
+    derived.output = before
+    derived.check_output()

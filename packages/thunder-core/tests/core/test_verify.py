@@ -238,3 +238,16 @@ def test_random_operations_are_verified_by_their_metadata_alone() -> None:
     assert OpTags.RANDOM_OP in trace.bound_symbols[0].sym.tags
     verify(trace)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_one_return_of_what_was_assigned() -> None:
+    """It is the last line, and `Trace.output` says nothing else."""
+    twice = program(SIN)
+    twice.bound_symbols.append(twice.bound_symbols[-1])
+    with pytest.raises(TraceVerificationError, match="it goes on after its return"):
+        verify(twice)
+    trace = Trace("f", args=[A])
+    trace.output = A
+    trace.bound_symbols[:] = program(SIN).bound_symbols
+    with pytest.raises(TraceVerificationError, match=r"was set to \(a\), but its return"):
+        verify(trace)

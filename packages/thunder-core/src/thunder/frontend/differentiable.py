@@ -18,6 +18,7 @@ from thunder.core.devices import to_torch_device
 from thunder.core.errors import ThunderError
 from thunder.core.nbytes import bytes_of
 from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import OpTags, proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
@@ -171,14 +172,16 @@ class DifferentiableProgram:
 # -- where values stand among the node's inputs and outputs -----------------------------------------------------------
 def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> tuple[NodeLayout, Callable[..., Any]]:
     """Describe the node of a forward program; and the function that flattens the same output, computed natively."""
-    output, saved = program.output
+    output, saved = split.forward.output
+    # What runs returns its values in the same places, where transforms and executors may have given them new names.
+    compiled = _compiled_names(split.forward, program)
     inputs = {p.name: i for i, p in enumerate(program.args)}
     names = {p.name: p for p in proxies_in(output) if p.name not in inputs}
     position = {name: i for i, name in enumerate(names)}
     slot = {p.name: i for i, p in enumerate(saved)}
     hidden = [slot[split.saved_as(p).name] for p in split.outputs[split.returned :]]
     single = len(position) + len(hidden) == 1
-    own = _exclusive_views(program, {p.name for p in split.outputs[: split.returned]})
+    own = _exclusive_views(program, {p.name: compiled[p.name] for p in split.outputs[: split.returned]})
     # Where among the node's outputs those are whose gradients a backward program takes, and those that have none.
     arriving = [position[p.name] for p in split.outputs[: split.returned]]
     of_tensors = [position[name] for name, p in names.items() if isinstance(p, TensorProxy)]  # the rest are numbers
@@ -278,8 +281,35 @@ def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], sing
     return eval(f"lambda t, x: {_expression(output, write, constants)}", {"c": constants})  # type: ignore[no-any-return]
 
 
-def _exclusive_views(program: Trace, results: set[str]) -> set[str]:
-    """Those of the results that are views of memory that nobody else gets hold of; saved is no other of it."""
+def _compiled_names(forward: Trace, program: Trace) -> dict[str, str]:
+    """Map the names of what `forward` returns to those of what `program`, compiled from it, returns in their places.
+
+    Transforms that run after differentiation may change values, but not which outputs there are: gradients are passed
+    by position.
+    """
+    before, after = forward.output, program.output
+    if isinstance(after, tuple) and len(after) == 2 and len(after[1]) == len(before[1]):
+        (old, structure), (new, other) = tree_flatten(before[0]), tree_flatten(after[0])
+        names: dict[str, str] = {}
+        given = {p.name for p in forward.args}
+        if structure == other and all(
+            not isinstance(p, Proxy)
+            or (isinstance(q, Proxy) and names.setdefault(p.name, q.name) == q.name and (p.name not in given or p is q))
+            for p, q in zip(old, new)
+        ):
+            return names
+    raise ThunderError(
+        f"a transform made the forward program return {after!r:.200} instead of {before!r:.200}. After differentiation "
+        "a transform may change the values that a program returns, but not their number, order or which of them are "
+        "the same value or an input: do that in transform_computation, before the program is differentiated"
+    )
+
+
+def _exclusive_views(program: Trace, results: dict[str, str]) -> set[str]:
+    """Those of the results that are views of memory that nobody else gets hold of; saved is no other of it.
+
+    `results` maps their names before compilation to those in `program`.
+    """
     memory: dict[str, str] = {}  # whose memory a view lies in
     for op in program.bound_symbols:
         # What runs an operation may have marks of its own; below it stands the operation.
@@ -288,7 +318,7 @@ def _exclusive_views(program: Trace, results: set[str]) -> set[str]:
             memory.update(dict.fromkeys(op.out_names, memory.get(base, base)))
     seen = {p.name: memory.get(p.name, p.name) for p in (*proxies_in(program.output), *program.args)}
     holders = list(seen.values())
-    return {name for name in results if name in memory and holders.count(memory[name]) == 1}
+    return {name for name, now in results.items() if now in memory and holders.count(memory[now]) == 1}
 
 
 def _flattener(

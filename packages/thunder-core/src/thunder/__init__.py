@@ -32,6 +32,7 @@ _ATTRIBUTES = {
     ),
     "disable": "thunder.frontend.per_module",
     "Transform": "thunder.transforms.base",
+    "RewritePass": "thunder.transforms.rewrite",
     "diff_traces": "thunder.core.provenance",
     "provenance": "thunder.core.provenance",
     "pattern": "thunder.transforms.patterns",

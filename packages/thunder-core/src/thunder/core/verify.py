@@ -20,7 +20,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.symint.numbers import same_shape
 from thunder.core.trace import Trace
 
-__all__ = ["verify", "verify_if_asked"]
+__all__ = ["same_type", "verify", "verify_if_asked"]
 
 
 def verify(trace: Trace) -> Trace:
@@ -73,7 +73,7 @@ def _verify_reads(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Pr
         known = defined.get(p.name)
         if known is None:
             raise _fault(trace, i, f"{p.name} is used before it is made")
-        if not _same_type(known, p):
+        if not same_type(known, p):
             raise _fault(trace, i, _clash(known, p))
 
 
@@ -87,7 +87,8 @@ def _verify_output(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, P
             raise _fault(trace, i, f"{name} is made a second time")
 
 
-def _same_type(a: Proxy, b: Proxy) -> bool:
+def same_type(a: Proxy, b: Proxy) -> bool:
+    """Check whether two values agree in shape, dtype and device, or are both numbers."""
     if isinstance(a, TensorProxy) and isinstance(b, TensorProxy):
         return same_shape(a.shape, b.shape) and a.dtype is b.dtype and a.device is b.device
     return isinstance(a, TensorProxy) == isinstance(b, TensorProxy)
@@ -104,7 +105,7 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
                 continue  # shapes bring such numbers with them, wherever the tensor goes
             if known is None:
                 raise _fault(trace, i, f"the decomposition of {bsym.sym.name} uses {p.name}, which it has not: {sub}")
-            if not _same_type(known, p):
+            if not same_type(known, p):
                 raise _fault(trace, i, f"in the decomposition of {bsym.sym.name}, {_clash(known, p)}: {sub}")
         for p in sub.flat_outs:
             inside.setdefault(p.name, p)
@@ -114,7 +115,7 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
         known = inside.get(p.name)
         if known is None:
             raise _fault(trace, i, f"the decomposition of {bsym.sym.name} does not make {p.name}")
-        if not _same_type(known, p):
+        if not same_type(known, p):
             raise _fault(trace, i, f"the decomposition of {bsym.sym.name} makes something else: {_clash(known, p)}")
 
 
@@ -137,7 +138,7 @@ def _compare(trace: Trace, i: int, bsym: BoundSymbol, expected: Sequence[Proxy],
     if len(expected) != len(found):
         raise _fault(trace, i, f"{bsym.sym.name} gives {len(expected)} values, but the trace has {len(found)}")
     for want, got in zip(expected, found):
-        if not _same_type(want, got):
+        if not same_type(want, got):
             raise _fault(
                 trace, i, f"{bsym.sym.name} gives a {want.type_string()}, but {got.name} is a {got.type_string()}"
             )

@@ -6,25 +6,32 @@ Contract: the result computes the same outputs, draws the same random numbers in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace, construct
 
-__all__ = ["dce", "has_effect"]
+__all__ = ["dce", "has_effect", "live_operations"]
 
 
 def has_effect(bsym: BoundSymbol) -> bool:
-    """Whether it, or anything it decomposes into, has to run though its result is unused."""
+    """Check whether an operation, or anything it decomposes into, has to run though its result is unused."""
     return bsym.has_effect
 
 
+def live_operations(operations: Sequence[BoundSymbol]) -> list[BoundSymbol]:
+    """Return the operations of a program whose results are used, or which have an effect."""
+    needed: set[str] = set()
+    kept: list[BoundSymbol] = []
+    for bsym in reversed(operations):
+        if not needed.isdisjoint(bsym.out_names) or bsym.has_effect:
+            needed.update(bsym.arg_names)
+            kept.append(bsym)
+    return kept[::-1]
+
+
 def dce(trace: Trace) -> Trace:
-    """The trace without operations whose results nobody uses."""
+    """Return the trace without operations whose results nobody uses."""
     with construct(trace, "Dead Code Elimination") as out:
-        needed: set[str] = set()
-        kept: list[BoundSymbol] = []
-        for bsym in reversed(trace.bound_symbols):
-            if not needed.isdisjoint(bsym.out_names) or bsym.has_effect:
-                needed.update(bsym.arg_names)
-                kept.append(bsym)
-        out.bound_symbols[:] = reversed(kept)
+        out.bound_symbols[:] = live_operations(trace.bound_symbols)
     return out

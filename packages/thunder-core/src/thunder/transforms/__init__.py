@@ -18,6 +18,7 @@ _HOMES = {
     "Pattern": "patterns",
     "ProfileTransform": "profiling",
     "QuantizationTransform": "quantization",
+    "RewritePass": "rewrite",
     "Transform": "base",
     "autocast": "autocasting",
     "debug": "debugging",

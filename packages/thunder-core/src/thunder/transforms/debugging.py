@@ -12,18 +12,20 @@ from collections.abc import Callable
 from typing import Any
 
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
-from thunder.core.trace import Trace, construct
-from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.rewrite import RewritePass
 
 __all__ = ["DebugTransform", "debug"]
 
 Callback = Callable[[BoundSymbol, dict[str, Any]], Any]
 
 
-class DebugTransform(Transform):
+class DebugTransform(RewritePass):
     """Calls a function after each line."""
 
+    pass_name = "Debug"
+    phases = ("after_execution",)
     changes_results = False
+    drops_dead_code = False
 
     def __init__(self, callback: Callback, only: Callable[[BoundSymbol], bool] | None = None):
         if not callable(callback):
@@ -33,13 +35,12 @@ class DebugTransform(Transform):
         self.callback = callback
         self.only = only
 
-    def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        with construct(trace, "Debug") as out:
-            for bsym in trace.bound_symbols:
-                out.record(bsym)
-                if runs(bsym) and (self.only is None or self.only(bsym)):
-                    out.record(self._line(bsym))
-        return out
+    def rewrite(self, op: BoundSymbol) -> Any:
+        if not runs(op) or not (self.only is None or self.only(op)):
+            return None
+        self.record(op)
+        self.record(self._line(op))
+        return () if op.output is None else op.output
 
     def _line(self, bsym: BoundSymbol) -> BoundSymbol:
         values = {p.name: p for p in (*bsym.flat_args, *bsym.flat_outs)}

@@ -19,10 +19,10 @@ from thunder.core.dtypes import dtype
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
-from thunder.core.trace import Trace, construct
+from thunder.core.trace import Trace
 from thunder.passes.cse import escaping_values
-from thunder.passes.dce import dce
-from thunder.transforms.base import PassContext, Transform, check_option
+from thunder.transforms.base import check_option
+from thunder.transforms.rewrite import RewritePass
 
 __all__ = ["ConstantFoldingTransform", "is_literal"]
 
@@ -45,9 +45,11 @@ def is_literal(x: Any) -> bool:
     return kind in _LITERALS or isinstance(x, Proxy) or (kind is type and x in (bool, int, float, complex))
 
 
-class ConstantFoldingTransform(Transform):
+class ConstantFoldingTransform(RewritePass):
     """Computes constants when the program is compiled; results of more than `max_bytes` are left as they are."""
 
+    pass_name = "Constant Folding"
+    phases = ("before_execution",)
     changes_results = False
 
     def __init__(self, *, max_bytes: int = 1 << 20):
@@ -55,25 +57,20 @@ class ConstantFoldingTransform(Transform):
         check_option("ConstantFoldingTransform", "max_bytes", max_bytes, good, "a number of bytes, at least 0")
         self.max_bytes = max_bytes
 
-    def transform_execution(self, trace: Trace, context: PassContext) -> Trace:
-        values = _constants(trace)
-        kept = self._kept(trace, values)
-        if not kept:
-            return trace
-        python = next(ex for ex in context.executors if ex.name == "python")
-        with construct(trace, "Constant Folding") as out:
-            for bsym in trace.bound_symbols:
-                if any(name in kept for name in bsym.out_names):
-                    for p in bsym.flat_outs:
-                        out.record(_constant(p, values[p.name], python))
-                else:
-                    out.record(bsym)
-        result = dce(out)
-        result.provenance = out.provenance
-        return result
+    def start(self) -> None:
+        self.values = _constants(self.trace)
+        self.folded = self._folded(self.trace, self.values)
+        self.python = next(ex for ex in self.context.executors if ex.name == "python")
 
-    def _kept(self, trace: Trace, values: dict[str, Any]) -> set[str]:
-        """The constants that the rest of the program reads, as far as they are small and stay inside."""
+    def rewrite(self, op: BoundSymbol) -> Any:
+        if self.folded.isdisjoint(op.out_names):
+            return None
+        for p in op.flat_outs:
+            self.record(_constant(p, self.values[p.name], self.python))
+        return op.output
+
+    def _folded(self, trace: Trace, values: dict[str, Any]) -> set[str]:
+        """Return the names of the constants that the rest of the program reads, if they are small and not returned."""
         read: set[str] = set()
         left = escaping_values(trace)
         for bsym in trace.bound_symbols:

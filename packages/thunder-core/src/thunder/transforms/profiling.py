@@ -15,27 +15,30 @@ from typing import Any
 import torch
 
 from thunder.core.symbol import BoundSymbol, Symbol
-from thunder.core.trace import Trace, construct
-from thunder.transforms.base import PassContext, Transform, check_option
+from thunder.transforms.base import check_option
 from thunder.transforms.debugging import runs
+from thunder.transforms.rewrite import RewritePass
 
 __all__ = ["ProfileTransform"]
 
 
-class ProfileTransform(Transform):
+class ProfileTransform(RewritePass):
     """Ranges of `torch.profiler`, and with `nvtx` of NVIDIA's tools (None: where there is a GPU)."""
 
+    pass_name = "Profile"
+    phases = ("after_execution",)
     changes_results = False
+    drops_dead_code = False
 
     def __init__(self, *, nvtx: bool | None = None):
         check_option("ProfileTransform", "nvtx", nvtx, nvtx is None or type(nvtx) is bool, "True, False or None")
         self.nvtx = torch.cuda.is_available() if nvtx is None else nvtx
 
-    def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        with construct(trace, "Profile") as out:
-            for bsym in trace.bound_symbols:
-                out.record(self._ranged(bsym) if runs(bsym) and bsym.sym.fn is not None else bsym)
-        return out
+    def rewrite(self, op: BoundSymbol) -> Any:
+        if not runs(op) or op.sym.fn is None:
+            return None
+        self.record(self._ranged(op))
+        return () if op.output is None else op.output
 
     def _ranged(self, bsym: BoundSymbol) -> BoundSymbol:
         sym = bsym.sym

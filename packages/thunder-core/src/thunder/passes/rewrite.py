@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Rewriter`: a pass over one trace that looks at its operations in order and replaces some of them.
+
+A subclass says what takes an operation's place; this class does the rest: the new trace and its provenance, the
+contexts in which operations are recorded, the names of results, their substitution in later operations, the output.
+Users subclass `thunder.RewritePass`, which is this as a transform (`transforms/rewrite.py`).
+
+Contract: what an operation is replaced by has the types of its results, and takes their names where it makes them anew.
+Operations inside others (decompositions, checkpointed regions, branches of `torch.cond`) are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from thunder.core import prims
+from thunder.core.errors import ThunderError
+from thunder.core.langctx import set_langctx
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import BoundSymbol
+from thunder.core.trace import Trace, construct
+from thunder.core.verify import same_type
+from thunder.passes.dce import live_operations
+
+__all__ = ["Rewriter"]
+
+
+class Rewriter:
+    """Rewrites a trace operation by operation. Attributes that a subclass sets in `start` are for this trace only."""
+
+    #: What the provenance of the new trace says; its class's name if empty.
+    pass_name = ""
+    #: The trace that is rewritten, and the one that is recorded.
+    trace: Trace
+    out: Trace
+    #: Whether anything was replaced, added or dropped.
+    changed = False
+    #: Whether to drop, at the end, operations whose results nobody reads any more.
+    drops_dead_code = True
+
+    def start(self) -> None:
+        """Look at `self.trace` as a whole, before its operations are rewritten."""
+
+    def rewrite(self, op: BoundSymbol) -> Any:
+        """Return what takes the place of the results of `op`, or None to leave it as it is.
+
+        Operations that are called here are recorded before what follows `op`. Return a value for each result of `op`:
+        one that was made here, or any earlier one; `()` drops an operation without results. To keep `op` and add to it,
+        use `self.record(op)`, which gives its output: what is returned then takes the place of that for later readers.
+        The arguments of `op` are already those that earlier replacements gave it.
+        """
+        return None
+
+    def rewrite_output(self, output: Any) -> Any:
+        """Return what the program returns instead of `output`."""
+        return output
+
+    def record(self, op: BoundSymbol) -> Any:
+        """Record a call as it is and return its output."""
+        self.out.record(op)
+        return op.output
+
+    def run(self, trace: Trace) -> Trace:
+        """Return the rewritten trace."""
+        self.trace = trace
+        self.start()
+        replaced: dict[str, Any] = {}
+        with construct(trace, self.pass_name or type(self).__name__) as out, tracectx(out), set_langctx("torch"):
+            self.out = out
+            operations = out.bound_symbols
+            for op in trace.bound_symbols:
+                if replaced:
+                    op = op.substitute(replaced)
+                if op.sym.is_return:
+                    self._return(op)
+                    continue
+                before = len(operations)
+                result = self.rewrite(op)
+                if result is None:
+                    self.changed = self.changed or len(operations) > before
+                    operations.append(op)
+                else:
+                    self.changed = True
+                    operations[before:] = self._replacement(op, result, operations[before:], replaced)
+            if self.changed and self.drops_dead_code:
+                operations[:] = live_operations(operations)
+        return out
+
+    def _return(self, op: BoundSymbol) -> None:
+        output = op.args[0] if op.args else None
+        new = self.rewrite_output(output)
+        if new is output:
+            self.out.record(op)
+        else:
+            self.changed = True
+            prims.python_return(new)
+
+    def _replacement(
+        self, op: BoundSymbol, result: Any, recorded: Sequence[BoundSymbol], replaced: dict[str, Any]
+    ) -> list[BoundSymbol]:
+        """Return what was recorded for `op`, under the names of its results; note in `replaced` what has other names."""
+        wanted, found = _values(op.output), _values(result)
+        if len(wanted) != len(found):
+            raise ThunderError(f"{type(self).__name__} replaces the {len(wanted)} results of this call by {len(found)}{_at(op)}")
+        kept = any(call is op for call in recorded)
+        made = set() if kept else {name for call in recorded for name in call.out_names}
+        names: dict[str, Any] = {}
+        for old, new in zip(wanted, found):
+            if not isinstance(old, Proxy):
+                continue
+            if isinstance(old, TensorProxy) and not (isinstance(new, TensorProxy) and same_type(old, new)):
+                what = new.type_string() if isinstance(new, Proxy) else repr(new)
+                raise ThunderError(f"{type(self).__name__} replaces a {old.type_string()} by a {what}{_at(op)}")
+            if isinstance(new, Proxy):
+                if new.name == old.name:
+                    continue
+                if new.name in made and new.name not in names:
+                    names[new.name] = old
+                    continue
+                new = names.get(new.name, new)
+            replaced[old.name] = new
+        for call in recorded:
+            call.source = call.source or op.source
+        return [call.substitute(names) for call in recorded] if names else list(recorded)
+
+
+def _values(result: Any) -> list[Any]:
+    """The proxies and numbers in what `rewrite` returned, in order."""
+    if isinstance(result, (tuple, list)):
+        return [value for item in result for value in _values(item)]
+    if isinstance(result, dict):
+        return _values(list(result.values()))
+    return [] if result is None else [result]
+
+
+def _at(op: BoundSymbol) -> str:
+    return f":\n  {str(op).splitlines()[0]}" + (f"\n  at {op.source}" if op.source else "")

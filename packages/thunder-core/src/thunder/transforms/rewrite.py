@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`RewritePass`: the short way to write a transform that replaces operations.
+
+    class Relu6(thunder.RewritePass):
+        '''Bounds every relu.'''
+
+        def rewrite(self, op):
+            if op.sym is ltorch.relu:
+                return ltorch.relu6(*op.args)
+
+    thunder.jit(model, transforms=[Relu6()])
+
+Contract: the trace that it was given comes back where nothing was replaced; operations whose results nobody reads any
+more are dropped. What `Rewriter` promises holds (`passes/rewrite.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar
+
+from thunder.core.trace import Trace
+from thunder.passes.rewrite import Rewriter
+from thunder.transforms.base import PHASES, PassContext, Transform
+
+__all__ = ["RewritePass"]
+
+
+class RewritePass(Rewriter, Transform):
+    """Replaces operations, in each of `phases`: override `rewrite`, `rewrite_output` or both.
+
+    A run works on a copy of the object, so that attributes which `start` sets belong to one trace: several threads may
+    compile at once, and backward programs are compiled when gradients first arrive.
+    """
+
+    #: The stages at which it runs, from `thunder.transforms.base.PHASES`.
+    phases: ClassVar[tuple[str, ...]] = ("before_grad",)
+    #: What it may know of the compilation: the executors, the user's options, the phase.
+    context: PassContext
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a phase that does not exist when the class is written."""
+        super().__init_subclass__(**options)
+        unknown = [cls.phases] if isinstance(cls.phases, str) else [p for p in cls.phases if p not in PHASES]
+        if unknown:
+            raise TypeError(f"{cls.__name__}.phases is a tuple of some of {', '.join(PHASES)}, not {unknown[0]!r}")
+
+    def has(self, phase: str) -> bool:
+        return phase in self.phases
+
+    def _rewritten(self, trace: Trace, context: PassContext) -> Trace:
+        run = copy.copy(self)
+        run.context = context
+        out = run.run(trace)
+        return out if run.changed else trace
+
+    transform_computation = transform_execution = transform_claimed = _rewritten
+    transform_prologue = transform_epilogue = _rewritten

@@ -3,27 +3,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder.capture.capture import Acquired
 from thunder.capture.guards.prologue import Guarded
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import OpTags
-from thunder.core.trace import Trace, construct
+from thunder.core.trace import Trace
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used, hand_over_early
 from thunder.execution.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.differentiable import DifferentiableProgram
-from thunder.passes.cse import cse, escaping_values
+from thunder.passes.cse import cse
 from thunder.passes.dce import dce
+from thunder.passes.detaching import without_detaching
 from thunder.passes.split import Split
 from thunder.plugins import transformed
 from thunder.runtime.lock import collection_paused
@@ -88,33 +86,6 @@ def clean(trace: Trace) -> list[Trace]:
     traces.append(verify_if_asked(cse(traces[-1])))
     traces.append(verify_if_asked(dce(traces[-1])))
     return traces
-
-
-def without_detaching(trace: Trace) -> list[Trace]:
-    """The trace without `detach`, which is nothing where no gradients flow; none where there is nothing to do.
-
-    What is done without gradients is recorded as detached, since a program may switch them on later. What the caller
-    gets hold of stays a tensor of its own.
-    """
-    if all(op.sym is not ltorch.detach for op in trace.bound_symbols):
-        return []
-    escaping = escaping_values(trace)
-    uses = Counter(name for op in trace.bound_symbols for name in op.arg_names)
-    of_their_own: set[str] = set()  # values that are made here, and no views
-    replaced: dict[str, Any] = {}
-    with construct(trace, "Without Gradients") as out:
-        for op in trace.bound_symbols:
-            op = op.substitute(replaced) if replaced else op
-            if op.sym is ltorch.detach:
-                (source,) = op.arg_names
-                if op.output.name not in escaping or (source in of_their_own and uses[source] == 1):
-                    replaced[op.output.name] = op.args[0]
-                    uses[source] += uses[op.output.name] - 1
-                    continue
-            elif not op.sym.is_structural and OpTags.VIEW_OP not in op.sym.tags:
-                of_their_own.update(op.out_names)
-            out.record(op)
-    return [out]
 
 
 class Passes:

@@ -114,6 +114,8 @@ class Rewriter:
                 what = new.type_string() if isinstance(new, Proxy) else repr(new)
                 raise ThunderError(f"{type(self).__name__} replaces a {old.type_string()} by a {what}{_at(op)}")
             if isinstance(new, Proxy):
+                new = replaced.get(new.name, new)  # a value of the trace that `start` looked at
+            if isinstance(new, Proxy):
                 if new.name == old.name:
                     continue
                 if new.name in made and new.name not in names:

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drop `detach` from programs in which no gradients flow.
+
+What is done without gradients is recorded as detached, since a program may switch them on later.
+
+Contract: the program computes the same outputs. What the caller gets hold of stays a tensor of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import thunder.torch as ltorch
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.trace import Trace
+from thunder.passes.cse import escaping_values
+from thunder.passes.rewrite import Rewriter
+
+__all__ = ["without_detaching"]
+
+
+class _WithoutDetaching(Rewriter):
+    """Gives the readers of a detached value the value itself."""
+
+    pass_name = "Without Gradients"
+    drops_dead_code = False
+
+    def start(self) -> None:
+        self.escaping = escaping_values(self.trace)
+        self.uses = Counter(name for op in self.trace.bound_symbols for name in op.arg_names)
+        self.computed: set[str] = set()  # values that are made here, and no views
+
+    def rewrite(self, op: BoundSymbol) -> Any:
+        if op.sym is ltorch.detach:
+            (source,) = op.arg_names
+            if op.output.name not in self.escaping or (source in self.computed and self.uses[source] == 1):
+                self.uses[source] += self.uses[op.output.name] - 1
+                return op.args[0]
+        elif not op.sym.is_structural and OpTags.VIEW_OP not in op.sym.tags:
+            self.computed.update(op.out_names)
+        return None
+
+
+def without_detaching(trace: Trace) -> list[Trace]:
+    """Return the trace without `detach`, as the passes' list of traces: empty where there is nothing to do."""
+    if all(op.sym is not ltorch.detach for op in trace.bound_symbols):
+        return []
+    return [_WithoutDetaching().run(trace)]

@@ -90,7 +90,7 @@ def test_an_output_that_the_return_does_not_return() -> None:
         out.record(last)
 
     f = thunder.jit(lambda a: a.sin(), transforms=[doubling("before_grad", assigned_first)])
-    with pytest.raises(ThunderError, match="output of computation was set to .* returns .* record the return first"):
+    with pytest.raises(ThunderError, match=r"output of computation was set to .* returns .* record the return first"):
         f(torch.randn(3))
 
 
@@ -107,5 +107,5 @@ def test_outputs_that_do_not_fit_the_gradients() -> None:
             return out
 
     f = thunder.jit(lambda a: a.sin(), transforms=[Twice()])
-    with pytest.raises(ThunderError, match="number, order .* do that in transform_computation"):
+    with pytest.raises(ThunderError, match=r"number, order .* do that in transform_computation"):
         f(torch.randn(3, requires_grad=True))

@@ -13,6 +13,7 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.errors import ThunderError
 from thunder.core.symbol import BoundSymbol
+from thunder.passes.rewrite import rewrite
 from thunder.transforms.base import PassContext
 
 
@@ -160,8 +161,24 @@ def test_what_does_not_fit() -> None:
     with pytest.raises(ThunderError, match="Two replaces the 1 results of this call by 2"):
         thunder.jit(lambda a: a.sin(), transforms=[Two()])(torch.ones(2))
     for phases in (("before",), "before_grad"):
-        with pytest.raises(TypeError, match="phases is a tuple of some of before_grad, .* not 'before"):
+        with pytest.raises(TypeError, match=r"phases is a tuple of some of before_grad, .* not 'before"):
             type("Bad", (thunder.RewritePass,), {"phases": phases})
+
+
+def test_a_function_as_a_pass() -> None:
+    """For passes of plugins: None for what nobody reads."""
+    trace = thunder.trace()(lambda a: a.topk(2)[0], torch.ones(3))
+
+    def replace(op: BoundSymbol) -> Any:
+        if op.sym is not ltorch.topk:
+            return None
+        values, _ = ltorch.sort(op.args[0], descending=True)
+        return ltorch.getitem(values, slice(0, op.args[1])), None
+
+    out = rewrite(trace, "Sorted", replace)
+    assert "topk" not in out.python(depth=0)
+    assert out.output.name == trace.output.name
+    assert rewrite(out, "Sorted", replace) is out
 
 
 def test_by_itself() -> None:

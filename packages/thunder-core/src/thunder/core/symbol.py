@@ -16,6 +16,7 @@ from operator import is_not
 from typing import Any, TypeVar
 
 from thunder.core.binder import Binder
+from thunder.core.facts import Cost, FactOptions, Facts, facts_of
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, state
 from thunder.core.symint.numbers import SymbolicNumber
@@ -83,6 +84,7 @@ class Symbol:
         explicit: bool = False,
         printer: Callable[..., list[str]] | None = None,
         bind_postprocess: Callable[[BoundSymbol], None] | None = None,
+        facts: FactOptions | None = None,
     ):
         self.name = name
         self.id = name if id is None else id
@@ -90,6 +92,8 @@ class Symbol:
         self.module = module
         self.is_prim = is_prim
         self.tags: frozenset[OpTags] = frozenset(tags)
+        #: What passes and executors may rely on besides what it computes; see `thunder.core.facts`.
+        self.facts: Facts = _facts(self.tags, facts or {})
         # Whether its calls stay in a trace though nobody uses their results.
         self.must_stay = not _KEEP.isdisjoint(self.tags)
         # Whether they are part of a program's frame (inputs, del, yield, return) and run as they are printed.
@@ -229,6 +233,22 @@ class Symbol:
         if self.meta.__module__.startswith(self.module):
             return (_symbol_by_name, (self.module, self.name))
         return (_symbol_by_name, (self.module, self.name, self.meta.__module__))
+
+
+_EXPENSIVE = frozenset(
+    {OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.OPAQUE_OP, OpTags.RANDOM_OP, OpTags.DEVICE_SYNC_OP}
+)
+_CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.VIEW_OP})
+
+
+def _facts(tags: frozenset[OpTags], options: FactOptions) -> Facts:
+    """Return the facts of an operation: what is declared, else what follows from its tags."""
+    cheap: Cost = "as its parts" if tags.isdisjoint(_CHEAP) else "cheap"
+    return facts_of(
+        view="always" if OpTags.VIEW_OP in tags else "never",
+        cost=cheap if tags.isdisjoint(_EXPENSIVE) else "expensive",
+        options=options,
+    )
 
 
 def _symbol_by_name(module: str, name: str, declared_in: str | None = None) -> Symbol:

@@ -27,9 +27,6 @@ from thunder.torch.private import DisableTorchFunction, without_modes
 
 __all__ = ["merge_views"]
 
-# torch's functions whose results are new tensors in the usual order; products of matrices are too.
-_DENSE = frozenset({torch.nn.functional.linear, torch.mm, torch.addmm})
-
 
 def merge_views(trace: Trace) -> Trace:
     """The trace with fewer views of views."""
@@ -81,7 +78,10 @@ def _is_dense(op: BoundSymbol) -> bool:
     p = op.output
     if not _by_torch(op) or not isinstance(p, TensorProxy) or any(type(d) is not int for d in p.shape):
         return False
-    return op.sym.fn in _DENSE or (op.sym.fn is torch.matmul and all(a.ndim == 2 for a in op.args))
+    if op.sym.fn is torch.matmul:
+        return all(a.ndim == 2 for a in op.args)
+    # Below what runs an operation stands the operation.
+    return len(op.subsymbols) == 1 and op.subsymbols[0].sym.facts.layout == "contiguous"
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from thunder.core import prims
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags
@@ -101,9 +100,6 @@ def _views_at_the_border(region: Region) -> list[BoundSymbol]:
     return found[::-1]
 
 
-_REGROUPS = frozenset({prims.reshape, prims.view, prims.squeeze})
-
-
 def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
     """Those of the views at the border that share memory with what else is read."""
     shared = {p.name for p in region.outputs}
@@ -122,8 +118,8 @@ def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
 
 
 def _regroups(op: BoundSymbol) -> bool:
-    """Whether a view has the same elements in the same order."""
-    return op.sym in _REGROUPS or (bool(op.subsymbols) and all(map(_regroups, op.subsymbols)))
+    """Check whether a view consists of primitives that keep the order of the elements."""
+    return all(map(_regroups, op.subsymbols)) if op.subsymbols else op.sym.facts.keeps_order
 
 
 def _without(region: Region, views: list[BoundSymbol]) -> Region:

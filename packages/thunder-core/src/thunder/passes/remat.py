@@ -55,12 +55,6 @@ Producers = dict[str, tuple[int, BoundSymbol]]
 CanRecompute = Callable[[BoundSymbol, Callable[[Proxy], bool]], bool]
 
 _SHAPING = frozenset({OpTags.SHAPE_OP, OpTags.VIEW_OP})
-_CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.VIEW_OP})
-_CHEAP_COPIES = frozenset({prims.cat, prims.pad, prims.flip})  # of what only moves elements; sorting does too
-_DEAR = frozenset({OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.OPAQUE_OP, OpTags.RANDOM_OP, OpTags.DEVICE_SYNC_OP})
-_KEEP_ORDER = frozenset({"view", "unflatten", "unsqueeze", "squeeze"})  # of the elements in memory
-_MAKE_ORDER = frozenset({"reshape", "flatten", "contiguous"})  # by a copy where they lie otherwise
-_LIGHT = frozenset({prims.add, prims.sub, prims.mul, prims.div, prims.neg, prims.where, prims.convert_element_type})
 SMALL = 1 << 16  # what takes less memory is not worth an operation
 _OF_INPUT, _OF_RESULT = 2, 3  # what it costs to save these, in bytes: one result rather than two inputs
 
@@ -171,10 +165,10 @@ def _is_mask(op: BoundSymbol) -> bool:
 
 def is_cheap(op: BoundSymbol) -> bool:
     """Whether an operation does little more than read and write its values, and always gives the same."""
-    tags = op.sym.tags
-    if op.has_effect or not tags.isdisjoint(_DEAR):
+    cost = op.sym.facts.cost
+    if op.has_effect or cost == "expensive":
         return False
-    if not tags.isdisjoint(_CHEAP) or not op.arg_names or op.sym in _CHEAP_COPIES:
+    if cost != "as its parts" or not op.arg_names:
         return True
     # Of an executor's own operator what it decomposes into says nothing.
     parts = op.like.subsymbols
@@ -186,7 +180,7 @@ def _is_light(op: BoundSymbol) -> bool:
     parts = op.like.subsymbols
     if parts:
         return all(_is_light(part) or not part.sym.tags.isdisjoint(_SHAPING) for part in parts)
-    return op.sym in _LIGHT
+    return op.sym.facts.cost == "light"
 
 
 def _widens(op: BoundSymbol) -> bool:
@@ -196,14 +190,19 @@ def _widens(op: BoundSymbol) -> bool:
     return op.sym is prims.convert_element_type and op.output.dtype.bytes > op.args[0].dtype.bytes
 
 
+def _copies_scattered(op: BoundSymbol) -> bool:
+    """Check whether it gives its first input in another shape: a view where that is laid out in order, else a copy."""
+    return op.sym.facts.keeps_order and op.sym.facts.view == "maybe"
+
+
 def _scattered(producers: Producers) -> set[str]:
     """The values whose elements do not lie in memory in the usual order, as far as the operations tell."""
     found: set[str] = set()
     for name, (_, op) in producers.items():
-        if op.sym.name in _MAKE_ORDER:
+        if _copies_scattered(op):
             continue
         if op.sym.gives_view(op.args, op.kwargs):
-            scattered = op.sym.name not in _KEEP_ORDER or op.arg_names[0] in found
+            scattered = not op.sym.facts.keeps_order or op.arg_names[0] in found
         else:
             scattered = OpTags.ELEMENTWISE_OP in op.sym.tags and any(a in found for a in op.arg_names)
         if scattered:
@@ -288,7 +287,7 @@ class _Graph:
     def _is_view(self, op: BoundSymbol) -> bool:
         if not op.sym.gives_view(op.args, op.kwargs) or not op.arg_names or op.has_effect:
             return False
-        return op.sym.name not in _MAKE_ORDER or op.arg_names[0] not in self._scattered
+        return not _copies_scattered(op) or op.arg_names[0] not in self._scattered
 
     def cut(self) -> set[str]:
         """The memory to save."""

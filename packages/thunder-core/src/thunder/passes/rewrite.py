@@ -11,7 +11,7 @@ Operations inside others (decompositions, checkpointed regions, branches of `tor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from thunder.core import prims
@@ -24,7 +24,7 @@ from thunder.core.trace import Trace, construct
 from thunder.core.verify import same_type
 from thunder.passes.dce import live_operations
 
-__all__ = ["Rewriter"]
+__all__ = ["Rewriter", "rewrite"]
 
 
 class Rewriter:
@@ -47,7 +47,8 @@ class Rewriter:
         """Return what takes the place of the results of `op`, or None to leave it as it is.
 
         Operations that are called here are recorded before what follows `op`. Return a value for each result of `op`:
-        one that was made here, or any earlier one; `()` drops an operation without results. To keep `op` and add to it,
+        one that was made here, any earlier one, or None where nothing reads that result; `()` drops an operation
+        without results. To keep `op` and add to it,
         use `self.record(op)`, which gives its output: what is returned then takes the place of that for later readers.
         The arguments of `op` are already those that earlier replacements gave it.
         """
@@ -100,19 +101,23 @@ class Rewriter:
     def _replacement(
         self, op: BoundSymbol, result: Any, recorded: Sequence[BoundSymbol], replaced: dict[str, Any]
     ) -> list[BoundSymbol]:
-        """Return what was recorded for `op`, under the names of its results; note in `replaced` what has other names."""
-        wanted, found = _values(op.output), _values(result)
+        """Return what was recorded for `op`, under the names of its results; note other values in `replaced`."""
+        wanted, found = [] if op.output is None else _values(op.output), _values(result)
         if len(wanted) != len(found):
-            raise ThunderError(f"{type(self).__name__} replaces the {len(wanted)} results of this call by {len(found)}{_at(op)}")
+            raise ThunderError(
+                f"{type(self).__name__} replaces the {len(wanted)} results of this call by {len(found)}{_at(op)}"
+            )
         kept = any(call is op for call in recorded)
         made = set() if kept else {name for call in recorded for name in call.out_names}
         names: dict[str, Any] = {}
         for old, new in zip(wanted, found):
-            if not isinstance(old, Proxy):
+            if not isinstance(old, Proxy) or new is None:
                 continue
             if isinstance(old, TensorProxy) and not (isinstance(new, TensorProxy) and same_type(old, new)):
                 what = new.type_string() if isinstance(new, Proxy) else repr(new)
-                raise ThunderError(f"{type(self).__name__} replaces a {old.type_string()} by a {what}{_at(op)}")
+                raise ThunderError(
+                    f"{self.pass_name or type(self).__name__} replaces a {old.type_string()} by a {what}{_at(op)}"
+                )
             if isinstance(new, Proxy):
                 new = replaced.get(new.name, new)  # a value of the trace that `start` looked at
             if isinstance(new, Proxy):
@@ -128,13 +133,33 @@ class Rewriter:
         return [call.substitute(names) for call in recorded] if names else list(recorded)
 
 
+class _Function(Rewriter):
+    """Rewrites by a function."""
+
+    drops_dead_code = False
+
+    def __init__(self, name: str, replace: Callable[[BoundSymbol], Any]):
+        self.pass_name = name
+        self.rewrite = replace  # type: ignore[method-assign]
+
+
+def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> Trace:
+    """Return the trace rewritten by a function that is what `Rewriter.rewrite` is; `trace` if it replaces nothing.
+
+    `name` is the pass's name, for the provenance. Operations whose results nobody reads any more stay.
+    """
+    rewriter = _Function(name, replace)
+    out = rewriter.run(trace)
+    return out if rewriter.changed else trace
+
+
 def _values(result: Any) -> list[Any]:
-    """The proxies and numbers in what `rewrite` returned, in order."""
+    """Flatten an output, or what `rewrite` returned."""
     if isinstance(result, (tuple, list)):
         return [value for item in result for value in _values(item)]
     if isinstance(result, dict):
         return _values(list(result.values()))
-    return [] if result is None else [result]
+    return [result]
 
 
 def _at(op: BoundSymbol) -> str:

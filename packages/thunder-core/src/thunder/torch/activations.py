@@ -166,7 +166,7 @@ def _(make: MakeTensor) -> Any:
 leaky_relu.errors(integer_errors)
 
 
-@torchsymbol(torch.prelu, F.prelu, tags=ELEMENTWISE)
+@torchsymbol(torch.prelu, F.prelu, tags=ELEMENTWISE, autocast={"cuda": "lower"})
 def prelu(input: Any, weight: Any) -> Any:
     """input where it is above zero, else input * `weight`, which is one number or one for each channel."""
     check(

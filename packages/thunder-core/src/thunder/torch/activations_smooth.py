@@ -104,7 +104,7 @@ for _op in (silu, mish):
     _op.errors(integer_errors)
 
 
-@torchsymbol(F.softplus, tags=ELEMENTWISE)
+@torchsymbol(F.softplus, tags=ELEMENTWISE, autocast={"cuda": "float32"})
 @in_float32
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
     """log(1 + exp(beta * input)) / beta; input itself where that is nearly the same."""

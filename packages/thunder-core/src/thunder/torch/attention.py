@@ -160,7 +160,7 @@ def _with_batch(query: Any, key: Any, value: Any, attn_mask: Any) -> tuple[Any, 
     return ltorch.unsqueeze(query, 0), ltorch.unsqueeze(key, 0), ltorch.unsqueeze(value, 0), attn_mask
 
 
-@torchsymbol(torch.nn.functional.scaled_dot_product_attention, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.scaled_dot_product_attention, is_method=False, tags=_TAGS, autocast="lower")
 def scaled_dot_product_attention(
     query: Any,
     key: Any,

@@ -15,12 +15,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from thunder.core.langctx import LanguageContext, langctx, register_langctx
 from thunder.core.symbol import OpTags, Symbol
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from thunder.core.facts import FactOptions
 
 __all__ = ["PerDimension", "all_torchsymbols", "for_dims", "named", "torch_function_map", "torchctx", "torchsymbol"]
 
@@ -70,12 +75,14 @@ def torchsymbol(
     tags: Iterable[OpTags] = (),
     explicit: bool = False,
     executed_by_torch: bool = True,
+    **facts: Unpack[FactOptions],
 ) -> Callable[[Callable[..., Any]], Symbol]:
-    """Decorator: declares an operation of the torch language.
+    """Decorator: declare an operation of the torch language.
 
     `torch_functions` are the functions of torch that it stands for; the first is what the torch executor runs, unless
     `executed_by_torch` is False. `id` defaults to `torch.` and the name. `is_method` says whether tensors have it as a
     method, which is what torch's tensors do when it is left out. `explicit` writes its default arguments in traces too.
+    `facts` say what passes and executors may rely on (`thunder.core.facts`).
     """
 
     def declare(fn: Callable[..., Any]) -> Symbol:
@@ -89,6 +96,7 @@ def torchsymbol(
             module=MODULE if fn.__module__.startswith("thunder.torch") else None,
             tags=tags,
             explicit=explicit,
+            facts=facts,
         )
         sym.reference = torch_functions[0] if torch_functions and executed_by_torch else None
         _symbols[sym.id] = sym

@@ -74,7 +74,7 @@ def _laid_out(a: TensorProxy, memory_format: Any) -> TensorProxy:
     return prims.stride_order(a, strides_order(a.ndim, memory_format))
 
 
-@torchsymbol(torch.Tensor.to, tags=_CAST)
+@torchsymbol(torch.Tensor.to, tags=_CAST, casts=True)
 def to(
     input: TensorProxy, *wanted: Any, copy: Any = False, non_blocking: Any = False, memory_format: Any = None
 ) -> Any:
@@ -105,7 +105,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 2)), memory_format=torch.channels_last), RuntimeError, "required rank 4 tensor"
 
 
-@torchsymbol(torch.Tensor.type_as, tags=_CAST)
+@torchsymbol(torch.Tensor.type_as, tags=_CAST, casts=True)
 def type_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
     """`input` in the dtype, and on the device, of `other`."""
     return _moved(input, other.device, other.dtype)
@@ -125,7 +125,7 @@ _LEGACY_NAMES = {
 }  # fmt: skip
 
 
-@torchsymbol(torch.Tensor.type, id="torch.type", method_name="type", tags=_CAST)
+@torchsymbol(torch.Tensor.type, id="torch.type", method_name="type", tags=_CAST, casts=True)
 def type_(input: TensorProxy, dtype: Any = None, non_blocking: Any = False) -> Any:
     """`input` in another dtype, which may be named as torch once named tensors; without one, that name of its own."""
     if dtype is None:
@@ -163,7 +163,7 @@ def _declare_cast(name: str, dtype: dtypes.dtype) -> Symbol:
 
     cast.__name__ = cast.__qualname__ = name
     cast.__doc__ = f"`input` as {dtype}."
-    return torchsymbol(getattr(torch.Tensor, name), tags=_CAST)(cast)
+    return torchsymbol(getattr(torch.Tensor, name), tags=_CAST, casts=True)(cast)
 
 
 def _cast_samples(make: MakeTensor) -> Any:

@@ -135,7 +135,7 @@ def _nll(input: Any, target: Any, weight: Any, reduction: str, ignore_index: int
     return clang.maybe_convert_to_dtype(loss, input.dtype), clang.maybe_convert_to_dtype(total, input.dtype)
 
 
-@torchsymbol(torch.nn.functional.nll_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.nll_loss, is_method=False, tags=_TAGS, autocast="float32")
 def nll_loss(
     input: Any,
     target: Any,
@@ -386,7 +386,7 @@ def _check_smoothing(label_smoothing: float) -> None:
     )
 
 
-@torchsymbol(torch.nn.functional.cross_entropy, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.cross_entropy, is_method=False, tags=_TAGS, autocast="float32")
 def cross_entropy(
     input: Any,
     target: Any,

@@ -182,7 +182,7 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(make(shape), offset)
 
 
-@torchsymbol(torch.trace, tags=(OpTags.REDUCTION_OP,))
+@torchsymbol(torch.trace, tags=(OpTags.REDUCTION_OP,), autocast={"cpu": "float32"})
 def trace(input: TensorProxy) -> TensorProxy:
     """The sum of the diagonal of a matrix."""
     check(input.ndim == 2, lambda: f"trace: expected a matrix, but got tensor with dim {input.ndim}")

@@ -231,7 +231,7 @@ def _contract(
     return left * right, labels
 
 
-@torchsymbol(torch.einsum, tags=(OpTags.MATMUL_OP,))
+@torchsymbol(torch.einsum, tags=(OpTags.MATMUL_OP,), autocast="lower")
 def einsum(equation: Any, *operands: Any) -> Any:
     """Sums of products in Einstein's notation: `"ij,jk->ik"` before the operands, or a list of numbers after each."""
     if not isinstance(equation, str):

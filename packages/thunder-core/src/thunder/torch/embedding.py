@@ -24,7 +24,7 @@ def _padding_row(padding_idx: int | None, rows: int) -> int:
     return padding_idx % rows
 
 
-@torchsymbol(torch.nn.functional.embedding, is_method=False)
+@torchsymbol(torch.nn.functional.embedding, is_method=False, layout="contiguous")
 def embedding(
     input: Any,
     weight: Any,

@@ -189,7 +189,7 @@ def _(make: MakeTensor) -> Any:
 
 
 # -- by tensors of positions ------------------------------------------------------------------------------------------
-@torchsymbol(torch.index_put, tags=_SHAPE)
+@torchsymbol(torch.index_put, tags=_SHAPE, autocast={"cuda": "widest"})
 def index_put(
     input: TensorProxy, indices: Sequence[TensorProxy], values: TensorProxy, accumulate: bool = False
 ) -> TensorProxy:
@@ -278,7 +278,7 @@ def _at(dim: int, index: TensorProxy) -> tuple[Any, ...]:
     return (*(None,) * dim, index)
 
 
-@torchsymbol(torch.index_copy, tags=_SHAPE)
+@torchsymbol(torch.index_copy, tags=_SHAPE, autocast={"cpu": "widest"})
 def index_copy(input: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy) -> TensorProxy:
     """`input` with the slices of `source` along `dim` written to those that the vector `index` names."""
     dim = canonicalize_dim(input.ndim, dim)

@@ -59,7 +59,7 @@ def bad_reduction(make: MakeTensor) -> Any:
 
 
 # -- regression --------------------------------------------------------------------------------------------------------
-@torchsymbol(torch.nn.functional.mse_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.mse_loss, is_method=False, tags=_TAGS, autocast="float32")
 def mse_loss(
     input: Any,
     target: Any,
@@ -76,7 +76,7 @@ def mse_loss(
     return mse_loss_kernel(*clang.maybe_broadcast(input, target), REDUCTIONS.index(reduction))
 
 
-@torchsymbol(torch.nn.functional.l1_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.l1_loss, is_method=False, tags=_TAGS, autocast="float32")
 def l1_loss(
     input: Any,
     target: Any,
@@ -93,7 +93,7 @@ def l1_loss(
     return l1_loss_kernel(*clang.maybe_broadcast(input, target), REDUCTIONS.index(reduction))
 
 
-@torchsymbol(torch.nn.functional.smooth_l1_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.smooth_l1_loss, is_method=False, tags=_TAGS, autocast="float32")
 def smooth_l1_loss(
     input: Any,
     target: Any,
@@ -111,7 +111,7 @@ def smooth_l1_loss(
     return smooth_l1_loss_kernel(*both, REDUCTIONS.index(reduction), beta)
 
 
-@torchsymbol(torch.nn.functional.huber_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.huber_loss, is_method=False, tags=_TAGS, autocast="float32")
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Any:
     """A square of the difference up to `delta`, `delta` times its size above."""
     reduction = reduction_of(reduction)
@@ -147,7 +147,7 @@ def _(make: MakeTensor) -> Any:
 
 
 # -- probabilities -----------------------------------------------------------------------------------------------------
-@torchsymbol(torch.nn.functional.binary_cross_entropy, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.binary_cross_entropy, is_method=False, tags=_TAGS, autocast={"cpu": "float32"})
 def binary_cross_entropy(
     input: Any,
     target: Any,
@@ -203,7 +203,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), make((3,), dtype=torch.int64)), RuntimeError, "Found dtype"
 
 
-@torchsymbol(torch.nn.functional.binary_cross_entropy_with_logits, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.binary_cross_entropy_with_logits, is_method=False, tags=_TAGS, autocast="float32")
 def binary_cross_entropy_with_logits(
     input: Any,
     target: Any,
@@ -274,7 +274,7 @@ def _(make: MakeTensor) -> Any:
 
 
 # -- distributions -----------------------------------------------------------------------------------------------------
-@torchsymbol(torch.nn.functional.kl_div, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.kl_div, is_method=False, tags=_TAGS, autocast="float32")
 def kl_div(
     input: Any,
     target: Any,
@@ -318,7 +318,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), make((3,), dtype=torch.int64)), RuntimeError, "Integral inputs not supported"
 
 
-@torchsymbol(torch.nn.functional.poisson_nll_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.poisson_nll_loss, is_method=False, tags=_TAGS, autocast="float32")
 def poisson_nll_loss(
     input: Any,
     target: Any,

@@ -30,7 +30,7 @@ def _each_reduction(make: MakeTensor, *shapes: tuple[int, ...], **options: Any) 
         yield SampleInput(*[make(s) for s in shapes], _signs(make, *shapes[0][:1]), reduction=reduction, **options)
 
 
-@torchsymbol(torch.nn.functional.soft_margin_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.soft_margin_loss, is_method=False, tags=_TAGS, autocast="float32")
 def soft_margin_loss(
     input: Any, target: Any, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Any:
@@ -48,7 +48,7 @@ def _(make: MakeTensor) -> Any:
 soft_margin_loss.errors(bad_reduction)
 
 
-@torchsymbol(torch.nn.functional.hinge_embedding_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.hinge_embedding_loss, is_method=False, tags=_TAGS, autocast="float32")
 def hinge_embedding_loss(
     input: Any,
     target: Any,
@@ -73,7 +73,7 @@ def _(make: MakeTensor) -> Any:
 hinge_embedding_loss.errors(bad_reduction)
 
 
-@torchsymbol(torch.nn.functional.margin_ranking_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.margin_ranking_loss, is_method=False, tags=_TAGS, autocast="float32")
 def margin_ranking_loss(
     input1: Any,
     input2: Any,
@@ -107,7 +107,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), make((3,)), make((3, 3))), RuntimeError, "should have same dimension"
 
 
-@torchsymbol(torch.nn.functional.cosine_embedding_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.cosine_embedding_loss, is_method=False, tags=_TAGS, autocast="float32")
 def cosine_embedding_loss(
     input1: Any,
     input2: Any,
@@ -147,7 +147,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4,)), make((4,)), make((3,))), RuntimeError, "1D target tensor expects 2D input tensors"
 
 
-@torchsymbol(torch.nn.functional.triplet_margin_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.triplet_margin_loss, is_method=False, tags=_TAGS, autocast="float32")
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,
@@ -218,7 +218,7 @@ def _(make: MakeTensor) -> Any:
 multilabel_soft_margin_loss.errors(bad_reduction)
 
 
-@torchsymbol(torch.nn.functional.multi_margin_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.multi_margin_loss, is_method=False, tags=_TAGS, autocast="float32")
 def multi_margin_loss(
     input: Any,
     target: Any,

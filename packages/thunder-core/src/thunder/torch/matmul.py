@@ -40,7 +40,7 @@ def _dtype_error(make: MakeTensor, *shapes: tuple[int, ...]) -> Any:
 
 
 # -- products ----------------------------------------------------------------------------------------------------------
-@torchsymbol(torch.matmul, torch.linalg.matmul, torch.Tensor.__matmul__, tags=_TAGS)
+@torchsymbol(torch.matmul, torch.linalg.matmul, torch.Tensor.__matmul__, tags=_TAGS, autocast="lower")
 def matmul(input: Any, other: Any) -> Any:
     """The matrix product of tensors of any number of dimensions from one on."""
     return clang.matmul(input, other)
@@ -69,7 +69,7 @@ def _(make: MakeTensor) -> Any:
     yield _dtype_error(make, (2, 3), (3, 2))
 
 
-@torchsymbol(torch.mm, tags=_TAGS)
+@torchsymbol(torch.mm, tags=_TAGS, autocast="lower", layout="contiguous")
 def mm(input: Any, mat2: Any) -> Any:
     """The product of two matrices."""
     check(input.ndim == 2, lambda: "self must be a matrix")
@@ -107,7 +107,7 @@ def _check_batches(batch1: Any, batch2: Any) -> None:
     )
 
 
-@torchsymbol(torch.bmm, tags=_TAGS)
+@torchsymbol(torch.bmm, tags=_TAGS, autocast="lower", layout="contiguous")
 def bmm(input: Any, mat2: Any) -> Any:
     """The products of two batches of matrices."""
     _check_batches(input, mat2)
@@ -135,7 +135,7 @@ def _(make: MakeTensor) -> Any:
     yield _dtype_error(make, (2, 3, 4), (2, 4, 5))
 
 
-@torchsymbol(torch.mv, tags=_TAGS)
+@torchsymbol(torch.mv, tags=_TAGS, autocast={"cuda": "lower"})
 def mv(input: Any, vec: Any) -> Any:
     """The product of a matrix and a vector."""
     check(
@@ -167,7 +167,7 @@ def _check_vectors(a: Any, b: Any, name: str) -> None:
     )
 
 
-@torchsymbol(torch.dot, tags=_TAGS)
+@torchsymbol(torch.dot, tags=_TAGS, autocast={"cuda": "widest"})
 def dot(input: Any, tensor: Any) -> Any:
     """The inner product of two vectors."""
     _check_vectors(input, tensor, "dot")
@@ -177,7 +177,7 @@ def dot(input: Any, tensor: Any) -> Any:
 dot.vjp(_grads)
 
 
-@torchsymbol(torch.vdot, tags=_TAGS)
+@torchsymbol(torch.vdot, tags=_TAGS, autocast={"cuda": "widest"})
 def vdot(input: Any, other: Any) -> Any:
     """The inner product of two vectors, the first one conjugated."""
     _check_vectors(input, other, "vdot")
@@ -204,7 +204,7 @@ for _sym in (dot, vdot):
     _sym.errors(_vector_errors)
 
 
-@torchsymbol(torch.linalg.vecdot, is_method=False, tags=_TAGS)
+@torchsymbol(torch.linalg.vecdot, is_method=False, tags=_TAGS, autocast="lower")
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
     """The inner products of vectors along `dim`, the first ones conjugated."""
     return clang.sum(ltorch.mul(ltorch.conj(x) if dtypes.is_complex_dtype(x.dtype) else x, y), dim)
@@ -217,7 +217,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 4)), make((3, 4)), dim=0)
 
 
-@torchsymbol(torch.inner, tags=_TAGS)
+@torchsymbol(torch.inner, tags=_TAGS, autocast="lower")
 def inner(input: Any, other: Any) -> Any:
     """The inner products of the vectors along both tensors' last dimension; the product where one is a number."""
     if input.ndim == 0 or other.ndim == 0:
@@ -263,7 +263,7 @@ def _(make: MakeTensor) -> Any:
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------
-@torchsymbol(torch.nn.functional.linear, torch._C._nn.linear, tags=_TAGS)
+@torchsymbol(torch.nn.functional.linear, torch._C._nn.linear, tags=_TAGS, autocast="lower", layout="contiguous")
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """input @ weight.T + bias."""
     return clang.linear(input, weight, bias)
@@ -294,7 +294,7 @@ def _(make: MakeTensor) -> Any:
     yield _dtype_error(make, (2, 3), (4, 3))
 
 
-@torchsymbol(torch.nn.functional.bilinear, torch.bilinear, tags=_TAGS)
+@torchsymbol(torch.nn.functional.bilinear, torch.bilinear, tags=_TAGS, autocast={"cuda": "widest"})
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     """input1 @ weight[k] @ input2 for each output k, + bias."""
     check(
@@ -350,7 +350,7 @@ def _contracted_dims(input: Any, other: Any, dims: Any) -> tuple[list[int], list
     return ([ours] if isinstance(ours, int) else list(ours)), ([theirs] if isinstance(theirs, int) else list(theirs))
 
 
-@torchsymbol(torch.tensordot, tags=_TAGS)
+@torchsymbol(torch.tensordot, tags=_TAGS, autocast={"cuda": "lower"})
 def tensordot(input: Any, other: Any, dims: Any = 2) -> Any:
     """The sum of products over `dims`: the last of `input` with the first of `other`, or two lists of dimensions."""
     ours, theirs = _contracted_dims(input, other, dims)
@@ -451,7 +451,7 @@ def _chain(name: str, tensors: Sequence[Any]) -> Any:
     return ltorch.reshape(out, shape) if not same_shape(out.shape, tuple(shape)) else out
 
 
-@torchsymbol(torch.linalg.multi_dot, is_method=False, tags=_TAGS)
+@torchsymbol(torch.linalg.multi_dot, is_method=False, tags=_TAGS, autocast="lower")
 def multi_dot(tensors: Any) -> Any:
     """The product of a chain of matrices, in the order that multiplies least."""
     return _chain("multi_dot", tensors)
@@ -469,7 +469,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput([make((2, 3)), make((2, 3))]), RuntimeError, "cannot be multiplied"
 
 
-@torchsymbol(torch.chain_matmul, tags=_TAGS)
+@torchsymbol(torch.chain_matmul, tags=_TAGS, autocast="lower")
 def chain_matmul(*matrices: Any) -> Any:
     """The product of a chain of matrices; torch's older name for `torch.linalg.multi_dot`."""
     return matrices[0] if len(matrices) == 1 else _chain("chain_matmul", matrices)

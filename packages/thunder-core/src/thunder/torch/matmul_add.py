@@ -62,7 +62,7 @@ def _grads(g: Any, input: Any, factors: Any, beta: Any, alpha: Any) -> tuple[Any
     return (of_input, *matmul_grads(_scaled(g, alpha), *factors))
 
 
-@torchsymbol(torch.addmm, tags=_TAGS)
+@torchsymbol(torch.addmm, tags=_TAGS, autocast="lower", layout="contiguous")
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * (mat1 @ mat2)."""
     return _added(input, ltorch.mm(mat1, mat2), beta, alpha)
@@ -95,7 +95,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 4)), make((2, 3)), make((2, 4))), RuntimeError, "shapes cannot be multiplied"
 
 
-@torchsymbol(torch.addmv, tags=_TAGS)
+@torchsymbol(torch.addmv, tags=_TAGS, autocast={"cuda": "lower"})
 def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * (mat @ vec)."""
     check(
@@ -121,7 +121,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), make((2, 3, 4)), make((2,))), RuntimeError, r"vector \+ matrix @ vector expected"
 
 
-@torchsymbol(torch.addr, tags=_TAGS)
+@torchsymbol(torch.addr, tags=_TAGS, autocast={"cuda": "lower"})
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * outer(vec1, vec2)."""
     out = ltorch.outer(vec1, vec2)
@@ -138,7 +138,7 @@ def _(make: MakeTensor) -> Any:
     yield from _samples(make, [((3, 4), (3,), (4,)), ((4,), (3,), (4,)), ((), (3,), (4,))])
 
 
-@torchsymbol(torch.baddbmm, tags=_TAGS)
+@torchsymbol(torch.baddbmm, tags=_TAGS, autocast="lower", layout="contiguous")
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * (batch1 @ batch2), matrix by matrix."""
     return _added(input, ltorch.bmm(batch1, batch2), beta, alpha)
@@ -161,7 +161,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), make((2, 3)), make((2, 4, 5))), RuntimeError, "batch1 must be a 3D tensor"
 
 
-@torchsymbol(torch.addbmm, tags=_TAGS)
+@torchsymbol(torch.addbmm, tags=_TAGS, autocast="lower")
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """beta * input + alpha * (the sum of batch1 @ batch2 over the batch)."""
     _check_batches(batch1, batch2)

@@ -73,7 +73,7 @@ def wide(x: Any) -> Any:
 
 
 # -- layer normalization -----------------------------------------------------------------------------------------------
-@torchsymbol(torch.nn.functional.layer_norm, is_method=False)
+@torchsymbol(torch.nn.functional.layer_norm, is_method=False, autocast={"cuda": "float32"}, layout="contiguous")
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """`input` with mean 0 and variance 1 over its last dimensions, then times weight plus bias."""
     return _layer_norm(input, normalized_shape, weight, bias, eps)[0]
@@ -96,13 +96,13 @@ def _layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: 
     return clang.maybe_convert_to_dtype(out, input.dtype), mean, rstd
 
 
-@torchsymbol(id="torch.layer_norm_forward")
+@torchsymbol(id="torch.layer_norm_forward", layout="contiguous on gpu")
 def layer_norm_forward(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """layer_norm's result, and the mean and 1 / standard deviation that it normalized with."""
     return _layer_norm(input, normalized_shape, weight, bias, eps)
 
 
-@torchsymbol(id="torch.layer_norm_backward")
+@torchsymbol(id="torch.layer_norm_backward", layout="contiguous on gpu")
 def layer_norm_backward(
     grad: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any
 ) -> Any:
@@ -209,19 +209,25 @@ def _rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: float | None)
     return clang.maybe_convert_to_dtype(out, input.dtype), rstd
 
 
-@torchsymbol(torch.rms_norm, torch.nn.functional.rms_norm, is_method=False)
+@torchsymbol(
+    torch.rms_norm,
+    torch.nn.functional.rms_norm,
+    is_method=False,
+    autocast={"cuda": "float32"},
+    layout="contiguous on gpu",
+)
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     """`input` divided by the root of the mean of its squares over its last dimensions, then times weight."""
     return _rms_norm(input, normalized_shape, weight, eps)[0]
 
 
-@torchsymbol(id="torch.rms_norm_forward")
+@torchsymbol(id="torch.rms_norm_forward", layout="contiguous on gpu")
 def rms_norm_forward(input: Any, normalized_shape: Any, weight: Any, eps: float | None) -> Any:
     """rms_norm's result, and 1 / the root of the mean square that it normalized with."""
     return _rms_norm(input, normalized_shape, weight, eps)
 
 
-@torchsymbol(id="torch.rms_norm_backward")
+@torchsymbol(id="torch.rms_norm_backward", layout="contiguous on gpu")
 def rms_norm_backward(grad: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any) -> Any:
     """The gradients of rms_norm's input and weight."""
     g, x, r, w = wide(grad), wide(input), rstd, wide(weight)
@@ -338,19 +344,26 @@ def _group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float)
     return (clang.maybe_convert_to_dtype(out, input.dtype), *statistics)
 
 
-@torchsymbol(torch.group_norm, torch.nn.functional.group_norm, is_method=False, tags=(OpTags.LAYOUT_OF_KERNEL,))
+@torchsymbol(
+    torch.group_norm,
+    torch.nn.functional.group_norm,
+    is_method=False,
+    tags=(OpTags.LAYOUT_OF_KERNEL,),
+    autocast={"cuda": "float32"},
+    layout="contiguous on gpu",
+)
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """`input` with mean 0 and variance 1 over groups of its channels, then times weight plus bias for each channel."""
     return _group_norm(input, num_groups, weight, bias, eps)[0]
 
 
-@torchsymbol(id="torch.group_norm_forward")
+@torchsymbol(id="torch.group_norm_forward", layout="contiguous on gpu")
 def group_norm_forward(input: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
     """group_norm's result, and the mean and 1 / standard deviation of each group."""
     return _group_norm(input, num_groups, weight, bias, eps)
 
 
-@torchsymbol(id="torch.group_norm_backward")
+@torchsymbol(id="torch.group_norm_backward", layout="contiguous on gpu")
 def group_norm_backward(grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any) -> Any:
     """The gradients of group_norm's input, weight and bias."""
     n, c, *spatial = input.shape

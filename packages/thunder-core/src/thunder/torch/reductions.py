@@ -59,7 +59,7 @@ def _write_dim(bsym: BoundSymbol) -> None:
 
 
 # -- sums and products -------------------------------------------------------------------------------------------------
-@torchsymbol(torch.sum, tags=_TAGS)
+@torchsymbol(torch.sum, tags=_TAGS, autocast={"cuda": "float32"})
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over `dim`, or of all elements; of integers and truth values as int64."""
     return clang.sum(input, dim, keepdim, dtype=dtype)
@@ -103,7 +103,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(with_nans(make, 3, 5), (0, 1), True)
 
 
-@torchsymbol(torch.prod, tags=_TAGS)
+@torchsymbol(torch.prod, tags=_TAGS, autocast="float32")
 def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The product along `dim`, or of all elements; of integers and truth values as int64."""
     check(
@@ -430,7 +430,7 @@ for _sym in (var, std, var_mean, std_mean):
 
 
 # -- logsumexp ---------------------------------------------------------------------------------------------------------
-@torchsymbol(torch.logsumexp, torch.special.logsumexp, tags=_TAGS)
+@torchsymbol(torch.logsumexp, torch.special.logsumexp, tags=_TAGS, autocast={"cuda": "float32"})
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials over `dim`, computed so that nothing overflows."""
     dims = clang.reduction_dims(input, dim)

@@ -30,13 +30,13 @@ def _promoted(a: TensorProxy, dtype: Any) -> TensorProxy:
     return clang.maybe_convert_to_dtype(a, dtypes.int64) if dtypes.is_exact_dtype(a.dtype) else a
 
 
-@torchsymbol(torch.cumsum, tags=_TAGS)
+@torchsymbol(torch.cumsum, tags=_TAGS, autocast={"cuda": "float32"})
 def cumsum(input: TensorProxy, dim: int, *, dtype: Any = None) -> TensorProxy:
     """The sums of the elements up to each one along `dim`."""
     return prims.cumsum(_promoted(input, dtype), dim)
 
 
-@torchsymbol(torch.cumprod, tags=_TAGS)
+@torchsymbol(torch.cumprod, tags=_TAGS, autocast={"cuda": "float32"})
 def cumprod(input: TensorProxy, dim: int, *, dtype: Any = None) -> TensorProxy:
     """The products of the elements up to each one along `dim`."""
     return prims.cumprod(_promoted(input, dtype), dim)

@@ -112,7 +112,7 @@ def _(make: MakeTensor) -> Any:
     )
 
 
-@torchsymbol(torch.scatter_add, tags=_SHAPE)
+@torchsymbol(torch.scatter_add, tags=_SHAPE, autocast={"cuda": "widest"})
 def scatter_add(input: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> TensorProxy:
     """`input` with the elements of `src` added where `index` says."""
     return prims.scatter_add(input, dim, index, src)

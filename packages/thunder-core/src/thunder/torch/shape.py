@@ -25,15 +25,6 @@ from thunder.torch.base import torchsymbol
 
 VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)
 
-# The names of operations whose result shares the memory of their input only sometimes: as strides and dtypes have it.
-MAYBE_VIEW = {
-    "atleast_1d", "atleast_2d", "atleast_3d", "contiguous", "flatten", "ravel", "reshape", "reshape_as",
-}  # fmt: skip
-# Those of the operations that give views which hand on their input itself where there is nothing to do.
-HANDS_ON = {
-    "atleast_1d", "atleast_2d", "atleast_3d", "conj", "contiguous", "flatten", "real", "resolve_conj", "resolve_neg",
-}  # fmt: skip
-
 
 def reshaped_back(base: Any, new: Any, *args: Any, **kwargs: Any) -> Any:
     """How a write reaches the base of a view that holds the same elements in the same order."""
@@ -47,7 +38,7 @@ def own_memory(out: TensorProxy, input: TensorProxy) -> TensorProxy:
 
 # -- reshape ----------------------------------------------------------------------------------------------------------
 @flexible(one_by_one="shape", size="shape")
-@torchsymbol(torch.reshape, tags=VIEW)
+@torchsymbol(torch.reshape, tags=VIEW, view="maybe", keeps_order=True)
 def reshape(input: TensorProxy, shape: Sequence[int]) -> TensorProxy:
     """The elements of `input`, in order, in `shape`, of which one size may be -1."""
     return clang.reshape(input, shape)
@@ -77,7 +68,7 @@ def _(make: MakeTensor) -> Any:
 
 
 @flexible(one_by_one="shape", size="shape", dtype="shape")
-@torchsymbol(torch.Tensor.view, tags=VIEW)
+@torchsymbol(torch.Tensor.view, tags=VIEW, keeps_order=True)
 def view(input: TensorProxy, shape: Any) -> TensorProxy:
     """`input` in another shape, or, given a dtype, its memory read as elements of that dtype."""
     if isinstance(shape, Sequence):
@@ -97,13 +88,13 @@ def _(base: Any, new: Any, shape: Any) -> Any:
     return prims.bitcast(new, base.dtype)
 
 
-@torchsymbol(torch.Tensor.view_as, tags=VIEW)
+@torchsymbol(torch.Tensor.view_as, tags=VIEW, keeps_order=True)
 def view_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
     """`input` in the shape of `other`."""
     return clang.reshape(input, other.shape)
 
 
-@torchsymbol(torch.Tensor.reshape_as, tags=VIEW)
+@torchsymbol(torch.Tensor.reshape_as, tags=VIEW, view="maybe", keeps_order=True)
 def reshape_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
     """`input` in the shape of `other`."""
     return clang.reshape(input, other.shape)
@@ -119,7 +110,7 @@ def _reshape_as_errors(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), make((4, 2))), RuntimeError, r"shape '\[4, 2\]' is invalid for input of size 6"
 
 
-@torchsymbol(torch.flatten, tags=VIEW)
+@torchsymbol(torch.flatten, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def flatten(input: TensorProxy, start_dim: int = 0, end_dim: int = -1) -> TensorProxy:
     """`input` with the dimensions from `start_dim` to `end_dim` made one."""
     return clang.flatten(input, start_dim, end_dim)
@@ -141,7 +132,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), 3), IndexError, "Dimension out of range"
 
 
-@torchsymbol(torch.ravel, tags=VIEW)
+@torchsymbol(torch.ravel, tags=VIEW, view="maybe", keeps_order=True)
 def ravel(input: TensorProxy) -> TensorProxy:
     """The elements of `input` in one dimension."""
     return clang.reshape(input, (-1,)) if input.ndim != 1 else input
@@ -154,7 +145,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 3)).mT)
 
 
-@torchsymbol(torch.unflatten, tags=VIEW)
+@torchsymbol(torch.unflatten, tags=VIEW, keeps_order=True)
 def unflatten(input: TensorProxy, dim: int, sizes: Sequence[int]) -> TensorProxy:
     """`input` with dimension `dim` split into dimensions of `sizes`, of which one may be -1."""
     check(len(sizes) > 0, lambda: "unflatten: sizes must be non-empty")
@@ -192,7 +183,7 @@ def _(make: MakeTensor) -> Any:
 
 # -- dimensions of one element ----------------------------------------------------------------------------------------
 @flexible(several="dim")
-@torchsymbol(torch.squeeze, tags=VIEW)
+@torchsymbol(torch.squeeze, tags=VIEW, keeps_order=True)
 def squeeze(input: TensorProxy, dim: int | Sequence[int] | None = None) -> TensorProxy:
     """`input` without those of its dimensions (or of `dim`) that have one element."""
     return clang.squeeze(input, tuple(range(input.ndim)) if dim is None else dim)
@@ -215,7 +206,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 1)), (1, -1)), RuntimeError, "appears multiple times in the list of dims"
 
 
-@torchsymbol(torch.unsqueeze, tags=VIEW)
+@torchsymbol(torch.unsqueeze, tags=VIEW, keeps_order=True)
 def unsqueeze(input: TensorProxy, dim: int) -> TensorProxy:
     """`input` with a dimension of one element put in at `dim`."""
     return clang.unsqueeze(input, dim)
@@ -246,19 +237,19 @@ def _atleast(rank: int, tensors: tuple[Any, ...]) -> Any:
     return clang.unsqueeze(a, 2) if a.ndim == 2 and rank == 3 else a
 
 
-@torchsymbol(torch.atleast_1d, is_method=False, tags=VIEW)
+@torchsymbol(torch.atleast_1d, is_method=False, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def atleast_1d(*tensors: Any) -> Any:
     """Each tensor with at least one dimension."""
     return _atleast(1, tensors)
 
 
-@torchsymbol(torch.atleast_2d, is_method=False, tags=VIEW)
+@torchsymbol(torch.atleast_2d, is_method=False, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def atleast_2d(*tensors: Any) -> Any:
     """Each tensor with at least two dimensions."""
     return _atleast(2, tensors)
 
 
-@torchsymbol(torch.atleast_3d, is_method=False, tags=VIEW)
+@torchsymbol(torch.atleast_3d, is_method=False, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def atleast_3d(*tensors: Any) -> Any:
     """Each tensor with at least three dimensions."""
     return _atleast(3, tensors)
@@ -428,7 +419,15 @@ def strides_order(rank: int, memory_format: Any) -> tuple[int, ...]:
     return tuple(range(rank - 1, -1, -1))
 
 
-@torchsymbol(torch.Tensor.contiguous, tags=VIEW, explicit=True)
+@torchsymbol(
+    torch.Tensor.contiguous,
+    tags=VIEW,
+    explicit=True,
+    view="maybe",
+    returns_input=True,
+    keeps_order=True,
+    layout="contiguous",
+)
 def contiguous(input: TensorProxy, *, memory_format: Any = torch.contiguous_format) -> TensorProxy:
     """`input` laid out in memory as `memory_format` says; itself where it is so already."""
     check(

@@ -65,7 +65,14 @@ def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
     return clang.maybe_convert_to_dtype(x, clang.compute_dtype(kind)), kind
 
 
-@torchsymbol(torch.softmax, torch.special.softmax, torch.nn.functional.softmax, tags=_TAGS)
+@torchsymbol(
+    torch.softmax,
+    torch.special.softmax,
+    torch.nn.functional.softmax,
+    tags=_TAGS,
+    autocast={"cuda": "float32"},
+    layout="contiguous on gpu",
+)
 def softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
     """exp(input) divided by its sum over `dim`."""
     dim, dtype = _arguments("softmax", input, dim, dtype, _stacklevel)
@@ -90,7 +97,7 @@ def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
     return softmax(b.at_least_1d(input), b.dim(input, dim), dtype)
 
 
-@torchsymbol(tags=_TAGS, id="torch.softmax_backward")
+@torchsymbol(tags=_TAGS, id="torch.softmax_backward", layout="contiguous on gpu")
 def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     """The gradient of softmax's input, from its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in (grad, output))
@@ -104,7 +111,14 @@ def _(b: Any, grad: Any, output: Any, dim: int) -> Any:
     return softmax_backward(grad, output, b.dim(output, dim))
 
 
-@torchsymbol(torch.log_softmax, torch.special.log_softmax, torch.nn.functional.log_softmax, tags=_TAGS)
+@torchsymbol(
+    torch.log_softmax,
+    torch.special.log_softmax,
+    torch.nn.functional.log_softmax,
+    tags=_TAGS,
+    autocast={"cuda": "float32"},
+    layout="contiguous on gpu",
+)
 def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
     """The logarithm of softmax, computed so that nothing overflows."""
     dim, dtype = _arguments("log_softmax", input, dim, dtype, _stacklevel)
@@ -129,7 +143,7 @@ def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
     return log_softmax(b.at_least_1d(input), b.dim(input, dim), dtype)
 
 
-@torchsymbol(tags=_TAGS, id="torch.log_softmax_backward")
+@torchsymbol(tags=_TAGS, id="torch.log_softmax_backward", layout="contiguous on gpu")
 def log_softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     """The gradient of log_softmax's input, from its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in (grad, output))
@@ -168,7 +182,9 @@ for _sym in (softmax_backward, log_softmax_backward):
     _sym.samples(_backward_samples)
 
 
-@torchsymbol(torch.nn.functional.softmin, is_method=False, tags=_TAGS, executed_by_torch=False)
+@torchsymbol(
+    torch.nn.functional.softmin, is_method=False, tags=_TAGS, executed_by_torch=False, autocast={"cuda": "float32"}
+)
 def softmin(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Any:
     """softmax(-input)."""
     return softmax(-input, _implicit_dim("softmin", input.ndim) if dim is None else dim, dtype)
@@ -178,7 +194,7 @@ softmin.samples(_softmax_samples)
 
 
 # -- unit length -------------------------------------------------------------------------------------------------------
-@torchsymbol(torch.nn.functional.normalize, is_method=False)
+@torchsymbol(torch.nn.functional.normalize, is_method=False, autocast={"cuda": "float32"})
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
     """`input` divided by its p-norm over `dim`, which is taken as `eps` where it is less."""
     length = ltorch.clamp_min(ltorch.vector_norm(input, p, dim, True), eps)
@@ -210,7 +226,7 @@ def _at_least(length: Any, eps: float) -> Any:
     return ltorch.where(length < eps, through + eps, length)
 
 
-@torchsymbol(torch.nn.functional.cosine_similarity, is_method=False, tags=_TAGS)
+@torchsymbol(torch.nn.functional.cosine_similarity, is_method=False, tags=_TAGS, autocast={"cuda": "float32"})
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """The cosine of the angle between vectors along `dim`; lengths less than `eps` are taken as `eps`."""
     kind = ltorch.result_type(x1, x2)

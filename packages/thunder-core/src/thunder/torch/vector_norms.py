@@ -76,7 +76,7 @@ def _norm_of_lengths(a: Any, ord: float, dims: Any, keepdim: bool) -> Any:
     return clang.sum(a**ord, dims, keepdim) ** (1.0 / ord)
 
 
-@torchsymbol(torch.linalg.vector_norm, is_method=False, tags=_TAGS)
+@torchsymbol(torch.linalg.vector_norm, is_method=False, tags=_TAGS, autocast={"cuda": "float32"})
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The p-norm over `dim`, with p as `ord`: (|x1|^p + |x2|^p + …)^(1/p); ±inf for the extremes, 0 for a count."""
     check(
@@ -153,7 +153,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), 2, 1), IndexError, "Dimension out of range"
 
 
-@torchsymbol(torch.norm, tags=_TAGS)
+@torchsymbol(torch.norm, tags=_TAGS, autocast={"cuda": "float32"})
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The p-norm over `dim`, or of all elements; "fro" is the 2-norm."""
     if p == "nuc":
@@ -186,7 +186,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 3)), "two"), RuntimeError, "Order two not supported"
 
 
-@torchsymbol(torch.dist, tags=_TAGS)
+@torchsymbol(torch.dist, tags=_TAGS, autocast={"cuda": "float32"})
 def dist(input: Any, other: Any, p: float = 2) -> Any:
     """The p-norm of `input - other`."""
     apart = input - other

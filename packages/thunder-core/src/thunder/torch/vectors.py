@@ -36,7 +36,7 @@ def linalg_cross(input: TensorProxy, other: TensorProxy, *, dim: int = -1) -> Te
     return first - second
 
 
-@torchsymbol(torch.cross)
+@torchsymbol(torch.cross, autocast={"cuda": "widest"})
 def cross(input: TensorProxy, other: TensorProxy, dim: int | None = None) -> TensorProxy:
     """The cross products of vectors along `dim`, or along the first dimension of length three."""
     if dim is None:

@@ -35,8 +35,6 @@ from thunder.transforms.pattern_values import Call, Parameter, Picked, Value, wr
 
 __all__ = ["Pattern", "pattern"]
 
-_COMMUTATIVE = frozenset({"add", "mul", "bitwise_and", "bitwise_or", "bitwise_xor", "maximum", "minimum", "eq", "ne"})
-
 
 class Pattern(Transform):
     """A function to look for and one to put in its place. `after_grad`: in the forward and the backward program."""
@@ -232,7 +230,7 @@ class _Matcher:
         wanted = (*call.args, *(call.kwargs[k] for k in bsym.kwargs))
         given = (*bsym.args, *bsym.kwargs.values())
         yield from self._all(wanted, given, state)
-        if call.name in _COMMUTATIVE and len(call.args) == 2:
+        if bsym.sym.facts.commutative and len(call.args) == 2:
             yield from self._all((wanted[1], wanted[0], *wanted[2:]), given, state)
 
     def _all(self, wanted: Any, given: Any, state: _State) -> Iterator[_State]:

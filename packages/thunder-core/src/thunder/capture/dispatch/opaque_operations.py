@@ -23,6 +23,7 @@ from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_device, to_torch_device
 from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
 from thunder.core.errors import TracingError, UnsupportedError
+from thunder.core.facts import FactOptions
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import flat_items
@@ -41,6 +42,17 @@ from thunder.torch.private import (
 )
 
 __all__ = ["opaque_jvp", "opaque_symbol", "opaque_vmap"]
+
+
+# Facts of functions that are no operations of the torch language, by name: autocast as torch documents it.
+_FACTS: dict[str, FactOptions] = {
+    **dict.fromkeys(
+        ("cholesky", "ctc_loss", "inverse", "nanquantile", "quantile", "stft"), FactOptions(autocast={"cpu": "float32"})
+    ),
+    **dict.fromkeys(("cdist", "multilabel_margin_loss", "pdist"), FactOptions(autocast="float32")),
+    **dict.fromkeys(("nuclear_norm", "renorm"), FactOptions(autocast={"cuda": "float32"})),
+    "grid_sample": FactOptions(autocast={"cpu": "float32", "cuda": "widest"}),
+}
 
 
 # -- the operation ----------------------------------------------------------------------------------------------------
@@ -71,7 +83,13 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
     meta.__doc__ = f"torch's {name}, which thunder does not look into."
 
     def made(*tags: OpTags) -> Symbol:
-        given: Any = {"module": module, "is_prim": True, "executor": torch_executor, "fn": func}
+        given: Any = {
+            "module": module,
+            "is_prim": True,
+            "executor": torch_executor,
+            "fn": func,
+            "facts": _FACTS.get(name),
+        }
         which = id if not tags else (*id, "random")
         return Symbol(
             name, meta, id=which, tags=(OpTags.OPAQUE_OP, *tags), bind_postprocess=None if tags else settle, **given

@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from thunder.capture.tensors.handle import Handle, View
     from thunder.capture.tensors.tracer import Tracer
 
-# Whatever their arguments' strides, their results are laid out in the usual way: nothing before them need be known.
-_DENSE = frozenset(
-    f"torch.{name}" for name in ("linear", "mm", "bmm", "addmm", "baddbmm", "layer_norm", "embedding", "contiguous")
-)
-
 __all__ = ["check_view", "function_of", "is_view", "meta_of", "meta_tensor"]
 
 
@@ -70,7 +65,8 @@ def meta_tensor(tracer: Tracer, value: TensorProxy, *, specializing: bool = True
 
 
 def _is_dense(sym: Symbol, kwargs: dict[str, Any]) -> bool:
-    return sym.id in _DENSE and kwargs.get("memory_format") in (None, torch.contiguous_format)
+    """Check whether the result is contiguous whatever the arguments' strides are: nothing before it need be known."""
+    return sym.facts.layout == "contiguous" and kwargs.get("memory_format") in (None, torch.contiguous_format)
 
 
 def _asks_for_layout(bsym: BoundSymbol) -> bool:

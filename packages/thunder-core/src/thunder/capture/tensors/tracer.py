@@ -46,11 +46,6 @@ if TYPE_CHECKING:
     from thunder.capture.guards.derived_scalars import DerivedScalars
     from thunder.capture.higher_order.subtrace import Subtrace
 
-try:
-    from thunder.torch.shape import HANDS_ON, MAYBE_VIEW
-except ImportError:
-    HANDS_ON = MAYBE_VIEW = set()
-
 __all__ = ["Lifted", "Tracer", "annotate", "asked_by_torch", "line_of_user", "user_line"]
 
 
@@ -376,13 +371,13 @@ class Tracer:
 
     def _views(self, sym: Symbol, base: Handle, call: tuple[Any, Any], out: Any, grad: bool, detached: bool) -> Any:
         args, kwargs = call[0][1:], call[1]
-        certain = sym.name not in MAYBE_VIEW
+        certain = sym.facts.view != "maybe"
 
         def one(value: Any, index: int | None) -> Any:
             if not isinstance(value, TensorProxy):
                 return value
             if value is base._value:
-                if sym.name in HANDS_ON:
+                if sym.facts.returns_input:
                     return base
                 if not detached:
                     return aliasing.twin(base)

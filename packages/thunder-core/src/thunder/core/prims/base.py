@@ -24,9 +24,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thunder.core.symbol import OpTags, Symbol
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from thunder.core.facts import FactOptions
 
 __all__ = ["PrimID", "PrimIDs", "all_prims", "make_prim", "prim"]
 
@@ -104,10 +109,16 @@ def make_prim(
     torch: str | Sequence[str] = (),
     module: str | None = MODULE,
     printer: Callable[..., list[str]] | None = None,
+    **facts: Unpack[FactOptions],
 ) -> Symbol:
-    """Makes a primitive. `id` may be any hashable object; `meta` checks the inputs and makes the output proxies."""
+    """Make a primitive. `id` may be any hashable object; `meta` checks the inputs and makes the output proxies.
+
+    `facts` say what passes and executors may rely on (`thunder.core.facts`).
+    """
     names = (torch,) if isinstance(torch, str) else tuple(torch)
-    sym = Symbol(name, meta, id=id, module=module, is_prim=True, tags=tags, torch_names=names, printer=printer)
+    sym = Symbol(
+        name, meta, id=id, module=module, is_prim=True, tags=tags, torch_names=names, printer=printer, facts=facts
+    )
     if module == MODULE and getattr(meta, "__module__", "").split(".")[0] != "thunder":
         # One that is declared outside is no attribute of thunder's module: traces call it by its name.
         sym.module = None
@@ -124,11 +135,16 @@ def prim(
     tags: Sequence[OpTags] = (),
     id: str | None = None,
     printer: Callable[..., list[str]] | None = None,
+    **facts: Unpack[FactOptions],
 ) -> Callable[[Callable[..., Any]], Symbol]:
-    """Decorator: declares one of thunder's primitives; its id is `PrimIDs.` and `id`, or its name in capitals."""
+    """Decorator: declare one of thunder's primitives; its id is `PrimIDs.` and `id`, or its name in capitals.
+
+    `facts` say what passes and executors may rely on (`thunder.core.facts`).
+    """
 
     def declare(meta: Callable[..., Any]) -> Symbol:
         name = meta.__name__
-        return make_prim(PrimIDs._declare(id or name.upper()), name, meta=meta, tags=tags, torch=torch, printer=printer)
+        prim_id = PrimIDs._declare(id or name.upper())
+        return make_prim(prim_id, name, meta=meta, tags=tags, torch=torch, printer=printer, **facts)
 
     return declare

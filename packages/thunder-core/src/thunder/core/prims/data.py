@@ -14,7 +14,7 @@ from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 
 
-@prim(torch="torch.Tensor.to", tags=(OpTags.ELEMENTWISE_OP,))
+@prim(torch="torch.Tensor.to", tags=(OpTags.ELEMENTWISE_OP,), cost="light")
 def convert_element_type(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
     """`a` with its elements converted to `dtype`."""
     return TensorProxy(like=a, dtype=dtype)

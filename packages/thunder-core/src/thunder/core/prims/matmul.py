@@ -209,7 +209,7 @@ def linear_grads(g: Any, a: Any, w: Any, bias: Any) -> tuple[Any, Any, Any]:
     return ga, gw, None if bias is None else _summed_to(g, bias.shape)
 
 
-@prim(torch="torch.nn.functional.linear", tags=_TAGS)
+@prim(torch="torch.nn.functional.linear", tags=_TAGS, layout="contiguous")
 def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None, /) -> TensorProxy:
     """`a @ w.mT + bias`."""
     factors = (a, w) if bias is None else (a, w, bias)

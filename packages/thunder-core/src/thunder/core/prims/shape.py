@@ -81,7 +81,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), [2, 3], (0,)), RuntimeError, "broadcast_dimensions"
 
 
-@prim(torch="torch.reshape", tags=_VIEW)
+@prim(torch="torch.reshape", tags=_VIEW, view="maybe", keeps_order=True)
 def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     """The elements of `a`, in order, in another shape."""
     shape = tuple(shape)
@@ -116,7 +116,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), (4, 2)), RuntimeError, r"shape '\[4, 2\]' is invalid for input of size 6"
 
 
-@prim(torch="torch.Tensor.view", tags=_VIEW)
+@prim(torch="torch.Tensor.view", tags=_VIEW, keeps_order=True)
 def view(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     """`reshape` of a tensor whose memory allows it without a copy; running it is an error where it does not."""
     shape = tuple(shape)
@@ -181,7 +181,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), (0, 0)), RuntimeError, "is no order of the 2 dimensions"
 
 
-@prim(torch="torch.squeeze", tags=_VIEW)
+@prim(torch="torch.squeeze", tags=_VIEW, keeps_order=True)
 def squeeze(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """`a` without the dimensions `dims`, which have one element each."""
     for d in dims:
@@ -214,7 +214,7 @@ def _(make: MakeTensor) -> Any:
 
 
 # -- other elements ---------------------------------------------------------------------------------------------------
-@prim(torch="torch.flip", tags=_SHAPE)
+@prim(torch="torch.flip", tags=_SHAPE, cost="cheap")
 def flip(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """`a` with the order of its elements along `dims` reversed."""
     canonicalize_dims(a.ndim, dims)
@@ -300,7 +300,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4,)), (1, 0), (3, 2)), RuntimeError, "for each of the 1 dimensions"
 
 
-@prim(tags=_SHAPE)
+@prim(tags=_SHAPE, cost="cheap")
 def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, int, int]], /) -> TensorProxy:
     """`a` with `padding_value` before, after and between its elements: `(low, high, between)` for each dimension.
 
@@ -350,7 +350,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), 0, ()), RuntimeError, "0 triples for the 1 dimensions"
 
 
-@prim(torch="torch.cat", tags=_SHAPE)
+@prim(torch="torch.cat", tags=_SHAPE, cost="cheap")
 def cat(tensors: Sequence[TensorProxy], dim: int, /) -> TensorProxy:
     """The tensors one after the other along `dim`."""
     check(len(tensors) > 0, lambda: "torch.cat(): expected a non-empty list of Tensors", ValueError)

@@ -256,7 +256,7 @@ def take_apart(a: Any) -> Any:
         (shape, r"a pattern reads \.shape of a tensor"),
         (branch, "a pattern has no branches"),
         (write, "a pattern calls add_, which writes"),
-        (take_apart, "a pattern cannot take a result apart"),
+        (take_apart, "a pattern cannot unpack a result"),
         (lambda a: 3, "a pattern returns what its operations make"),
         (lambda a: a, "a pattern returns what its operations make"),
     ],

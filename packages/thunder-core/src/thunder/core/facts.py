@@ -2,8 +2,8 @@
 """Facts of an operation: what passes and executors may rely on besides what it computes.
 
 They are declared with the operation, as keywords of what declares one (`@prim`, `@torchsymbol`, `make_prim`), and read
-from its symbol: `op.sym.facts.commutative`. What is not declared follows from the operation's tags, or is unknown. A pass
-that asks for a fact also works for operations that are declared after it was written.
+from its symbol: `op.sym.facts.commutative`. What is not declared follows from the operation's tags, or is unknown. A
+pass that asks for a fact also works for operations that are declared after it was written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Facts:
 
 
 class FactOptions(TypedDict, total=False):
-    """Keywords of the decorators that declare operations: see `Facts`. One autocast policy stands for all devices."""
+    """Keywords of what declares operations: see `Facts`. An autocast policy by itself is for all devices."""
 
     autocast: AutocastPolicy | Mapping[str, AutocastPolicy]
     view: View

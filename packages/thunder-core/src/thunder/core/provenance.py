@@ -3,7 +3,7 @@
 
 `diff_traces(a, b)` is a unified diff of two traces in which a value that is computed in the same way has the same name
 in both. `provenance(traces)` says of each line of the last of several traces which pass wrote it so, which operation of
-the first it stands for, and the line of the user's program.
+the first it comes from, and the line of the user's program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["LineProvenance", "diff_traces", "provenance"]
 
 # -- what a pass changed ----------------------------------------------------------------------------------------------
 def diff_traces(a: Trace, b: Trace, *, context: int = 3, depth: int = 0) -> str:
-    """The unified diff of two traces; empty where they are the same but for names.
+    """Return the unified diff of two traces; empty where they are the same but for names.
 
     `context` is how many unchanged lines stand around a change, `depth` how many levels of decomposition are compared.
     """
@@ -46,7 +46,7 @@ def _text(trace: Trace, names: dict[str, Any], depth: int) -> list[str]:
 
 
 def _same_names(a: Trace, b: Trace) -> dict[str, Proxy]:
-    """For the values of `b`: what they are called in `a`, where they are computed in the same way there."""
+    """Map values of `b` to values of `a` that are computed in the same way."""
     known: dict[int, list[Proxy]] = {}
     for p, key in _keys(a):
         known.setdefault(key, []).append(p)
@@ -75,7 +75,7 @@ def _fresh(name: str, taken: set[str]) -> str:
 
 
 def _keys(trace: Trace) -> Iterator[tuple[Proxy, int]]:
-    """The values of a trace, each with a number that is the same for what is computed in the same way."""
+    """Yield the values of a trace, each with a hash of how it is computed."""
     keys: dict[str, int] = {}
     for i, p in enumerate(trace.args):
         keys[p.name] = hash(("input", i))
@@ -88,7 +88,7 @@ def _keys(trace: Trace) -> Iterator[tuple[Proxy, int]]:
 
 
 def _shape_of(x: Any, keys: dict[str, int]) -> str:
-    """A call's arguments as text, with numbers for values."""
+    """Return a call's arguments as text, with numbers for values."""
     if isinstance(x, Proxy):
         return f"#{keys.get(x.name, 0)}"
     if isinstance(x, SymbolicNumber):
@@ -104,7 +104,7 @@ def _shape_of(x: Any, keys: dict[str, int]) -> str:
 
 # -- where lines come from --------------------------------------------------------------------------------------------
 class LineProvenance:
-    """One line of a program: who wrote it, what it stands for, and the user's line."""
+    """One line of a program: which pass wrote it, which operation it comes from, and the user's line."""
 
     __slots__ = ("line", "operation", "origin", "source", "written_by")
 
@@ -137,7 +137,7 @@ class Provenance(list[LineProvenance]):
 
 
 def provenance(traces: Sequence[Trace]) -> Provenance:
-    """Where each line of the last of `traces` comes from; those are the traces of one program, from the first to it."""
+    """Return where each line of the last of `traces` comes from; they are the traces of one program, in order."""
     if not traces or not all(isinstance(trace, Trace) for trace in traces):
         raise TypeError(
             "provenance takes the traces of one program, such as thunder.last_traces(f) or "

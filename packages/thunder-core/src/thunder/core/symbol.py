@@ -150,7 +150,7 @@ class Symbol:
         bsym = BoundSymbol(self, args, kwargs, output, subsymbols, state.source)
         if self.bind_postprocess is not None:
             self.bind_postprocess(bsym)
-            bsym.settle()
+            bsym.refresh()
         trace.scopes[-1].append(bsym)
         return output
 
@@ -164,7 +164,7 @@ class Symbol:
         """Decorator: its gradient as `(g, output, *args, **kwargs) -> a gradient for each positional tensor argument`.
 
         Short for a `grad` rule that runs the operation, takes the gradient of its (one) output and puts what `rule`
-        returns; None stands for no gradient.
+        returns; None means no gradient.
         """
         self.vjp_rule = rule
         return rule
@@ -362,7 +362,7 @@ class BoundSymbol:
 
     #: The names of the values it reads.
     arg_names: tuple[str, ...]
-    #: The names of the values it makes: those of its output that are not simply handed on from its arguments.
+    #: The names of the values it makes: those of its output that are not arguments.
     out_names: tuple[str, ...]
     #: Whether it, or anything it decomposes into, has to run though its result is unused.
     has_effect: bool
@@ -396,8 +396,8 @@ class BoundSymbol:
             effect = effect or part.has_effect
         self.has_effect = effect
 
-    def settle(self) -> None:
-        """Finds out anew what is known of it, where it has been changed since it was made."""
+    def refresh(self) -> None:
+        """Recompute what is cached about the call, after it has been changed in place."""
         self.has_effect = self.sym.must_stay or any(part.has_effect for part in self.subsymbols)
         _find_names(self)
 

@@ -90,7 +90,7 @@ class Trace:
         self._counters: dict[str, int] = {}
         # Objects that the text refers to and that cannot be written as Python, by the names that they have in it.
         self.objects: dict[str, Any] = {}
-        # What passes hand on to later ones, such as how the outputs are put together. Kept from trace to trace.
+        # What passes tell later passes, such as how the outputs are put together. Derived traces inherit it.
         self.info: dict[str, Any] = {}
 
     # -- output -------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Trace:
 
     # -- names --------------------------------------------------------------------------------------------------------
     def make_name(self, prefix: str = "t") -> str:
-        """A name that no value of this trace has."""
+        """Return a name that no value of this trace has."""
         names, counters = self.names, self._counters
         n = counters.get(prefix, 0)
         while (name := f"{prefix}{n}") in names:
@@ -139,7 +139,7 @@ class Trace:
         return name
 
     def make_names(self, count: int) -> list[str]:
-        """As many names for tensors, as if each had been asked for by itself."""
+        """Return `count` names for tensors, the same as `count` calls of `make_name` would."""
         first = self._counters.get("t", 0)
         names = [f"t{i}" for i in range(first, first + count)]
         if not self.names.isdisjoint(names):
@@ -149,7 +149,7 @@ class Trace:
         return names
 
     def add_name(self, name: str) -> str:
-        """Takes `name` if it is free and can name a value in the trace's text, else one derived from it."""
+        """Reserve `name`, or a name derived from it if it is taken or cannot stand in the trace's text; return it."""
         if not name.isidentifier():
             name = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
             name = name if name.isidentifier() else f"_{name}"
@@ -161,15 +161,15 @@ class Trace:
 
     # -- writing ------------------------------------------------------------------------------------------------------
     def record(self, bsym: BoundSymbol) -> None:
-        """Adds an operation to the innermost scope."""
+        """Add an operation to the innermost scope."""
         self.scopes[-1].append(bsym)
 
     def scope(self) -> _Scope:
-        """Within it, what is recorded goes to the list that it gives instead of the program."""
+        """Return a context manager that gives a list; within it, what is recorded goes to that list."""
         return _Scope(self.scopes)
 
     def derive(self, provenance: str | None = None) -> Trace:
-        """An empty trace with the same name, inputs and used names, for a pass to write its result into."""
+        """Return an empty trace with the same name, inputs and used names, for a pass to write its result into."""
         out = Trace(self.name, args=self.args, signature=self.signature)
         out.names = set(self.names)
         out._counters = dict(self._counters)
@@ -181,13 +181,13 @@ class Trace:
 
     # -- reading ------------------------------------------------------------------------------------------------------
     def python(self, *, depth: int | None = None, decorators: bool = True) -> str:
-        """Its text. `depth` is how many levels of decomposition to show as comments (None: all)."""
+        """Return its text. `depth` is how many levels of decomposition to show as comments (None: all)."""
         from thunder.core.printer import trace_text
 
         return trace_text(self, depth=depth, decorators=decorators)
 
     def python_callable(self, *, decorators: bool = True) -> Callable[..., Any]:
-        """The function that its text defines."""
+        """Return the function that its text defines."""
         from thunder.core.printer import PrintContext, trace_text
 
         context = PrintContext()
@@ -202,7 +202,7 @@ class Trace:
         return function  # type: ignore[no-any-return]
 
     def python_ctx(self) -> dict[str, Any]:
-        """The names that its text needs beyond what it imports: `exec(str(trace), trace.python_ctx())` works.
+        """Return the objects that its text needs beyond what it imports: `exec(str(trace), trace.python_ctx())` works.
 
         The operators of executors are in it as symbols, so that the text can also be traced again.
         """
@@ -221,7 +221,7 @@ class Trace:
 
 @contextmanager
 def construct(source: Trace, name: str) -> Iterator[Trace]:
-    """A new trace derived from `source`, whose provenance says that pass `name` made it and how long that took."""
+    """Derive a new trace from `source`; its provenance says that the pass `name` made it and how long that took."""
     start = perf_counter_ns()
     out = source.derive()
     yield out

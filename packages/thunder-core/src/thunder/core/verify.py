@@ -24,7 +24,7 @@ __all__ = ["same_type", "verify", "verify_if_asked"]
 
 
 def verify(trace: Trace) -> Trace:
-    """Raises `TraceVerificationError` unless `trace` is a legal program; returns it."""
+    """Return `trace` if it is a legal program, else raise `TraceVerificationError`."""
     defined: dict[str, Proxy] = {}
     deleted: set[str] = set()
     for p in trace.args:
@@ -145,5 +145,5 @@ def _compare(trace: Trace, i: int, bsym: BoundSymbol, expected: Sequence[Proxy],
 
 
 def verify_if_asked(trace: Trace) -> Trace:
-    """`verify`, where the environment asks for it."""
+    """Verify a trace if the environment variable `THUNDER_VERIFY` asks for it."""
     return verify(trace) if os.environ.get("THUNDER_VERIFY", "0") not in ("", "0") else trace

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claiming: each operation goes to the first executor, in order, that says it can take it.
+"""Claiming: each operation goes to the first executor, in order, that can take it.
 
 The walk is top down: an executor takes an operation whole, or all the parts that it decomposes into, before the next is
-asked. An operation that nobody takes so is replaced by its parts, each claimed by itself; one that does not decompose
-and that nobody takes is an error. What a fusion executor can take stays as it is until that executor's pass over the
-whole trace has run; what it leaves is claimed by the others afterwards.
+asked. An operation that no executor takes so is replaced by its parts, each claimed by itself. What a fusion executor
+can take stays unclaimed until that executor's pass over the whole trace has run; what it leaves is claimed by the
+others afterwards.
+
+Contract: it needs a program without get_grad and put_grad. Values keep their names, shapes, dtypes and devices, and
+operations their order; each operation of the result runs. An operation that does not decompose and that no executor
+takes is an error.
 """
 
 from __future__ import annotations
@@ -25,12 +29,12 @@ __all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_executio
 
 
 def is_structural(bsym: BoundSymbol) -> bool:
-    """Whether it is part of the program's frame (inputs, del, return) and runs as it is printed."""
+    """Check whether it is part of the program's frame (inputs, del, return) and runs as it is printed."""
     return bsym.sym.is_structural
 
 
 def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list[Trace]:
-    """The traces that lead from `trace` to one that `executors` run."""
+    """Return the traces that lead from `trace` to one that `executors` run."""
     fusers = [ex for ex in executors if isinstance(ex, FusionExecutor)]
     traces = [claim(trace, executors)]
     for fuser in fusers:
@@ -41,7 +45,7 @@ def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list
 
 
 def _fused_by(fuser: FusionExecutor, trace: Trace) -> Trace:
-    """What a fusion executor makes of a trace; its errors are told apart from the program's."""
+    """Run the pass of a fusion executor over a trace; its errors name the executor."""
     what = f"the fusion_pass of the executor {fuser.name!r}"
     try:
         made = fuser.fusion_pass(trace)
@@ -55,7 +59,7 @@ def _fused_by(fuser: FusionExecutor, trace: Trace) -> Trace:
 def claim(
     trace: Trace, executors: Sequence[Executor], name: str = "Transform for execution", *, fusing: bool = True
 ) -> Trace:
-    """The trace with each operation replaced by the operator of the executor that takes it.
+    """Return the trace with each operation replaced by the operator of the executor that takes it.
 
     Where `fusing`, fusion executors are left what they can fuse; else they run what they have operators for.
     """
@@ -75,12 +79,12 @@ class _Claimer:
         self.executors = executors
         self.fusing = fusing
         self.replaced: dict[str, Any] = {}
-        # Who takes every call of an operation, where that does not hang on its arguments.
-        self.settled: dict[Symbol, tuple[Executor, Implementation] | None] = {}
+        # Who takes every call of an operation, where that does not depend on its arguments.
+        self.unconditional: dict[Symbol, tuple[Executor, Implementation] | None] = {}
         self.whole: BoundSymbol | None = None  # the operation of the trace that is being claimed, for errors
 
     def take(self, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]] = frozenset()) -> None:
-        """Writes what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is being run already."""
+        """Write what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is being run already."""
         if self.replaced:
             bsym = bsym.substitute(self.replaced)
         sym = bsym.sym
@@ -88,12 +92,12 @@ class _Claimer:
             self.out.record(bsym)
             return
         if not bsym.out_names and not sym.must_stay and not bsym.subsymbols:
-            return  # it hands on its inputs
-        if sym not in self.settled:
-            self.settled[sym] = self.settle(sym)
-        settled = self.settled[sym] if not excluded else None
-        if settled is not None:
-            self.execute(bsym, *settled, excluded)
+            return  # it only returns inputs
+        if sym not in self.unconditional:
+            self.unconditional[sym] = self.unconditional_choice(sym)
+        unconditional = self.unconditional[sym] if not excluded else None
+        if unconditional is not None:
+            self.execute(bsym, *unconditional, excluded)
             return
         choice = choose(bsym, self.executors, excluded, fusing=self.fusing)
         if choice.fused:
@@ -106,16 +110,16 @@ class _Claimer:
         for sub in bsym.subsymbols:
             self.take(sub, excluded)
 
-    def settle(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
-        """Who takes every call of an operation: the first to be asked, if it takes all."""
+    def unconditional_choice(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
+        """Return who takes every call of an operation: the first executor to be asked, if it takes all."""
         first = ordered(sym, self.executors)[0] if self.executors else None
         if first is None or (self.fusing and isinstance(first, FusionExecutor)):
             return None
-        implementation = first.settled(sym)
+        implementation = first.unconditional(sym)
         return None if implementation is None else (first, implementation)
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
-        """The error where no executor takes `bsym`: first the operation of the program that this is a part of."""
+        """Return the message of the error that no executor takes `bsym`, with the operation that it is a part of."""
         whole = self.whole or bsym
         text = f"Could not find executor for bound symbol {whole}"
         if bsym.sym is not whole.sym:
@@ -134,7 +138,7 @@ class _Claimer:
         implementation: Implementation,
         excluded: frozenset[tuple[str, Any]],
     ) -> None:
-        """Writes `bsym` as the executor runs it."""
+        """Write `bsym` as the executor runs it."""
         if implementation.op is bsym.sym:
             self.out.record(bsym)
             return
@@ -159,7 +163,7 @@ class _Claimer:
     def match(
         self, bsym: BoundSymbol, executor: Executor, result: Any, operations: list[BoundSymbol]
     ) -> dict[str, Any]:
-        """How the transform's values have to be renamed so that its result has the names of `bsym`'s output."""
+        """Return how the transform's values have to be renamed so that its result has the names of `bsym`'s output."""
         old, new = proxies_in(bsym.output), flat_items(result)
         wanted = flat_items(bsym.output)
         check(
@@ -205,7 +209,7 @@ def choose(
     *,
     fusing: bool = True,
 ) -> Choice:
-    """Who takes an operation. `excluded` are (executor, operation) pairs that are not asked."""
+    """Choose who takes an operation. `excluded` are (executor, operation) pairs that are not asked."""
     rejections: dict[str, str] = {}
     named = are_named(executors)
     for executor in ordered(bsym.sym, executors):
@@ -226,7 +230,7 @@ def choose(
 
 
 def ordered(sym: Symbol, executors: Sequence[Executor]) -> Sequence[Executor]:
-    """The executors in the order in which they are asked for this operation."""
+    """Return the executors in the order in which they are asked for this operation."""
     id = sym.id
     for executor in executors:
         found = executor.implmap.get(id)
@@ -241,11 +245,11 @@ def _priority(executor: Executor, id: Any) -> int:
 
 
 def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]], named: bool) -> bool:
-    """Whether the executor runs all that the operation decomposes into, at one level or another."""
+    """Check whether the executor runs all that the operation decomposes into, at one level or another."""
 
     def takes(part: BoundSymbol) -> bool:
         if not part.out_names and not part.sym.must_stay and not part.subsymbols:
-            return True  # it hands on its inputs
+            return True  # it only returns inputs
         if (executor.name, part.sym.id) not in excluded and executor.can_execute(part, named=named):
             return True
         return _can_run_parts(executor, part, excluded, named)

@@ -23,7 +23,7 @@ __all__ = ["run_symbol"]
 
 
 def run_symbol(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs one operation: its own function if it has one, else what torch executes for it."""
+    """Run one operation: its own function if it has one, else what torch executes for it."""
     importlib.import_module("thunder.executors.built_in")
     if sym.fn is not None:
         return sym.fn(*args, **kwargs)

@@ -3,7 +3,7 @@
 
 A fusion is an operation of a trace whose symbol `is_fusion`. What its executor gives as the function that runs it may
 say more of itself: `fn.source`, its program as text; `fn.template`, how it goes about it. Without a source the text is
-the program of the operations that it stands for.
+the program of the operations that it runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Fusion:
 
     @property
     def operations(self) -> list[BoundSymbol]:
-        """The operations that it stands for."""
+        """The operations that it runs."""
         return list(self.bound_symbol.subsymbols)
 
     @property
@@ -82,7 +82,7 @@ class Fusion:
 
 
 def fusions_of(trace: Trace, program: str = "forward") -> list[Fusion]:
-    """The fusions of a trace in the order in which they run, those in captured graphs too."""
+    """Return the fusions of a trace in the order in which they run, those in captured graphs too."""
     return [Fusion(bsym, program) for bsym in _fusions(trace.bound_symbols)]
 
 
@@ -98,7 +98,7 @@ def _fusions(operations: list[BoundSymbol]) -> Iterator[BoundSymbol]:
 
 
 def _as_trace(bsym: BoundSymbol) -> Trace:
-    """What a fusion stands for, as a program."""
+    """Return the operations of a fusion as a program."""
     trace = Trace(bsym.sym.name, args=tuple(dict.fromkeys(bsym.flat_args)))
     trace.names.update(n for op in bsym.subsymbols for n in (*op.arg_names, *op.out_names))
     trace.bound_symbols += bsym.subsymbols

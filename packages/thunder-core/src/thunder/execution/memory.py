@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory: values are deleted right after their last use, results that nobody reads get no name, and results that are
-asked for in stages are handed over as soon as they are there.
+"""Memory: values are deleted right after their last use, and results in stages are yielded as soon as they are there.
+
+Contract: it needs a claimed program, and is the last pass, as no value may be read after its `del`. The program
+computes and returns the same; results that nothing reads get no name.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _NUMBERS = frozenset({prims.size, prims.number, prims.item, prims.items})
 
 
 def delete_last_used(trace: Trace) -> Trace:
-    """The trace with `del` after the last use of each value that is not returned."""
+    """Return the trace with `del` after the last use of each value that is not returned."""
     with construct(trace, "Delete Last Used") as out:
         kept: set[str] = set()
         lines: list[BoundSymbol] = []
@@ -52,9 +54,9 @@ def _del(dead: tuple[Proxy, ...]) -> BoundSymbol:
 
 
 def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
-    """The operation with `_` for those of its results that nobody reads, unless it has no others.
+    """Return the operation with `_` for those of its results that nobody reads, unless it has no others.
 
-    `_` is bound anew by the next such operation, so at most one of them is held at a time.
+    The next such operation rebinds `_`, so at most one of them is held at a time.
     """
     unread = {p.name for p in bsym.flat_outs if p.name not in read}
     if not unread or len(unread) == len(bsym.flat_outs):
@@ -63,7 +65,7 @@ def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
 
 
 def hand_over_early(trace: Trace) -> Trace:
-    """The trace as a generator, which yields its results in the stages of `info["stages"]` and returns the last one.
+    """Return the trace as a generator that yields its results in the stages of `info["stages"]` and returns the last.
 
     A stage is a list of positions in what the trace returns. It is handed over when the last of its results is there.
     """

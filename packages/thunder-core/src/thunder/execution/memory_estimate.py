@@ -87,7 +87,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def add(self, x: Any) -> None:
-        """Counts what is behind the tensors in `x`."""
+        """Count the memory behind the tensors in `x`."""
         if isinstance(x, torch.Tensor):
             storage = x.untyped_storage()
             key = storage._cdata
@@ -99,14 +99,14 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
                 self.add(item)
 
     def live(self) -> int:
-        """The bytes that are there now."""
+        """Return the bytes that are live now."""
         for key in [key for key, (ref, _) in self._known.items() if ref.expired()]:
             del self._known[key]
         return sum(size for _, size in self._known.values())
 
 
 def _allocated(x: torch.Tensor, n: int) -> int:
-    """What the allocator takes for `n` bytes: CUDA's gives out pieces of 512."""
+    """Return what the allocator takes for `n` bytes: CUDA's gives out pieces of 512."""
     return -(-n // 512) * 512 if x.device.type == "cuda" else n
 
 
@@ -123,7 +123,7 @@ class Run:
         self._held: list[Any] = []
 
     def take(self, inputs: Iterable[Proxy]) -> int:
-        """Makes inputs that are not there yet; the bytes that are live then."""
+        """Make the inputs that are missing and return the bytes that are live then."""
         with self.mode, self.tracker:
             for p in inputs:
                 if p.name not in self.values:
@@ -132,7 +132,7 @@ class Run:
         return self.tracker.live()
 
     def run(self, trace: Trace) -> list[MemoryLine]:
-        """Runs the lines of a program whose inputs are there. What it returns stays; any other value goes."""
+        """Run the lines of a program whose inputs are there. Keep what it returns and drop all other values."""
         lines: list[MemoryLine] = []
         pending: tuple[str, int] | None = None
         for bsym in trace.bound_symbols:
@@ -154,7 +154,7 @@ class Run:
         return lines
 
     def keep(self, names: Iterable[str], held: Iterable[str] = ()) -> None:
-        """Drops all values but these; those of `held` are held on to as inputs are."""
+        """Drop all values but these; those of `held` stay live as inputs do."""
         self._held += [self.values[name] for name in held]
         wanted = set(names)
         self.values = {name: value for name, value in self.values.items() if name in wanted}
@@ -190,7 +190,7 @@ class Run:
 
 
 def _runs_on_fakes(bsym: BoundSymbol) -> bool:
-    """Whether an operation is torch's own. A kernel would be launched on addresses that a fake tensor does not have."""
+    """Check whether an operation is torch's own: any other kernel would read addresses that a fake tensor lacks."""
     sym = bsym.sym
     if sym.is_fusion or sym.fn is None or (sym.executor is not None and not sym.executor.is_fallback):
         return False
@@ -205,7 +205,7 @@ def _made(p: Proxy) -> Any:
 
 
 def footprint(trace: Trace) -> MemoryReport:
-    """The memory that a program holds, as its lines are: claimed by executors, with its `del`s."""
+    """Return the memory that a program holds, which executors have claimed and which has its `del`s."""
     run = Run()
     inputs = run.take(trace.args)
     return MemoryReport(inputs, [(trace.name, run.run(trace))])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views of views: what torch takes several calls to look at, a program looks at in one.
 
-Where the first tensor of a chain of views is known to lie in memory in the usual order, because of what made it, the
+Where the first tensor of a chain of views is known to be contiguous, because of what made it, the
 last one is taken of it directly, by `torch.as_strided`; which sizes, strides and offset that takes is found by running
 the chain on the meta device.
 
@@ -29,7 +29,7 @@ __all__ = ["merge_views"]
 
 
 def merge_views(trace: Trace) -> Trace:
-    """The trace with fewer views of views."""
+    """Return the trace with each chain of views merged into one view of the first tensor."""
     views: dict[str, BoundSymbol] = {}  # by what they give
     dense: dict[str, TensorProxy] = {}
     needed: set[str] = set()  # what others than views read
@@ -63,7 +63,7 @@ def _only_leads_on(name: str, views: dict[str, BoundSymbol], needed: set[str]) -
 
 
 def _is_view(op: BoundSymbol) -> bool:
-    """Whether torch itself runs it as a view of its first argument, whatever else that is."""
+    """Check whether torch runs it, as a view of its first argument."""
     if not op.args or not _by_torch(op) or len(set(op.arg_names)) != 1 or not isinstance(op.args[0], TensorProxy):
         return False
     # What runs an operation may have marks of its own; below it stands the operation.
@@ -86,7 +86,7 @@ def _is_dense(op: BoundSymbol) -> bool:
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """Within it no mode of the user's hears of what is done with tensors on the meta device."""
+    """Hide what is done with tensors on the meta device from the user's modes."""
     with torch.no_grad(), DisableTorchFunction(), without_modes():
         yield
 
@@ -101,7 +101,7 @@ class _Chains:
         self.first: dict[str, TensorProxy] = {}
 
     def follow(self, end: BoundSymbol) -> None:
-        """Finds the layouts of a chain, from a new tensor in the usual order to its end."""
+        """Find the layouts of a chain of views, from a contiguous new tensor to its end."""
         chain = [end]
         while (base := chain[-1].arg_names[0]) not in self.known and base in self.views:
             chain.append(self.views[base])
@@ -115,7 +115,7 @@ class _Chains:
             self._look(op)
 
     def _look(self, op: BoundSymbol) -> None:
-        """A view of something known is known, unless torch has to copy."""
+        """Note the layout of a view of something whose layout is known, unless torch has to copy."""
         base = op.arg_names[0]
         self.known.update(dict.fromkeys(op.out_names))
         whole = self.known[base]
@@ -134,13 +134,13 @@ class _Chains:
 
 
 def _reads_as_it_is(x: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Whether strides say all of a view: it is of the same memory and type, neither conjugated nor negated."""
+    """Check whether strides describe a view fully: same memory and dtype, neither conjugated nor negated."""
     same = x.untyped_storage()._cdata == whole.untyped_storage()._cdata and x.dtype is whole.dtype
     return same and not x.is_conj() and not x.is_neg()
 
 
 def _at_once(op: BoundSymbol, chains: _Chains, out: Trace) -> BoundSymbol:
-    """The last view of a chain taken of the first tensor."""
+    """Return the last view of a chain as one view of the first tensor."""
     p = op.output
     x, first = chains.known[p.name], chains.first[p.name]
     assert x is not None

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions: which operations of a trace are run together by a fusion executor.
 
-`partition(trace, can_fuse)` orders a program anew so that operations that can be fused, and that depend on each other,
+`partition(trace, can_fuse)` reorders a program so that operations that can be fused, and that depend on each other,
 stand side by side: each such run is a `Region`. `fused` writes the trace in which regions are operators.
 
-How it is found. Each operation has a *level*: that of the values it reads, one more where it cannot be in one region
+The algorithm: each operation has a *level*: that of the values it reads, or one more where it cannot be in one region
 with what made them. Along any path levels never fall, and a path that leaves a region and comes back rises; so what is
-connected on one level may become one region, whatever else there is. Then regions on different levels are joined where
-no path leads from the one to the other around them, which a search says that looks no further than the second's level.
-The time is linear but for these searches, which are bounded: one that takes too long is a no.
+connected on one level may become one region without any check. Then regions on different levels are joined where no
+path leads from one to the other around them; the search for such a path looks no further than the second's level. The
+time is linear but for these searches, which are bounded: one that would take too long counts as a path.
 
 Contract: every operation is there once, values are made before they are read, random operations keep their order, and
 nothing crosses an operation that writes memory or has another effect.
@@ -33,7 +33,7 @@ CanFuse = Callable[[BoundSymbol], Hashable]
 MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]
 
 # How many regions a search for a path may look at. Programs are local: a search that needs more is about regions that
-# are far apart, and would hold memory for long if they were joined.
+# are distant in the program, and would hold memory for long if they were joined.
 SEARCH_LIMIT = 400
 # With how many of the regions that read a tensor another one is compared, to be joined side by side.
 NEIGHBOURS = 2
@@ -47,7 +47,7 @@ def partition(
     horizontal: bool = True,
     max_size: int | None = None,
 ) -> list[BoundSymbol | Region]:
-    """The program of `trace` in a legal order, with what is to be run together as regions.
+    """Return the operations of `trace` in a legal order, those that are to run together as regions.
 
     `can_fuse(operation)` is None or False for one that stays by itself, else any hashable: only operations for which it
     is equal come into one region (True for all, or the device, or an iteration space). `may_join(first, second)` may
@@ -84,7 +84,7 @@ def fused(
     replace: Callable[[Region], Sequence[BoundSymbol] | None],
     name: str,
 ) -> Trace:
-    """The trace in the order of `parts`, with `replace(region)` for each region; None leaves its operations."""
+    """Return the trace in the order of `parts`, with `replace(region)` for each region; None leaves its operations."""
     with construct(trace, name) as out:
         for part in parts:
             if isinstance(part, Region):
@@ -144,7 +144,7 @@ class _Segment:
         self.value: dict[str, Proxy] = {}  # what is read
 
     def divide(self, horizontal: bool) -> None:
-        """Joins what may be joined."""
+        """Join what may be joined."""
         self._connect()
         for _ in range(3):  # joining two may allow another; what a further look would find is rare
             if not self._join_down():
@@ -159,7 +159,7 @@ class _Segment:
         return [self.operations[i] for i in sorted(node.ordered)]
 
     def _allowed(self, *nodes: _Node) -> bool:
-        """Whether the caller lets these be one region."""
+        """Check whether the caller lets these be one region."""
         if sum(len(node.ordered) for node in nodes) > self.max_size:
             return False
         if self.may_join is None:
@@ -174,7 +174,7 @@ class _Segment:
 
     # -- on one level -------------------------------------------------------------------------------------------------
     def _connect(self) -> None:
-        """Gives each operation its level and joins what is connected on one."""
+        """Give each operation its level and join what is connected on one level."""
         maker: dict[str, int] = {}
         drawn: int | None = None
         for i, bsym in enumerate(self.operations):
@@ -197,12 +197,12 @@ class _Segment:
             self._place(node)
 
     def _place(self, node: _Node) -> None:
-        """The level of an operation, and the region on it that it joins."""
+        """Return the level of an operation, and the region on it that it joins."""
         if node.key is None:
             node.level = max((b.level for b in node.before), default=0)
             return
-        apart = [b.level + 1 for b in node.before if b.key != node.key or b not in node.reads_of]
-        node.level = max((*apart, *(b.level for b in node.reads_of if b.key == node.key)), default=0)
+        below = [b.level + 1 for b in node.before if b.key != node.key or b not in node.reads_of]
+        node.level = max((*below, *(b.level for b in node.reads_of if b.key == node.key)), default=0)
         own = [b for b in node.reads_of if b.key == node.key and b.level == node.level]
         own.sort(key=lambda b: b.first)
         if own and not self._allowed(*own, node):
@@ -212,7 +212,7 @@ class _Segment:
             node = self._join(b, node)
 
     def _join(self, a: _Node, b: _Node) -> _Node:
-        """One node of two; the larger one takes the other in. The caller sets the level."""
+        """Make one node of two: the larger one absorbs the other. The caller sets the level."""
         if len(a.ordered) + len(a.before) + len(a.after) < len(b.ordered) + len(b.before) + len(b.after):
             a, b = b, a
         for i in b.ordered:
@@ -236,7 +236,7 @@ class _Segment:
 
     # -- across levels ------------------------------------------------------------------------------------------------
     def _join_down(self) -> bool:
-        """Joins regions with those that read of them; returns whether there was anything to join."""
+        """Join regions with those that read from them; return whether any were joined."""
         joined = False
         for node in self._nodes():
             if node.key is None or self.node_of[node.first] is not node:
@@ -248,7 +248,7 @@ class _Segment:
         return joined
 
     def _may_follow(self, a: _Node, b: _Node) -> bool:
-        """Whether `b`, which reads of `a`, can be one region with it; sets the level that the region has then."""
+        """Check whether `b`, which reads from `a`, can be one region with it; set the level of that region."""
         between: set[_Node] | None = set()
         if a.after != {b} and b.before != {a}:
             between = _reached(a, b, b.level)
@@ -263,7 +263,7 @@ class _Segment:
         return True
 
     def _holds_memory(self, a: _Node, b: _Node) -> bool:
-        """Whether running `a` as late as `b` keeps more memory in use than it saves."""
+        """Check whether running `a` as late as `b` keeps more memory in use than it saves."""
         if a.level == b.level or b.before == {a}:
             return False
         members = set(a.ordered)
@@ -279,7 +279,7 @@ class _Segment:
 
     # -- side by side -------------------------------------------------------------------------------------------------
     def _join_across(self) -> None:
-        """Joins regions that read the same tensor and of which none depends on the other."""
+        """Join regions that read the same tensor and of which none depends on the other."""
         stay = [0]  # how many operations up to each stay by themselves
         for op, node in zip(self.operations, self.node_of):
             stay.append(stay[-1] + (node.key is None and OpTags.VIEW_OP not in op.sym.tags))
@@ -290,26 +290,26 @@ class _Segment:
                     continue
                 others = found.setdefault(node.key, deque(maxlen=NEIGHBOURS))
                 for i, other in enumerate(others):
-                    apart = stay[max(node.first, other.first)] > stay[min(node.last, other.last)]
-                    if (not apart or self._worth_sharing(name, other, node)) and self._beside(other, node):
+                    distant = stay[max(node.first, other.first)] > stay[min(node.last, other.last)]
+                    if (not distant or self._worth_sharing(name, other, node)) and self._beside(other, node):
                         others[i] = self._join(other, node)
                         break
                 else:
                     others.append(node)
 
     def _worth_sharing(self, name: str, *nodes: _Node) -> bool:
-        """Whether a tensor that regions read counts beside what they make: else each does better in its own time."""
+        """Check whether a tensor that regions share is large beside what they make: else joining them gains nothing."""
         shared = bytes_of(self.value[name])
         return all(shared * 4 >= self._made(node) for node in nodes)
 
     def _made(self, node: _Node) -> int:
-        """The bytes of what a region makes for others."""
+        """Return the bytes of what a region makes for others."""
         members = set(node.ordered)
         made = [p for i in members for p in self.operations[i].flat_outs]
         return sum(bytes_of(p) for p in made if self._read_outside(p.name, members))
 
     def _beside(self, a: _Node, b: _Node) -> bool:
-        """Whether regions that do not depend on each other can be one; sets the level that it has then."""
+        """Check whether independent regions can be one; set the level of that region."""
         if a.level > b.level:
             a, b = b, a
         if b in a.after or a in b.after or not self._allowed(a, b):
@@ -324,7 +324,7 @@ class _Segment:
 
     # -- the result ---------------------------------------------------------------------------------------------------
     def parts(self) -> list[BoundSymbol | Region]:
-        """Regions and single operations in a legal order, near the one in which they were written."""
+        """Return regions and single operations in a legal order, close to the program's."""
         nodes = self._nodes()
         waits = {node: len(node.before) for node in nodes}
         ready = [(node.last, node.first) for node in nodes if not node.before]
@@ -353,7 +353,7 @@ def _link(a: _Node, b: _Node, *, reads: bool) -> None:
 
 
 def _reached(a: _Node, b: _Node, level: int) -> set[_Node] | None:
-    """What comes after `a` on levels up to `level`, not counting `b`; None if it leads to `b`, or if it is too much."""
+    """Return the nodes after `a` on levels up to `level`, but for `b`; None if they lead to `b` or are too many."""
     seen = {x for x in a.after if x is not b and x.level <= level}
     todo = list(seen)
     while todo:

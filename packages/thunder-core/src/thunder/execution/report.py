@@ -46,7 +46,7 @@ class OperationReport:
 
 
 def report(trace: Trace, executors: Sequence[Executor]) -> list[OperationReport]:
-    """A row for each operation of a program not claimed yet; parts of one that nobody takes come below it."""
+    """Return a row for each operation of an unclaimed program; parts of one that nobody takes come below it."""
     return [row for bsym in trace.bound_symbols for row in _rows(bsym, executors, 0)]
 
 

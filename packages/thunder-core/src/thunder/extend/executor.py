@@ -168,7 +168,7 @@ class Executor:
             return Implementation(op=bsym.sym)
         return found
 
-    def settled(self, sym: Symbol) -> Implementation | None:
+    def unconditional(self, sym: Symbol) -> Implementation | None:
         """How it runs every call of an operation, where its arguments have no say; who overrides what is asked of a
         call overrides this too."""
         found = self.implmap.get(sym.id)

@@ -144,7 +144,7 @@ class DifferentiableProgram:
     def _constraints_closed(self) -> AbstractContextManager[None]:
         """Forbid new assumptions about symbolic numbers: the prologue, which would check them, is written already."""
         symbols = self.split.forward.info.get("symbols")
-        return symbols.settled() if symbols is not None and symbols.closed else nullcontext()
+        return symbols.no_new_constraints() if symbols is not None and symbols.closed else nullcontext()
 
     def recorded_backward(self, key: Key) -> DifferentiableProgram | ThunderError:
         """Return the backward program as one that is differentiated itself, or why it cannot be."""
@@ -212,7 +212,7 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
         prunes=prunes,
         reach=reach if any(bits != reach[0] for bits in reach) else [],
         stages=_stages(split, program, wanted, prunes) if guarded else None,
-        retention=SavedTensorRetention(split.returned, split.apart, tensors) if several else None,
+        retention=SavedTensorRetention(split.returned, split.output_groups, tensors) if several else None,
     )
     return layout, _flattener(output, position, hidden, single, set())
 

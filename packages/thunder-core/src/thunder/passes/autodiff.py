@@ -2,15 +2,19 @@
 """Reverse mode differentiation of traces.
 
 Each operation's gradient rule runs the operation and says, with get_grad and put_grad, how gradients flow from its
-result to its inputs. What a rule records falls apart into what its result needs (the forward part) and the rest (the
-backward part). The forward parts in order, then the backward parts in reverse order with get_grad and put_grad replaced
-by the sums they stand for, are the joint program; `passes/split.py` makes a forward and a backward program of it.
+result to its inputs. What a rule records is split into what its result needs (the forward part) and the rest (the
+backward part). The joint program is the forward parts in order, then the backward parts in reverse order with get_grad
+and put_grad replaced by sums; `passes/split.py` splits it into a forward and a backward program.
 
-Networks repeat their layers: a call is differentiated as the first one that it is like (`passes/trace_templates.py`).
-So an operation's own rule is a function of what is known of its arguments; rules from outside are asked for each call.
+Networks repeat their layers: calls that differ in names only are differentiated once (`passes/trace_templates.py`). So
+an operation's own rule must be a function of its arguments' metadata; rules from outside run for each call.
 
 The rule of an operation is the first of: the claiming executor's `grad_transform`, one that `register_grad` set, the
 operation's own, the rules of what it decomposes into.
+
+Contract: it needs a program that ends with a return; operations without a rule must decompose into some that have one
+or be marked NON_DIFFERENTIABLE. The program's outputs, random numbers and writes stay the same; writes to inputs come
+after all that reads them.
 """
 
 from __future__ import annotations
@@ -46,13 +50,13 @@ _registered: dict[Any, GradRule] = {}
 
 
 def register_grad(sym_or_id: Symbol | Any, rule: GradRule) -> None:
-    """Sets the gradient rule of an operation, by its symbol or id, whoever declared it."""
+    """Set the gradient rule of any operation, by its symbol or id."""
     _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
     registrations[0] += 1
 
 
 def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule | None:
-    """The gradient rule for one call; None when what it decomposes into has to be asked."""
+    """Return the gradient rule for one call; None if it is differentiated through its decomposition."""
     sym = bsym.sym
     registered = _registered.get(sym.id)
     # Asking who takes an operation takes time; only where one of them brings a rule it matters.
@@ -72,13 +76,13 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule
 
 
 def _bringing(sym: Symbol, executors: Sequence[Executor]) -> list[Executor]:
-    """The executors that bring a gradient rule for an operation."""
+    """Return the executors that have a gradient rule for an operation."""
     found = [(ex, ex.implmap.get(sym.id)) for ex in executors]
     return [ex for ex, brought in found if brought is not None and brought.grad_transform is not None]
 
 
 def _has_its_own_rule(sym: Symbol, executors: Sequence[Executor]) -> bool:
-    """Whether its gradient hangs on what is known of a call's arguments alone: rules from outside may keep count."""
+    """Check whether its gradient rule depends on a call's arguments alone: rules from outside may have state."""
     return (
         sym.joint_rule is None
         and sym.id not in _registered
@@ -95,7 +99,7 @@ def _refuse_write(bsym: BoundSymbol) -> None:
 
 
 def _stands_for(got: Proxy, want: Proxy) -> bool:
-    """Whether a rule's result may take the place of the operation's; of sizes, those that are known are compared."""
+    """Check whether a rule's result may replace the operation's; of sizes, those that are known are compared."""
     if not isinstance(want, TensorProxy):
         return True
     return (
@@ -123,19 +127,19 @@ class _Block:
         self.source: SourceLine | None = None
 
     def take(self, backward: list[BoundSymbol]) -> None:
-        """Makes these its operations."""
+        """Replace its operations by these."""
         self.backward = backward
         self.asked = [op.args[0] for op in backward if op.sym is prims.get_grad]  # the values whose gradients it takes
 
     def again(self, names: dict[str, Any], fresh: dict[str, str], source: SourceLine | None) -> _Block:
-        """The same for another call."""
+        """Instantiate the template for another call."""
         new = object.__new__(_Block)
         new.backward, new.asked, new.names, new.fresh, new.source = self.backward, self.asked, names, fresh, source
         return new
 
 
 class _Differentiated(Recorded):
-    """What became of a call, for calls that are alike."""
+    """What was recorded for a call, for calls that differ from it in names only."""
 
     __slots__ = ("blocks", "call", "handed_on", "tracked")
 
@@ -206,7 +210,7 @@ class JointTrace:
             differentiate(bsym)
 
     def _once(self, bsym: BoundSymbol) -> None:
-        """Differentiates a call of the program: calls that are alike by what was recorded for the first of them."""
+        """Differentiate a call of the program; reuse what was recorded for one that differs in names only."""
         values = Values()
         try:
             key = self._likeness(bsym, values)
@@ -229,7 +233,7 @@ class JointTrace:
             )
 
     def _likeness(self, bsym: BoundSymbol, values: Values) -> Any:
-        """What decides how a call is differentiated: of one by its parts, these too."""
+        """Return the key of all that decides how a call is differentiated; through a decomposition, its parts too."""
         sym = bsym.sym
         own = self._own.get(sym)
         if own is None:
@@ -249,7 +253,7 @@ class JointTrace:
         )
 
     def _again(self, known: _Differentiated, bsym: BoundSymbol, values: Values) -> None:
-        """Writes for a call what was recorded for one that it is like."""
+        """Record for a call what was recorded for an equal one, under new names."""
         names, fresh = known.renamed(values, self.trace)
         for op in known.operations:
             self.trace.record(bsym if op is known.call else op.substitute(names, fresh, bsym.source))
@@ -259,7 +263,7 @@ class JointTrace:
         self.tracked.update([names[n].name if n in names else fresh[n] for n in known.tracked])
 
     def _rule(self, bsym: BoundSymbol) -> GradRule | None:
-        """The gradient rule for a call; where no executor brings one it hangs on the operation alone."""
+        """Return the gradient rule for a call; without one of an executor it depends on the operation alone."""
         sym = bsym.sym
         if sym not in self._rules:
             rule = grad_rule(bsym, self.executors)
@@ -290,7 +294,7 @@ class JointTrace:
             )
 
     def _through_decomposition(self, bsym: BoundSymbol) -> None:
-        """Differentiates an operation by the rules of its parts.
+        """Differentiate an operation by the rules of its parts.
 
         It stays whole in the forward program where all that its backward needs are its inputs, its outputs and what is
         cheaply computed from them again; else its parts take its place.
@@ -309,8 +313,8 @@ class JointTrace:
             self.blocks.append(_Block(self._as_new(again, self.blocks[first:])))
 
     def _as_new(self, again: list[BoundSymbol], blocks: list[_Block]) -> list[BoundSymbol]:
-        """Operations that backward runs again, under names of their own: a program that was differentiated before may
-        have these values already."""
+        """Return operations that backward runs again under new names: a program that was differentiated before may have
+        these values already."""
         made = [p for op in again for p in op.flat_outs if isinstance(p, TensorProxy) and p.name in op.out_names]
         names = {p.name: TensorProxy(like=p, name=self.trace.make_name("t")) for p in made}
         self.tracked.update(new.name for old, new in names.items() if old in self.tracked)
@@ -355,14 +359,14 @@ class JointTrace:
         self.blocks.append(_Block(rest))
 
     def _whose(self, rule: GradRule, bsym: BoundSymbol) -> str:
-        """What errors call a rule."""
+        """Return how error messages name a rule."""
         for executor in _bringing(bsym.sym, self.executors):
             if executor.implmap[bsym.sym.id].grad_transform is rule and not executor.is_fallback:
                 return f"the gradient rule of the executor {executor.name!r} for {bsym.sym.name}"
         return f"the gradient rule of {bsym.sym.name}"
 
     def _rename(self, bsym: BoundSymbol, result: Any, recorded: list[BoundSymbol], rule: GradRule) -> dict[str, Any]:
-        """Gives the rule's result the names of the output it stands for."""
+        """Give the rule's result the names of the output that it replaces."""
         old, new = proxies_in(bsym.output), proxies_in(result)
         if len(old) != len(new):
             raise ThunderError(
@@ -388,7 +392,7 @@ class JointTrace:
 
     # -- backward -----------------------------------------------------------------------------------------------------
     def backward(self, cotangents: dict[str, TensorProxy], wrt: Sequence[TensorProxy]) -> list[TensorProxy | None]:
-        """Records the backward program into the current trace and returns the gradients of `wrt` (None: none flows).
+        """Record the backward program into the current trace and return the gradients of `wrt` (None: none flows).
 
         `cotangents` are the gradients of outputs, by their names.
         """
@@ -429,7 +433,7 @@ class JointTrace:
             grads[name] = grad if before is None else self._sum(before, grad, trace)
 
     def _sum(self, a: Any, b: Any, trace: Trace) -> Any:
-        """The sum of two gradients of one value."""
+        """Return the sum of two gradients of one value."""
         values = Values()
         try:
             key = likeness((a, b), values, set())
@@ -453,7 +457,7 @@ class JointTrace:
 
 
 def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:
-    """The operations that backward has to run again if `bsym` is run whole; None if that would not be cheap."""
+    """Return the operations that backward has to run again if `bsym` is run whole; None if that would not be cheap."""
     given = {*bsym.arg_names, *bsym.out_names}
     needed: set[str] = set()
     for block in blocks:
@@ -477,7 +481,7 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
 
 
 def _split(recorded: list[BoundSymbol], results: set[str]) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """A rule's operations: those that its results need, and those for backward.
+    """Split a rule's operations into those that its results need and those for backward.
 
     Effects belong to the forward part, but for what is done with gradients: what is checked of their sizes, say.
     """
@@ -502,13 +506,13 @@ def _split(recorded: list[BoundSymbol], results: set[str]) -> tuple[list[BoundSy
 
 
 def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
-    """The outputs that gradients can flow into, each once."""
+    """Return the outputs that gradients can flow into, each once."""
     found = {p.name: p for p in proxies_in(output) if isinstance(p, TensorProxy)}
     return [p for name, p in found.items() if name in tracked and is_inexact_dtype(p.dtype)]
 
 
 def differentiate(trace: Trace, executors: Sequence[Executor] = ()) -> Trace:
-    """The program that returns the gradients of `trace`'s outputs, as a list with one for each floating point input.
+    """Return the program of the gradients of `trace`'s outputs, a list with one for each floating point input.
 
     Outputs take ones as cotangents. Whether an input requires grad is not asked.
     """
@@ -546,5 +550,5 @@ def _full_like(p: TensorProxy, value: float) -> Any:
 
 
 def writes(op: BoundSymbol) -> bool:
-    """Whether an operation, or a part of it, writes to one of its inputs."""
+    """Check whether an operation, or a part of it, writes to one of its inputs."""
     return op.has_effect and (OpTags.IN_PLACE_OP in op.sym.tags or any(writes(sub) for sub in op.subsymbols))

@@ -3,11 +3,11 @@
 
 `Batch.run` records a program's operations with some of its inputs given as batches. The batch is always the first
 dimension: of the inputs that are batched, and of all that depends on them. An operation that has no batched input is
-recorded as it is. Else its rule is the first of: one that `register_batch` set, the operation's own (`@sym.batch`),
+recorded unchanged. Otherwise its rule is the first of: one that `register_batch` set, the operation's own (`@sym.batch`),
 what its tags say (elementwise), the rules of what it decomposes into, and last a call for each example.
 
-A composite that brings a gradient or tangents of its own keeps them: what it decomposes into, batched, becomes a
-composite again, whose rules are its rules, batched.
+A composite with a gradient or tangents of its own keeps them: its decomposition, batched, becomes a composite whose
+rules are the original rules, batched.
 
 Contract: the program computes for each example what the original computes for it. Random numbers are drawn as
 `randomness` says: "error" refuses, "different" draws for each example, "same" once for all.
@@ -44,7 +44,7 @@ _numbers = itertools.count()
 
 
 def register_batch(sym_or_id: Symbol | Any, rule: BatchRule) -> None:
-    """Sets how an operation runs over a batch, by its symbol or id, whoever declared it.
+    """Set the batching rule of any operation, by its symbol or id.
 
     `rule(b, *args, **kwargs)` is what `@sym.batch` takes.
     """
@@ -55,71 +55,71 @@ def register_batch(sym_or_id: Symbol | Any, rule: BatchRule) -> None:
 class Batch:
     """A batch of `size` examples: what batching rules get to know of it, and the pass that asks them."""
 
-    def __init__(self, size: Any, randomness: str = "error", *, anew: bool = False):
+    def __init__(self, size: Any, randomness: str = "error", *, copies: bool = False):
         self.size = size
         self.randomness = randomness
-        self.anew = anew  # whether operations that are the same for all examples get results of their own
+        self.copies = copies  # whether operations that are the same for all examples are copied, with new results
         self.env: dict[str, Any] = {}  # values of the program for one example -> their values here
         self._batched: set[str] = set()
 
     # -- for rules ----------------------------------------------------------------------------------------------------
     def __contains__(self, x: Any) -> bool:
-        """Whether a value has the batch as its first dimension."""
+        """Check whether a value has the batch as its first dimension."""
         return isinstance(x, TensorProxy) and x.name in self._batched
 
     def add(self, x: TensorProxy) -> TensorProxy:
-        """Says that a value has the batch as its first dimension."""
+        """Note that a value has the batch as its first dimension."""
         self._batched.add(x.name)
         return x
 
     def shape(self, x: TensorProxy) -> tuple[Any, ...]:
-        """The shape of one example."""
+        """Return the shape of one example."""
         return x.shape[1:] if x in self else x.shape
 
     def ndim(self, x: TensorProxy) -> int:
-        """The number of dimensions of one example."""
+        """Return the number of dimensions of one example."""
         return x.ndim - (x in self)
 
     def expand(self, x: Any) -> Any:
-        """A tensor as a batch: as it is if it is one, else the same for each example. Other arguments as they are."""
+        """Return a tensor as a batch, expanded if it is none; return other arguments unchanged."""
         if not isinstance(x, TensorProxy) or x in self:
             return x
         dims = tuple(range(1, x.ndim + 1))
         return self.add(prims.broadcast_in_dim(x, (self.size, *x.shape), dims))
 
     def line_up(self, x: Any, ndim: int) -> Any:
-        """A batch whose examples have `ndim` dimensions, so that it broadcasts with others; no batch as it is."""
+        """Return a batch with examples of `ndim` dimensions, so that it broadcasts; return other values unchanged."""
         if x not in self or x.ndim - 1 >= ndim:
             return x
         return self.add(prims.reshape(x, (self.size, *[1] * (ndim - x.ndim + 1), *x.shape[1:])))
 
     def at_least_1d(self, x: Any) -> Any:
-        """A batch of numbers as one of vectors with one element; operations along a dimension take numbers too."""
+        """Return a batch of scalars as a batch of vectors with one element, for operations along a dimension."""
         return self.line_up(x, 1)
 
     def dim(self, x: TensorProxy, dim: int) -> int:
-        """Where the dimension `dim` of an example of the batch `x` is."""
+        """Return where the dimension `dim` of an example of the batch `x` is."""
         return dim % max(x.ndim - 1, 1) + 1
 
     def reduced(self, x: TensorProxy, dims: Sequence[int]) -> tuple[TensorProxy, tuple[int, ...]]:
-        """The batch `x` and where it is reduced if its examples are over `dims`; numbers are as vectors of one."""
+        """Return the batch `x` and its dimensions for `dims` of its examples; scalars become vectors of one element."""
         if x.ndim == 1:
             return self.at_least_1d(x), (1,)
         return x, tuple([self.dim(x, d) for d in dims])
 
     def merge(self, x: Any) -> Any:
-        """Examples and their first dimension as one dimension, the examples first."""
+        """Merge the batch with the examples' first dimension, the batch first."""
         if not isinstance(x, TensorProxy):
             return x
         x = self.expand(x)
         return prims.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
     def split(self, x: Any, length: Any) -> Any:
-        """The reverse of `merge`, where the examples' first dimension has that length."""
+        """Undo `merge`, where the examples' first dimension has that length."""
         return prims.reshape(x, (self.size, length, *x.shape[1:]))
 
     def first(self, x: Any) -> Any:
-        """The first example: for random numbers that are the same for all, where no value of it is read."""
+        """Return the first example: for random numbers that are the same for all, where its values are not read."""
         if x not in self:
             return x
         if int(self.size) == 0:
@@ -127,7 +127,7 @@ class Batch:
         return prims.squeeze(prims.slice(x, (0,) * x.ndim, (1, *x.shape[1:])), (0,))
 
     def drawn_from(self, x: Any, name: str) -> Any:
-        """What random numbers are drawn from, for each example its own."""
+        """Return the arguments of a draw that gives each example random numbers of its own."""
         if self.randomness == "same":
             raise RuntimeError(
                 f"vmap: {name} draws from a tensor that is another for each example, so that randomness='same' has no "
@@ -136,7 +136,7 @@ class Batch:
         return self.expand(x)
 
     def apply(self, sym: Symbol, *args: Any, **kwargs: Any) -> Any:
-        """Another operation over the batch, for rules that consist of others."""
+        """Run another operation over the batch, for rules that consist of others."""
         trace = state.trace
         assert trace is not None
         example = map_proxies(args, self._example), map_proxies(kwargs, self._example)
@@ -158,15 +158,15 @@ class Batch:
 
     # -- the pass -----------------------------------------------------------------------------------------------------
     def value(self, p: Any) -> Any:
-        """What stands for a value of the program for one example."""
+        """Return the value over the batch for a value of the program for one example."""
         return self.env.get(p.name, p)
 
     def batched(self, p: Any) -> Any:
-        """The batch that stands for a tensor of the program for one example."""
+        """Return the batch for a tensor of the program for one example."""
         return self.expand(self.value(p))
 
     def run(self, operations: Sequence[BoundSymbol]) -> None:
-        """Records operations over the batch."""
+        """Record operations over the batch."""
         with set_langctx("torch"):
             for op in operations:
                 source, state.source = state.source, op.source
@@ -202,16 +202,16 @@ class Batch:
             self._results(op, result)
         elif op.subsymbols and _has_rules(op):
             self._results(op, _Composite(self, op).symbol()(*map_proxies(op.flat_args, self.value)))
-        elif op.subsymbols or not op.out_names:  # of what an operation only hands on nothing is to be done
+        elif op.subsymbols or not op.out_names:  # one that only returns inputs is nothing to do
             self.run(op.subsymbols)
         else:
             self._results(op, self._one_by_one(op))
 
     def _as_it_is(self, op: BoundSymbol) -> None:
-        """An operation that is the same for all examples."""
+        """Return an operation that is the same for all examples."""
         trace = state.trace
         assert trace is not None
-        if not self.anew:
+        if not self.copies:
             trace.record(op.substitute(self.env) if self.env else op)
             return
         result = op.sym(*map_proxies(op.args, self.value), **map_proxies(op.kwargs, self.value))
@@ -241,7 +241,7 @@ class Batch:
         return lined_up
 
     def _results(self, op: BoundSymbol, result: Any) -> None:
-        """Notes what stands for an operation's output."""
+        """Note the values over the batch for an operation's output."""
         old: list[Any] = proxies_in(op.output)
         new: list[Any] = proxies_in(result)
         if len(old) != len(new):
@@ -266,7 +266,7 @@ class Batch:
             self.env[one.name] = self.add(many)
 
     def _gradient(self, op: BoundSymbol) -> None:
-        """get_grad and put_grad of a gradient rule that is batched."""
+        """Run `get_grad` and `put_grad` of a gradient rule over the batch."""
         value = self.value(op.args[0])
         if op.sym is prims.get_grad:
             self._results(op, prims.get_grad(value))
@@ -277,7 +277,7 @@ class Batch:
         prims.put_grad(value, gradient)
 
     def _one_by_one(self, op: BoundSymbol) -> Any:
-        """A call for each example."""
+        """Return a call for each example."""
         outs = proxies_in(op.output)
         if any(isinstance(p, NumberProxy) for p in outs):
             raise RuntimeError(
@@ -320,7 +320,7 @@ def _symbols(x: Any) -> list[Proxy]:
 
 
 def _sizes(p: Proxy) -> list[Proxy]:
-    """The unknown numbers in a tensor's shape."""
+    """Return the data-dependent numbers in a tensor's shape."""
     return proxies_in([n for n in p.shape if isinstance(n, SymbolicNumber)]) if isinstance(p, TensorProxy) else []
 
 
@@ -329,7 +329,7 @@ def _at(op: BoundSymbol) -> str:
 
 
 def _draws(op: BoundSymbol) -> bool:
-    """Whether an operation draws random numbers."""
+    """Check whether an operation draws random numbers."""
     if OpTags.GENERATOR_STATE_OP in op.sym.tags:
         return False
     if op.subsymbols:
@@ -355,7 +355,7 @@ class _Composite:
         self.is_batched = [b.value(p) in b for p in op.flat_args]
 
     def symbol(self) -> Symbol:
-        """The operation. It is called with the values, and its rules are the composite's."""
+        """Return the operation: it is called with the values, and its rules are the composite's."""
         op = self.op
 
         def meta(*values: Any) -> Any:
@@ -373,8 +373,8 @@ class _Composite:
         return sym
 
     def batch_of(self, values: Sequence[Any]) -> Batch:
-        """The batch in which what the composite was called with has these values."""
-        inner = Batch(self.size, self.randomness, anew=True)  # it may be called again
+        """Return the batch in which what the composite was called with has these values."""
+        inner = Batch(self.size, self.randomness, copies=True)  # it may be called again
         for p, value, is_batched in zip(self.op.flat_args, values, self.is_batched):
             inner.env[p.name] = value
             if is_batched:
@@ -382,11 +382,11 @@ class _Composite:
         return inner
 
     def whole(self, inner: Batch, result: Any) -> Any:
-        """A result of one example for all of them."""
+        """Return a result of one example for all of them."""
         return map_proxies(result, lambda p: inner.batched(p) if isinstance(p, TensorProxy) else p)
 
     def gradient(self, *values: Any) -> Any:
-        """The composite's own rule, over the batch."""
+        """Return the composite's own rule, over the batch."""
         rule, trace = grad_rule(self.op), state.trace
         assert rule is not None and trace is not None
         inner = self.batch_of(values)
@@ -396,7 +396,7 @@ class _Composite:
         return self.whole(inner, result)
 
     def tangents(self, t: Any, out: Any, *values: Any) -> Any:
-        """How the results move with the values, over the batch."""
+        """Return how the results move with the values, over the batch."""
         trace = state.trace
         assert trace is not None
         inner = self.batch_of(values)

@@ -3,7 +3,7 @@
 
 In a program a region is one composite operation, `checkpoint`. When the program is differentiated, the region's
 operations take its place in the forward program, and the backward program starts from the region's inputs: it computes
-the region a second time, behind a `barrier` that keeps the two apart, and differentiates that. Random numbers are put
+the region a second time, behind a `barrier` that separates the two, and differentiates that. Random numbers are put
 back for it to where they stood, and forth again afterwards, so that the same are drawn.
 
 Contract: the program computes the same outputs and gradients and draws the same random numbers; what is kept for
@@ -29,24 +29,24 @@ from thunder.passes.dce import has_effect
 if TYPE_CHECKING:
     from thunder.passes.autodiff import JointTrace
 
-__all__ = ["Source", "anew", "exchanged", "random_sources", "region", "settle", "states_of"]
+__all__ = ["Source", "copy_operations", "drop_unused_results", "exchanged", "random_sources", "region", "states_of"]
 
 _numbers = itertools.count()
 Source = tuple[Device, Any]  # of random numbers: a device's own, or a generator
 
 
 class Region(Symbol):
-    """The operation that stands for a region's operations."""
+    """The composite operation of a region."""
 
     def __init__(
         self, operations: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: Sequence[Proxy], again: bool
     ):
         def meta(*args: Any) -> Any:
-            """A region that the backward program computes again."""
+            """Return a region that the backward program computes again."""
             trace = state.trace
             assert trace is not None
             names: dict[str, Any] = {p.name: a for p, a in zip(inputs, args)}
-            for op in anew(operations, names, trace):
+            for op in copy_operations(operations, names, trace):
                 trace.record(op)
             return tuple([names[p.name] for p in outputs])
 
@@ -62,7 +62,7 @@ def region(
     wanted: set[str] | None = None,
     source: SourceLine | None = None,
 ) -> BoundSymbol:
-    """The operation that stands for these; with `wanted`, its results are only those."""
+    """Return a region of these operations; with `wanted`, its results are only those."""
     made: dict[str, Proxy] = {}
     inputs: dict[str, Proxy] = {}
     for op in operations:
@@ -77,31 +77,31 @@ def region(
     return BoundSymbol(sym, tuple(inputs.values()), {}, outputs, list(operations), source)
 
 
-def settle(trace: Trace) -> None:
-    """Leaves to the regions of a program that has been recorded those results that something uses."""
-    trace.bound_symbols[:] = _settled(trace.bound_symbols, set())
+def drop_unused_results(trace: Trace) -> None:
+    """Drop the results of checkpointed regions that nothing uses, in a program that has been recorded."""
+    trace.bound_symbols[:] = _without_unused_results(trace.bound_symbols, set())
 
 
-def _settled(operations: Sequence[BoundSymbol], used: set[str]) -> list[BoundSymbol]:
-    """The operations without what nobody uses of regions; `used` are the names that are used after them."""
+def _without_unused_results(operations: Sequence[BoundSymbol], used: set[str]) -> list[BoundSymbol]:
+    """Return the operations without unused results of regions; `used` are the names that are used after them."""
     used = set(used)
     out: list[BoundSymbol] = []
     for op in reversed(operations):
         if isinstance(op.sym, Region):
             wanted = used.intersection(op.out_names)
-            inner = _settled(op.subsymbols, wanted)
+            inner = _without_unused_results(op.subsymbols, wanted)
             op = region(inner, same_random_numbers=op.sym.same_random_numbers, wanted=wanted, source=op.source)
         used.update(op.arg_names)
         out.append(op)
     return out[::-1]
 
 
-def anew(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace) -> list[BoundSymbol]:
-    """The same operations on other values, which `names` gives, with results of their own, which it is told."""
+def copy_operations(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace) -> list[BoundSymbol]:
+    """Copy operations to other values: `names` maps inputs to them, and receives the new results."""
 
     def name(ops: Sequence[BoundSymbol]) -> None:
         for op in ops:
-            made = {*op.out_names}  # what an operation hands on is not its own
+            made = {*op.out_names}  # an input that an operation returns is not its own
             for p in op.flat_outs:
                 if p.name in made and p.name not in names:
                     names[p.name] = p.replace_name(trace.make_name(p.prefix))
@@ -113,7 +113,7 @@ def anew(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace)
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 def random_sources(operations: Sequence[BoundSymbol]) -> list[Source]:
-    """Where the operations' random numbers come from."""
+    """Return the generators that the operations draw from."""
     found: dict[tuple[str, int], Source] = {}
     for op in operations:
         programs = [op.subsymbols] if OpTags.RANDOM_OP not in op.sym.tags else []
@@ -139,12 +139,12 @@ def _key(source: Source) -> tuple[str, int]:
 
 
 def states_of(sources: Sequence[Source]) -> list[TensorProxy]:
-    """Where random numbers stand."""
+    """Return the states of generators."""
     return [prims.rng_state(*_operands(source)) for source in sources]
 
 
 def exchanged(states: Sequence[TensorProxy], sources: Sequence[Source]) -> list[TensorProxy]:
-    """Puts them where they stood then; where they stood until now."""
+    """Set the states of generators and return those that they had."""
     return [prims.exchange_rng_state(s, *_operands(source)) for s, source in zip(states, sources)]
 
 
@@ -154,14 +154,14 @@ def _operands(source: Source) -> tuple[Any, ...]:
 
 # -- differentiation --------------------------------------------------------------------------------------------------
 def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """What a region is in the forward program, and its part of the backward program."""
+    """Return the operations of a region in the forward program, and those for the backward program."""
     wrt = [p for p in bsym.tensors() if is_inexact_dtype(p.dtype) and p.name in joint.tracked]
     inner = _inner(bsym, joint, wrt)
     joint.trace.names |= inner.trace.names
     outputs = proxies_in(bsym.output)
     # What draws random numbers runs as the same operations both times, so that it draws the same.
     random = bool(random_sources(inner.trace.bound_symbols))
-    if random:  # there, what an operation hands on from its inputs is known by their names
+    if random:  # there, an input that an operation returns has its own name
         joint.env.update({p.name: inner.env[p.name] for p in outputs if p.name in inner.env})
     joint.tracked.update(p.name for p in outputs if inner.env.get(p.name, p).name in inner.tracked)
     stand, backward = _backward(bsym, joint, inner, wrt)
@@ -169,7 +169,7 @@ def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSym
 
 
 def _inner(bsym: BoundSymbol, joint: JointTrace, wrt: Sequence[TensorProxy]) -> JointTrace:
-    """The region, differentiated by itself."""
+    """Return the region, differentiated by itself."""
     program = Trace("checkpoint", args=bsym.flat_args)
     program.names, program._counters = set(joint.trace.names), dict(joint.trace._counters)
     program.bound_symbols[:] = bsym.subsymbols
@@ -183,7 +183,7 @@ def _takes_gradient(p: Proxy) -> bool:
 def _backward(
     bsym: BoundSymbol, joint: JointTrace, inner: JointTrace, wrt: Sequence[TensorProxy]
 ) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """What the forward program notes of a region's random numbers, and the region's part of the backward program."""
+    """Return the operations that save a region's generator states, and those for the backward program."""
     trace = joint.trace
     with tracectx(trace), set_langctx("torch"):
         with trace.scope() as asked:
@@ -202,7 +202,7 @@ def _backward(
             behind = prims.barrier(*tensors, *states) if tensors or states else ()
             before = exchanged(behind[len(tensors) :], sources)
         names: dict[str, Any] = {p.name: q for p, q in zip(tensors, behind)}
-        second = anew(again, names, trace)
+        second = copy_operations(again, names, trace)
         with trace.scope() as end:
             exchanged(before, sources)
         with trace.scope() as put:
@@ -213,7 +213,7 @@ def _backward(
 
 
 def _cotangents(bsym: BoundSymbol, joint: JointTrace, inner: JointTrace) -> dict[str, Any]:
-    """The gradients that arrive at a region's results, by the names that these have inside."""
+    """Return the cotangents of a region's results, by the names that these have inside."""
     found: dict[str, Any] = {}
     for p in bsym.flat_outs:
         if not _takes_gradient(p) or p.name not in joint.tracked:
@@ -227,7 +227,7 @@ def _cotangents(bsym: BoundSymbol, joint: JointTrace, inner: JointTrace) -> dict
 def _needed(
     again: Sequence[BoundSymbol], gradients: Sequence[BoundSymbol], wanted: set[str]
 ) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """The operations that lead to gradients. Of the draws of random numbers, all that come before one of them."""
+    """Return the operations that gradients need, and with a draw of random numbers all draws before it."""
     needed = set(wanted)
 
     def part(operations: Sequence[BoundSymbol], drawn: bool) -> list[BoundSymbol]:

@@ -36,7 +36,7 @@ def escaping_values(trace: Trace) -> set[str]:
 
 
 def _same_shapes(one: BoundSymbol, other: BoundSymbol) -> bool:
-    """Check whether two equal calls give the same shapes: each names the data-dependent sizes of its results anew."""
+    """Check whether two equal calls give the same shapes: each has its own names for data-dependent sizes."""
     pairs = zip(_shapes_in(one), _shapes_in(other))
     return all(same_shape(a, b) for a, b in pairs)
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward mode differentiation: a program and, beside each of its values, how that moves with the inputs.
+"""Forward mode differentiation: a program that computes the tangent of each of its values beside the value.
 
-`push` records a program's operations, each followed by what gives its results' tangents. The rule of an operation is
+`push` records a program's operations, each followed by those that compute its results' tangents. The rule of an operation is
 the first of: one that `register_jvp` set, the operation's own (`@sym.jvp`), its gradient rule applied twice, the rules
 of what it decomposes into. (A gradient is linear in the gradient that arrives: differentiated by that, in the direction
 of the inputs' tangents, it gives the tangent of the result. So whatever has a gradient has a tangent.)
 
 Contract: the program's own operations stay as they are, under their names, so that values that were known before are
-known by the same names afterwards; tangents have the shape and type of what they belong to, and None stands for zeros.
+known by the same names afterwards; tangents have the shape and type of what they belong to, and None means zeros.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _registered: dict[Any, JvpRule] = {}
 
 
 def register_jvp(sym_or_id: Symbol | Any, rule: JvpRule) -> None:
-    """Sets how the results of an operation move with its inputs, by its symbol or id, whoever declared it.
+    """Set the tangent rule of any operation, by its symbol or id.
 
     `rule(t, output, *args, **kwargs)` is what `@sym.jvp` takes.
     """
@@ -43,19 +43,19 @@ def register_jvp(sym_or_id: Symbol | Any, rule: JvpRule) -> None:
 
 
 def jvp_rule(op: BoundSymbol) -> JvpRule | None:
-    """The rule for the tangents of an operation, where it has one of its own."""
+    """Return the rule for the tangents of an operation, where it has one of its own."""
     return _registered.get(op.sym.id) or op.sym.jvp_rule
 
 
 def part(operations: Sequence[BoundSymbol]) -> Trace:
-    """A part of a program, as what a pass reads its operations from."""
+    """Return a part of a program, as what a pass reads its operations from."""
     trace = Trace("part")
     trace.bound_symbols[:] = operations
     return trace
 
 
 def pulled_back(joint: JointTrace, cotangents: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
-    """The gradients of `wrt`, for pairs of a value of the program and the gradient that arrives there."""
+    """Return the gradients of `wrt`, for pairs of a value of the program and the gradient that arrives there."""
     arriving: dict[str, Any] = {}
     with set_langctx("torch"):
         for value, gradient in cotangents:
@@ -72,15 +72,15 @@ class Forward:
         self.env: dict[str, Any] = {}  # values that turned out to be others
 
     def value(self, value: Any) -> Any:
-        """What a value of the program is called now."""
+        """Return the value that replaces a value of the program."""
         return self.env.get(value.name, value)
 
     def tangent(self, value: Any) -> TensorProxy | None:
-        """The tangent of a value; None where it does not move."""
+        """Return the tangent of a value; None if it is zero."""
         return self.tangents.get(self.env.get(value.name, value).name)
 
     def push(self, operations: Sequence[BoundSymbol]) -> None:
-        """Records operations, each followed by those that give the tangents of its results."""
+        """Record operations, each followed by those that give the tangents of its results."""
         with set_langctx("torch"):
             for op in operations:
                 self._push(op)
@@ -116,7 +116,7 @@ class Forward:
             state.source = source
 
     def _by_parts(self, op: BoundSymbol, trace: Trace) -> None:
-        """Tangents by the rules of an operation's parts. It stays whole where these need nothing from inside of it."""
+        """Compute tangents by the rules of an operation's parts; it stays whole if they need nothing from inside it."""
         env = dict(self.env)
         with trace.scope() as recorded:
             self.push(op.subsymbols)
@@ -129,7 +129,7 @@ class Forward:
 
     # -- by a rule ----------------------------------------------------------------------------------------------------
     def _apply(self, rule: JvpRule, op: BoundSymbol) -> None:
-        """Tangents by the operation's own rule."""
+        """Compute tangents by the operation's own rule."""
         names = op.sym.bind.names
         more = op.kwargs.values() if op.sym.bind.variadic else [op.kwargs.get(name) for name in names[len(op.args) :]]
         given = (*op.args, *more)
@@ -158,7 +158,7 @@ class Forward:
     def _by_gradient(self, op: BoundSymbol, moving: list[TensorProxy], trace: Trace) -> None:
         joint = JointTrace(part([op]), moving, into=trace)
         for p in op.flat_outs:
-            if p.name in joint.env:  # it hands on an input
+            if p.name in joint.env:  # it returns an input
                 self.env[p.name] = joint.env[p.name]
         outs = differentiable_outputs(map_proxies(op.output, lambda p: joint.env.get(p.name, p)), joint.tracked)
         outs = [p for p in outs if p.name not in self.tangents]
@@ -174,7 +174,7 @@ class Forward:
 
 
 def _made_in(op: BoundSymbol) -> set[str]:
-    """The names of what an operation, or anything it decomposes into, makes."""
+    """Return the names of what an operation, or anything it decomposes into, makes."""
     return {name for part in op.subsymbols for name in _made_in(part)}.union(op.out_names)
 
 

@@ -27,14 +27,14 @@ class _Flow:
         self.left: list[int] = []
 
     def connect(self, a: int, b: int, capacity: int) -> None:
-        """An edge from `a` to `b`."""
+        """Add an edge from `a` to `b`."""
         self.edges[a].append(len(self.target))
         self.edges[b].append(len(self.target) + 1)
         self.target += (b, a)
         self.left += (capacity, 0)
 
     def saturate(self, source: int, sink: int) -> None:
-        """Pushes as much as goes from `source` to `sink`."""
+        """Push as much flow as possible from `source` to `sink`."""
         while (level := self._levels(source))[sink] >= 0:
             position = [0] * len(self.edges)
             while self._push(source, sink, level, position):
@@ -54,7 +54,7 @@ class _Flow:
         return level
 
     def _push(self, source: int, sink: int, level: list[int], position: list[int]) -> bool:
-        """Pushes along one path of the level graph; `position` is how far each node's edges are used up."""
+        """Push along one path of the level graph; `position` is how far each node's edges are used up."""
         path: list[int] = []
         node = source
         while node != sink:
@@ -79,7 +79,7 @@ class _Flow:
         return True
 
     def reaching(self, sink: int) -> set[int]:
-        """The nodes from which more could still be pushed to `sink`."""
+        """Return the nodes from which more could still be pushed to `sink`."""
         found, stack = {sink}, [sink]
         while stack:
             for e in self.edges[stack.pop()]:
@@ -93,7 +93,7 @@ class _Flow:
 def cheapest_vertices(
     cost: Mapping[V, int], edges: Iterable[tuple[V, V]], sources: Iterable[V], sinks: Iterable[V]
 ) -> set[V]:
-    """The vertices, cheapest in sum, without which no path leads from a source to a sink; both may be among them.
+    """Return the cheapest set of vertices that all paths from a source to a sink cross; it may include both ends.
 
     Of equally cheap ones those nearest to the sinks.
     """
@@ -126,7 +126,7 @@ def cheapest_vertices(
 
 
 def _cut(part: list[V], cost: Mapping[V, int], following: dict[V, list[V]], sources: set[V], sinks: set[V]) -> set[V]:
-    """The cut of one part: each vertex is an edge from its way in, 2 i, to its way out, 2 i + 1."""
+    """Return the cut of one part: each vertex is an edge from its way in, 2 i, to its way out, 2 i + 1."""
     index = {v: i for i, v in enumerate(part)}
     source, sink = 2 * len(part), 2 * len(part) + 1
     flow = _Flow(2 * len(part) + 2)

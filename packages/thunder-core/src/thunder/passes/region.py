@@ -49,9 +49,9 @@ class Region:
 
 
 def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], bool]) -> list[BoundSymbol]:
-    """The operations at the level that a compiler knows: each that it takes, and the parts of those that it does not.
+    """Return the operations that a compiler takes, and the parts of those that it does not.
 
-    What only hands on its inputs is left out. An operation that is not taken and has no parts is an error.
+    What only returns its inputs is left out. An operation that is not taken and has no parts is an error.
     """
     found: list[BoundSymbol] = []
     for op in operations:
@@ -67,7 +67,7 @@ def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], 
 
 
 def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:
-    """The views at the border of a region, to be taken before it and after it, and the region without them.
+    """Return the views at the border of a region, to be taken before it and after it, and the region without them.
 
     What a region hands out is memory of its own. A view that others read is therefore taken outside, of what it is a
     view of, so that it shares memory as the program says; one that is also read inside is there as well. What the
@@ -90,7 +90,7 @@ def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundS
 
 
 def _views_at_the_border(region: Region) -> list[BoundSymbol]:
-    """The views that others read, and those that they are views of."""
+    """Return the views that others read, and those that they are views of."""
     wanted = {p.name for p in region.outputs}
     found: list[BoundSymbol] = []
     for op in reversed(region.operations):
@@ -101,7 +101,7 @@ def _views_at_the_border(region: Region) -> list[BoundSymbol]:
 
 
 def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
-    """Those of the views at the border that share memory with what else is read."""
+    """Return those of the views at the border that share memory with what else is read."""
     shared = {p.name for p in region.outputs}
     seen = Counter(name for op in views for name in op.arg_names)
     shared.update(name for name, count in seen.items() if count > 1)
@@ -123,7 +123,7 @@ def _regroups(op: BoundSymbol) -> bool:
 
 
 def _without(region: Region, views: list[BoundSymbol]) -> Region:
-    """The region that makes what `views` are views of instead of them."""
+    """Return the region without `views`, which makes what they are views of."""
     made_outside = {name for op in views for name in op.out_names}
     inside = {p.name for p in region.outputs if p.name not in made_outside}
     inside |= {name for op in views for name in op.arg_names if name not in made_outside}

@@ -8,7 +8,7 @@ inputs and results cost next to nothing, since their owner keeps them.
 
 What is computed again is what costs no time to speak of. With torch, which runs operations one by one, that is
 
-- views of what is saved, and values that hang on no input (fills, ranges, masks of them);
+- views of what is saved, and values that depend on no input (fills, ranges, masks of them);
 - casts to a wider type;
 - one step of light arithmetic (a sum, a product, a choice) on values that backward reads in any case;
 - operations that their executor marks so (`OpTags.RECOMPUTED`): random numbers that follow from a seed, which is saved.
@@ -67,7 +67,7 @@ def choose_saved(
     results: Sequence[Proxy] = (),
     backward: Sequence[BoundSymbol] = (),
 ) -> list[Proxy]:
-    """The values to save so that all of `read` can be had in backward, in the order in which they are read.
+    """Return the values to save so that all of `read` can be had in backward, in the order in which they are read.
 
     `results` are what the caller gets, `backward` the operations that read.
     """
@@ -93,7 +93,7 @@ def choose_saved(
 
 
 def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[Proxy]) -> list[TensorProxy]:
-    """Those saved views that hold on to memory of at least twice their size, which nobody else keeps."""
+    """Return the saved views that keep memory of at least twice their size alive, which nothing else keeps."""
     graph = _Graph(saved, producers, lambda op, at_hand: False, results)
     views: dict[str, list[TensorProxy]] = {}
     for p in saved:
@@ -108,7 +108,7 @@ def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[
 
 
 def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> CanRecompute:
-    """Which operations may be run again in backward."""
+    """Return which operations may be run again in backward."""
     fusers = [ex for ex in executors if hasattr(ex, "can_fuse")]
     constants = _constants(producers)
 
@@ -119,7 +119,7 @@ def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> Ca
             return False
         if remat == "all" or any(ex.can_fuse(op) for ex in fusers):
             return True
-        # An operation of its own: worth its time where much memory is at stake, and easily written anew.
+        # An operation of its own: worth its time where much memory is at stake, and easily computed.
         if all(bytes_of(p) < SMALL for p in op.flat_outs):
             return False
         if _widens(op) or any(name in constants for name in op.out_names):
@@ -134,7 +134,7 @@ def _fusers(executors: Sequence[Executor]) -> list[Any]:
 
 
 def _readers(backward: Sequence[BoundSymbol], fusers: Sequence[Any]) -> tuple[set[str], set[str]]:
-    """What operations that are run by themselves read, and what those read that a fuser takes; views hand on."""
+    """Return what unfused operations read and what fused ones do, both through views."""
     alone: set[str] = set()
     together: set[str] = set()
     for op in reversed(backward):
@@ -150,7 +150,7 @@ def _readers(backward: Sequence[BoundSymbol], fusers: Sequence[Any]) -> tuple[se
 
 
 def _constants(producers: Producers) -> set[str]:
-    """The values that hang on no input and take next to no arithmetic: fills, ranges, masks."""
+    """Return the values that depend on no input and take next to no arithmetic: fills, ranges, masks."""
     found: set[str] = set()
     for name, (_, op) in producers.items():  # in the order of the program
         if found.issuperset(op.arg_names) and is_cheap(op) and (not op.arg_names or _is_mask(op)):
@@ -164,7 +164,7 @@ def _is_mask(op: BoundSymbol) -> bool:
 
 
 def is_cheap(op: BoundSymbol) -> bool:
-    """Whether an operation does little more than read and write its values, and always gives the same."""
+    """Check whether an operation does little more than read and write its values, and always gives the same."""
     cost = op.sym.facts.cost
     if op.has_effect or cost == "expensive":
         return False
@@ -176,7 +176,7 @@ def is_cheap(op: BoundSymbol) -> bool:
 
 
 def _is_light(op: BoundSymbol) -> bool:
-    """Whether it is one pass of light arithmetic over its operands."""
+    """Check whether it is one pass of light arithmetic over its operands."""
     parts = op.like.subsymbols
     if parts:
         return all(_is_light(part) or not part.sym.tags.isdisjoint(_SHAPING) for part in parts)
@@ -184,7 +184,7 @@ def _is_light(op: BoundSymbol) -> bool:
 
 
 def _widens(op: BoundSymbol) -> bool:
-    """Whether it is a cast to a wider type."""
+    """Check whether it is a cast to a wider type."""
     while len(parts := op.like.subsymbols) == 1:
         op = parts[0]
     return op.sym is prims.convert_element_type and op.output.dtype.bytes > op.args[0].dtype.bytes
@@ -196,7 +196,7 @@ def _copies_scattered(op: BoundSymbol) -> bool:
 
 
 def _scattered(producers: Producers) -> set[str]:
-    """The values whose elements do not lie in memory in the usual order, as far as the operations tell."""
+    """Return the values that are not contiguous, as far as the operations show."""
     found: set[str] = set()
     for name, (_, op) in producers.items():
         if _copies_scattered(op):
@@ -211,7 +211,7 @@ def _scattered(producers: Producers) -> set[str]:
 
 
 class _Graph:
-    """The values that backward's needs hang on; views stand for the memory behind them."""
+    """The values that what backward reads depends on. Views count as the memory behind them."""
 
     def __init__(
         self, read: Sequence[Proxy], producers: Producers, can_recompute: CanRecompute, results: Sequence[Proxy]
@@ -246,7 +246,7 @@ class _Graph:
                 stack += found[1].flat_args
 
     def keep_what_takes_a_kernel(self, alone: set[str], together: set[str], by_itself: CanRecompute) -> None:
-        """Does not compute again what a kernel of backward would have to be launched for.
+        """Save what backward would have to launch a kernel for to compute it again.
 
         `alone` and `together` are what operations of their own read, and what kernels do. `by_itself` says what is
         worth an operation.
@@ -261,12 +261,12 @@ class _Graph:
                 continue
             made_of = self._made_of(name)
             small = bytes_of(self.values[name]) // 4
-            saved = any(not self.recomputed[x] for x in made_of)  # else it hangs on inputs alone
+            saved = any(not self.recomputed[x] for x in made_of)  # else it depends on inputs alone
             if saved and not any(bytes_of(self.values[x]) > small for x in made_of & together):
                 self.recomputed[name] = False
 
     def _made_of(self, name: str) -> set[str]:
-        """The memory, but for inputs, that a value is computed again of, directly or not."""
+        """Return the memory, but for inputs, that a value is recomputed from, directly or not."""
         seen: set[str] = set()
         stack = [name]
         while stack:
@@ -279,7 +279,7 @@ class _Graph:
         return seen
 
     def _root(self, p: Proxy) -> Proxy:
-        """The value that a value is a view of."""
+        """Return the value that a value is a view of."""
         while (found := self.producers.get(p.name)) is not None and self._is_view(found[1]):
             p = found[1].flat_args[0]
         return p
@@ -290,7 +290,7 @@ class _Graph:
         return not _copies_scattered(op) or op.arg_names[0] not in self._scattered
 
     def cut(self) -> set[str]:
-        """The memory to save."""
+        """Return the memory to save."""
         roots = dict.fromkeys(self.memory.values())
         cost = {name: self.cost(name) for name in roots}
         edges: list[tuple[str, str]] = []
@@ -302,14 +302,14 @@ class _Graph:
         return cheapest_vertices(cost, edges, sources, sinks)
 
     def cost(self, name: str) -> int:
-        """The bytes that saving it costs, next to none where its owner keeps it anyway."""
+        """Return the bytes that saving it costs, next to none where its owner keeps it anyway."""
         if name not in self.producers:  # an input
             return _OF_INPUT
         size = bytes_of(self.values[name])
         return min(size, _OF_RESULT) if name in self._results else size
 
     def needed_besides(self, saved: dict[str, Proxy]) -> list[str]:
-        """What has to be saved besides, so that what is not saved can be computed again: the memory behind views."""
+        """Return what else has to be saved so that the rest can be recomputed: the memory behind views."""
         needed: list[str] = []
         seen: set[str] = set(saved)
         stack = [name for name in self.read if name not in seen]

@@ -5,7 +5,7 @@ A subclass says what takes an operation's place; this class does the rest: the n
 contexts in which operations are recorded, the names of results, their substitution in later operations, the output.
 Users subclass `thunder.RewritePass`, which is this as a transform (`transforms/rewrite.py`).
 
-Contract: what an operation is replaced by has the types of its results, and takes their names where it makes them anew.
+Contract: what replaces a result has its type, and its name too unless it is an earlier value.
 Operations inside others (decompositions, checkpointed regions, branches of `torch.cond`) are not looked at.
 """
 

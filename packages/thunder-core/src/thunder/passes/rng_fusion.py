@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws of random numbers as arithmetic on a seed, so that they become part of fusions.
 
-A fusion executor brings two functions, which become operators: one draws seeds from torch's generator, so many for the
-whole program, before anything else is drawn; the other makes numbers from [0, 1) of a seed, always the same. With
-`draw_of_seeds` what was a draw becomes the second and arithmetic on it, before differentiation. That is no random
-operation any more: backward computes it again of the seed instead of a mask that is kept, and regions of
-`torch.utils.checkpoint` draw the same twice without putting the generator back. The numbers are others than torch's.
+A fusion executor brings two functions, which become operators: one draws all seeds of the program from torch's
+generator, before anything else is drawn; the other computes numbers from [0, 1) of a seed, always the same. The pass,
+which runs before differentiation, replaces a draw by the second operator and arithmetic on its result. That is no
+random operation any more: backward computes it from the seed again instead of keeping a mask, and regions of
+`torch.utils.checkpoint` draw the same numbers twice without restoring the generator.
+
+Contract: draws keep their distributions and follow `manual_seed`, but their numbers are not torch's. Draws from a
+generator that the user passes, in double precision, and those that no fusion reads stay torch's.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ _FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 def draw_of_seeds(
     registry: Any, executor: str, seeds: Seeds, drawn: Drawn, unusable: Callable[[Any], Any], *, seeds_on: Any = None
 ) -> None:
-    """Registers for a fusion executor its two operators, the pass, and the option to leave all draws to torch.
+    """Register for a fusion executor its two operators, the pass, and the option to leave all draws to torch.
 
     A seed is a tensor of two whole numbers, on the device of what is drawn of it if not on `seeds_on`.
     """
@@ -46,11 +49,11 @@ def draw_of_seeds(
     )
 
     def seeds_meta(n: int, device: Any) -> tuple[TensorProxy, ...]:
-        """A seed for each of `n` draws on a device."""
+        """Return a seed for each of `n` draws on a device."""
         return tuple([TensorProxy(shape=(2,), device=seeds_on or device, dtype=dtypes.int64) for _ in range(n)])
 
     def uniform_meta(seed: TensorProxy, shape: Sequence[Any], device: Any) -> TensorProxy:
-        """Numbers from [0, 1), always the same of one seed."""
+        """Draw numbers from [0, 1), always the same from one seed."""
         return TensorProxy(shape=tuple(shape), device=device, dtype=dtypes.float32)
 
     seeds_operator = registry.register_operator(
@@ -77,7 +80,7 @@ Uniform = Callable[[Sequence[int]], Any]  # fresh numbers from [0, 1) of a shape
 
 
 def _between(drawn: Any, low: Any, high: Any, dtype: Any) -> Any:
-    """Numbers of [0, 1) as numbers of [low, high): what rounding makes `high` is `low`, as in torch."""
+    """Scale numbers of [0, 1) to [low, high): what rounding makes `high` is `low`, as in torch."""
     spread = drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
     if spread is drawn and dtype is dtypes.float32:
         return drawn
@@ -140,7 +143,7 @@ class _Rewriter:
         self.left: dict[Any, Iterator[TensorProxy]] = {}
 
     def result(self) -> Trace:
-        """The trace with its draws made of seeds; the same one where there are none that are worth it."""
+        """Return the trace with its draws made from seeds; the same trace if no draw is worth it."""
         plan = self.planned(self.trace.bound_symbols)
         if not self.wanted:
             return self.trace
@@ -156,7 +159,7 @@ class _Rewriter:
 
     # -- what is to be rewritten --------------------------------------------------------------------------------------
     def planned(self, operations: Sequence[BoundSymbol]) -> list[tuple[BoundSymbol, Any]]:
-        """Each operation, and what it is taken apart into; None where it stays. Counts seeds."""
+        """Return each operation with what it is split into, or None if it stays; count the seeds."""
         readers: dict[str, list[BoundSymbol]] = {}
         for op in operations:
             for name in op.arg_names:
@@ -169,7 +172,7 @@ class _Rewriter:
         if isinstance(op.sym, Region):
             inner = self.planned(op.subsymbols)
             return inner if any(parts is not None for _, parts in inner) else None
-        parts = self.apart(op)
+        parts = self.split_draws(op)
         if parts is None or (all(self.is_draw(part) for part in parts) and not self.is_fused_later(op, readers)):
             return None
         for part in filter(self.is_draw, parts):
@@ -177,17 +180,17 @@ class _Rewriter:
             self.wanted[device] = self.wanted.get(device, 0) + _DRAWS[part.sym][1]
         return parts
 
-    def apart(self, op: BoundSymbol) -> list[BoundSymbol] | None:
-        """The draws and the other parts of an operation; None where they are not all ours."""
+    def split_draws(self, op: BoundSymbol) -> list[BoundSymbol] | None:
+        """Return the draws and the other parts of an operation; None if some can be neither."""
         if self.is_draw(op) or not op.has_effect:
             return [op] if self.is_draw(op) or self.fuser.can_fuse(op) or not op.out_names else None
         if not op.subsymbols:
             return None
-        found = [self.apart(sub) for sub in op.subsymbols]
+        found = [self.split_draws(sub) for sub in op.subsymbols]
         return None if any(parts is None for parts in found) else [part for parts in found for part in parts or ()]
 
     def is_draw(self, op: BoundSymbol) -> bool:
-        """Whether a primitive is a draw that can be made of seeds."""
+        """Check whether a primitive is a draw that can be made from a seed."""
         known = _DRAWS.get(op.sym)
         if known is None or op.kwargs.get("generator") is not None:
             return False
@@ -201,7 +204,7 @@ class _Rewriter:
         )
 
     def is_fused_later(self, op: BoundSymbol, readers: dict[str, list[BoundSymbol]]) -> bool:
-        """Whether a fusion may read what is drawn: else a draw of torch's is as good, and needs no seed."""
+        """Check whether a fusion may read what is drawn; if not, torch's draw is as good and needs no seed."""
         return any(self.fuser.can_fuse(reader) for name in op.out_names for reader in readers.get(name, ()))
 
     # -- what it becomes ----------------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ class _Rewriter:
         return made
 
     def drawn_of_seeds(self, draw: BoundSymbol, whole: BoundSymbol, out: Trace) -> list[BoundSymbol]:
-        """The operations that make what a draw makes, of the next seeds."""
+        """Return the operations that make the result of a draw from the next seeds."""
         device = draw.flat_outs[0].device  # type: ignore[attr-defined]
         with out.scope() as recorded:
             result = _DRAWS[draw.sym][0](

@@ -89,7 +89,7 @@ class Split:
         trace.output = [g for g in trace.output if g is not None]
 
     def _find_outputs(self, given: set[str]) -> None:
-        """Adds the saved values through which gradients of gradients flow."""
+        """Add the saved values through which gradients of gradients flow."""
         known = {p.name for p in self.outputs} | (given - set(self._copies))
         dependent = _dependent(self._joint.trace.bound_symbols, {p.name for p in self.wrt}) - known
         for p in self.saved:
@@ -98,7 +98,7 @@ class Split:
 
     # -- backward -----------------------------------------------------------------------------------------------------
     def backward(self, present: Sequence[bool], wanted: Sequence[bool] | None = None, *, boxed: bool = True) -> Trace:
-        """The backward program for gradients of these of `outputs`, which gives those of `wrt` that are wanted.
+        """Return the backward program from the gradients of `outputs` that are present to those wanted of `wrt`.
 
         Boxed it takes what was saved in a list, which it empties; else it takes each saved value as an argument.
         """
@@ -129,7 +129,7 @@ class Split:
         return out
 
     def takes_less_for_less(self) -> bool:
-        """Whether some operation is for the gradients of some of `wrt` only, so that it falls away if they do."""
+        """Check whether some operation serves the gradients of some of `wrt` only, so that dropping them saves work."""
         trace, _ = self._whole
         needed: dict[str, int] = {}  # for which gradients, as bits
         for i, g in enumerate(trace.output):
@@ -145,12 +145,12 @@ class Split:
         return False
 
     def reach(self) -> list[int]:
-        """For each of `wrt`, as bits, which of the returned outputs hang on it."""
+        """Return for each of `wrt`, as bits, the returned outputs that depend on it."""
         of, _ = self._results_of()
         return [of.get(g.name, 0) if isinstance(g, Proxy) else 0 for g in self._whole[0].output]
 
-    def apart(self) -> dict[int, set[int]]:
-        """Sets of outputs, as bits, that are differentiated together, each with which of `saved` that reads.
+    def output_groups(self) -> dict[int, set[int]]:
+        """Return sets of outputs (as bits) that are differentiated together, each with the saved values that it reads.
 
         Returned outputs of two sets have no operation in common but for what reads nothing of the forward program.
         """
@@ -181,7 +181,7 @@ class Split:
         return found
 
     def _results_of(self) -> tuple[dict[str, int], list[tuple[BoundSymbol, int]]]:
-        """For which of the returned outputs, as bits, backward computes each value, and does each operation."""
+        """Return for which of the returned outputs, as bits, backward computes each value, and does each operation."""
         trace, cotangents = self._whole
         of = {p.name: 1 << j for j, p in enumerate(cotangents)}
         operations = []
@@ -193,13 +193,13 @@ class Split:
         return of, operations
 
     def saved_as(self, p: Proxy) -> Proxy:
-        """The value that is saved for one that backward reads: itself, or a copy, for what its memory is or will be."""
+        """Return the value that is saved for one that backward reads: itself, or a copy."""
         return self._copies.get(p.name, p)  # type: ignore[no-any-return]
 
     def _record(
         self, joint: JointTrace, present: Sequence[bool], wanted: Sequence[bool] | None
     ) -> tuple[Trace, list[TensorProxy]]:
-        """A backward program that still reads values of the forward program as they are, and the gradients it takes."""
+        """Return a backward program that reads values of the forward program, and the cotangents that it takes."""
         trace = Trace("backward")
         trace.names, trace._counters = set(joint.trace.names), dict(joint.trace._counters)
         cotangents: dict[str, TensorProxy] = {}
@@ -216,7 +216,7 @@ class Split:
         return dce(trace), list(cotangents.values())
 
     def _through_everything(self) -> JointTrace:
-        """The differentiation of the forward program itself.
+        """Differentiate the forward program itself.
 
         An operation's gradient rule may compute values in forward that are not its results, and save them. Gradients
         flow through these too, where a gradient is differentiated.
@@ -236,7 +236,7 @@ def _input(p: Proxy) -> BoundSymbol:
 
 
 def _producers(program: Sequence[BoundSymbol]) -> dict[str, tuple[int, BoundSymbol]]:
-    """Which operation makes a value, and where it stands."""
+    """Return which operation makes a value, and where it stands."""
     found: dict[str, tuple[int, BoundSymbol]] = {}
     for i, op in enumerate(program):
         if OpTags.UNPACK_OP not in op.sym.tags:
@@ -246,7 +246,7 @@ def _producers(program: Sequence[BoundSymbol]) -> dict[str, tuple[int, BoundSymb
 
 
 def _dependent(program: Sequence[BoundSymbol], wrt: set[str]) -> set[str]:
-    """The values that depend differentiably on `wrt`."""
+    """Return the values that depend differentiably on `wrt`."""
     found = set(wrt)
     for op in program:
         if op.sym.differentiable and not found.isdisjoint(op.arg_names):
@@ -255,7 +255,7 @@ def _dependent(program: Sequence[BoundSymbol], wrt: set[str]) -> set[str]:
 
 
 def _inputs_of(trace: Trace) -> list[Proxy]:
-    """The values that a program reads and does not make, in the order in which they are first read."""
+    """Return the values that a program reads and does not make, in the order in which they are first read."""
     made: set[str] = {p.name for p in trace.args}
     found: dict[str, Proxy] = {}
     for op in trace.bound_symbols:
@@ -267,7 +267,7 @@ def _inputs_of(trace: Trace) -> list[Proxy]:
 
 
 def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
-    """The numbers that operations, and what executors may make of them, read: also those in the shapes of tensors.
+    """Return the symbolic numbers that operations, or what executors make of them, read: those in shapes too.
 
     Those that the program itself reads off what it computes again are not among them.
     """
@@ -287,7 +287,7 @@ def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
 def _with_what_is_missing(
     program: Sequence[BoundSymbol], available: set[str], producers: dict[str, tuple[int, BoundSymbol]]
 ) -> list[BoundSymbol]:
-    """The program with those operations of the forward program that it needs again, each before it is first needed."""
+    """Return the program with the operations of the forward program to recompute, each before its first use."""
     out: list[BoundSymbol] = []
     known = set(available)
     for op in program:
@@ -302,7 +302,7 @@ def _with_what_is_missing(
 
 
 def _leading_to(names: list[str], known: set[str], producers: dict[str, tuple[int, BoundSymbol]]) -> list[BoundSymbol]:
-    """The operations that make these values of what is known, in their order."""
+    """Return the operations that compute these values from what is available, in order."""
     found: dict[int, BoundSymbol] = {}
     stack = list(names)
     while stack:
@@ -331,7 +331,7 @@ def _lost(name: str, op: BoundSymbol | None = None) -> UnsupportedError:
 
 
 def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
-    """What to save instead, where the forward program ends with writes to its inputs: copies of that memory.
+    """Return copies to save instead of memory that the forward program writes to at its end.
 
     They are put into the forward program, before the writes.
     """
@@ -353,7 +353,7 @@ def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
 
 
 def _copies_by_fusers(forward: Trace, parts: Sequence[TensorProxy], executors: Sequence[Executor]) -> dict[str, Any]:
-    """What to save instead of these views, where a fuser makes a copy: that, right after the view."""
+    """Return copies to save instead of these views, where a fuser makes them; insert each right after its view."""
     copies: dict[str, Any] = {}
     for p in parts:
         op = _copy(forward, p)
@@ -365,6 +365,6 @@ def _copies_by_fusers(forward: Trace, parts: Sequence[TensorProxy], executors: S
 
 
 def _copy(forward: Trace, p: TensorProxy) -> BoundSymbol:
-    """A copy of a value; its name is none that a backward program has given already."""
+    """Return a copy of a value under a name that no backward program has used."""
     copy = TensorProxy(like=p, name=forward.add_name(f"copy_of_{p.name}"))
     return BoundSymbol(prims.clone, (p,), {}, copy)

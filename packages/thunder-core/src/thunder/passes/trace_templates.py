@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that are alike: what was recorded for one is written again for the others, under other names.
+"""Templates: what was recorded for a call is reused, under other names, for calls that differ in names only.
 
 Networks repeat their layers, and what tracing records for a call depends on what is known of its values (shape, dtype,
 device), on which of them are the same, and on its other arguments. Two calls that agree in all of that have the same
-`likeness`; then what was `Recorded` for the first stands for the second after its names are replaced, which takes a
-small part of the time of tracing. The names are those that tracing would have given.
+`likeness`; then what was `Recorded` for the first, with names replaced, serves the second, in a small part of the time
+of tracing.
+
+Contract: the result is the one that tracing the second call would have given, names included.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Unlike(Exception):
 
 
 def likeness(x: Any, values: Values, tracked: set[str]) -> Any:
-    """What is equal exactly for arguments that are alike; `values` collects the tensors among them.
+    """Return a key that is equal exactly for arguments that differ in names only; `values` collects their tensors.
 
     Of a tensor it counts whether it is `tracked`. Symbolic numbers make a call that is like no other: what is known of
     them may change.
@@ -77,7 +79,7 @@ class Names:
         self.count = len(trace.names)
 
     def made(self) -> list[str]:
-        """Those given since; tensors' alone, without a gap for what had its name before."""
+        """Return the names given since, if all are consecutive names of tensors; else raise `Unlike`."""
         start = self.before.pop("t", 0)
         now = dict(self.trace._counters)
         end = now.pop("t", 0)
@@ -99,7 +101,7 @@ class Recorded:
 
     @property
     def made(self) -> list[str]:
-        """The names of what it makes. Of some programs no two calls are alike, so it is looked for when asked for."""
+        """The names of what it makes. Computed when first needed, as many programs have no two equal calls."""
         if not self._complete:
             # Parts of operations that are recorded as they are have names that were made before.
             known = {*self.names, *self._made}
@@ -108,11 +110,11 @@ class Recorded:
         return self._made
 
     def inner(self) -> Iterable[BoundSymbol]:
-        """The operations that are renamed."""
+        """Return the operations that are renamed."""
         return self.operations
 
     def renamed(self, values: Values, trace: Trace) -> tuple[dict[str, Any], dict[str, str]]:
-        """For a call with other values: what replaces its values, and the names for what it made."""
+        """Return for a call with other values what replaces the recorded values, and the names for its results."""
         return dict(zip(self.names, values.found)), dict(zip(self.made, trace.make_names(len(self.made))))
 
 

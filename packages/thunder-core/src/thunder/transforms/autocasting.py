@@ -43,5 +43,5 @@ class AutocastTransform(Transform):
 
 
 def autocast(dtype: torch.dtype = torch.bfloat16) -> AutocastTransform:
-    """The transform that runs a program as `torch.autocast` with this dtype would, on the CPU and on GPUs."""
+    """Return the transform that runs a program as `torch.autocast` with this dtype would, on the CPU and on GPUs."""
     return AutocastTransform(dtype)

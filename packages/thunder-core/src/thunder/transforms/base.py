@@ -70,7 +70,7 @@ class Transform:
     changes_results = True
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A misspelt hook would never be called: it is refused when its class is written."""
+        """Refuse a misspelt hook, which would never be called, when its class is written."""
         super().__init_subclass__(**options)
         for name in vars(cls):
             if name.startswith("transform_") and not hasattr(Transform, name):
@@ -85,7 +85,7 @@ class Transform:
         return type(self).__name__
 
     def transform_module(self, module: torch.nn.Module) -> torch.nn.Module | None:
-        """Changes a module once, when it is given to `thunder.jit`: parameters, buffers, submodules.
+        """Change a module once, when it is given to `thunder.jit`: parameters, buffers, submodules.
 
         `module` is a copy of the user's that shares its tensors: change it as you like, but replace tensors instead of
         writing to them. What is returned, if anything, takes its place.
@@ -93,31 +93,31 @@ class Transform:
         return None
 
     def tracing(self) -> AbstractContextManager[Any]:
-        """What is entered around the run of the user's function from which its trace is taken."""
+        """Return the context manager to enter while the user's function is traced."""
         return nullcontext()
 
     def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
-        """The program, before it is differentiated."""
+        """Change the program before it is differentiated."""
         return trace
 
     def transform_execution(self, trace: Trace, context: PassContext) -> Trace:
-        """The forward program, then the backward program if there is one, before executors claim operations."""
+        """Change the forward program, then the backward program if there is one, before executors claim operations."""
         return trace
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        """Each program in terms of what runs it, before values are deleted at their last use."""
+        """Change each program in terms of what runs it, before values are deleted at their last use."""
         return trace
 
     def transform_prologue(self, trace: Trace, context: PassContext) -> Trace:
-        """What checks the arguments of a call and returns the inputs of the program."""
+        """Change what checks the arguments of a call and returns the inputs of the program."""
         return trace
 
     def transform_epilogue(self, trace: Trace, context: PassContext) -> Trace:
-        """What makes the user's result of the program's, where there is anything to do."""
+        """Change what makes the user's result from the program's, if the program has an epilogue."""
         return trace
 
     def has(self, phase: str) -> bool:
-        """Whether it does anything at a stage."""
+        """Check whether it has a hook for a stage."""
         method = _METHODS[phase]
         return getattr(type(self), method) is not getattr(Transform, method)
 
@@ -132,7 +132,7 @@ class Transform:
         return type(self).transform_module is not Transform.transform_module
 
     def apply(self, trace: Trace, context: PassContext) -> Trace:
-        """Its trace at the stage of `context`. An error says which transform it came from."""
+        """Run the hook for the stage of `context`. An error names the transform that it came from."""
         try:
             result = getattr(self, _METHODS[context.phase])(trace, context)
         except ThunderError:
@@ -145,7 +145,7 @@ class Transform:
         return self.checked(result, context)
 
     def checked(self, result: Any, context: PassContext) -> Trace:
-        """`result`, if it is a trace."""
+        """Return `result` if it is a trace, else raise an error."""
         if not hasattr(result, "bound_symbols"):
             raise ThunderError(
                 f"{self.name}.{_METHODS[context.phase]} returned {result!r:.80} instead of a trace: return the trace "
@@ -172,19 +172,19 @@ class FunctionTransform(Transform):
 
 
 def check_option(transform: str, name: str, value: Any, good: bool, what: str) -> None:
-    """Refuses a value of a transform's option that is not `good`; `what` says which are."""
+    """Refuse a value of a transform's option that is not `good`; `what` says which are."""
     if not good:
         raise ValueError(f"{transform}: {name} is {what}, not {value!r:.80}")
 
 
 def check_names(transform: str, name: str, value: Any) -> None:
-    """The same for names and patterns of modules."""
+    """Return the same for names and patterns of modules."""
     good = not isinstance(value, str) and hasattr(value, "__iter__") and all(isinstance(x, str) for x in value)
     check_option(transform, name, value, good, "a list of names or patterns of modules")
 
 
 def as_transforms(transforms: Any) -> tuple[Transform, ...]:
-    """The transforms that `thunder.jit(…, transforms=…)` was given, or an error that says what is wrong with them."""
+    """Check the transforms of `thunder.jit(…, transforms=…)` and return them as a tuple."""
     if isinstance(transforms, (Transform, str)) or not hasattr(transforms, "__iter__"):
         hint = f": write [{transforms!r}]" if isinstance(transforms, (Transform, str)) else ""
         raise TypeError(f"thunder.jit(…, transforms=…) takes a list of transforms, not {transforms!r}{hint}")

@@ -77,7 +77,7 @@ def _is_input(bsym: BoundSymbol) -> bool:
 
 
 def _why_not(bsym: BoundSymbol) -> str | None:
-    """Why an operation cannot be part of a graph."""
+    """Return why an operation cannot be part of a graph."""
     if not runs(bsym) or not bsym.out_names:
         return "is no computation"
     if _has_tag(bsym):
@@ -93,12 +93,12 @@ def _why_not(bsym: BoundSymbol) -> str | None:
 
 
 def _numbers(values: Iterable[Any]) -> list[Any]:
-    """Those among values, and those in the shapes of tensors."""
+    """Return the numbers among values and in the shapes of tensors."""
     return [n for p in values for n in (proxies_in(p.shape) if isinstance(p, TensorProxy) else [p])]
 
 
 def _is_known(number: Any) -> bool:
-    """Whether a number is a size that there may be a graph for, as it was known when the program was traced."""
+    """Check whether a number is a size that was known when the program was traced, so that a graph can be for it."""
     return isinstance(number, NumberProxy) and number.python_type is int and number.value is not None
 
 
@@ -107,7 +107,7 @@ def _has_tag(bsym: BoundSymbol) -> bool:
 
 
 def _has_seed_on_the_cpu(bsym: BoundSymbol) -> bool:
-    """torch's efficient attention does, but not where it is captured; one kind of call cannot read the other's."""
+    """Check for torch's efficient attention, whose seed is on the CPU unless it is captured."""
     is_it = bsym.sym in (prims.attention_dropout, prims.attention_dropout_backward)
     if is_it and any(isinstance(a, str) and a == "efficient" for a in bsym.args):
         return True
@@ -147,7 +147,7 @@ def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
 
 
 def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:
-    """The values that lie in memory the same way in every call; None where all do.
+    """Return the values whose layout is the same in every call; None if all are.
 
     What comes of guarded inputs does. What arrives in a backward program may be laid out in any way.
     """
@@ -157,7 +157,7 @@ def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:
 
 
 def _watched(inputs: Iterable[Proxy], fixed: frozenset[str] | None) -> dict[str, tuple[int, ...]]:
-    """Of which inputs a launch has to look at the sizes, and of which at the strides."""
+    """Return the inputs whose sizes a launch has to check, and those whose strides it has to."""
     tensors = {i: p for i, p in enumerate(inputs) if isinstance(p, TensorProxy)}
     sizes = tuple(i for i, p in enumerate(inputs) if i not in tensors or _numbers([p]))
     strides = () if fixed is None else tuple(i for i, p in tensors.items() if p.name not in fixed)
@@ -165,7 +165,7 @@ def _watched(inputs: Iterable[Proxy], fixed: frozenset[str] | None) -> dict[str,
 
 
 def _program(name: str, region: Region) -> Any:
-    """The region as a function of its inputs."""
+    """Return the region as a function of its inputs."""
     inner = Trace(name, args=region.inputs)
     inner.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     inner.bound_symbols += region.operations
@@ -174,7 +174,7 @@ def _program(name: str, region: Region) -> Any:
 
 
 def _operation(run: Any, region: Region) -> BoundSymbol:
-    """The region as one operation."""
+    """Return the region as one operation."""
 
     def meta(*args: Any) -> Any:
         return region.outputs

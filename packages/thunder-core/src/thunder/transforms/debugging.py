@@ -56,10 +56,10 @@ class DebugTransform(RewritePass):
 
 
 def runs(bsym: BoundSymbol) -> bool:
-    """Whether a line of a claimed program is a call of something."""
+    """Check whether a line of a claimed program is a call of something."""
     return bsym.sym.printer is None and (bsym.sym.fn is not None or bsym.sym.module is not None)
 
 
 def debug(callback: Callback, *, only: Callable[[BoundSymbol], bool] | None = None) -> DebugTransform:
-    """The transform that calls `callback(operation, values)` after each operation, or after those that `only` picks."""
+    """Return a transform that calls `callback(operation, values)` after each operation, or those that `only` picks."""
     return DebugTransform(callback, only)

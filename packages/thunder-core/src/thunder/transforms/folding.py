@@ -3,7 +3,7 @@
 
 Contract: folded are operations that read no input of the program and no random number (`torch.arange(…)`, a causal
 mask, the frequencies of a rotary embedding), where their results are no larger than `max_bytes`. The program holds the
-results as tensors of its own; what the caller gets hold of, or what is written to, is computed anew at each call.
+results as tensors of its own; what the caller gets hold of, or what is written to, is computed at each call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LITERALS = (
 
 
 def is_literal(x: Any) -> bool:
-    """Whether arguments are the same at each call, but for proxies in them."""
+    """Check whether arguments are the same at each call, but for proxies in them."""
     kind = type(x)
     if kind in (tuple, list, torch.Size):
         return all(is_literal(i) for i in x)
@@ -82,7 +82,7 @@ class ConstantFoldingTransform(RewritePass):
 
 
 def _constants(trace: Trace) -> dict[str, Any]:
-    """What the program computes from nothing but literals, computed."""
+    """Compute what the program computes from literals alone."""
     values: dict[str, Any] = {}
     for bsym in trace.bound_symbols:
         if not bsym.out_names or bsym.has_effect or not is_literal((bsym.args, bsym.kwargs)):
@@ -122,7 +122,7 @@ def _bytes(x: torch.Tensor) -> int:
 
 
 def _constant(p: Proxy, value: torch.Tensor, executor: Any) -> BoundSymbol:
-    """The operation that gives a tensor that the program holds."""
+    """Return the operation that gives a tensor that the program holds."""
     value = value.detach().clone()
 
     def meta() -> Any:

@@ -24,7 +24,7 @@ __all__ = ["GRAPHS", "CapturedRegion", "Launch", "Memory", "capture", "is_captur
 
 #: How many graphs a stretch has, for as many sizes of its inputs; calls of further sizes are run as they are.
 GRAPHS = 16
-# How often a stretch is captured anew because what stayed where it was has moved.
+# How often a stretch is captured again because memory that had not moved has.
 _MOVES = 8
 
 
@@ -41,14 +41,14 @@ class Memory:
         self.lock = threading.RLock()  # launches of different threads do not mix
 
     def pool(self, device: torch.device) -> tuple[Any, weakref.WeakSet[Any]]:
-        """The name of a device's pool, and the graphs in it, to which those that are captured into it are added."""
+        """Return the name of a device's memory pool, and the list of the graphs that were captured into it."""
         found = self._pools.get(device)
         if found is None or not len(found[1]):
             found = self._pools[device] = (torch.cuda.graph_pool_handle(), weakref.WeakSet())
         return found
 
     def follow(self, device: torch.device) -> None:
-        """Has the current stream wait for the one of the last launch, whose memory the next one writes to."""
+        """Have the current stream wait for the one of the last launch, whose memory the next one writes to."""
         stream = current_stream(device.index)
         last = self._streams.get(device)
         if last is None or last[0] != stream:
@@ -75,7 +75,7 @@ class Launch:
 def _by_kind(
     tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
 ) -> list[tuple[list[int], list[torch.Tensor]]]:
-    """Tensors and their places, those together that one kernel can copy to `others`, or from there.
+    """Group tensors, with their positions, that one kernel can copy to `others` or from there.
 
     That takes tensors of one type that lie in memory as what they are copied to: where one does not, torch copies each
     of them by itself.
@@ -164,7 +164,7 @@ class CapturedRegion:
             return tuple(results)
 
     def _of(self, inputs: Sequence[Any]) -> _Sized | None:
-        """What is known of calls like this one; None where there are too many kinds of them."""
+        """Return what is known of calls like this one; None where there are too many kinds of them."""
         key = tuple([x if type(x := inputs[i]) is int else x.shape for i in self.sizes])
         found = self._sizes.get(key)
         if found is None:
@@ -195,20 +195,20 @@ class CapturedRegion:
 
 
 def _summary(error: BaseException) -> str:
-    """An error in one line: the first of a chain, since a failed capture ends with an error about that."""
+    """Return the first error of a chain in one line: a failed capture raises a further one."""
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def is_capturing() -> bool:
-    """Whether a graph is being captured already."""
+    """Check whether a graph is being captured already."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 # -- capturing --------------------------------------------------------------------------------------------------------
 def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory) -> Launch:
-    """What launches `fn` on these inputs, and where its results are after each launch.
+    """Capture `fn` on these inputs; return what launches the graph, and the tensors that hold its results.
 
     `fn` is run on a stream of its own first, since libraries allocate and choose at their first calls; the generator is
     put back to where it was.
@@ -264,13 +264,13 @@ def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, dev
 
 
 def _forget_workspaces() -> None:
-    """Has cuBLAS allocate its memory anew, so that a graph's is in the graph's pool, and no other is."""
+    """Have cuBLAS allocate new memory, so that a graph's workspaces are in the graph's pool, and no others are."""
     with suppress(AttributeError):
         torch._C._cuda_clearCublasWorkspaces()
 
 
 def _give_up(graph: Any, handle: Any, device: torch.device) -> None:
-    """Ends a capture that has failed, and repairs what torch leaves of it."""
+    """End a capture that has failed, and repair what torch leaves behind."""
     try:
         graph.capture_end()
     except Exception:  # CUDA has given it up: torch stops there, before its own end of it
@@ -278,12 +278,12 @@ def _give_up(graph: Any, handle: Any, device: torch.device) -> None:
             torch._C._cuda_endAllocateToPool(device.index, handle)
             torch._C._cuda_releasePool(device.index, handle)
         with suppress(Exception):
-            _settle_generator(device)
+            _reset_generator(device)
     graph.reset()
 
 
-def _settle_generator(device: torch.device) -> None:
-    """Captures nothing, to its end: the generator then counts as not captured."""
+def _reset_generator(device: torch.device) -> None:
+    """Capture an empty graph: afterwards the generator counts as not captured."""
     number = torch.zeros((), device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))

@@ -31,7 +31,7 @@ class LoRA(Variant):
     lora_dropout: float
 
     def adapt(self, rank: int, alpha: float, dropout: float, like: torch.Tensor, sizes: tuple[int, int]) -> None:
-        """Gives it an adapter."""
+        """Add an adapter."""
         ins, outs = sizes
         self.lora_a = torch.nn.Parameter(torch.empty(rank, ins, dtype=like.dtype, device=like.device))
         self.lora_b = torch.nn.Parameter(torch.zeros(outs, rank, dtype=like.dtype, device=like.device))
@@ -40,7 +40,7 @@ class LoRA(Variant):
         self.lora_scale, self.lora_dropout = alpha / rank, dropout
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The base, and what the adapter adds."""
+        """Compute the base and add the adapter's part."""
         base = super().forward(input)  # type: ignore[misc]
         functional = torch.nn.functional
         dropped = functional.dropout(input, self.lora_dropout, self.training) if self.lora_dropout else input  # type: ignore[attr-defined]
@@ -110,11 +110,11 @@ class LoRATransform(Transform):
             become(sub, LoRA).adapt(self.rank, self.alpha, self.dropout, like, sizes)
 
     def adapters(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """The adapters of a jitted module, by the names of their parameters."""
+        """Return the adapters of a jitted module, by the names of their parameters."""
         return {name: p.detach() for name, p in module.named_parameters() if _is_adapter(name)}
 
     def load_adapters(self, module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-        """Gives a jitted module the adapters of another."""
+        """Give a jitted module the adapters of another."""
         own = {name: p for name, p in module.named_parameters() if _is_adapter(name)}
         if own.keys() != state.keys():
             lacking, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
@@ -132,7 +132,7 @@ def _is_adapter(name: str) -> bool:
 
 
 def _freeze(module: torch.nn.Module) -> None:
-    """Replaces parameters by frozen ones of the same memory: the user's module trains as before."""
+    """Replace parameters by frozen ones of the same memory: the user's module trains as before."""
     frozen = {
         id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in module.parameters() if p.requires_grad
     }

@@ -91,7 +91,7 @@ class MaterializationTransform(Transform):
         return given
 
     def _reset(self, sub: Any, made: dict[int, torch.Tensor], from_state: set[int], unset: dict[int, str]) -> None:
-        """Lets a submodule initialize itself; what the state dict gave keeps its value."""
+        """Let a submodule initialize itself; what the state dict gave keeps its value."""
         reset = getattr(sub, "reset_parameters", None) or getattr(sub, "_reset_parameters", None)
         if reset is None and self.initialize is None:
             return
@@ -111,7 +111,7 @@ class MaterializationTransform(Transform):
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by all their names."""
+    """Return parameters and buffers by all their names."""
     for prefix, sub in module.named_modules(remove_duplicate=False):
         for table in (sub._parameters, sub._buffers):
             for name, tensor in table.items():
@@ -132,7 +132,7 @@ def _owns(module: torch.nn.Module, ids: set[int]) -> bool:
 
 
 def _like(tensor: torch.Tensor, device: torch.device, name: str, value: torch.Tensor | None) -> torch.Tensor:
-    """A tensor with memory in the place of one without."""
+    """Return a tensor with memory for one without."""
     if value is not None and value.shape != tensor.shape:
         raise ValueError(
             f"MaterializationTransform: {name} has the shape {tuple(tensor.shape)}, and in the state dict "

@@ -27,7 +27,7 @@ __all__ = ["Variant", "become", "chosen_modules", "replaced_tensors", "saved_ten
 
 
 def transformed_module(module: torch.nn.Module, transforms: Sequence[Transform]) -> torch.nn.Module:
-    """A copy of `module`, which shares its tensors, after the transforms have changed it."""
+    """Return a copy of `module`, which shares its tensors, after the transforms have changed it."""
     tensors = [*module.parameters(), *module.buffers()]
     try:
         out = copy.deepcopy(module, {id(t): t for t in tensors})
@@ -52,7 +52,7 @@ def chosen_modules(
     what: str,
     skip: Iterable[str] = (),
 ) -> list[tuple[str, torch.nn.Module]]:
-    """The submodules that a transform `can` change, by their names or patterns (`*.mlp.*`, or the last part of a name).
+    """Return the submodules that a transform `can` change, by name or pattern (`*.mlp.*`, or the last part of a name).
 
     A name that is nobody's is an error that lists what there is, and so is a module in which there is nothing.
     """
@@ -74,7 +74,7 @@ def chosen_modules(
 
 
 def replaced_tensors(module: torch.nn.Module, replace: dict[int, torch.Tensor]) -> None:
-    """Puts other tensors in the place of parameters and buffers, by the ids of those, wherever they stand."""
+    """Replace parameters and buffers, given by their ids, wherever they occur."""
     for m in module.modules():
         for table in (m._parameters, m._buffers):
             for name, tensor in table.items():
@@ -83,7 +83,7 @@ def replaced_tensors(module: torch.nn.Module, replace: dict[int, torch.Tensor]) 
 
 
 def saved_tensors(module: Any) -> dict[str, torch.Tensor]:
-    """The parameters and buffers of a submodule itself that its state dict has, by their names."""
+    """Return the parameters and buffers of a submodule itself that its state dict has, by their names."""
     found = {name: p for name, p in module._parameters.items() if p is not None}
     skipped = module._non_persistent_buffers_set
     found.update({name: b for name, b in module._buffers.items() if b is not None and name not in skipped})
@@ -99,15 +99,15 @@ class Variant:
     _original: type
 
     def state_to_original(self) -> dict[str, torch.Tensor]:
-        """The tensors, by their names, that the original class would save."""
+        """Return the tensors, by their names, that the original class would save."""
         raise NotImplementedError
 
     def state_from_original(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes the tensors that the original class has saved; those that it may not have are left out."""
+        """Take the tensors that the original class has saved; those that it may not have are left out."""
         raise NotImplementedError
 
     def original_names(self) -> tuple[str, ...]:
-        """The names under which the original class saves."""
+        """Return the names under which the original class saves."""
         return tuple(self.state_to_original())
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -135,7 +135,7 @@ class Variant:
 
 
 def _described(cls: type) -> Any:
-    """A class by what can be pickled: itself, or the mixin and the description of the class that it is a variant of."""
+    """Describe a class by what can be pickled: itself, or its mixin and the description of the class below it."""
     if not issubclass(cls, Variant):
         return cls
     mixin = next(base for base in cls.__bases__ if issubclass(base, Variant))
@@ -162,7 +162,7 @@ def _variant(mixin: type, original: type) -> type:
 
 
 def become(module: torch.nn.Module, mixin: type) -> Any:
-    """Makes `module` an instance of the variant of its class that `mixin` gives, and returns it."""
+    """Make `module` an instance of its class with `mixin`, and return it."""
     kind: Any = type(module)
     if getattr(kind, "__slots__", None):
         raise ThunderError(f"{kind.__name__} has __slots__, so no variant of it can be made")

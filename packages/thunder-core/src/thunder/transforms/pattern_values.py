@@ -65,9 +65,7 @@ class Value:
         return Picked(self, key)
 
     def __iter__(self) -> Any:
-        raise ThunderError(
-            "a pattern cannot take a result apart whose length it does not know: write result[0], result[1]"
-        )
+        raise ThunderError("a pattern cannot unpack a result whose length it does not know: write result[0], result[1]")
 
     def __bool__(self) -> bool:
         raise ThunderError("a pattern has no branches: write one pattern for each case")
@@ -76,7 +74,7 @@ class Value:
 
 
 class Parameter(Value):
-    """A parameter of a pattern: stands for anything."""
+    """A parameter of a pattern: matches anything."""
 
     def __init__(self, name: str):
         self.name = name
@@ -119,7 +117,7 @@ class _Recorder:
     """Takes the place of the frontend while a pattern runs."""
 
     def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
-        """The value that such a call makes."""
+        """Return the value that a call makes."""
         args, kwargs = sym.bind(args, dict(kwargs))
         return Value(Call(sym.id, sym.name, args, kwargs))
 
@@ -135,7 +133,7 @@ def _method(func: Any, x: Value, *args: Any, **kwargs: Any) -> Any:
 
 
 def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call of a function of torch makes."""
+    """Return what a call of a function of torch makes."""
     name = getattr(func, "__name__", "")
     if name.endswith("_") and not name.endswith("__"):
         raise ThunderError(f"a pattern calls {name}, which writes to its argument: write what is computed")
@@ -152,7 +150,7 @@ def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def written_by(fn: Callable[..., Any]) -> Any:
-    """The result of a pattern's function, on parameters."""
+    """Return the result of a pattern's function, on parameters."""
     parameters = [Parameter(name) for name in inspect.signature(fn).parameters]
     trace = Trace("pattern")
     with tracectx(trace):

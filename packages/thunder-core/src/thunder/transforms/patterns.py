@@ -12,7 +12,7 @@
     thunder.jit(model, transforms=[gated])
 
 Contract: a match is the same operations in the same dataflow, whatever the names and whatever stands in between; the
-factors of a product and the terms of a sum may stand either way. A parameter of the pattern stands for any tensor,
+factors of a product and the terms of a sum may stand either way. A parameter of the pattern matches any tensor,
 number or other argument, and for the same one wherever it is used; what the pattern writes out has to be written so in
 the program. A match is left alone where a value inside it is used elsewhere, where what takes its place could not run
 before its results are needed, or where memory is written in between. No operation is part of two matches. The
@@ -59,7 +59,7 @@ class Pattern(Transform):
         return f"pattern {getattr(self.match, '__name__', 'of a function')}"
 
     def replacement(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: what is put in the place of each match; it takes the pattern's arguments."""
+        """Decorate the function that replaces each match; it takes the pattern's arguments."""
         if not callable(fn):
             raise TypeError(f"the replacement of a pattern is a function, not {fn!r}")
         self.replace = fn
@@ -75,7 +75,7 @@ class Pattern(Transform):
         return self.apply_to(trace)
 
     def apply_to(self, trace: Trace) -> Trace:
-        """The trace with each match replaced."""
+        """Return the trace with each match replaced."""
         if self.replace is None:
             raise ThunderError(
                 f"the {self.name} has no replacement: write one under @{self.match.__name__}.replacement"
@@ -128,7 +128,7 @@ class Pattern(Transform):
 
 
 def pattern(match: Callable[..., Any] | None = None, *, after_grad: bool = False) -> Any:
-    """Decorator: makes a transform of a function that says what to look for; see `Pattern.replacement`."""
+    """Decorate a function that says what to look for: make it a transform (see `Pattern.replacement`)."""
     if match is None:
         return lambda fn: Pattern(fn, after_grad=after_grad)
     return Pattern(match, after_grad=after_grad)
@@ -180,7 +180,7 @@ class _Matcher:
                 self.writes.append(i)
 
     def matches(self) -> Iterator[_Match]:
-        """The matches, last first so that the longest chain of several that overlap is taken from its end."""
+        """Return the matches, last first so that the longest chain of several that overlap is taken from its end."""
         taken: set[int] = set()
         first = self.outputs[0].call
         for i in reversed(self.by_id.get(first.id, ())):
@@ -194,7 +194,7 @@ class _Matcher:
                     break
 
     def _roots(self, index: int) -> Iterator[_State]:
-        """What is found with the first output made by the operation at `index`, and the others anywhere."""
+        """Yield the matches whose first output is made by the operation at `index`."""
         states = list(self._call(self.outputs[0].call, index, _State({}, {})))
         for output in self.outputs[1:]:
             states = [
@@ -216,7 +216,7 @@ class _Matcher:
 
     # -- unification --------------------------------------------------------------------------------------------------
     def _call(self, call: Call, index: int, state: _State) -> Iterator[_State]:
-        """The ways in which the operation at `index` is that call of the pattern."""
+        """Yield the ways in which the operation at `index` matches that call of the pattern."""
         known = state.calls.get(id(call))
         if known is not None or index in state.calls.values():
             if known == index:
@@ -270,7 +270,7 @@ class _Matcher:
             yield state
 
     def _picked(self, wanted: Picked, given: Any, state: _State) -> Iterator[_State]:
-        """`x[i]`: one of several results of a call, or else the operation of indexing."""
+        """Match `x[i]`: one of several results of a call, or else the operation of indexing."""
         if not (isinstance(given, Proxy) and given.name in self.made_at):
             return
         index = self.made_at[given.name]
@@ -309,7 +309,7 @@ class _Matcher:
 
 
 def _ids(bsym: BoundSymbol) -> tuple[Any, ...]:
-    """What an operation may be called in a pattern: a primitive that works element by element is also torch's."""
+    """Return the ids that an operation may have in a pattern: an elementwise primitive also has torch's."""
     sym = bsym.sym
     if sym.is_prim and OpTags.ELEMENTWISE_OP in sym.tags:
         return sym.id, f"torch.{sym.name}"
@@ -317,7 +317,7 @@ def _ids(bsym: BoundSymbol) -> tuple[Any, ...]:
 
 
 def _values(x: Any) -> Iterator[Value]:
-    """The results of a pattern, which are all made by it."""
+    """Yield the results of a pattern, which it must all make itself."""
     if isinstance(x, (tuple, list)):
         for item in x:
             yield from _values(item)

@@ -58,7 +58,7 @@ class ProfileTransform(RewritePass):
 
 
 def label_of(bsym: BoundSymbol) -> str:
-    """How an operation is called in a profile: its name, what it makes, the user's line."""
+    """Return how an operation is called in a profile: its name, what it makes, the user's line."""
     makes = f" -> {', '.join(bsym.out_names)}" if bsym.out_names else ""
     where = f" at {os.path.basename(bsym.source.filename)}:{bsym.source.line}" if bsym.source else ""
     return f"{bsym.sym.name}{makes}{where}"

@@ -2,7 +2,7 @@
 """`QuantizationTransform`: weights in eight or four bits, made again where they are used.
 
 Contract: the weights of the chosen submodules (`torch.nn.Linear` unless others are named) are kept as integers and
-scales; each use computes them anew in the weight's own dtype, as operations of the program. Nothing else is quantized;
+scales; each use computes them in the weight's own dtype, as operations of the program. Nothing else is quantized;
 quantized weights are frozen. `state_dict()` gives weights in the original layout, and `load_state_dict` takes them so.
 
 `int8` is symmetric, with one scale for each row (output channel): `weight ≈ int8 * scale`, `scale = max |row| / 127`,
@@ -28,7 +28,7 @@ KINDS = ("int8", "nf4")
 
 
 def quantize_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The integers and the scale of each row of a weight."""
+    """Return the integers and the scale of each row of a weight."""
     dims = tuple(range(1, weight.ndim))
     scale = (weight.detach().float().abs().amax(dims, keepdim=True) / 127).to(weight.dtype)
     # A row of zeros has no scale, and is zeros with any.
@@ -37,7 +37,7 @@ def quantize_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize_int8(integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The weight that integers and scales stand for."""
+    """Return the weight for integers and scales."""
     return integers.to(scale.dtype) * scale
 
 
@@ -48,18 +48,18 @@ class Int8(Variant):
     weight_scale: torch.Tensor
 
     def quantize(self, weight: torch.Tensor) -> None:
-        """Keeps a weight as integers."""
+        """Keep a weight as integers."""
         integers, scale = quantize_int8(weight)
         self.register_buffer("weight_int8", integers, persistent=False)  # type: ignore[attr-defined]
         self.register_buffer("weight_scale", scale, persistent=False)  # type: ignore[attr-defined]
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight, made anew."""
+        """Return the weight, computed from the integers."""
         return dequantize_int8(self.weight_int8, self.weight_scale)
 
     def load_weight(self, weight: torch.Tensor) -> None:
-        """Takes another weight into the same memory."""
+        """Load another weight into the same memory."""
         if weight.shape != self.weight_int8.shape:
             raise ValueError(f"weight has the shape {tuple(weight.shape)}, not {tuple(self.weight_int8.shape)}")
         integers, scale = quantize_int8(weight.to(self.weight_scale.device, self.weight_scale.dtype))
@@ -166,6 +166,6 @@ def _is_linear(module: torch.nn.Module) -> bool:
 
 
 def _has_weight(module: torch.nn.Module) -> bool:
-    """Whether it has a matrix, or a kernel of a convolution, of its own."""
+    """Check whether it has a matrix, or a kernel of a convolution, of its own."""
     weight = module._parameters.get("weight")
     return (weight is not None and weight.ndim >= 2) or isinstance(module, Variant)

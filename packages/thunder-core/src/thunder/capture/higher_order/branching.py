@@ -205,7 +205,7 @@ def _over_batch(b: Batch, branch: Branch, operands: Sequence[Any]) -> Branch:
 
 def _each_example(b: Batch, branch: Branch, operands: Sequence[Any]) -> list[Any]:
     """What the program gives for all examples, recorded where the choice is."""
-    return _results_over_batch(Batch(b.size, b.randomness, anew=True), b, branch, operands, operands)
+    return _results_over_batch(Batch(b.size, b.randomness, copies=True), b, branch, operands, operands)
 
 
 def _results_over_batch(

@@ -19,7 +19,7 @@ from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
-from thunder.passes.checkpoint import anew
+from thunder.passes.checkpoint import copy_operations
 
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
@@ -183,7 +183,7 @@ def _symbol(
         for p, cotangent in zip(outs, backward.cotangents):
             if cotangent is not None:
                 names[cotangent.name] = get_grad(names[p.name])
-        for op in anew(backward.operations, names, trace):
+        for op in copy_operations(backward.operations, names, trace):
             trace.record(op)
         for a, g in zip(args, backward.gradients):
             if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
@@ -232,7 +232,7 @@ def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, .
             if direction is not None:
                 names[direction.name] = zeros_of(p) if tangent is None else tangent
         # What it saved in forward is computed again: the call itself stays whole, so nobody else knows its parts.
-        for op in anew([*forward, *operations], names, trace):
+        for op in copy_operations([*forward, *operations], names, trace):
             trace.record(op)
         return map_proxies(moved, lambda p: names.get(p.name, p))
 

@@ -26,7 +26,7 @@ from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
 from thunder.passes.autodiff import JointTrace
 from thunder.passes.batching import Batch
-from thunder.passes.checkpoint import anew
+from thunder.passes.checkpoint import copy_operations
 from thunder.passes.forward import Forward, pulled_back
 from thunder.torch.private import pytree
 
@@ -141,7 +141,7 @@ class Pullback:
         trace = part.tracer.trace
         # What executors bring to run forward and backward has no further derivatives.
         last = not part.needs_grad and not part.tracer.parts
-        program = part.settled(values)
+        program = part.to_trace(values)
         with part.transforming():
             self.joint = JointTrace(program, part.values, part.tracer.executors if last else (), into=trace)
 
@@ -152,7 +152,7 @@ class Pullback:
             found = pulled_back(self.joint, cotangents, self.part.values)
         if self.used:  # a second time: with values of its own
             names: dict[str, Any] = {}
-            operations = anew(operations, names, trace)
+            operations = copy_operations(operations, names, trace)
             found = [g if g is None else names.get(g.name, g) for g in found]
         self.used = True
         for op in operations:
@@ -318,7 +318,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
     with part.transforming():
         along = [maybe_convert_to_dtype(aliasing.read(t), p.dtype) for p, t in zip(part.values, handles)]
         pushed = Forward({p.name: t for p, t in zip(part.values, along)})
-        pushed.push(part.settled(values).bound_symbols)
+        pushed.push(part.to_trace(values).bound_symbols)
         values = [pushed.value(p) for p in values]
         outs = values[: len(tensors)]
         found = [pushed.tangent(p) for p in outs]
@@ -448,7 +448,7 @@ def _rows(pullback: Pullback, out: TensorProxy, chunk_size: int | None) -> list[
     with set_langctx("torch"):
         basis = _identity(out, total)
         for start, end in _chunks(total, chunk_size):
-            batch = Batch(end - start, anew=bool(chunks))
+            batch = Batch(end - start, copies=bool(chunks))
             lines = basis if end - start == total else basis[start:end]
             batch.env[arriving.name] = batch.add(ltorch.reshape(lines, (end - start, *out.shape)))
             batch.run(backward)
@@ -493,7 +493,7 @@ def _columns(
     with trace.scope() as operations:
         along = [TensorProxy(like=p) for p in part.values]
         pushed = Forward({p.name: t for p, t in zip(part.values, along)})
-        pushed.push(part.settled(values).bound_symbols)
+        pushed.push(part.to_trace(values).bound_symbols)
     sizes = [math.prod(p.shape) for p in part.values]
     total = sum(sizes)
     batch = Batch(total, randomness)

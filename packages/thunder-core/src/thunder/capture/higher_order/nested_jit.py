@@ -90,7 +90,7 @@ def _check(transforms: Sequence[Transform], name: str) -> None:
 def _program(part: Subtrace, output: Any, around: Trace) -> Trace:
     """The part as a program of its own, whose inputs are all that it reads."""
     results = proxies_in(output)
-    program = part.settled([p for p in results if isinstance(p, TensorProxy)])
+    program = part.to_trace([p for p in results if isinstance(p, TensorProxy)])
     program.names, program._counters = around.names, around._counters
     made: set[str] = set()
     inputs: dict[str, Proxy] = {p.name: p for p in part.values}

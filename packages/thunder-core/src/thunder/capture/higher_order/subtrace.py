@@ -24,7 +24,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, map_proxies
 from thunder.core.trace import Trace
-from thunder.passes.checkpoint import settle
+from thunder.passes.checkpoint import drop_unused_results
 
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
@@ -168,15 +168,15 @@ class Subtrace:
         known.update(key for key, ref in self._before.items() if ref() is not None)
         return [h for h in self.tracer.handles if id(h) not in known]
 
-    def settled(self, results: Sequence[TensorProxy]) -> Trace:
-        """The part as a program that gives `results`."""
+    def to_trace(self, results: Sequence[TensorProxy]) -> Trace:
+        """Return the part as a program that gives `results`."""
         program = Trace(self.name)
         kept = [v for h in self.own_handles() for v in (h._value, h._storage.value)]
         program.bound_symbols[:] = [
             *self.operations, BoundSymbol(prims.python_return, ((*results, *kept),), {}, None)
         ]  # fmt: skip
         if self.tracer.has_regions:
-            settle(program)
+            drop_unused_results(program)
         program.bound_symbols.pop()
         return program
 

@@ -167,7 +167,7 @@ def _vmap(
     tensors = [x for x in outputs if isinstance(x, torch.Tensor)]
     values = dict(zip(map(id, tensors), part.read(tensors)))
     written, kept = part.written(), part.own_handles()
-    program = part.settled(list(values.values()))
+    program = part.to_trace(list(values.values()))
     batch = Batch(size, randomness)
     at = {id(h): d for h, d in zip(part.given, [d for d in dims if d is not None])}
     with part.transforming():

@@ -39,7 +39,7 @@ from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.passes.checkpoint import settle
+from thunder.passes.checkpoint import drop_unused_results
 from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION, DisableTorchFunction
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ class Tracer:
         finally:
             state.trace, state.frontend = before
         if self.has_regions:
-            settle(self.trace)
+            drop_unused_results(self.trace)
         args = self.trace.args
         args.sort(key=lambda p: not isinstance(p, TensorProxy))  # numbers come last
         self.trace.bound_symbols[:0] = [*_unpacks(args), *self._sizes()]

@@ -32,7 +32,7 @@ from thunder.core.symint.scalars import (
 if TYPE_CHECKING:
     from thunder.core.symint.symbols import Symbols
 
-__all__ = ["FUNCTIONS", "SymbolicBool", "SymbolicComplex", "Unsettled", "made_complex"]
+__all__ = ["FUNCTIONS", "DeferredBool", "SymbolicBool", "SymbolicComplex", "made_complex"]
 
 
 class SymbolicBool(SymbolicInt):
@@ -46,8 +46,8 @@ class SymbolicBool(SymbolicInt):
         return Constraint(self, "==", True)
 
 
-class Unsettled(SymbolicBool):
-    """The answer to a comparison of a program's that only running tells: what `torch._check` is given to rely on."""
+class DeferredBool(SymbolicBool):
+    """The answer to a comparison of data-dependent numbers, which `torch._check` may be given to rely on."""
 
     def __init__(self, symbols: Symbols, poly: Poly, constraint: Constraint):
         super().__init__(symbols, poly, None)
@@ -109,10 +109,10 @@ class SymbolicComplex(Expression, _Arithmetic):
         raise TypeError("float() argument must be a string or a real number, not 'complex'")
 
     def __eq__(self, other: object) -> Any:
-        return self.symbols.unsettled(self, "==", other) if _is_number(other) else NotImplemented
+        return self.symbols.deferred(self, "==", other) if _is_number(other) else NotImplemented
 
     def __ne__(self, other: object) -> Any:
-        return self.symbols.unsettled(self, "!=", other) if _is_number(other) else NotImplemented
+        return self.symbols.deferred(self, "!=", other) if _is_number(other) else NotImplemented
 
     __hash__ = _Arithmetic.__hash__
 

@@ -316,14 +316,14 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
             except TracingError:  # the program may do something else with it than to branch
                 if hasattr(state.frontend, "refusal"):
                     state.frontend.refusal = before
-                return symbols.unsettled(self, relation, other)
+                return symbols.deferred(self, relation, other)
         if not (_is_int(other) or _is_float(other)):
             return NotImplemented
         a, b = _hint(self), _hint(other)
         if a is None or b is None:
             if state.frontend is None:
                 raise symbols.is_unbacked(Constraint(self, relation, other))
-            return symbols.unsettled(self, relation, other)
+            return symbols.deferred(self, relation, other)
         return symbols.compare(self, relation, other, fn(a, b))
 
     return compare

@@ -38,14 +38,14 @@ from thunder.core.proxies import NumberProxy
 from thunder.core.state import state
 from thunder.core.symint import numbers
 from thunder.core.symint.expressions import APPLY, INFIX, number_of, written
-from thunder.core.symint.functions import SymbolicBool, SymbolicComplex, Unsettled
+from thunder.core.symint.functions import DeferredBool, SymbolicBool, SymbolicComplex
 from thunder.core.symint.numbers import Atom, Constraint, Poly, SymbolicNumber
 from thunder.core.symint.scalars import SymbolicFloat, SymbolicInt, key_of, key_of_poly, poly_of
 
 if TYPE_CHECKING:
     from thunder.core.trace import Trace
 
-__all__ = ["Constraint", "DataDependentError", "SymbolicFloat", "SymbolicInt", "Symbols", "Unsettled", "symbols_of"]
+__all__ = ["Constraint", "DataDependentError", "DeferredBool", "SymbolicFloat", "SymbolicInt", "Symbols", "symbols_of"]
 
 
 class Symbols:
@@ -63,7 +63,7 @@ class Symbols:
         self._known: dict[int, Poly] = {}
         self._products: dict[tuple[int, ...], Poly] = {}
         self._thread = threading.get_ident()
-        self._settled: int | None = None  # the thread on which nothing new may be assumed
+        self._closed_on: int | None = None  # the thread on which nothing new may be assumed
         self.closed = False  # the program is done: what is asked now is answered, and assumed by nobody
 
     @property
@@ -328,7 +328,7 @@ class Symbols:
 
     def _note(self, key: Any, constraint: Constraint) -> None:
         thread = threading.get_ident()
-        if self._settled == thread and key not in self._constraints:
+        if self._closed_on == thread and key not in self._constraints:
             raise TracingError(
                 f"a further program, compiled when it was first needed, is only right where {constraint.text()}, which "
                 "nobody checks. Call thunder.reset(), after which sizes and numbers are constants until they change"
@@ -337,13 +337,13 @@ class Symbols:
             self._constraints.setdefault(key, constraint)
 
     @contextmanager
-    def settled(self) -> Iterator[None]:
-        """Within it, on this thread, a program is compiled that may assume nothing new: its guards are written."""
-        before, self._settled = self._settled, threading.get_ident()
+    def no_new_constraints(self) -> Iterator[None]:
+        """Forbid new assumptions on this thread: a program is compiled whose guards are written already."""
+        before, self._closed_on = self._closed_on, threading.get_ident()
         try:
             yield
         finally:
-            self._settled = before
+            self._closed_on = before
 
     def _relation(self, poly: Poly, relation: str) -> Constraint:
         """`poly <relation> 0` as a person would write it."""
@@ -358,9 +358,9 @@ class Symbols:
         right = numbers.add(right, {(): -rest}) if rest else right
         return Constraint(self.make(left), relation, self.make(right))
 
-    def unsettled(self, left: Any, relation: str, right: Any) -> Unsettled:
-        """The answer to a program that compares what only running tells."""
-        return Unsettled(self, self.truth(relation, (left, right)).poly, Constraint(left, relation, right))
+    def deferred(self, left: Any, relation: str, right: Any) -> DeferredBool:
+        """Return the answer to a comparison of data-dependent numbers."""
+        return DeferredBool(self, self.truth(relation, (left, right)).poly, Constraint(left, relation, right))
 
     def is_unbacked(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
         asked = f"whether {constraint.text()}" if constraint is not None else f"the number {x.text()}"

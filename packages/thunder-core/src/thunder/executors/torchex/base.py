@@ -106,10 +106,10 @@ class TorchExecutor(OperatorExecutor):
                 return Implementation(op=_python_operator(fn))
         return self._derived(bsym.sym)
 
-    def settled(self, sym: Symbol) -> Implementation | None:
+    def unconditional(self, sym: Symbol) -> Implementation | None:
         found = self.implmap.get(sym.id)
         if (found is not None and found.executable) or (sym.executor is self and sym.fn is not None):
-            return super().settled(sym)
+            return super().unconditional(sym)
         return None if sym.name in _WITH_NUMBER_FIRST else self._derived(sym)
 
     def _derived(self, sym: Symbol) -> Implementation | None:

@@ -68,23 +68,24 @@ class Rewriter:
         self.trace = trace
         self.start()
         replaced: dict[str, Any] = {}
+        program = trace.bound_symbols
+        end = program[-1] if program and program[-1].sym.is_return else None
         with construct(trace, self.pass_name or type(self).__name__) as out, tracectx(out), set_langctx("torch"):
             self.out = out
-            operations = out.bound_symbols
-            for op in trace.bound_symbols:
+            operations, rewrite = out.bound_symbols, self.rewrite
+            for op in program if end is None else program[:-1]:
                 if replaced:
                     op = op.substitute(replaced)
-                if op.sym.is_return:
-                    self._return(op)
-                    continue
                 before = len(operations)
-                result = self.rewrite(op)
+                result = rewrite(op)
                 if result is None:
-                    self.changed = self.changed or len(operations) > before
                     operations.append(op)
                 else:
                     self.changed = True
                     operations[before:] = self._replacement(op, result, operations[before:], replaced)
+            if end is not None:
+                self._return(end.substitute(replaced))
+            self.changed = self.changed or len(operations) != len(program)
             if self.changed and self.drops_dead_code:
                 operations[:] = live_operations(operations)
         return out

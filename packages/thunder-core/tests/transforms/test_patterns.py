@@ -107,6 +107,21 @@ def test_methods_operators_and_functions_are_the_same() -> None:
     assert run(fn, norm)[-1] == "rms_norm"
 
 
+def test_a_sum_whose_second_term_is_scaled() -> None:
+    """Its terms do not change places."""
+
+    @thunder.pattern
+    def sines(a: Any, b: Any) -> Any:
+        return torch.add(torch.sin(a), torch.cos(b), alpha=2)
+
+    @sines.replacement
+    def _(a: Any, b: Any) -> Any:
+        return torch.sin(a) + torch.cos(b) * 2
+
+    assert "mul" in run(lambda a, b: torch.add(torch.sin(a), torch.cos(b), alpha=2), sines)
+    assert "mul" not in run(lambda a, b: torch.add(torch.cos(b), torch.sin(a), alpha=2), sines)
+
+
 @pytest.mark.parametrize(
     "fn",
     [

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
-__all__ = ["AutocastPolicy", "Cost", "FactOptions", "Facts", "Layout", "View", "facts_of"]
+__all__ = ["AutocastPolicy", "Cost", "FactOptions", "Facts", "Layout", "View", "facts_of", "with_facts"]
 
 #: What autocast casts an operation's floating point inputs to: its own dtype, float32, or the widest among them.
 AutocastPolicy = Literal["lower", "float32", "widest"]
@@ -64,10 +64,14 @@ def _undeclared(view: View, cost: Cost) -> Facts:
 
 def facts_of(view: View, cost: Cost, options: FactOptions) -> Facts:
     """Return the facts that `options` declare; `view` and `cost` are those that follow from the operation's tags."""
-    if not options:
-        return _undeclared(view, cost)
-    given: dict[str, Any] = {"view": view, "cost": cost, **options}
+    known = _undeclared(view, cost)
+    return with_facts(known, options) if options else known
+
+
+def with_facts(known: Facts, options: FactOptions) -> Facts:
+    """Return `known` with what `options` declare."""
+    given: dict[str, Any] = {**options}
     policy = given.get("autocast")
     if isinstance(policy, str):
         given["autocast"] = {"cpu": policy, "cuda": policy}
-    return Facts(**given)
+    return replace(known, **given)

@@ -13,13 +13,16 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from operator import is_not
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from thunder.core.binder import Binder
-from thunder.core.facts import Cost, FactOptions, Facts, facts_of
+from thunder.core.facts import Cost, FactOptions, Facts, facts_of, with_facts
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, state
 from thunder.core.symint.numbers import SymbolicNumber
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["NON_DIFFERENTIABLE", "BoundSymbol", "OpTags", "Symbol", "set_eager_runner"]
 
@@ -198,6 +201,10 @@ class Symbol:
         """Decorator: a generator function `(make) -> (SampleInput, exception type, message pattern)…`."""
         self.error_generator = generator
         return generator
+
+    def declare(self, **facts: Unpack[FactOptions]) -> None:
+        """Add to the facts that the operation was declared with."""
+        self.facts = with_facts(self.facts, facts)
 
     def view_scatter(self, rule: F) -> F:
         """Decorator: how a write to its result, a view of its first input, reaches that input.

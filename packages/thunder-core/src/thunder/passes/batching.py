@@ -3,8 +3,8 @@
 
 `Batch.run` records a program's operations with some of its inputs given as batches. The batch is always the first
 dimension: of the inputs that are batched, and of all that depends on them. An operation that has no batched input is
-recorded unchanged. Otherwise its rule is the first of: one that `register_batch` set, the operation's own (`@sym.batch`),
-what its tags say (elementwise), the rules of what it decomposes into, and last a call for each example.
+recorded unchanged. Otherwise its rule is the first of: one that `register_batch` set, the operation's own
+(`@sym.batch`), what its tags say (elementwise), the rules of what it decomposes into, and last a call for each example.
 
 A composite with a gradient or tangents of its own keeps them: its decomposition, batched, becomes a composite whose
 rules are the original rules, batched.

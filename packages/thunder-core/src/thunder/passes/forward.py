@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forward mode differentiation: a program that computes the tangent of each of its values beside the value.
 
-`push` records a program's operations, each followed by those that compute its results' tangents. The rule of an operation is
-the first of: one that `register_jvp` set, the operation's own (`@sym.jvp`), its gradient rule applied twice, the rules
+`push` records a program's operations, each followed by those that compute its results' tangents. The rule of an
+operation is the first of: one that `register_jvp` set, its own (`@sym.jvp`), its gradient rule applied twice, the rules
 of what it decomposes into. (A gradient is linear in the gradient that arrives: differentiated by that, in the direction
 of the inputs' tangents, it gives the tangent of the result. So whatever has a gradient has a tangent.)
 

@@ -76,7 +76,7 @@ def _check_weight(name: str, weight: Any, spatial: int) -> None:
     )
 
 
-@for_dims(1, 2, 3, name="conv{}d", torch="torch.conv{}d", tags=_TAGS)
+@for_dims(1, 2, 3, name="conv{}d", torch="torch.conv{}d", tags=_TAGS, autocast="lower")
 def _conv(
     spatial: int,
     input: Any,
@@ -131,7 +131,7 @@ def _(spatial: int, make: MakeTensor) -> Any:
     yield SampleInput(x, w, stride=0), RuntimeError, "non-positive stride is not supported"
 
 
-@for_dims(1, 2, 3, name="conv_transpose{}d", torch="torch.conv_transpose{}d", tags=_TAGS)
+@for_dims(1, 2, 3, name="conv_transpose{}d", torch="torch.conv_transpose{}d", tags=_TAGS, autocast="lower")
 def _conv_transpose(
     spatial: int,
     input: Any,
@@ -176,7 +176,7 @@ def _(spatial: int, make: MakeTensor) -> Any:
     yield SampleInput(x, w, make((3,))), RuntimeError, "expected bias to be 1-dimensional with 4 elements"
 
 
-@torchsymbol(torch.convolution, is_method=False, tags=_TAGS)
+@torchsymbol(torch.convolution, is_method=False, tags=_TAGS, autocast="lower")
 def convolution(
     input: Any,
     weight: Any,

@@ -66,7 +66,7 @@ def _alpha_errors(make: MakeTensor) -> Any:
     yield SampleInput(b, make((4,))), RuntimeError, r"The size of tensor a \(3\) must match the size of tensor b \(4\)"
 
 
-@torchsymbol(torch.add, tags=ELEMENTWISE)
+@torchsymbol(torch.add, tags=ELEMENTWISE, commutative=True)
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
     """input + alpha * other."""
     return clang.add(input, _scaled(input, other, alpha))

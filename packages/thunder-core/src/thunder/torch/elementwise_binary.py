@@ -89,7 +89,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(b, b), RuntimeError, "not yet implemented for complex tensors"
 
 
-@torchsymbol(torch.pow, tags=ELEMENTWISE)
+@torchsymbol(torch.pow, tags=ELEMENTWISE, autocast={"cuda": "float32"})
 def pow(input: Any, exponent: Any) -> Any:
     """input to the power of exponent."""
     return clang.pow(input, exponent)

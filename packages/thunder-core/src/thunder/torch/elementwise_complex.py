@@ -19,7 +19,7 @@ from thunder.torch.elementwise_base import ELEMENTWISE
 _VIEW = (*ELEMENTWISE, OpTags.VIEW_OP)
 
 
-@torchsymbol(torch.real, is_property=True, tags=_VIEW)
+@torchsymbol(torch.real, is_property=True, tags=_VIEW, returns_input=True)
 def real(input: Any) -> Any:
     """The real part of input: input itself where it is real."""
     return clang.real(input)
@@ -41,7 +41,7 @@ def _(base: Any, new: Any) -> Any:
     return prims.complex(prims.real(base), new)
 
 
-@torchsymbol(torch.conj, tags=_VIEW)
+@torchsymbol(torch.conj, tags=_VIEW, returns_input=True)
 def conj(input: Any) -> Any:
     """The complex conjugate of input: input itself where it is real."""
     return clang.conj(input)
@@ -58,13 +58,13 @@ def conj_physical(input: Any) -> Any:
     return clang.conj(input)
 
 
-@torchsymbol(torch.resolve_conj, tags=_VIEW, executed_by_torch=False)
+@torchsymbol(torch.resolve_conj, tags=_VIEW, executed_by_torch=False, returns_input=True)
 def resolve_conj(input: Any) -> Any:
     """input, with a conjugation that torch has put off done."""
     return input
 
 
-@torchsymbol(torch.resolve_neg, tags=_VIEW, executed_by_torch=False)
+@torchsymbol(torch.resolve_neg, tags=_VIEW, executed_by_torch=False, returns_input=True)
 def resolve_neg(input: Any) -> Any:
     """input, with a negation that torch has put off done."""
     return input
@@ -102,7 +102,7 @@ def complex(real: Any, imag: Any) -> Any:
     return prims.complex(*clang.maybe_broadcast(real, imag))
 
 
-@torchsymbol(torch.polar, tags=ELEMENTWISE)
+@torchsymbol(torch.polar, tags=ELEMENTWISE, autocast={"cpu": "float32"})
 def polar(abs: Any, angle: Any) -> Any:
     """The complex numbers with these absolute values and angles."""
     return prims.polar(*clang.maybe_broadcast(abs, angle))

@@ -396,7 +396,7 @@ def _fused(input: Any, a: Any, b: Any, value: Any, op: Any) -> Any:
     return in_float32(op)(*operands, value=number_of_dtype(value, kind))
 
 
-@torchsymbol(torch.addcmul, tags=ELEMENTWISE)
+@torchsymbol(torch.addcmul, tags=ELEMENTWISE, autocast={"cuda": "widest"})
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """input + value * tensor1 * tensor2."""
     return _fused(input, tensor1, tensor2, value, _add_product)
@@ -406,7 +406,7 @@ def _add_product(input: Any, a: Any, b: Any, value: Any) -> Any:
     return input + (a * b if value == 1 else a * value * b)
 
 
-@torchsymbol(torch.addcdiv, tags=ELEMENTWISE)
+@torchsymbol(torch.addcdiv, tags=ELEMENTWISE, autocast={"cuda": "widest"})
 def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """input + value * tensor1 / tensor2."""
     check(

@@ -166,6 +166,7 @@ def _avg_pool(
 
 
 avg_pool2d, avg_pool3d = _avg_pool
+avg_pool3d.declare(autocast={"cpu": "float32"})
 
 
 @_avg_pool.samples

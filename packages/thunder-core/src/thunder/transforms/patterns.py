@@ -230,7 +230,7 @@ class _Matcher:
         wanted = (*call.args, *(call.kwargs[k] for k in bsym.kwargs))
         given = (*bsym.args, *bsym.kwargs.values())
         yield from self._all(wanted, given, state)
-        if bsym.sym.facts.commutative and len(call.args) == 2:
+        if bsym.sym.facts.commutative and len(call.args) == 2 and not call.kwargs:  # alpha= scales the second
             yield from self._all((wanted[1], wanted[0], *wanted[2:]), given, state)
 
     def _all(self, wanted: Any, given: Any, state: _State) -> Iterator[_State]:

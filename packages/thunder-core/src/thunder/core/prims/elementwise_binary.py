@@ -43,6 +43,7 @@ add = _arithmetic(
     number_fn=operator.add,
     numpy="add",
     overridden_in=["torch"],
+    facts={"commutative": True, "cost": "light"},
 )
 
 
@@ -66,6 +67,7 @@ sub = _arithmetic(
     number_fn=operator.sub,
     numpy="subtract",
     overridden_in=["torch"],
+    facts={"cost": "light"},
 )
 mul = _arithmetic(
     "mul",
@@ -74,6 +76,7 @@ mul = _arithmetic(
     torch=("torch.mul", "torch.multiply"),
     numpy="multiply",
     samples=lambda make: [SampleInput(2, make((2, 3)))],
+    facts={"commutative": True, "cost": "light"},
 )
 
 
@@ -106,6 +109,7 @@ div = _arithmetic(
     numpy="divide",
     domain={"low": 0.5},
     samples=quotient_samples,
+    facts={"cost": "light"},
 )
 div.torch_names = ()  # true_divide is another function of integers
 
@@ -248,6 +252,7 @@ atan2 = _pair(
     promotion=KIND.INT_TO_FLOAT,
     number_fn="atan2",
     torch=("torch.atan2", "torch.arctan2"),
+    facts={"autocast": {"cuda": "widest"}},
 )
 
 
@@ -328,6 +333,7 @@ maximum = _extreme(
     vjp=lambda g, out, a, b: _extremum_grads(g, a, b, lambda x, y: x > y),
     number_fn=max,
     numpy="maximum",
+    facts={"commutative": True},
 )
 minimum = _extreme(
     "minimum",
@@ -336,6 +342,7 @@ minimum = _extreme(
     vjp=lambda g, out, a, b: _extremum_grads(g, a, b, lambda x, y: x < y),
     number_fn=min,
     numpy="minimum",
+    facts={"commutative": True},
 )
 
 

@@ -36,6 +36,7 @@ eq = _comparison(
     number_fn=operator.eq,
     swapped="eq",
     numpy="equal",
+    facts={"commutative": True},
 )
 ne = _comparison(
     "ne",
@@ -44,6 +45,7 @@ ne = _comparison(
     swapped="ne",
     torch=("torch.ne", "torch.not_equal"),
     numpy="not_equal",
+    facts={"commutative": True},
 )
 lt = _order(
     "lt",
@@ -98,18 +100,21 @@ bitwise_and = _two_bits(
     "Return the bits that both have.",
     number_fn=operator.and_,
     numpy="bitwise_and",
+    facts={"commutative": True},
 )
 bitwise_or = _two_bits(
     "bitwise_or",
     "Return the bits that one of them has.",
     number_fn=operator.or_,
     numpy="bitwise_or",
+    facts={"commutative": True},
 )
 bitwise_xor = _two_bits(
     "bitwise_xor",
     "Return the bits that just one of them has.",
     number_fn=operator.xor,
     numpy="bitwise_xor",
+    facts={"commutative": True},
 )
 bitwise_left_shift = _shift(
     "bitwise_left_shift",

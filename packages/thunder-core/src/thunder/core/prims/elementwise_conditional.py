@@ -14,7 +14,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 
 
-@prim(torch="torch.where", tags=ELEMENTWISE)
+@prim(torch="torch.where", tags=ELEMENTWISE, cost="light")
 def where(pred: TensorProxy, a: Any, b: Any, /) -> TensorProxy:
     """`a` where `pred` is true, else `b`; of the two values at least one is a tensor."""
     check(

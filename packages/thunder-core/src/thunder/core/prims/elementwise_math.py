@@ -23,6 +23,7 @@ exp = _function(
     number_fn="exp",
     vjp=lambda g, out, a: g * conjugated(out),
     numpy="exp",
+    facts={"autocast": {"cuda": "float32"}},
 )
 exp2 = _function(
     "exp2",
@@ -38,6 +39,7 @@ expm1 = _function(
     vjp=lambda g, out, a: g * (conjugated(out) + 1),
     torch=("torch.expm1", "torch.special.expm1"),
     numpy="expm1",
+    facts={"autocast": {"cuda": "float32"}},
 )
 log = _function(
     "log",
@@ -46,6 +48,7 @@ log = _function(
     vjp=lambda g, out, a: g / conjugated(a),
     numpy="log",
     domain={"low": 0.1},
+    facts={"autocast": {"cuda": "float32"}},
 )
 log1p = _function(
     "log1p",
@@ -55,6 +58,7 @@ log1p = _function(
     torch=("torch.log1p", "torch.special.log1p"),
     numpy="log1p",
     domain={"low": -0.9},
+    facts={"autocast": {"cuda": "float32"}},
 )
 log2 = _function(
     "log2",
@@ -62,6 +66,7 @@ log2 = _function(
     number_fn="log2",
     vjp=lambda g, out, a: g / (conjugated(a) * math.log(2)),
     domain={"low": 0.1},
+    facts={"autocast": {"cuda": "float32"}},
 )
 log10 = _function(
     "log10",
@@ -69,6 +74,7 @@ log10 = _function(
     number_fn="log10",
     vjp=lambda g, out, a: g / (conjugated(a) * math.log(10)),
     domain={"low": 0.1},
+    facts={"autocast": {"cuda": "float32"}},
 )
 sqrt = _function(
     "sqrt",
@@ -84,6 +90,7 @@ rsqrt = _function(
     number_fn=lambda x: 1 / (cmath if isinstance(x, complex) else math).sqrt(x),
     vjp=lambda g, out, a: -0.5 * g * conjugated(out * out * out),
     domain={"low": 0.1},
+    facts={"autocast": {"cuda": "float32"}},
 )
 reciprocal = _function(
     "reciprocal",
@@ -91,6 +98,7 @@ reciprocal = _function(
     number_fn=lambda x: 1 / x,
     vjp=lambda g, out, a: -g * conjugated(out * out),
     domain={"low": 0.1},
+    facts={"autocast": {"cuda": "float32"}},
 )
 sin = _function(
     "sin",
@@ -112,6 +120,7 @@ tan = _function(
     number_fn="tan",
     vjp=lambda g, out, a: g * conjugated(1 + out * out),
     domain={"low": -1.5, "high": 1.5},
+    facts={"autocast": {"cuda": "float32"}},
 )
 asin = _function(
     "asin",
@@ -120,6 +129,7 @@ asin = _function(
     vjp=lambda g, out, a: g * conjugated(rsqrt(1 - a * a)),
     torch=("torch.asin", "torch.arcsin"),
     domain={"low": -1, "high": 1},
+    facts={"autocast": {"cuda": "float32"}},
 )
 acos = _function(
     "acos",
@@ -128,6 +138,7 @@ acos = _function(
     vjp=lambda g, out, a: -g * conjugated(rsqrt(1 - a * a)),
     torch=("torch.acos", "torch.arccos"),
     domain={"low": -1, "high": 1},
+    facts={"autocast": {"cuda": "float32"}},
 )
 atan = _function(
     "atan",
@@ -142,6 +153,7 @@ sinh = _function(
     number_fn="sinh",
     vjp=lambda g, out, a: g * conjugated(cosh(a)),
     domain={"low": -5, "high": 5},
+    facts={"autocast": {"cuda": "float32"}},
 )
 cosh: Symbol = _function(
     "cosh",
@@ -149,6 +161,7 @@ cosh: Symbol = _function(
     number_fn="cosh",
     vjp=lambda g, out, a: g * conjugated(sinh(a)),
     domain={"low": -5, "high": 5},
+    facts={"autocast": {"cuda": "float32"}},
 )
 tanh = _function(
     "tanh",

@@ -52,6 +52,7 @@ neg = elementwise(
     torch=("torch.neg", "torch.negative"),
     numpy="negative",
     errors=_neg_errors,
+    facts={"cost": "light"},
 )
 
 

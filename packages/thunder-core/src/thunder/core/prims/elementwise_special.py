@@ -98,6 +98,7 @@ erfinv = _function(
     vjp=lambda g, out, a: 0.5 * math.sqrt(math.pi) * exp(out * out) * g,
     torch=("torch.erfinv", "torch.special.erfinv"),
     domain={"low": -0.95, "high": 0.95},
+    facts={"autocast": {"cuda": "float32"}},
 )
 ndtri = _function(
     "ndtri",

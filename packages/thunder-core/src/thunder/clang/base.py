@@ -76,6 +76,7 @@ def _symbol_of(fn: Callable[..., Any]) -> Symbol:
     def meta(*args: Any, **kwargs: Any) -> Any:
         out = fn(*args, **kwargs)
         # Its results are values of their own: a primitive that gives a view would let the program write to its input.
+        assert state.trace is not None
         views = {name for op in state.trace.scopes[-1] if OpTags.VIEW_OP in op.sym.tags for name in op.out_names}
         if isinstance(out, TensorProxy):
             return prims.clone(out) if out.name in views else out

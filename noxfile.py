@@ -151,7 +151,8 @@ def tests(session: nox.Session) -> None:
     """Run the tests of every package, core's last; arguments after `--` go to pytest.
 
     Each package has a process of its own: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`).
-    Those of core see what its users see who have no plugin.
+    Those of core see what its users see who have no plugin. What arguments select of the conformance suite, as `-k unfold`
+    does, runs for every installed executor.
     """
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)
@@ -161,6 +162,8 @@ def tests(session: nox.Session) -> None:
     plugins = [name for name in PACKAGES if name != CORE]
     for name in plugins:
         run_tests(session, [str(PACKAGES[name] / "tests")])
+    if session.posargs:
+        run_tests(session, [str(PACKAGES[CORE] / "src" / "thunder" / "tests")])
     session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", *plugins)
     run_tests(session, [str(PACKAGES[CORE] / "tests")])
 
@@ -196,7 +199,7 @@ def versions(session: nox.Session) -> None:
         "pytest",
         "--import-mode=importlib",
         *workers(session.posargs),
-        *session.posargs,
+        *(session.posargs or [str(PACKAGES[CORE] / "tests")]),
         env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
     )
 

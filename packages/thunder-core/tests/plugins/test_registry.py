@@ -43,7 +43,7 @@ def test_commit(host) -> None:
     registry.register_option("acme_level", type=int, default=1, help="how hard to try", choices=[1, 2])
     registry.register_transform("fold", abs, phase="before_grad", before="x", after=["y", "z"])
     assert (host.registered, catalog.options(), catalog.transforms("before_grad")) == ({}, {}, ())
-    assert executor.calls == [("operator", "mm", {"like": len, "fn": len})]
+    assert executor.calls == [("operator", "mm", {"kernel": True, "like": len, "fn": len})]
 
     registry.commit(host, catalog)
     assert host.registered == {"acme": (executor, True, 7)}

@@ -1,208 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Printed traces, brought into one form: two that print the same in it are the same program, told the same way.
+"""Brings printed traces into one form: two that print the same in it are the same program.
 
-Left out is what may differ: how values are called, how many milliseconds a pass took, in which order lines stand that
-do not need one another, and whether a call that is made twice with the same arguments is written twice. All else stays:
-imports and decorators, the types in comments, every operator with its arguments, what it decomposes into, what is
-returned. Where values are deleted depends on the order of lines, so of `del` the rule is checked: right after the last
-use, everything but what is returned.
+What may differ is left out: the names of values, the milliseconds that a pass took, the order of lines that do not need
+one another, and calls that are made twice with the same arguments. All else stays: imports, types, every operation with
+its arguments, what it decomposes into, what is returned.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-__all__ = ["normalised", "same_trace"]
-
-INPUT = re.compile(r'^# (?P<name>\w+): "(?P<type>.*)"$')
-TYPE = re.compile(r'\s+# \w+: "(?P<type>[^"]*)"$')
+DECORATORS = ("from thunder.executors.torchex import no_autocast", "@torch.no_grad()", "@no_autocast")
+INPUT = re.compile(r'# (\w+): "(.*)" *')
+OPERATION = re.compile(r'(?:(?P<outs>[^"\'=]+) = )?(?P<call>[^#]+?)(?:  # \w+: (?P<type>"[^"]*"))?')
+NAME = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*(?![\w=])")  # no attribute, string or keyword
 
 
-@dataclass
-class Line:
-    """One operation of a trace."""
+class Operation:
+    """A line of a trace, and the comments below it."""
 
-    statement: ast.stmt
-    type: str | None
-    below: list[Line] = field(default_factory=list)
+    def __init__(self, outs: list[str], call: str, type: str):
+        self.outs, self.call, self.type = outs, call, type
+        self.below: list[str] = []
 
     @property
-    def call(self) -> ast.expr:
-        """Its right side."""
-        assert isinstance(self.statement, (ast.Assign, ast.Expr)), ast.unparse(self.statement)
-        return self.statement.value
-
-    @property
-    def made(self) -> list[str]:
-        """The values it makes, `_` for those that nobody reads."""
-        targets = self.statement.targets if isinstance(self.statement, ast.Assign) else []
-        return [name for target in targets for name in names_in(target)]
+    def args(self) -> list[str]:
+        """The names in its call."""
+        return NAME.findall(self.call)
 
 
-@dataclass
 class Program:
-    """A parsed trace."""
+    """The parsed text of a trace."""
 
-    header: list[str]
-    inputs: list[str]
-    types: dict[str, str]
-    lines: list[Line]
-    deleted: list[tuple[int, str]]  # after how many lines, which value
-    result: ast.expr
-
-
-def names_in(node: ast.AST) -> list[str]:
-    """The names in a piece of Python, from left to right, each as often as it occurs."""
-    found = [n for n in ast.walk(node) if isinstance(n, ast.Name)]
-    return [n.id for n in sorted(found, key=lambda n: (n.lineno, n.col_offset))]
-
-
-def parse(text: str) -> Program:
-    """Reads the text of a trace."""
-    head, _, body = text.strip().partition("\ndef ")
-    header = [
-        re.sub(r"\(took \d+ milliseconds\)", "(took)", line.rstrip()) for line in head.splitlines() if line.strip()
-    ]
-    signature, *lines = body.splitlines()
-    inputs = re.findall(r"\w+", signature[signature.index("(") :])
-    program = Program(header, inputs, {}, [], [], ast.Constant(None))
-    stack: list[list[Line]] = [program.lines]
-    for line in filter(str.strip, lines):
-        depth, content = (len(line) - len(line.lstrip())) // 2 - 1, line.strip()
-        found = INPUT.match(content)
-        if found:
-            program.types[found["name"]] = found["type"]
-            continue
-        assert (depth > 0) == content.startswith("# "), f"neither an operation nor a comment below one: {line}"
-        statement = _statement(content.removeprefix("# "), program)
-        if statement is not None:
-            del stack[depth + 1 :]
-            stack[-1].append(statement)
-            stack.append(statement.below)
-    return program
-
-
-def _statement(content: str, program: Program) -> Line | None:
-    if content.startswith("return"):
-        program.result = ast.parse(content.removeprefix("return").strip() or "None", mode="eval").body
-        return None
-    if content.startswith("del "):
-        program.deleted += [(len(program.lines), name) for name in re.findall(r"\w+", content[4:])]
-        return None
-    comment = TYPE.search(content)
-    statement = ast.parse(content[: comment.start()] if comment else content).body[0]
-    return Line(statement, comment["type"] if comment else None)
-
-
-class Renamer(ast.NodeTransformer):
-    """Renames the values of a program; what is no value (modules, functions, constants of the context) stays."""
-
-    def __init__(self, names: dict[str, str]):
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.Name(self.names.get(node.id, node.id), node.ctx)
-
-
-def renamed(node: ast.AST, names: dict[str, str]) -> str:
-    """A piece of Python with its values renamed."""
-    return ast.unparse(Renamer(names).visit(ast.parse(ast.unparse(node))))
-
-
-class Writer:
-    """Writes a program in the one form: from what is returned backwards, each call once."""
-
-    def __init__(self, program: Program):
-        self.program = program
-        self.names = {name: f"input{i}" for i, name in enumerate(program.inputs)}
-        self.makers = {name: line for line in program.lines for name in line.made if name != "_"}
-        self.read = {n for line in program.lines for n in names_in(line.call)} | set(names_in(program.result))
-        self.known: dict[str, list[str]] = {}  # what a call's results are called
-        self.written: set[int] = set()
-        self.out: list[tuple[list[str], str]] = []  # what a line makes, and the rest of it
-
-    def value(self, name: str) -> None:
-        """Writes what makes a value, unless it is written."""
-        if name not in self.names and name in self.makers:
-            self.line(self.makers[name])
-
-    def line(self, line: Line) -> None:
-        """Writes an operation, and before it what it reads."""
-        if id(line) in self.written:
-            return
-        self.written.add(id(line))
-        for name in names_in(line.call):
-            self.value(name)
-        call = renamed(line.call, self.names)
-        first = call not in self.known
-        results = self.known.setdefault(call, ["_"] * len(line.made))
-        for i, name in enumerate(line.made):
-            if name in self.read:
-                if results[i] == "_":
-                    results[i] = f"value{len(set(self.names.values()))}"
-                self.names[name] = results[i]
-        if first:
-            self.out.append((results, call + comment_of(line)))
-            self.out += [([], f"  {text}") for text in self.comments(line.below, {})]
-
-    def comments(self, lines: list[Line], parts: dict[str, str]) -> Iterator[str]:
-        """The lines that an operation decomposes into; `parts` are values that it makes on the way."""
+    def __init__(self, text: str):
+        head, _, body = text.replace("'", '"').partition("\ndef ")
+        self.header = [re.sub(r"took \d+", "took 0", line) for line in head.splitlines() if line]
+        signature, *lines = body.rstrip().splitlines()
+        self.name = signature.partition("(")[0]
+        self.inputs: list[str] = NAME.findall(signature.partition("(")[2])
+        self.types: dict[str, str] = {}
+        self.comments: dict[str, int] = {}  # above which operation the comment of an input stands
+        self.operations: list[Operation] = []
+        self.deleted: list[tuple[int, str]] = []  # after how many operations, which value
+        self.result = ""
         for line in lines:
-            for name in line.made:
-                if name != "_" and name not in self.names:
-                    parts.setdefault(name, f"part{len(parts)}")
-            yield renamed(line.statement, {**self.names, **parts}) + comment_of(line)
-            for text in self.comments(line.below, dict(parts)):
-                yield f"  {text}"
+            self._read(line.strip(), (len(line) - len(line.lstrip())) // 2 - 1)
 
-    def text(self) -> list[str]:
-        """What was written."""
-        return [f"{', '.join(results)} = {rest}" if results else rest for results, rest in self.out]
+    def _read(self, line: str, depth: int) -> None:
+        if depth:
+            assert line.startswith("# "), f"neither an operation nor a comment below one: {line}"
+            self.operations[-1].below.append("  " * depth + line)
+        elif found := INPUT.fullmatch(line):
+            self.types[found[1]], self.comments[found[1]] = found[2], len(self.operations)
+        elif line.startswith("del "):
+            self.deleted += [(len(self.operations), name) for name in NAME.findall(line)[1:]]
+        elif line.startswith("return"):
+            self.result = line
+        else:
+            found = OPERATION.fullmatch(line)
+            assert found, f"not an operation: {line}"
+            self.operations.append(Operation(NAME.findall(found["outs"] or ""), found["call"], found["type"] or ""))
+
+    def check_deletes(self) -> None:
+        """Fail unless each value but what is returned is deleted right after the line that uses it last."""
+        values = {*self.inputs, *(name for op in self.operations for name in op.outs)}
+        last = {name: i for i, op in enumerate(self.operations, 1) for name in (*op.args, *op.outs) if name in values}
+        kept = {"_", *NAME.findall(self.result)}
+        wanted = sorted((i, name) for name, i in last.items() if name not in kept)
+        assert sorted(self.deleted) == wanted, f"deleted are {sorted(self.deleted)}, and last used {wanted}"
+
+    def first_uses(self) -> dict[str, int]:
+        """The operation that reads each input first; those that none reads stand at the top."""
+        uses = {n: i for i, op in reversed([*enumerate(self.operations)]) for n in op.args}
+        return {name: uses.get(name, 0) for name in self.comments}
+
+    def normalised(self) -> str:
+        """The one form: from what is returned backwards, each call once."""
+        self.check_deletes()
+        names = {name: f"input{i}" for i, name in enumerate(self.inputs)}
+        makers = {name: op for op in self.operations for name in op.outs if name != "_"}
+        read = {name for op in self.operations for name in op.args} | {*NAME.findall(self.result)}
+        results: dict[str, list[str]] = {}  # what the results of a call are called
+        written: list[tuple[list[str], str]] = []
+        done: set[Operation] = set()
+
+        def write(op: Operation) -> None:
+            if op in done:
+                return
+            done.add(op)
+            for name in op.args:
+                if name in makers:
+                    write(makers[name])
+            call = renamed(op.call, names)
+            again, outs = call in results, results.setdefault(call, ["_"] * len(op.outs))
+            for i, name in enumerate(op.outs):
+                if name in read and name != "_":
+                    names[name] = outs[i] = outs[i] if outs[i] != "_" else f"value{len({*names.values()})}"
+            if not again:
+                written.extend([(outs, f"{call}  # {op.type}"), *[([], line) for line in below(op, names)]])
+
+        for name in NAME.findall(self.result):
+            if name in makers:
+                write(makers[name])
+        for op in self.operations:  # what is run for its effect
+            write(op)
+        header = [line for line in self.header if line not in DECORATORS]
+        inputs = [f"  {names[name]}: {self.types[name]}" for name in self.inputs]
+        lines = [f"{', '.join(outs)} = {text}" if outs else text for outs, text in written]
+        return "\n".join([*header, self.name, *inputs, *lines, renamed(self.result, names)])
 
 
-def comment_of(line: Line) -> str:
-    """The type that stands behind an operation."""
-    return f"  # {line.type}" if line.type else ""
+def renamed(text: str, names: dict[str, str]) -> str:
+    """The text with its values renamed."""
+    return NAME.sub(lambda match: names.get(match[0], match[0]), text)
 
 
-def check_deletes(program: Program) -> None:
-    """Each value but what is returned is deleted right after the line that uses it last."""
-    last: dict[str, int] = {}
-    for i, line in enumerate(program.lines):
-        for name in (*names_in(line.call), *line.made):
-            if name in program.inputs or any(name in other.made for other in program.lines):
-                last[name] = i + 1
-    kept = {"_", *names_in(program.result)}
-    wanted = sorted((i, name) for name, i in last.items() if name not in kept)
-    assert sorted(program.deleted) == wanted, f"deleted are {sorted(program.deleted)}, and last used {wanted}"
+def below(op: Operation, names: dict[str, str]) -> list[str]:
+    """What an operation decomposes into; values that it makes on the way are its parts."""
+    parts = dict(names)
+    for line in op.below:
+        for name in NAME.findall(line.partition(" = ")[0]):
+            parts.setdefault(name, f"part{len(parts)}")
+    return [renamed(line, parts) for line in op.below]
 
 
-def normalised(text: str, *, deletes: bool = True) -> str:
-    """The text of a trace in the one form; `deletes` says whether it must delete its values."""
-    program = parse(text)
-    if deletes:
-        check_deletes(program)
-    writer = Writer(program)
-    for name in names_in(program.result):
-        writer.value(name)
-    for line in program.lines:  # what is run for its effect
-        writer.line(line)
-    inputs = [f"  input{i}: {program.types[name]}" for i, name in enumerate(program.inputs)]
-    lines = [*program.header, "inputs", *inputs, *writer.text(), f"return {renamed(program.result, writer.names)}"]
-    return "\n".join(lines)
+def normalised(text: str) -> str:
+    """The text of a trace in the one form."""
+    return Program(text).normalised()
 
 
-def same_trace(shown: str, printed: object, *, deletes: bool = True, given_twice: dict[str, str] | None = None) -> None:
-    """Fails unless a trace prints what a document shows.
+def check_form(shown: str, printed: str) -> None:
+    """Fail unless a trace of ours has its decorators, and the comments of its inputs where those of a document have.
 
-    `given_twice` says which inputs that the document tells apart were one tensor, which is one input: `{"t_2": "t_0"}`.
+    Where those of the document do not all stand at the top, ours stand at the first use of each input.
     """
-    for again, first in (given_twice or {}).items():
-        shown = re.sub(rf'^ *# {again}: ".*"\n', "", shown, flags=re.MULTILINE)
-        shown = re.sub(rf"(def .*), {again}\b", r"\1", shown)
-        shown = re.sub(rf"^( *del .*), {again}\b", r"\1", shown, flags=re.MULTILINE)
-        shown = re.sub(rf"\b{again}\b", first, shown)
-    assert normalised(str(printed), deletes=deletes) == normalised(shown, deletes=deletes)
+    theirs, ours = Program(shown), Program(printed)
+    assert set(DECORATORS) <= set(ours.header), ours.header
+    wanted = ours.first_uses() if any(theirs.comments.values()) else dict.fromkeys(ours.comments, 0)
+    assert ours.comments == wanted, f"the comments of inputs stand above {ours.comments}, not {wanted}"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from thunder import plugins
 from thunder.tests.options import targets_of_run
 
 
@@ -31,6 +32,15 @@ def test_nothing_given() -> None:
     (target,) = targets_of_run(run)
     assert (target.name, target.devices, target.full) == ("torch", ("cpu",), False)
     assert targets_of_run(run)[0] is target
+
+
+def test_installed_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no executor is named, those of plugins that can run here are tested, too."""
+    record = SimpleNamespace(ready=True, executors=(SimpleNamespace(name="python"),))
+    broken = SimpleNamespace(ready=False, executors=(SimpleNamespace(name="nonesuch"),))
+    monkeypatch.setattr(plugins, "records", lambda: (record, broken))
+    assert [target.name for target in targets_of_run(config())] == ["torch", "python"]
+    assert [target.name for target in targets_of_run(config(thunder_executor="torch"))] == ["torch"]
 
 
 def test_several() -> None:

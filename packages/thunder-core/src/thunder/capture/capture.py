@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -89,11 +90,54 @@ def acquire(
     With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
     what gradients are taken for. The contexts of `around` are entered for the run. `dynamic` says which sizes and
     numbers are symbolic; with `trusted` the prologue does not check what the user promises.
+
+    A tensor that is given for several arguments is an input for each of them where the program cannot tell: it neither
+    writes to it nor asks for identities (`q is k`). Where it can, it runs once more, with one input.
     """
+
+    def run(distinct: frozenset[int]) -> Acquired:
+        return _acquire(
+            fn, args, kwargs, distinct, name=name, executors=executors, independent=independent, around=around,
+            dynamic=dynamic, trusted=trusted,
+        )  # fmt: skip
+
+    repeated = frozenset() if independent or dynamic else _repeated(pytree.tree_leaves((args, kwargs)))
+    if repeated:
+        with contextlib.suppress(Exception):  # among them _Shared; any other error is raised again below
+            return run(repeated)
+    return run(frozenset())
+
+
+class _Shared(Exception):
+    """The program can tell that several of its arguments are one tensor."""
+
+
+def _repeated(leaves: Sequence[Any]) -> frozenset[int]:
+    """The ids of tensors that are given more than once, and that no gradients are taken for."""
+    counts = Counter(id(x) for x in leaves if type(x) is torch.Tensor and not x.requires_grad)
+    return frozenset(key for key, count in counts.items() if count > 1)
+
+
+def _acquire(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    distinct: frozenset[int],
+    *,
+    name: str,
+    executors: Sequence[Executor],
+    independent: bool,
+    around: Sequence[AbstractContextManager[Any]],
+    dynamic: Dynamic | None,
+    trusted: bool,
+) -> Acquired:
+    """Run once; tensors with an id in `distinct` are an input for each argument that they are given for."""
     with tracing_lock:
         arguments = Arguments(args, kwargs, parameter_names(fn))
         tracer = Tracer(name, executors)
         recorder = ReadRecorder()
+        if distinct:
+            recorder.watch_identity()
         tracer.name_lifted(recorder.name_of)
 
         def place_of(tensor: torch.Tensor) -> Place | None:
@@ -111,7 +155,7 @@ def acquire(
                 contexts.enter_context(without_modes())  # the user's see what runs
                 for context in around:
                     contexts.enter_context(context)
-                epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent)
+                epilogue = _run(fn, tracer, recorder, arguments, (args, kwargs), independent, distinct)
             numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
             acquired = Acquired(tracer.trace, tracer.inputs, numbers, epilogue)
             given = {id(leaf) for leaf in arguments.leaves}
@@ -139,11 +183,12 @@ def acquire(
 
 
 def _run(
-    fn: Callable[..., Any], tracer: Tracer, recorder: ReadRecorder, arguments: Arguments, call: Any, independent: bool
-) -> Epilogue | None:
+    fn: Callable[..., Any], tracer: Tracer, recorder: ReadRecorder, arguments: Arguments, call: Any, independent: bool,
+    distinct: frozenset[int],
+) -> Epilogue | None:  # fmt: skip
     """The native run. No handle of it outlives this function but those of the inputs."""
     leaves = [
-        tracer.add_input(leaf, place.label, independent=independent)
+        tracer.add_input(leaf, place.label, independent=independent or id(leaf) in distinct)
         if classify.is_tensor(leaf)
         else recorder.argument(place, leaf)
         for leaf, place in zip(arguments.leaves, arguments.places)
@@ -151,6 +196,9 @@ def _run(
     copies = pytree.tree_unflatten(leaves, arguments.structure)
     aliases: dict[int, Any] = {}
     result, writes = _call(fn, tracer, recorder, arguments, (call, copies), aliases)
+    shared = [x.handle for x in tracer.inputs if id(x.tensor) in distinct]
+    if recorder.identity_matters or any(h._storage.written or h.given_attributes for h in shared):
+        raise _Shared
     reason = recorder.seeded(tracer.generators)
     if reason is not None:
         raise ModuleFallback(reason)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core language: broadcasting, type promotion and indexing over primitives, one file a family."""
+"""The core language: broadcasting, type promotion and indexing over primitives, one file a family.
+
+It exports its operations, and of `thunder.clang.base` what contributors declare an operation with.
+"""
 
 from typing import TYPE_CHECKING
 
-from thunder.clang.base import *  # noqa: F403
-from thunder.clang.base import clang_ops, clangctx, clangop
+from thunder.clang.base import clang_ops as _operations
+from thunder.clang.base import clangop, maybe_broadcast, maybe_convert_to_dtype
 from thunder.clang.base import elementwise_binary as _elementwise_binary_wrapper  # a name for contributors
 from thunder.clang.creation import *  # noqa: F403
 from thunder.clang.elementwise import *  # noqa: F403
@@ -12,7 +15,7 @@ from thunder.clang.indexing import *  # noqa: F403
 from thunder.clang.matmul import *  # noqa: F403
 from thunder.clang.reductions import *  # noqa: F403
 from thunder.clang.shape import *  # noqa: F403
-from thunder.core.families import import_families
+from thunder.core.families import import_families as _import_families
 
 if TYPE_CHECKING:  # these are made from the primitives' declarations; two helpers there have names of base's
     from thunder.core.prims.elementwise_binary import *  # type: ignore[assignment]  # noqa: F403
@@ -23,8 +26,9 @@ if TYPE_CHECKING:  # these are made from the primitives' declarations; two helpe
     from thunder.core.prims.elementwise_rounding import *  # noqa: F403
     from thunder.core.prims.elementwise_special import *  # type: ignore[assignment]  # noqa: F403
 
-import_families(__name__)
-globals().update(clang_ops)
+_import_families(__name__)
+globals().update(_operations)
+del TYPE_CHECKING
 
-__all__ = ["clangctx", "clangop"]
-__all__.extend(sorted(clang_ops))
+__all__ = ["clangop", "maybe_broadcast", "maybe_convert_to_dtype"]
+__all__.extend(sorted(_operations))

@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """How operations of the core language are declared, and what they share: broadcasting and conversion.
 
-A clang operation is a plain function over primitives. It is not recorded itself, so traces show the user's language
-and, below it, primitives.
+A clang operation is a plain function over primitives. Within another operation it is not recorded itself, so traces
+show the user's language and, below it, primitives. Called by a program, or on real tensors, it is a symbol.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import torch
+
 from thunder.core import dtypes, prims
 from thunder.core.errors import DataDependentError, check
-from thunder.core.langctx import LanguageContext, register_langctx
+from thunder.core.langctx import LanguageContext, langctx, register_langctx
 from thunder.core.prims.elementwise_base import Elementwise, each_elementwise
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_type_promotion
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.state import state
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber, always, converted, is_unbacked, same_shape
 
 __all__ = [
@@ -46,12 +49,41 @@ def clangop(*, method_name: str | None = None) -> Callable[[F], F]:
     """Decorator: declares an operation of the core language, as a method or operator where `method_name` says so."""
 
     def declare(fn: F) -> F:
-        clang_ops[fn.__name__] = fn
+        @functools.wraps(fn)
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            if state.frontend is None and (state.trace is not None or not _are_tensors(args)):
+                return fn(*args, **kwargs)
+            return _symbol_of(fn)(*args, **kwargs)
+
+        clang_ops[fn.__name__] = operation
         if method_name is not None:
-            clangctx.add_method(method_name, fn)
-        return fn
+            clangctx.add_method(method_name, operation)
+        return operation  # type: ignore[return-value]
 
     return declare
+
+
+def _are_tensors(args: Sequence[Any]) -> bool:
+    """Whether an operation outside of any trace is given tensors rather than numbers."""
+    return any(isinstance(a, torch.Tensor) for a in args)
+
+
+@functools.cache
+def _symbol_of(fn: Callable[..., Any]) -> Symbol:
+    """The symbol that stands in a trace where a program calls a clang operation."""
+
+    @functools.wraps(fn)
+    def meta(*args: Any, **kwargs: Any) -> Any:
+        out = fn(*args, **kwargs)
+        # Its results are values of their own: a primitive that gives a view would let the program write to its input.
+        assert state.trace is not None
+        views = {name for op in state.trace.scopes[-1] if OpTags.VIEW_OP in op.sym.tags for name in op.out_names}
+        if isinstance(out, TensorProxy):
+            return prims.clone(out) if out.name in views else out
+        return type(out)(prims.clone(x) if x.name in views else x for x in out) if proxies_in(out) else out
+
+    module = "thunder.clang" if fn.__module__.startswith("thunder.clang") else None
+    return Symbol(fn.__name__, langctx(clangctx)(meta), id=f"clang.{fn.__name__}", module=module)
 
 
 _RELATIONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, ">=": operator.ge}

@@ -10,6 +10,8 @@ from thunder.clang.base import clangop, maybe_convert_to_dtype
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import TensorProxy, number_type, number_value
 
+__all__ = ["full", "full_like", "iota"]
+
 
 @clangop()
 def full(shape: Sequence[int], fill_value: Any, *, device: Any, dtype: Any) -> Any:

@@ -24,6 +24,11 @@ from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from thunder.core.promotion import default_dtype, elementwise_type_promotion
 from thunder.core.proxies import TensorProxy, number_value
 
+__all__ = [
+    "angle", "isfinite", "isinf", "isnan", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "trunc_divide", "where",
+]  # fmt: skip
+
 
 def _trunc_divide_numbers(a: Any, b: Any) -> Any:
     if isinstance(a, float) or isinstance(b, float):

@@ -20,6 +20,8 @@ from thunder.core.prims.metas import canonicalize_dim, is_number
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type, number_value
 from thunder.core.symint.numbers import converted, greater, index, is_unbacked, same_shape
 
+__all__ = ["getitem", "setitem", "take", "take_along_axis"]
+
 _MASKS = (dtypes.bool8, dtypes.uint8)
 
 

@@ -7,6 +7,8 @@ from thunder.clang.base import clangop
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 
+__all__ = ["linear", "matmul"]
+
 
 @clangop(method_name="matmul")
 def matmul(a: TensorProxy, b: TensorProxy) -> TensorProxy:

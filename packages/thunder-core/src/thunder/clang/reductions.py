@@ -18,6 +18,10 @@ from thunder.core.errors import check
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
 from thunder.core.proxies import TensorProxy
 
+__all__ = [
+    "all", "amax", "amin", "any", "argmax", "argmin", "mean", "prod", "sum", "var", "var_mean",
+]  # fmt: skip
+
 
 def reduction_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
     """The dimensions that `dim` means, from the front; none of a 0-d tensor."""

@@ -14,6 +14,11 @@ from thunder.core.promotion import promote
 from thunder.core.proxies import TensorProxy
 from thunder.core.symint.numbers import equal_shapes, index, is_unbacked, same_number, same_shape
 
+__all__ = [
+    "broadcast_tensors", "cat", "diagonal", "flatten", "flip", "movedim", "pad", "reshape", "slice_in_dim",
+    "squeeze", "stack", "transpose", "unfold", "unsqueeze",
+]  # fmt: skip
+
 
 def numel(shape: Sequence[int]) -> int:
     """How many elements a tensor of `shape` has."""

@@ -192,9 +192,12 @@ def call_line(bsym: BoundSymbol, context: PrintContext) -> str:
 
 
 def bound_symbol_lines(
-    bsym: BoundSymbol, *, depth: int | None = None, context: PrintContext | None = None
+    bsym: BoundSymbol, *, depth: int | None = None, kernels: bool = False, context: PrintContext | None = None
 ) -> list[str]:
-    """The lines of one operation: its call, then what it decomposes into as indented comments."""
+    """The lines of one operation: its call, then what it decomposes into as indented comments.
+
+    The line of a kernel stands alone unless `kernels` asks for what it decomposes into.
+    """
     context = context or PrintContext()
     if bsym.sym.printer is not None:
         lines = list(bsym.sym.printer(bsym, context))
@@ -203,11 +206,14 @@ def bound_symbol_lines(
     if depth is None or depth > 0:
         below = None if depth is None else depth - 1
         aside = context.aside()
+        comments: list[str] = []
         for sub in bsym.subsymbols:
-            for line in bound_symbol_lines(sub, depth=below, context=aside):
+            for line in bound_symbol_lines(sub, depth=below, kernels=kernels, context=aside):
                 indent = len(line) - len(line.lstrip())
                 text = line.lstrip()
-                lines.append(f"{INDENT}{' ' * indent}{text if indent or text.startswith('#') else '# ' + text}")
+                comments.append(f"{INDENT}{' ' * indent}{text if indent or text.startswith('#') else '# ' + text}")
+        # Those of a kernel are rendered even where they are not shown: names of objects must not depend on it.
+        lines += comments if kernels or not bsym.sym.is_kernel else []
     return lines
 
 
@@ -223,14 +229,19 @@ def _header(trace: Trace, context: PrintContext, decorators: bool) -> list[str]:
 
 
 def trace_text(
-    trace: Trace, *, depth: int | None = None, decorators: bool = True, context: PrintContext | None = None
+    trace: Trace,
+    *,
+    depth: int | None = None,
+    kernels: bool = False,
+    decorators: bool = True,
+    context: PrintContext | None = None,
 ) -> str:
     """The text of a whole trace."""
     context = context or PrintContext()
     context.taken |= {trace.name, *trace.names, *RESERVED_NAMES}
     body: list[str] = []
     for bsym in trace.bound_symbols:
-        body += bound_symbol_lines(bsym, depth=depth, context=context)
+        body += bound_symbol_lines(bsym, depth=depth, kernels=kernels, context=context)
     signature = trace.signature if trace.signature is not None else ", ".join([p.name for p in trace.args])
     if not any(line and not line.lstrip().startswith("#") for line in body):
         body.append("pass")

@@ -108,6 +108,7 @@ class Symbol:
         self.printer = printer
         self.bind_postprocess = bind_postprocess
         self.is_fusion = False
+        self.is_kernel = False  # printed traces show its line alone, without what it decomposes into
         self.bind = Binder(meta, name, explicit=explicit)
         self.grad_rule: Callable[..., Any] | None = None
         self.vjp_rule: Callable[..., Any] | None = None

@@ -180,11 +180,14 @@ class Trace:
         return out
 
     # -- reading ------------------------------------------------------------------------------------------------------
-    def python(self, *, depth: int | None = None, decorators: bool = True) -> str:
-        """Return its text. `depth` is how many levels of decomposition to show as comments (None: all)."""
+    def python(self, *, depth: int | None = None, kernels: bool = False, decorators: bool = True) -> str:
+        """Return its text. `depth` is how many levels of decomposition to show as comments (None: all).
+
+        The line of an executor's kernel stands alone; with `kernels` its decomposition is shown, too.
+        """
         from thunder.core.printer import trace_text
 
-        return trace_text(self, depth=depth, decorators=decorators)
+        return trace_text(self, depth=depth, kernels=kernels, decorators=decorators)
 
     def python_callable(self, *, decorators: bool = True) -> Callable[..., Any]:
         """Return the function that its text defines."""

@@ -43,8 +43,21 @@ def delete_last_used(trace: Trace) -> Trace:
                 if values:
                     lines.append(_del(values))
             lines.append(bsym)
-        out.bound_symbols[:] = reversed(lines)
+        lines.reverse()
+        out.bound_symbols[:] = _at_first_use(lines) if trace.info.get("inputs_at_first_use") else lines
     return out
+
+
+def _at_first_use(lines: list[BoundSymbol]) -> list[BoundSymbol]:
+    """The lines with that of each input, which is a comment, above the first that reads it; at the top if none does."""
+    waiting = {p.name: line for line in lines if line.sym is prims.unpack_trivial for p in line.flat_outs}
+    used = {name for line in lines if line.sym is not prims.unpack_trivial for name in line.arg_names}
+    moved: list[BoundSymbol] = [line for name, line in waiting.items() if name not in used]
+    for line in lines:
+        if line.sym is not prims.unpack_trivial:
+            moved += [waiting.pop(name) for name in dict.fromkeys(line.arg_names) if name in waiting]
+            moved.append(line)
+    return moved
 
 
 def _del(dead: tuple[Proxy, ...]) -> BoundSymbol:

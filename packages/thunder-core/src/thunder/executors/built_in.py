@@ -24,7 +24,7 @@ def add_operator_executor(name, op_map, *, add_to_default_executors: bool = True
     for id, (op_name, checker, implementation) in op_map.items():
         target = id if isinstance(id, Symbol) else symbol_of_id(id)
         description = {"meta" if target.is_prim else "like": target.meta}
-        op = executor.register_operator(op_name, **description, fn=implementation, tags=tuple(target.tags))
+        op = executor.register_operator(op_name, **description, fn=implementation, tags=tuple(target.tags), kernel=True)
         executor.register_implementation(target, op, checker=checker)
     register_executor(executor, default=add_to_default_executors)
 

@@ -82,6 +82,7 @@ class Executor:
         replaces: Callable[..., Any] | Sequence[Callable[..., Any]] | None = None,
         bind_postprocess: Callable[[BoundSymbol], None] | None = None,
         workspace: Callable[..., int] | None = None,
+        kernel: bool | None = None,
     ) -> Symbol:
         """Makes an operator that this executor runs, and returns its symbol.
 
@@ -90,6 +91,10 @@ class Executor:
         `module` it is that module's attribute `name`, and traces import it from there. Functions of torch named by
         `replaces` become this operator when a program that uses this executor is traced. `workspace` says of the
         operator's arguments how many bytes it needs besides its results while it runs (`thunder.examine.memory`).
+
+        The line of a `kernel` stands alone in printed traces; what it decomposes into, or replaces, is shown by
+        `trace.python(kernels=True)`. Operators with `meta` are kernels unless this says otherwise, as are all those of
+        installed plugins.
         """
         if (like is None) == (meta is None):
             raise ValueError(
@@ -116,6 +121,7 @@ class Executor:
             bind_postprocess=bind_postprocess,
         )
         sym.workspace = workspace
+        sym.is_kernel = meta is not None if kernel is None else kernel
         self.opmap[name] = sym
         for target in (replaces,) if callable(replaces) else tuple(replaces or ()):
             self._lookasides[_overridable(target)] = sym

@@ -16,7 +16,9 @@ __all__ = ["grad"]
 
 
 def _gradients(trace: Trace, executors: Sequence[Executor]) -> Trace:
-    return differentiate(trace, executors)
+    out = differentiate(trace, executors)
+    out.info["inputs_at_first_use"] = True  # what reads an input is backward, far from the top
+    return out
 
 
 def grad(fn: Callable[..., Any]) -> JitFunction:

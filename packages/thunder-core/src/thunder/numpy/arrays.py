@@ -152,7 +152,7 @@ def expand_dims(a: TensorProxy, axis: int | Sequence[int]) -> TensorProxy:
 @npsymbol(tags=_SHAPE)
 def broadcast_to(array: TensorProxy, shape: Sequence[int]) -> TensorProxy:
     """The array spread over `shape`."""
-    return clang.expand(array, tuple(shape))
+    return clang.base.expand(array, tuple(shape))
 
 
 @npsymbol(tags=_SHAPE)

@@ -36,7 +36,7 @@ def _declare(op: Elementwise) -> None:
     """Make NumPy's operation of an elementwise operation: the core language's, on operands promoted as NumPy does."""
     if not op.numpy:
         return
-    run, inexact = clang.clang_ops[op.language_name], op.promotion is KIND.INT_TO_FLOAT
+    run, inexact = clang.base.clang_ops[op.language_name], op.promotion is KIND.INT_TO_FLOAT
     if op.operands == 1:
 
         def fn(x: Any) -> Any:

@@ -84,14 +84,14 @@ class PluginRegistry:
         """Brings a new operator and returns its symbol.
 
         The definition is that of `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the optional
-        `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. `executor` is needed only when the plugin
-        brings several.
+        `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. It is a kernel, whose line stands alone in
+        printed traces, unless `kernel=False`. `executor` is needed only when the plugin brings several.
         """
         target = self.executor(executor)
         if name in self._operators:
             raise ValueError(f"plugin {self.plugin!r} registers two operators named {name!r}")
         # The executor is the plugin's own and not in use yet, so the symbol can be made now: implementations need it.
-        symbol: Symbol = target.register_operator(name, **definition)
+        symbol: Symbol = target.register_operator(name, **{"kernel": True, **definition})
         self._operators[name] = symbol
         return symbol
 

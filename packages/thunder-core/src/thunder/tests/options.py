@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from thunder import plugins
 from thunder.core.errors import PluginLoadError
 from thunder.tests.known_failures import BadKnownFailures
 from thunder.tests.target import WHOLE, BadTarget, Target, targets_of
@@ -24,7 +25,7 @@ def targets_of_run(config: pytest.Config) -> list[Target]:
     if _KEY not in config.stash:
         try:
             config.stash[_KEY] = targets_of(
-                _names(config.getoption("thunder_executor")) or ["torch"],
+                _names(config.getoption("thunder_executor")) or _installed(),
                 devices=_names(config.getoption("thunder_device")),
                 dtypes=_names(config.getoption("thunder_dtypes")),
                 full=config.getoption("thunder_full"),
@@ -33,6 +34,12 @@ def targets_of_run(config: pytest.Config) -> list[Target]:
         except (BadTarget, BadKnownFailures, PluginLoadError, ValueError) as error:
             raise pytest.UsageError(str(error)) from None
     return config.stash[_KEY]
+
+
+def _installed() -> list[str]:
+    """The executors that a run without `--executor` tests: torch's, and those of plugins that can run here."""
+    plugins.load_all()
+    return ["torch", *[info.name for record in plugins.records() if record.ready for info in record.executors]]
 
 
 def _names(text: str | None) -> list[str]:

@@ -78,11 +78,11 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, e
             lambda: f"Number of heads in key and value must divide the number of heads in query, but there are {heads}",
         )
     else:  # heads are shared where there is one only
-        clang.compute_broadcast_shape(query.shape[:-2], value.shape[:-2])
-        lead = clang.compute_broadcast_shape(query.shape[:-2], key.shape[:-2])
+        clang.base.compute_broadcast_shape(query.shape[:-2], value.shape[:-2])
+        lead = clang.base.compute_broadcast_shape(query.shape[:-2], key.shape[:-2])
         if attn_mask is not None:
             scores = (*lead, query.shape[-2], key.shape[-2])
-            masked = clang.compute_broadcast_shape(scores, attn_mask.shape)
+            masked = clang.base.compute_broadcast_shape(scores, attn_mask.shape)
             check(
                 same_shape(scores, masked),
                 lambda: f"output with shape {list(scores)} doesn't match the broadcast shape {list(masked)}",
@@ -95,7 +95,7 @@ def _scale(query: Any, scale: float | None) -> float:
 
 # -- step by step ------------------------------------------------------------------------------------------------------
 def _wide(x: Any) -> Any:
-    return clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype))
+    return clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype))
 
 
 def _for_heads(x: Any, query: Any) -> Any:

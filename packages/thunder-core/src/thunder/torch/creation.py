@@ -51,7 +51,7 @@ def size_of(name: str, sizes: tuple[Any, ...], size: Any = None) -> tuple[int, .
             raise TypeError(f"{name}(): the size must be ints, but found {type(n).__name__}: {n!r}")
     found = tuple([index(number_value(n)) for n in size])
     for n in found:
-        clang.demand(n, ">=", 0, lambda: f"Trying to create tensor with negative dimension {n}: {list(found)}")
+        clang.base.demand(n, ">=", 0, lambda: f"Trying to create tensor with negative dimension {n}: {list(found)}")
     return found
 
 

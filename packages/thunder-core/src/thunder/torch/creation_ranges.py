@@ -55,7 +55,7 @@ def _check_sign(start: Any, end: Any, step: Any) -> None:
         return f"upper bound and lower bound inconsistent with step sign: {start} -> {end} by {step}"
 
     if is_unbacked(start, end) and all(isinstance(x, int) for x in (start, end)):
-        clang.demand(start, "<=" if step > 0 else ">=", end, inconsistent)
+        clang.base.demand(start, "<=" if step > 0 else ">=", end, inconsistent)
     else:
         check(start == end or (start < end) == (step > 0), inconsistent)
 
@@ -64,7 +64,7 @@ def _arange(start: Any, end: Any, step: Any, kind: dtypes.dtype, device: devices
     if kind is int64:
         start, end, step = converted(start, int), converted(end, int), converted(step, int)
         check(step != 0, lambda: "step must be nonzero")
-        clang.demand(-((start - end) // step), ">=", 0, lambda: "arange: the length must not be negative")
+        clang.base.demand(-((start - end) // step), ">=", 0, lambda: "arange: the length must not be negative")
         return prims.iota(-((start - end) // step), start=start, step=step, device=device, dtype=kind)
     length = max(0, math.ceil((end - start) / step))
     if kind.category == INTEGER:
@@ -186,8 +186,8 @@ for _op in (linspace, logspace):
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Any:
     """Ones on the diagonal, zeros elsewhere."""
     columns = n if m is None else m
-    clang.demand(n, ">=", 0, lambda: f"n must be greater or equal to 0, got {n}")
-    clang.demand(columns, ">=", 0, lambda: f"m must be greater or equal to 0, got {columns}")
+    clang.base.demand(n, ">=", 0, lambda: f"n must be greater or equal to 0, got {n}")
+    clang.base.demand(columns, ">=", 0, lambda: f"m must be greater or equal to 0, got {columns}")
     where = device_or_default(device)
     row = prims.iota(n, start=0, step=1, device=where, dtype=int64)
     column = prims.iota(columns, start=0, step=1, device=where, dtype=int64)

@@ -113,7 +113,7 @@ def _rows(input: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any,
     counts = target != ignore_index
     safe = ltorch.where(counts, target, 0)
     if weight is None:
-        of_row = clang.maybe_convert_to_dtype(counts, clang.compute_dtype(input.dtype))
+        of_row = clang.maybe_convert_to_dtype(counts, clang.reductions.compute_dtype(input.dtype))
     else:
         flat = ltorch.index_select(weight, 0, ltorch.reshape(safe, (-1,)))
         of_row = ltorch.where(counts, ltorch.reshape(flat, safe.shape), 0.0)
@@ -161,7 +161,7 @@ def nll_loss_backward(
 ) -> Any:
     """The gradient of nll_loss's input, of which only the shape is read."""
     g, total, w = upcast(grad, total_weight, weight)
-    kind = clang.compute_dtype(input.dtype)
+    kind = clang.reductions.compute_dtype(input.dtype)
     target = _target_like_rows(input, target)
     counts = target != ignore_index
     safe = ltorch.where(counts, target, 0)

@@ -75,7 +75,7 @@ def in_float32(decomposition: F) -> F:
     @functools.wraps(decomposition)
     def widened(*args: Any, **kwargs: Any) -> Any:
         low = _low_precision(args, kwargs)
-        with set_langctx(clang.clangctx):
+        with set_langctx(clang.base.clangctx):
             if low is None:
                 return decomposition(*args, **kwargs)
             out = decomposition(*map(to_float32, args), **{k: to_float32(v) for k, v in kwargs.items()})
@@ -110,7 +110,7 @@ def _declare(op: Elementwise) -> None:
     """Make the torch language's operation of an elementwise operation: a call of the core language's."""
     if "torch" in op.overridden_in:
         return
-    run = clang.clang_ops[op.language_name]
+    run = clang.base.clang_ops[op.language_name]
     if op.operands == 1:
 
         def fn(input: Any) -> Any:

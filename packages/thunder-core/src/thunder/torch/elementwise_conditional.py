@@ -218,13 +218,13 @@ def _first_where(name: str, a: Any, b: Any, wins: Any) -> Any:
 @torchsymbol(torch.fmax, tags=ELEMENTWISE)
 def fmax(input: Any, other: Any) -> Any:
     """The larger of input and other, the other one where one is NaN."""
-    return clang.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmax", a, b, clang.ge))
+    return clang.base.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmax", a, b, clang.ge))
 
 
 @torchsymbol(torch.fmin, tags=ELEMENTWISE)
 def fmin(input: Any, other: Any) -> Any:
     """The smaller of input and other, the other one where one is NaN."""
-    return clang.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmin", a, b, clang.le))
+    return clang.base.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmin", a, b, clang.le))
 
 
 def _first_where_grads(g: Any, a: Any, b: Any, wins: Any) -> tuple[Any, Any]:

@@ -21,7 +21,7 @@ from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_floa
 
 
 def _binary(a: Any, b: Any, prim: Any) -> Any:
-    return clang.elementwise_binary(a, b, prim=prim, type_promotion_kind=KIND.INT_TO_FLOAT)
+    return clang.base.elementwise_binary(a, b, prim=prim, type_promotion_kind=KIND.INT_TO_FLOAT)
 
 
 @torchsymbol(torch.special.ndtr, id="torch.special.ndtr", tags=ELEMENTWISE)
@@ -207,13 +207,13 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.logaddexp, tags=ELEMENTWISE)
 def logaddexp(input: Any, other: Any) -> Any:
     """log(exp(input) + exp(other)), without overflow."""
-    return clang.elementwise_binary(input, other, prim=in_float32(_logaddexp))
+    return clang.base.elementwise_binary(input, other, prim=in_float32(_logaddexp))
 
 
 @torchsymbol(torch.logaddexp2, tags=ELEMENTWISE)
 def logaddexp2(input: Any, other: Any) -> Any:
     """log2(2**input + 2**other), without overflow."""
-    return clang.elementwise_binary(input, other, prim=in_float32(_logaddexp2))
+    return clang.base.elementwise_binary(input, other, prim=in_float32(_logaddexp2))
 
 
 def _check_floats(name: str, a: Any, complex_too: bool) -> None:

@@ -98,8 +98,8 @@ def one_hot(input: Any, num_classes: int = -1) -> Any:
             "num_classes"
         )
     if 0 in input.shape:
-        clang.demand(num_classes, ">=", 1, lambda: "Can not infer total number of classes from empty tensor.")
-    clang.demand(num_classes, ">=", 1, lambda: "num_classes should be positive")
+        clang.base.demand(num_classes, ">=", 1, lambda: "Can not infer total number of classes from empty tensor.")
+    clang.base.demand(num_classes, ">=", 1, lambda: "num_classes should be positive")
     numbers = ltorch.arange(num_classes, device=input.device)
     return (ltorch.unsqueeze(input, -1) == numbers).to(torch.int64)
 

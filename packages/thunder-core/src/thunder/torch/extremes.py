@@ -29,7 +29,7 @@ _INDEX = (OpTags.REDUCTION_OP, NON_DIFFERENTIABLE)
 
 def _shared_by_equals(g: Any, mask: Any, dim: Any, keepdim: bool, like: Any) -> Any:
     """A gradient spread over the elements of `mask`, in equal parts."""
-    dims = clang.reduction_dims(like, all_dims(dim))
+    dims = clang.reductions.reduction_dims(like, all_dims(dim))
     count = mask.sum(dims, True) if dims else 1
     return (unreduced(g, like, dim, keepdim) / count) * mask
 

@@ -215,7 +215,9 @@ def repeat(input: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
         lambda: "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor",
     )
     for n in counts:
-        clang.demand(n, ">=", 0, lambda: f"Trying to create tensor with negative dimension: repeat counts are {counts}")
+        clang.base.demand(
+            n, ">=", 0, lambda: f"Trying to create tensor with negative dimension: repeat counts are {counts}"
+        )
     return _repeated(input, counts)
 
 
@@ -274,9 +276,9 @@ def repeat_interleave(
     if isinstance(repeats, TensorProxy):
         return _interleaved_by_tensor(input, repeats, dim, output_size)
     repeats = index(number_value(repeats))
-    clang.demand(repeats, ">=", 0, lambda: "Repeats must be non-negative")
+    clang.base.demand(repeats, ">=", 0, lambda: "Repeats must be non-negative")
     wide = clang.unsqueeze(input, dim + 1)
-    wide = clang.expand(wide, (*wide.shape[: dim + 1], repeats, *wide.shape[dim + 2 :]))
+    wide = clang.base.expand(wide, (*wide.shape[: dim + 1], repeats, *wide.shape[dim + 2 :]))
     return own_memory(
         clang.reshape(wide, (*input.shape[:dim], input.shape[dim] * repeats, *input.shape[dim + 1 :])), input
     )
@@ -305,7 +307,7 @@ def _interleaved_by_tensor(a: TensorProxy, repeats: TensorProxy, dim: int, outpu
     )
     if output_size is None:
         raise _unknown_count()
-    counts = clang.expand(repeats, (length,)) if repeats.shape != (length,) else repeats
+    counts = clang.base.expand(repeats, (length,)) if repeats.shape != (length,) else repeats
     return prims.take(a, dim, _dealt(counts, operator.index(number_value(output_size))))
 
 

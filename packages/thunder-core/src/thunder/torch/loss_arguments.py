@@ -39,7 +39,9 @@ def reduced(loss: TensorProxy, reduction: str, dtype: dtypes.dtype | None = None
 
 def upcast(*tensors: Any) -> tuple[Any, ...]:
     """The tensors in the type that losses are computed in; None stays None."""
-    return tuple(None if x is None else clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in tensors)
+    return tuple(
+        None if x is None else clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in tensors
+    )
 
 
 def warn_of_sizes(input: TensorProxy, target: TensorProxy) -> None:

@@ -35,7 +35,7 @@ def pair(input: Any, target: Any) -> tuple[Any, Any, dtypes.dtype]:
     """Both tensors in the type that is computed in, and the type of the result."""
     kind = dtypes.to_dtype(ltorch.result_type(input, target))
     assert kind is not None
-    wide = clang.compute_dtype(kind)
+    wide = clang.reductions.compute_dtype(kind)
     a, b = clang.maybe_broadcast(input, target)
     return clang.maybe_convert_to_dtype(a, wide), clang.maybe_convert_to_dtype(b, wide), kind
 
@@ -49,7 +49,7 @@ def own_gradient(grad: Any, like: Any) -> Any:
 
 def _shared(grad: Any, x: Any, reduction: int) -> Any:
     """The gradient of each element's loss."""
-    wide = clang.maybe_convert_to_dtype(grad, clang.compute_dtype(grad.dtype))
+    wide = clang.maybe_convert_to_dtype(grad, clang.reductions.compute_dtype(grad.dtype))
     return wide / max(math.prod(x.shape), 1) if REDUCTIONS[reduction] == "mean" else wide
 
 

@@ -45,7 +45,7 @@ def _added(input: Any, product: Any, beta: Any, alpha: Any) -> Any:
         lambda: f"self and mat2 must have the same dtype, but got {input.dtype} and {product.dtype}",
     )
     # In float32 until the end, as the kernels of torch do it.
-    kind = clang.compute_dtype(product.dtype)
+    kind = clang.reductions.compute_dtype(product.dtype)
     out = _scaled(clang.maybe_convert_to_dtype(product, kind), alpha)
     if beta != 0:
         out = _scaled(clang.maybe_convert_to_dtype(input, kind), beta) + out

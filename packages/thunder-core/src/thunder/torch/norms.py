@@ -69,7 +69,7 @@ def check_floating(name: str, input: Any, *, complex: bool = False) -> None:
 
 def wide(x: Any) -> Any:
     """A tensor in the type that its operation computes in; None stays None."""
-    return None if x is None else clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype))
+    return None if x is None else clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype))
 
 
 # -- layer normalization -----------------------------------------------------------------------------------------------

@@ -55,8 +55,10 @@ def _constant(a: TensorProxy, pad: Sequence[Any], value: Any) -> TensorProxy:
         new = a.shape[d] + before + after
         for n in (before, after):
             if is_unbacked(n):
-                clang.demand(n, ">=", 0, lambda: f"the padding {n} of dimension {d} is negative: give a number for it")
-        clang.demand(
+                clang.base.demand(
+                    n, ">=", 0, lambda: f"the padding {n} of dimension {d} is negative: give a number for it"
+                )
+        clang.base.demand(
             new,
             ">=",
             0,
@@ -75,7 +77,7 @@ def _part(a: TensorProxy, d: int, start: int, stop: int) -> TensorProxy:
 
 
 def _spread(edge: TensorProxy, d: int, n: int) -> TensorProxy:
-    return clang.expand(edge, (*edge.shape[:d], n, *edge.shape[d + 1 :]))
+    return clang.base.expand(edge, (*edge.shape[:d], n, *edge.shape[d + 1 :]))
 
 
 def _reflected(a: TensorProxy, d: int, before: int, after: int) -> list[TensorProxy]:

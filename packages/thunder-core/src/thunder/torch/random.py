@@ -184,7 +184,7 @@ def normal(
     for x in tensors:
         check(not x.dtype.is_complex or x is mean, lambda: "normal expects standard deviation to be non-complex")
     like = mean if isinstance(mean, TensorProxy) else std
-    shape = clang.compute_broadcast_shape(*[x.shape for x in tensors])
+    shape = clang.base.compute_broadcast_shape(*[x.shape for x in tensors])
     noise = prims.normal(shape, 0.0, 1.0, device=like.device, dtype=like.dtype, generator=generator)
     scaled = clang.mul(noise, clang.maybe_convert_to_dtype(std, like.dtype))
     return clang.add(scaled, clang.maybe_convert_to_dtype(mean, like.dtype))
@@ -283,9 +283,9 @@ def exponential(input: TensorProxy, lambd: float = 1.0, *, generator: Any = None
 def bernoulli_values(input: TensorProxy, p: Any = 0.5, *, generator: Any = None) -> Any:
     """Ones drawn with probability `p`, and zeros."""
     if isinstance(p, TensorProxy):
-        shape = clang.compute_broadcast_shape(p.shape, input.shape)
+        shape = clang.base.compute_broadcast_shape(p.shape, input.shape)
         check(shape == input.shape, lambda: f"bernoulli_: probabilities of shape {p.shape} do not fit {input.shape}")
-        return prims.bernoulli_tensor(clang.expand(p, shape), dtype=input.dtype, generator=generator)
+        return prims.bernoulli_tensor(clang.base.expand(p, shape), dtype=input.dtype, generator=generator)
     return prims.bernoulli(input.shape, number_value(p), **_place(input, None, None, generator))
 
 

@@ -31,7 +31,7 @@ def unreduced(x: Any, like: Any, dim: Any, keepdim: bool) -> Any:
     """A reduced tensor with the dimensions that were reduced put back at length one."""
     if keepdim or like.ndim == 0:
         return x
-    for d in sorted(clang.reduction_dims(like, all_dims(dim))):
+    for d in sorted(clang.reductions.reduction_dims(like, all_dims(dim))):
         x = ltorch.unsqueeze(x, d)
     return x
 
@@ -146,7 +146,7 @@ mean.bind_postprocess = _write_dim
 
 @mean.vjp
 def _(g: Any, out: Any, input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    dims = clang.reduction_dims(input, all_dims(dim))
+    dims = clang.reductions.reduction_dims(input, all_dims(dim))
     count = math.prod(input.shape[d] for d in dims)
     grad = ltorch.expand(unreduced(g / count, input, dim, keepdim), input.shape) if count else input * 0
     return grad.to(input.dtype)
@@ -281,7 +281,7 @@ def _moment_arguments(dim: Any, unbiased: bool | None, correction: Any) -> tuple
 
 
 def _var_grad(g: Any, input: Any, dim: Any, keepdim: bool, correction: float) -> Any:
-    dims = clang.reduction_dims(input, dim)
+    dims = clang.reductions.reduction_dims(input, dim)
     freedom = math.prod(input.shape[d] for d in dims) - correction
     distance = input - clang.mean(input, dims, True) if dims else input * 0
     if dim is None and freedom <= 0:
@@ -296,7 +296,7 @@ def _std_grad(g: Any, out: Any, input: Any, dim: Any, keepdim: bool, correction:
 
 
 def _mean_grad(g: Any, input: Any, dim: Any, keepdim: bool) -> Any:
-    dims = clang.reduction_dims(input, dim)
+    dims = clang.reductions.reduction_dims(input, dim)
     count = math.prod(input.shape[d] for d in dims)
     return ltorch.expand(unreduced(g, input, dims, keepdim), input.shape) / builtins.max(count, 1)
 
@@ -332,7 +332,7 @@ def std(
     """The standard deviation over `dim`: the square root of the variance."""
     dim, correction = _moment_arguments(dim, unbiased, correction)
     kind = input.dtype
-    wide = clang.maybe_convert_to_dtype(input, clang.compute_dtype(kind))
+    wide = clang.maybe_convert_to_dtype(input, clang.reductions.compute_dtype(kind))
     return clang.maybe_convert_to_dtype(
         ltorch.sqrt(clang.var(wide, dim, keepdim, correction=correction)), dtypes.corresponding_real_dtype(kind)
     )
@@ -384,7 +384,7 @@ def std_mean(
     """The standard deviation and the mean over `dim`."""
     dim, correction = _moment_arguments(dim, unbiased, correction)
     kind = input.dtype
-    wide = clang.maybe_convert_to_dtype(input, clang.compute_dtype(kind))
+    wide = clang.maybe_convert_to_dtype(input, clang.reductions.compute_dtype(kind))
     variance, average = clang.var_mean(wide, dim, keepdim, correction=correction)
     deviation = clang.maybe_convert_to_dtype(ltorch.sqrt(variance), dtypes.corresponding_real_dtype(kind))
     return deviation, clang.maybe_convert_to_dtype(average, kind)
@@ -433,11 +433,11 @@ for _sym in (var, std, var_mean, std_mean):
 @torchsymbol(torch.logsumexp, torch.special.logsumexp, tags=_TAGS, autocast={"cuda": "float32"})
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
     """The logarithm of the sum of exponentials over `dim`, computed so that nothing overflows."""
-    dims = clang.reduction_dims(input, dim)
+    dims = clang.reductions.reduction_dims(input, dim)
     if dtypes.is_exact_dtype(input.dtype):
         input = input.to(torch.get_default_dtype())
     kind = input.dtype
-    x = clang.maybe_convert_to_dtype(input, clang.compute_dtype(kind))
+    x = clang.maybe_convert_to_dtype(input, clang.reductions.compute_dtype(kind))
     if not dims:
         return ltorch.clone(input)
     if 0 in (x.shape[d] for d in dims):

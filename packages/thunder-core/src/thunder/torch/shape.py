@@ -264,9 +264,9 @@ def _atleast_samples(make: MakeTensor) -> Any:
 # -- broadcasting -----------------------------------------------------------------------------------------------------
 def _check_unknown(n: Any, old: Any) -> None:
     """That a length which only running tells is one that a dimension can be spread to."""
-    clang.demand(n, ">=", 0, lambda: f"The expanded size of the tensor ({n}) must not be negative here")
+    clang.base.demand(n, ">=", 0, lambda: f"The expanded size of the tensor ({n}) must not be negative here")
     if old is not None and old != 1:
-        clang.demand(
+        clang.base.demand(
             n, "==", old, lambda: f"The expanded size of the tensor ({n}) must match the existing size ({old})"
         )
 
@@ -311,14 +311,14 @@ def expand(input: TensorProxy, size: Sequence[int], *, implicit: bool = False) -
 @torchsymbol(torch.Tensor.expand_as, tags=VIEW)
 def expand_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
     """`input` spread to the shape of `other`."""
-    return clang.expand(input, _expanded_shape(input, other.shape))
+    return clang.base.expand(input, _expanded_shape(input, other.shape))
 
 
 @flexible(one_by_one="size")
 @torchsymbol(torch.broadcast_to, tags=VIEW)
 def broadcast_to(input: TensorProxy, size: Sequence[int]) -> TensorProxy:
     """`input` spread to `size`."""
-    return clang.expand(input, _expanded_shape(input, size))
+    return clang.base.expand(input, _expanded_shape(input, size))
 
 
 def expanded_back(base: Any, new: Any, *args: Any, **kwargs: Any) -> Any:

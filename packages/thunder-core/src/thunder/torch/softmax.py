@@ -62,7 +62,7 @@ def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
         )
     # torch rounds to the asked type first and computes on that.
     x = clang.maybe_convert_to_dtype(input, kind)
-    return clang.maybe_convert_to_dtype(x, clang.compute_dtype(kind)), kind
+    return clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(kind)), kind
 
 
 @torchsymbol(
@@ -100,7 +100,7 @@ def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
 @torchsymbol(tags=_TAGS, id="torch.softmax_backward", layout="contiguous on gpu")
 def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     """The gradient of softmax's input, from its output."""
-    g, y = (clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in (grad, output))
+    g, y = (clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in (grad, output))
     product = g * y
     return clang.maybe_convert_to_dtype(product - y * clang.sum(product, dim, True), output.dtype)
 
@@ -146,7 +146,7 @@ def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
 @torchsymbol(tags=_TAGS, id="torch.log_softmax_backward", layout="contiguous on gpu")
 def log_softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     """The gradient of log_softmax's input, from its output."""
-    g, y = (clang.maybe_convert_to_dtype(x, clang.compute_dtype(x.dtype)) for x in (grad, output))
+    g, y = (clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in (grad, output))
     return clang.maybe_convert_to_dtype(g - ltorch.exp(y) * clang.sum(g, dim, True), output.dtype)
 
 

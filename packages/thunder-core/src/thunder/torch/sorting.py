@@ -82,9 +82,9 @@ def _(make: MakeTensor) -> Any:
 def topk(input: TensorProxy, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The `k` largest (or smallest) elements along `dim`, and their positions."""
     k = index(number_value(k))
-    clang.demand(k, ">=", 0, lambda: f"selected index k out of range: k is {k}")
+    clang.base.demand(k, ">=", 0, lambda: f"selected index k out of range: k is {k}")
     length = input.shape[canonicalize_dim(input.ndim, dim)] if input.ndim else 1
-    clang.demand(k, "<=", length, lambda: f"selected index k out of range: k is {k}, there are {length} elements")
+    clang.base.demand(k, "<=", length, lambda: f"selected index k out of range: k is {k}, there are {length} elements")
     return torch.return_types.topk(prims.topk(input, k, dim, bool(largest), bool(sorted)))
 
 

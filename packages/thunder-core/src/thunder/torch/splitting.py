@@ -52,7 +52,7 @@ def _split_sizes(length: int, dim: int, sections: Any) -> list[int]:
             )
 
         for left, relation, right in [(sum(sizes), "==", length), *[(n, ">=", 0) for n in sizes]]:
-            clang.demand(left, relation, right, refused)
+            clang.base.demand(left, relation, right, refused)
         return sizes
     size = index_of(number_value(sections))
     check(size >= 0, lambda: f"split expects split_size be non-negative, but got split_size={size}")
@@ -420,7 +420,7 @@ def narrow(input: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy
     check(input.ndim > 0, lambda: "narrow() cannot be applied to a 0-dim tensor.")
     dim = canonicalize_dim(input.ndim, dim)
     length = index_of(number_value(length))
-    clang.demand(length, ">=", 0, lambda: "narrow(): length must be non-negative.")
+    clang.base.demand(length, ">=", 0, lambda: "narrow(): length must be non-negative.")
     if isinstance(start, TensorProxy):
         return prims.take(input, dim, _positions_from(input, dim, start, length))
     start = _narrow_start(input, dim, index_of(number_value(start)), length)
@@ -440,7 +440,7 @@ def _positions_from(a: TensorProxy, dim: int, start: TensorProxy, length: int) -
 def _narrow_start(a: TensorProxy, dim: int, start: int, length: int) -> int:
     n = a.shape[dim]
     for low, high in ((-n, start), (start, n)):
-        clang.demand(
+        clang.base.demand(
             low,
             "<=",
             high,
@@ -448,7 +448,9 @@ def _narrow_start(a: TensorProxy, dim: int, start: int, length: int) -> int:
             IndexError,
         )
     start = start.position(n) if is_unbacked(start) else start + n if start < 0 else start  # type: ignore[attr-defined]
-    clang.demand(start + length, "<=", n, lambda: f"start ({start}) + length ({length}) exceeds dimension size ({n}).")
+    clang.base.demand(
+        start + length, "<=", n, lambda: f"start ({start}) + length ({length}) exceeds dimension size ({n})."
+    )
     return start
 
 

@@ -86,10 +86,10 @@ def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *,
     )
     wanted = dtypes.to_dtype(dtype)
     _check_norm_dtype(x, wanted)
-    dims = clang.reduction_dims(x, dim)
+    dims = clang.reductions.reduction_dims(x, dim)
     _check_identity(x, ord, dims, dim is not None and dim != ())
     kind = wanted or x.dtype
-    lengths = ltorch.abs(clang.maybe_convert_to_dtype(x, clang.compute_dtype(kind)))
+    lengths = ltorch.abs(clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(kind)))
     out = _norm_of_lengths(lengths, ord, dims, keepdim)
     return clang.maybe_convert_to_dtype(out, dtypes.corresponding_real_dtype(kind))
 
@@ -113,7 +113,7 @@ def _norm_grad(g: Any, norm: Any, a: Any, ord: float, dim: Any) -> Any:
     size = ltorch.abs(a)
     if ord in (math.inf, -math.inf):
         mask = (size == norm) | (ltorch.isnan(size) & ltorch.isnan(norm))
-        dims = clang.reduction_dims(a, dim)
+        dims = clang.reductions.reduction_dims(a, dim)
         count = mask.sum(dims, True) if dims else 1
         return ltorch.sgn(a) * ((g / count) * mask)
     if ord < 1:

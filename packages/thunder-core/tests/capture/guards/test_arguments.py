@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -131,6 +133,70 @@ def test_one_tensor_twice_is_another_program() -> None:
         assert torch.equal(jitted(*pairs[0]), f(*pairs[1]))
         assert torch.equal(pairs[0][0], pairs[1][0])
     assert counts(jitted) == (2, 2)
+
+
+def _asks_whether_they_are_one(a: Any, b: Any) -> Any:
+    return a * 2 if a is b else a * 3
+
+
+def _writes(a: Any, b: Any) -> Any:
+    a.add_(1)
+    return b * 2
+
+
+def _gives_an_attribute(a: Any, b: Any) -> Any:
+    a.note = 3
+    return b * getattr(b, "note", 2)
+
+
+TELLING = {
+    "is": _asks_whether_they_are_one,
+    "id": lambda a, b: a * (id(a) == id(b)),
+    "is not, of what it makes": lambda a, b: a * 2 if [a][0] is not [b][0] else b,
+    "in": lambda a, b: a * 2 if a in [b] else b,
+    "index": lambda a, b: a * [b, a].index(a),
+    "equal tuples": lambda a, b: a * 2 if (a,) == (b,) else b,
+    "a key": lambda a, b: {a: a * 2}[b],
+    "is_": lambda a, b: a * 2 if operator.is_(a, b) else b,
+    "is_set_to": lambda a, b: a * 2 if a.is_set_to(b) else b,
+    "a write": _writes,
+    "an attribute": _gives_an_attribute,
+    "torch asks": lambda a, b: torch.nn.functional.multi_head_attention_forward(
+        a[None], b[None], b[None], 2, 1, torch.ones(6, 2), None, None, None, False, 0.0, torch.eye(2), None, False,
+        need_weights=False,
+    )[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", [pytest.param(fn, id=name) for name, fn in TELLING.items()])
+def test_programs_that_can_tell_that_two_arguments_are_one(fn: Callable[[Any, Any], Any]) -> None:
+    """One tensor that is given twice is one input, and they see what eager sees."""
+    x = torch.randn(2, 2)
+    ours, theirs = x.clone(), x.clone()
+    jitted = thunder.jit(fn)
+    torch.testing.assert_close(jitted(ours, ours), fn(theirs, theirs))
+    torch.testing.assert_close(ours, theirs)
+    if jitted._cache:
+        assert sum(p.shape == (2, 2) for p in thunder.last_traces(jitted)[0].args if p.name in "ab") == 1
+
+
+def test_programs_that_cannot_tell_that_two_arguments_are_one() -> None:
+    """Each argument is an input of its own; what is returned of them is the caller's tensor."""
+
+    def f(a: Any, b: Any, c: Any, *, d: Any) -> Any:
+        return a * b + c * d, a, c, None if c is None else b is int
+
+    jitted = thunder.jit(f)
+    x, y = torch.randn(3), torch.randn(3)
+    out, first, third, no = jitted(x, y, x, d=y)
+    torch.testing.assert_close(out, x * y * 2)
+    assert first is x and third is x and no is False
+    assert [p.name for p in thunder.last_traces(jitted)[0].args] == ["a", "b", "c", "d"]
+    jitted(x, y, x, d=y)
+    assert counts(jitted) == (1, 1)
+    x.requires_grad_()
+    out, *_ = jitted(x, y, x, d=y)
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), x)[0], y * 2)
 
 
 def test_arguments_that_share_memory() -> None:

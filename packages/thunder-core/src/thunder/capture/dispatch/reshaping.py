@@ -105,7 +105,7 @@ def broadcast_each(tracer: Tracer, *tensors: Any) -> Any:
     """`torch.broadcast_tensors`: each is expanded by itself, so that writes reach it."""
     if not all(isinstance(x, torch.Tensor) for x in tensors):
         return NotImplemented
-    shape = clang.compute_broadcast_shape(*[tracer.handle_of(x)._value.shape for x in tensors])
+    shape = clang.base.compute_broadcast_shape(*[tracer.handle_of(x)._value.shape for x in tensors])
     handles = [tracer.handle_of(x) for x in tensors]
     return tuple([x if x._value.shape == shape else tracer.call_symbol(ltorch.expand, (x, shape), {}) for x in handles])
 

@@ -21,6 +21,7 @@ __all__ = [
     "LENGTH",
     "VARIABLE",
     "attribute_names",
+    "compares_identity",
     "global_loads",
     "imported_modules",
     "is_library",
@@ -39,6 +40,8 @@ _STORE = {dis.opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL")}
 _STORE_ATTR = dis.opmap["STORE_ATTR"]
 _LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
 _CONTAINS = dis.opmap.get("CONTAINS_OP", -1)
+_IS = dis.opmap["IS_OP"]
+_CONSTANT = {dis.opmap[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT") if name in dis.opmap}
 _IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
 _DEREF = dis.opmap["LOAD_DEREF"]
 _CALLS = {dis.opmap[name] for name in ("CALL", "PRECALL", "CALL_FUNCTION") if name in dis.opmap}
@@ -85,9 +88,13 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     imported: set[str] = set()
     measured = 0  # 1 right after the built-in `len`, 2 when it has been given something
     taken: set[tuple[str, ...]] = set()  # chains that something else is done with than to ask what is in them
+    identity = False  # whether `is` stands between two things neither of which is a constant or global
+    before = -1  # the opcode before
     names = code.co_names
     for op, argument in _instructions(code):
         name, now = "", None
+        identity = identity or (op == _IS and before not in _CONSTANT and not chain)
+        before = op
         if measured:  # between `len` and its call stands what it is given, and nothing else
             if op in _CALLS and argument == 1 and measured > 1:
                 name, measured = LENGTH, 0
@@ -134,6 +141,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
         frozenset(taken),
         (frozenset(key for key, found in uses.items() if LENGTH in found)),
         frozenset(assigned),
+        identity,
     )
 
 
@@ -187,6 +195,12 @@ def stored_globals(code: CodeType) -> frozenset[str]:
 def stored_attributes(code: CodeType) -> frozenset[str]:
     """The attributes that it assigns of anything."""
     return _facts(code)[7]  # type: ignore[no-any-return]
+
+
+def compares_identity(code: CodeType) -> bool:
+    """Whether it may ask whether two objects are one: by `is`, or by functions that tell."""
+    found: bool = _facts(code)[8]
+    return found or not {"id", "is_", "is_set_to"}.isdisjoint(code.co_names)
 
 
 def stored_past_hooks(code: CodeType) -> frozenset[str]:

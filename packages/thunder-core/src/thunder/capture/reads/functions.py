@@ -25,6 +25,7 @@ from thunder.capture.reads import bytecode, classify
 from thunder.capture.reads.classes import Classes
 from thunder.capture.reads.classify import is_library_class
 from thunder.capture.reads.hooks import ABSENT
+from thunder.core.locations import is_ours
 from thunder.core.state import state
 
 __all__ = ["Functions"]
@@ -117,6 +118,8 @@ class Functions(Classes):
 
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """A code object ran for the first time."""
+        if self.identity_matters is False and state.frontend is not None:
+            self.identity_matters = not is_ours(code.co_filename) and bytecode.compares_identity(code)
         if id(code) in self._ran or bytecode.is_library(code.co_filename) or state.frontend is None:
             return
         if code.co_name == "__annotate__":

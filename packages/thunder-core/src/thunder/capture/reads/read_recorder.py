@@ -39,6 +39,10 @@ class ReadRecorder(Functions):
         self._hooks.__enter__()
         return self
 
+    def watch_identity(self) -> None:
+        """Note whether code runs that may ask whether two objects are one; where no code is seen, it may."""
+        self.identity_matters = not self._watch.available
+
     def start(self, fn: Any) -> None:
         """Begins with the callable that is traced."""
         title = getattr(fn, "__name__", type(fn).__name__).strip("<>")

@@ -92,6 +92,7 @@ class Values:
         self._youth = NewObjects()
         self._functions: dict[int, list[tuple[Place, Any]]] = {}
         self._ran: dict[int, CodeType] = {}
+        self.identity_matters: bool | None = None  # whether code ran that tells one object from another; None: unasked
         self._strangers: dict[int, tuple[CodeType, dict[str, Any]]] = {}
         self._nested: set[int] = set()
         self._classes: dict[type, Place] = {}

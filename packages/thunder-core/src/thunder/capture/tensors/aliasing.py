@@ -17,7 +17,8 @@ import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.tensors.handle import Handle, Storage, View
 from thunder.capture.tensors.layout import function_of, is_view
-from thunder.clang import expand, maybe_convert_to_dtype
+from thunder.clang import maybe_convert_to_dtype
+from thunder.clang.base import expand
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import proxies_in

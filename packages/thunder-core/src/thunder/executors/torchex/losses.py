@@ -129,7 +129,7 @@ def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reducti
         share = share / clang.sum(of_row)
         return clang.sum(loss) * share, ltorch.where(counts, share, 0.0)
     # `where` would make a float32 of two numbers, and a gradient that arrives as a number would take that on.
-    of_rows = clang.maybe_convert_to_dtype(counts, clang.compute_dtype(x.dtype)) * share
+    of_rows = clang.maybe_convert_to_dtype(counts, clang.reductions.compute_dtype(x.dtype)) * share
     return (loss if reduction == "none" else clang.sum(loss)) * share, of_rows
 
 

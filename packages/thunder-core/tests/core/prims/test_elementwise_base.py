@@ -13,7 +13,7 @@ import thunder.clang.base
 import thunder.core.prims.base
 import thunder.torch as ltorch
 import thunder.torch.base
-from thunder import clang
+from thunder.clang.base import clang_ops, clangctx
 from thunder.core import prims
 from thunder.core.prims import elementwise_base
 from thunder.core.prims.elementwise_base import INEXACT, KIND, conjugated, differentiable, elementwise
@@ -117,8 +117,8 @@ def test_a_block_from_outside(undeclared: None) -> None:
     assert (sym.name, sym.id, sym.reference) == ("airy_ai", "torch.special.airy_ai", torch.special.airy_ai)
     assert airy.__doc__ == "Return the Airy function of each element, exp(a) here."
     assert sym.__doc__ == "Return the Airy function of each element, exp(input) here."
-    core = clang.clang_ops["airy_ai"]
-    assert clang.clangctx.methods["airy_ai"] is core
+    core = clang_ops["airy_ai"]
+    assert clangctx.methods["airy_ai"] is core
     assert core(0.0) == 1.0
     with tracectx(Trace("program")):
         assert str(sym(proxy(torch.int32, 2)).dtype) == "float32"

@@ -151,8 +151,8 @@ def tests(session: nox.Session) -> None:
     """Run the tests of every package, core's last; arguments after `--` go to pytest.
 
     Each package has a process of its own: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`).
-    Those of core see what its users see who have no plugin. What arguments select of the conformance suite, as `-k unfold`
-    does, runs for every installed executor.
+    Those of core see what its users see who have no plugin. What arguments select of the conformance suite, as
+    `-k unfold` does, runs for every installed executor.
     """
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)

@@ -30,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--thunder-executor",
         dest="thunder_executor",
         metavar="NAME",
-        help="the executor to test, or several with commas between them (default: torch and each installed plugin); also --executor",
+        help="the executor to test, or several with commas between them (default: torch and each installed plugin); "
+        "also --executor",
     )
     group.addoption(
         "--thunder-device",

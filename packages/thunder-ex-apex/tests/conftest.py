@@ -117,13 +117,13 @@ class Norms:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where the executors `apex` and `apex_norm` run: a GPU with apex itself, or the CPU with the stand-ins."""
-    from thunder_ex_apex import cross_entropy, library, norms, plugin
+    from thunder_ex_apex import cross_entropy, norms, plugin, probe
 
     thunder.extend.get_default_executors()
     if any(record.name == "apex" and record.ready for record in plugins.records()):
         yield "cuda"
         return
-    stand_ins = {library.CROSS_ENTROPY: CrossEntropy, library.NORMS: Norms}
+    stand_ins = {probe.CROSS_ENTROPY: CrossEntropy, probe.NORMS: Norms}
     for module in (cross_entropy, norms):
         monkeypatch.setattr(module, "extension", stand_ins.__getitem__)
         monkeypatch.setattr(module, "unusable_device", lambda name, device: None)

@@ -146,20 +146,20 @@ def _on_the_cpu(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
 @pytest.fixture
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> Library:
     """The stand-in, in the place of cuDNN and with the CPU in the place of a GPU."""
-    from thunder_ex_cudnn import machine, plans
-    from thunder_ex_cudnn.attention import graphs, implementation, ragged, run
+    from thunder_ex_cudnn import plans, probe
+    from thunder_ex_cudnn.attention import graphs, implementation, run, varlen
     from thunder_ex_cudnn.norms import graphs as norm_graphs
     from thunder_ex_cudnn.norms import implementation as norm_implementation
     from thunder_ex_cudnn.norms import run as norm_run
 
     stand_in = Library()
-    for module in (plans, graphs, ragged, norm_graphs):
+    for module in (plans, graphs, varlen, norm_graphs):
         monkeypatch.setattr(module, "library", lambda: stand_in)
-    for module in (machine, implementation, norm_implementation):
+    for module in (probe, implementation, norm_implementation):
         monkeypatch.setattr(module, "unusable_device", lambda device: None)
     monkeypatch.setattr(plans, "_threads", plans._Threads())
     monkeypatch.setattr(plans, "current_stream", lambda device: 7)
-    for module in (run, ragged, norm_run):
+    for module in (run, varlen, norm_run):
         monkeypatch.setattr(module, "current_device", lambda: -1)
     for module in (plans, run, norm_run):
         monkeypatch.setattr(module, "new_tensor", _on_the_cpu)

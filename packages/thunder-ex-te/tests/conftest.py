@@ -38,10 +38,10 @@ def stand_in_for_the_library() -> tuple[pytest.MonkeyPatch, PluginRegistry]:
     """Registers the plugin as if the library were there, on the CPU."""
     thunder.extend.get_default_executors()
     _load("thunder_ex_te_stand_in").install()
-    from thunder_ex_te import library, linear, norms, plugin
+    from thunder_ex_te import linear, norms, plugin, probe
 
     patch = pytest.MonkeyPatch()
-    for module in (library, linear, norms):
+    for module in (probe, linear, norms):
         patch.setattr(module, "unusable_device", lambda device: None)
     registry = PluginRegistry("te")
     for hook in HOOKS:
@@ -75,7 +75,7 @@ def device(where: str) -> str:
 @pytest.fixture
 def recipes(where: str) -> Any:
     """The library's recipes, or what stands for them."""
-    from thunder_ex_te.library import kernels
+    from thunder_ex_te.probe import kernels
 
     return kernels().recipes
 

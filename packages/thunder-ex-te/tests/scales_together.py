@@ -25,7 +25,7 @@ else:
     conftest.stand_in_for_the_library()
 
 import thunder  # noqa: E402
-from thunder_ex_te.library import kernels  # noqa: E402
+from thunder_ex_te.probe import kernels  # noqa: E402
 
 
 def scales(size: float, **options: Any) -> dict[str, float]:

@@ -15,7 +15,7 @@ import thunder.torch as ltorch
 from thunder.core import dtypes
 from thunder.core.transforms import get_grad, put_grad
 from thunder.torch.loss_arguments import reduction_of
-from thunder_ex_apex.library import CROSS_ENTROPY, extension, unusable_device
+from thunder_ex_apex.probe import CROSS_ENTROPY, extension, unusable_device
 
 __all__ = ["DTYPES", "TAKEN", "backward", "backward_like", "forward", "forward_like", "pays", "register", "takes"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_apex import __version__
-from thunder_ex_apex.library import CROSS_ENTROPY, NORMS, loads, why_not
+from thunder_ex_apex.probe import CROSS_ENTROPY, NORMS, loads, why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_cudnn import __version__
-from thunder_ex_cudnn.machine import why_not
+from thunder_ex_cudnn.probe import why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -36,11 +36,11 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 def thunder_register_implementations(registry: PluginRegistry) -> None:
     """Attention and norms, and their gradients."""
     from thunder_ex_cudnn.attention import implementation as attention
-    from thunder_ex_cudnn.attention import ragged
+    from thunder_ex_cudnn.attention import varlen
     from thunder_ex_cudnn.norms import implementation as norms
 
     attention.register(registry, EXECUTOR)
-    ragged.register(registry, EXECUTOR)
+    varlen.register(registry, EXECUTOR)
     norms.register(registry, EXECUTOR)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from thunder_ex_cudnn.attention import fallback, ragged
+from thunder_ex_cudnn.attention import fallback, varlen
 
 __all__ = ["opinfos"]
 
@@ -94,7 +94,7 @@ def _sequences(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
 
 def _sequences_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
     for q, k, v, *how in _sequences(make):
-        out, sums = ragged.forward_in_steps(q, k, v, *how)
+        out, sums = varlen.forward_in_steps(q, k, v, *how)
         yield make(tuple(out.shape), low=-1, high=1), q, k, v, out, sums, *how
 
 
@@ -155,8 +155,8 @@ def opinfos() -> list[Any]:
         ("cudnn_attention_backward", fallback.backward, _backward),
         ("cudnn_attention_dropout_forward", _dropout_reference, _dropout),
         ("cudnn_attention_dropout_backward", _dropout_backward_reference, _dropout_backward),
-        ("cudnn_varlen_forward", ragged.forward_in_steps, _sequences),
-        ("cudnn_varlen_backward", ragged.backward_in_steps, _sequences_backward),
+        ("cudnn_varlen_forward", varlen.forward_in_steps, _sequences),
+        ("cudnn_varlen_backward", varlen.backward_in_steps, _sequences_backward),
     )
     norms = (
         ("cudnn_rms_norm_forward", ltorch.rms_norm_forward, _rms),

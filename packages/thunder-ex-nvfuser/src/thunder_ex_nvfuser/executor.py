@@ -14,8 +14,8 @@ from thunder.core.trace import Trace
 from thunder.execution.regions import Region, flattened, fused, partition
 from thunder.extend import FusionExecutor
 from thunder.passes.region import without_views
-from thunder_ex_nvfuser.library import unusable_device
 from thunder_ex_nvfuser.operations import OPERATIONS, UNIFORM, VIEWS, stored
+from thunder_ex_nvfuser.probe import unusable_device
 from thunder_ex_nvfuser.region import FusedRegion
 from thunder_ex_nvfuser.source import seeds_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl, manager
 from thunder_ex_nvfuser import __version__
-from thunder_ex_nvfuser.library import neighbour, why_not
+from thunder_ex_nvfuser.probe import neighbour, why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor

@@ -19,8 +19,8 @@ import torch
 from thunder.core import devices
 from thunder.core.devices import to_torch_device
 from thunder.passes.rng_fusion import draw_of_seeds
-from thunder_ex_nvfuser.library import unusable_device
 from thunder_ex_nvfuser.operations import uniform
+from thunder_ex_nvfuser.probe import unusable_device
 from thunder_ex_nvfuser.region import compiled
 from thunder_ex_nvfuser.source import TOLD_SEED
 

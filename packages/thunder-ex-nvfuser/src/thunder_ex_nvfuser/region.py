@@ -24,7 +24,7 @@ from thunder.execution.regions import Region
 from thunder.executors.torch_compile import program_of
 from thunder.extend import Executor
 from thunder.torch.private import FakeTensorMode
-from thunder_ex_nvfuser.library import library
+from thunder_ex_nvfuser.probe import library
 from thunder_ex_nvfuser.source import Tensor, by_place, definition, order_of, program, seeds_of
 
 __all__ = ["FusedRegion", "compiled", "contiguous"]

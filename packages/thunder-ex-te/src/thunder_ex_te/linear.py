@@ -24,8 +24,8 @@ from thunder.core.symbol import BoundSymbol, Symbol, argument_key, map_proxies, 
 from thunder.core.trace import Trace
 from thunder.core.transforms import get_grad, put_grads
 from thunder.extend import compilation
-from thunder_ex_te.library import unusable_device
 from thunder_ex_te.operators import multiply, quantize, quantize_scaled
+from thunder_ex_te.probe import unusable_device
 from thunder_ex_te.recipes import Quantization, Scheme, scheme_of
 from thunder_ex_te.reference import Quantized
 from thunder_ex_te.scales import Slot, kept

@@ -21,7 +21,7 @@ from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace, construct
 from thunder.execution.claim import choose
-from thunder_ex_te.library import unusable_device
+from thunder_ex_te.probe import unusable_device
 from thunder_ex_te.scales import Slot
 
 __all__ = ["FUSE", "fused"]

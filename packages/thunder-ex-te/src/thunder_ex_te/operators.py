@@ -17,7 +17,7 @@ from thunder.core.dtypes import to_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import OpTags
 from thunder_ex_te import scales, weights
-from thunder_ex_te.library import kernels
+from thunder_ex_te.probe import kernels
 from thunder_ex_te.reference import Quantized
 
 __all__ = ["NAMES", "register"]

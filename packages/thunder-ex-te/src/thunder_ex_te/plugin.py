@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_te import __version__
-from thunder_ex_te.library import why_not
+from thunder_ex_te.probe import why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor

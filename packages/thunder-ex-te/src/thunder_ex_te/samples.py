@@ -141,7 +141,7 @@ def _products(make: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _recipes() -> list[Any]:
-    from thunder_ex_te.library import kernels
+    from thunder_ex_te.probe import kernels
 
     recipes = kernels().recipes
     return [recipes.Float8CurrentScaling(), recipes.Float8BlockScaling(), recipes.DelayedScaling(amax_history_len=4)]

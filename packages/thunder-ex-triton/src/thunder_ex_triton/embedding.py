@@ -20,7 +20,7 @@ from thunder.core import dtypes, prims
 from thunder.core.nbytes import known_shape
 from thunder_ex_triton.fusion.functions import row_number
 from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["embedding_backward", "register"]
 

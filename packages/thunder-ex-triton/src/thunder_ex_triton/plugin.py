@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_triton import __version__
-from thunder_ex_triton.machine import interpreting, why_not
+from thunder_ex_triton.probe import interpreting, why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -52,11 +52,11 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Linear layers whose results only a cross-entropy reads; random numbers inside fusions; how fusions are tiled."""
     from thunder_ex_triton.cross_entropy import linear_passes
-    from thunder_ex_triton.fusion import random, timed
+    from thunder_ex_triton.fusion import autotune, random
 
     linear_passes.register(registry, CROSS_ENTROPY)
     random.register(registry, FUSION)
-    timed.register(registry)
+    autotune.register(registry)
 
 
 @hookimpl

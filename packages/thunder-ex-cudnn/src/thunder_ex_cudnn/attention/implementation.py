@@ -12,7 +12,7 @@ from thunder.core import dtypes
 from thunder.core.transforms import get_grad, put_grad, put_grads
 from thunder_ex_cudnn.attention import operators
 from thunder_ex_cudnn.attention.graphs import Causal
-from thunder_ex_cudnn.machine import unusable_device
+from thunder_ex_cudnn.probe import unusable_device
 
 __all__ = ["DTYPES", "added_by", "register", "takes", "why_not_kinds"]
 

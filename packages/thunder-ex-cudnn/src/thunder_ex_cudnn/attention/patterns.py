@@ -27,11 +27,11 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder_ex_cudnn.attention.causal_masks import is_least, side_of
 from thunder_ex_cudnn.attention.graphs import Causal
 from thunder_ex_cudnn.attention.implementation import added_by, takes
-from thunder_ex_cudnn.attention.places import filled
-from thunder_ex_cudnn.attention.products import as_scores, as_weighted, is_product, ordered
-from thunder_ex_cudnn.attention.triangles import is_least, side_of
+from thunder_ex_cudnn.attention.index_expressions import filled
+from thunder_ex_cudnn.attention.matmul_patterns import as_scores, as_weighted, is_product, ordered
 
 __all__ = ["register"]
 

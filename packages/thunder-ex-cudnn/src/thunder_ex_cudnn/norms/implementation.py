@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from thunder.core import dtypes
-from thunder_ex_cudnn.machine import unusable_device
 from thunder_ex_cudnn.norms import run
+from thunder_ex_cudnn.probe import unusable_device
 
 __all__ = ["PRIORITY", "register"]
 

@@ -16,7 +16,7 @@ from thunder_ex_triton.cross_entropy.operators import (
     SoftForward,
     gradient_of_probabilities,
 )
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["DTYPES", "register"]
 

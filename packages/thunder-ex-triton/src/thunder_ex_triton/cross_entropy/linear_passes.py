@@ -21,7 +21,7 @@ from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.core.transforms import get_grad, put_grad
 from thunder_ex_triton.cross_entropy.linear import LinearLoss, LinearLossForward, pays, workspace
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["OPTION", "register"]
 

@@ -18,15 +18,15 @@ from thunder.core.trace import Trace, construct
 from thunder.execution.regions import Region, fused, partition
 from thunder.extend import FusionExecutor, compilation
 from thunder.passes.region import without_views
-from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage_type
+from thunder_ex_triton.fusion.autotune import OPTION
+from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
+from thunder_ex_triton.fusion.iteration_space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
+from thunder_ex_triton.fusion.op_table import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
-from thunder_ex_triton.fusion.space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
-from thunder_ex_triton.fusion.timed import OPTION
-from thunder_ex_triton.fusion.values import GATHERS, UNIFORM
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["TritonFusion"]
 

@@ -20,7 +20,7 @@ from thunder.core.devices import to_torch_device
 from thunder.passes.rng_fusion import draw_of_seeds
 from thunder_ex_triton.fusion.philox import uniform
 from thunder_ex_triton.launch import blocks, kernel
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["drawn_seeds", "register"]
 

@@ -23,13 +23,13 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.execution.claim import claim
 from thunder.executors.torchex import ex as torch_executor
+from thunder_ex_triton.fusion.dump import program
+from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_long
 from thunder_ex_triton.fusion.layout import contiguous
-from thunder_ex_triton.fusion.readable import program
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, load, processors
 from thunder_ex_triton.fusion.sizes import Sizes, UnknownSize
-from thunder_ex_triton.fusion.source import KernelSource, module_text
-from thunder_ex_triton.fusion.space import Space, Unfit, is_long
-from thunder_ex_triton.machine import interpreting
+from thunder_ex_triton.fusion.templates import KernelSource, module_text
+from thunder_ex_triton.probe import interpreting
 
 __all__ = ["SymbolicRegion"]
 

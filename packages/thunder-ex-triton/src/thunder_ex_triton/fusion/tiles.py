@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from thunder_ex_triton.fusion.space import Space
+from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.launch import blocks, power_of_two
 
 __all__ = ["Tiling", "pieces_pay", "tilings"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import triton
 
-from thunder_ex_triton.kept import identity, kept, remember_triton
+from thunder_ex_triton.disk_cache import identity, kept, remember_triton
 
 FILES = ("runtime/cache.py", "compiler/code.py", "backends/a/b.py", "language/core.py", "_C/libtriton.so")
 

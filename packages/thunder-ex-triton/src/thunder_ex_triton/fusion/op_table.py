@@ -17,7 +17,7 @@ import torch
 from thunder.core import dtypes, prims
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder_ex_triton.fusion.sizes import Size
-from thunder_ex_triton.machine import interpreting
+from thunder_ex_triton.probe import interpreting
 
 __all__ = ["POINTWISE", "REDUCTIONS", "compute_type", "literal", "operands_of", "storage_type"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from thunder.plugins.env import Env, GpuDevice
-from thunder_ex_triton.machine import interpreting, unusable_device, why_not
+from thunder_ex_triton.probe import interpreting, unusable_device, why_not
 
 GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 1 << 37)
 OLD = GpuDevice(0, "Tesla V100", (7, 0), 1 << 34)

@@ -15,7 +15,7 @@ from thunder.core import dtypes
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol
 from thunder_ex_cudnn.attention.graphs import Causal
-from thunder_ex_cudnn.attention.places import CASTS, VIEWS, Made, Number, filled, number_of, takes_all
+from thunder_ex_cudnn.attention.index_expressions import CASTS, VIEWS, Made, Number, filled, number_of, takes_all
 
 __all__ = ["is_least", "side_of"]
 

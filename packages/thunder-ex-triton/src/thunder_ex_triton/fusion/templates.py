@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of kernels: templates around what `values` writes.
+"""The text of kernels: templates around what `codegen` writes.
 
 A kernel without reductions goes over elements. One that reduces rows has a program for each row or several, or goes
 over long rows in pieces. One that reduces columns takes many rows one after the other, and another adds up what its
@@ -18,14 +18,14 @@ from typing import NamedTuple
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion.expressions import compute_type
+from thunder_ex_triton.fusion.codegen import Writer, in_pieces, mentions, pointer
 from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index
+from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.sizes import Size
-from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
 from thunder_ex_triton.fusion.tiles import pieces_pay
-from thunder_ex_triton.fusion.values import Writer, mentions, partly_eager, pointer
 
 __all__ = ["HELPERS", "KernelSource", "kernels_of", "module_text"]
 
@@ -201,7 +201,7 @@ def _long(
     single = [_store(writer, p, space) for p in outputs if math.prod(p.shape) != space.size]
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
-    last = partly_eager([*writer.lines, *whole], space) if whole else []
+    last = in_pieces([*writer.lines, *whole], space) if whole else []
     body = _held([*writer.before, *writer.rows, *single, *last])
     written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
     if not isinstance(space.columns, Size):

@@ -13,7 +13,7 @@ import torch
 import triton
 
 import thunder
-from thunder_ex_triton.fusion import timed
+from thunder_ex_triton.fusion import autotune
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -29,9 +29,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What candidates take, one after the other; what was asked for is taken from it."""
     times: list[float] = []
-    monkeypatch.setattr(timed, "can_time", lambda device: True)
-    monkeypatch.setattr(timed, "_TURNS", 1)
-    monkeypatch.setattr(timed, "took", lambda run, inputs: times.pop(0))
+    monkeypatch.setattr(autotune, "can_time", lambda device: True)
+    monkeypatch.setattr(autotune, "_TURNS", 1)
+    monkeypatch.setattr(autotune, "took", lambda run, inputs: times.pop(0))
     return times
 
 
@@ -65,7 +65,7 @@ def test_what_another_process_chose_counts(folder: Path, clock: list[float]) -> 
     """Also where it was faster to write than this one."""
     clock += [4.0, 2.0, 3.0]
 
-    def other_process(name: str, ways: int, find: Callable[[], int], chosen: Any = timed.chosen) -> int:
+    def other_process(name: str, ways: int, find: Callable[[], int], chosen: Any = autotune.chosen) -> int:
         def later() -> int:
             found = find()
             assert chosen(name, ways, lambda: 2) == 2
@@ -74,7 +74,7 @@ def test_what_another_process_chose_counts(folder: Path, clock: list[float]) -> 
         return int(chosen(name, ways, later))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timed, "chosen", other_process)
+        patch.setattr(autotune, "chosen", other_process)
         assert called(triton_timed=True) == [(4096,)] and not clock
     assert called(triton_timed=True) == [(4096,)]
 
@@ -99,9 +99,9 @@ def test_the_rule_stands(folder: Path, clock: list[float], monkeypatch: pytest.M
     assert called(triton_timed=True) == [(2048,)]
     for file in folder.glob("choice_*"):
         file.unlink()
-    monkeypatch.setattr(timed, "can_time", lambda device: False)
+    monkeypatch.setattr(autotune, "can_time", lambda device: False)
     assert called(triton_timed=True) == [(2048,)]
-    monkeypatch.setattr(timed, "can_time", lambda device: True)
+    monkeypatch.setattr(autotune, "can_time", lambda device: True)
     clock += [4.0, 2.0, 3.0]
     assert called(triton_timed=True) == [(2048,)] and len(clock) == 3
 
@@ -129,12 +129,12 @@ def test_candidates_that_do_not_fit_are_none(clock: list[float]) -> None:
         raise triton.runtime.errors.OutOfResources(300, 200, "shared memory")
 
     clock += [4.0, 2.0]
-    assert timed.fastest([fits, does_not, fits], [torch.ones(1)]) == 2 and not clock
-    assert timed.fastest([does_not, fits, fits], [torch.ones(1)]) == 0
-    assert timed.fastest([fits, does_not], [torch.ones(1)]) == 0
+    assert autotune.fastest([fits, does_not, fits], [torch.ones(1)]) == 2 and not clock
+    assert autotune.fastest([does_not, fits, fits], [torch.ones(1)]) == 0
+    assert autotune.fastest([fits, does_not], [torch.ones(1)]) == 0
 
 
 def test_names_of_choices() -> None:
     """Other kernels, devices and launches are other choices."""
     parts = [("H200", [("text", (4, 1), (1024,), 4)]), ("H100", [("text", (4, 1), (1024,), 4)]), ("H200", [("t",)])]
-    assert len({timed.digest(*p) for p in parts}) == 3
+    assert len({autotune.digest(*p) for p in parts}) == 3

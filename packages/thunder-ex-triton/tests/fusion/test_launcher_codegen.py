@@ -10,9 +10,10 @@ import pytest
 import torch
 import triton
 
-from thunder_ex_triton.fusion import warm
-from thunder_ex_triton.fusion.source import KernelSource
-from thunder_ex_triton.fusion.space import Space
+from thunder_ex_triton.fusion import launcher_codegen
+from thunder_ex_triton.fusion.iteration_space import Space
+from thunder_ex_triton.fusion.launcher_codegen import Step, warm_call
+from thunder_ex_triton.fusion.templates import KernelSource
 from thunder_ex_triton.fusion.tiles import tilings
 
 PART = ((3, 4), (4, 1), torch.float32)
@@ -23,19 +24,21 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What would be launched."""
     found: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        warm, "new_tensor", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
+        launcher_codegen, "new_tensor", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
     )
-    monkeypatch.setattr(warm, "current_device", lambda: 0)
-    monkeypatch.setattr(warm, "current_stream", lambda device: 77)
-    monkeypatch.setattr(warm, "direct", lambda compiled: (lambda *args: found.append(args), (compiled, None)))
+    monkeypatch.setattr(launcher_codegen, "current_device", lambda: 0)
+    monkeypatch.setattr(launcher_codegen, "current_stream", lambda device: 77)
+    monkeypatch.setattr(
+        launcher_codegen, "direct", lambda compiled: (lambda *args: found.append(args), (compiled, None))
+    )
     return found
 
 
 def function(layouts: Any) -> Callable[..., Any]:
     """A warm call of two inputs, an output and two scratch arrays, in two launches."""
-    steps = [warm.Step("main", (5, 2), (0, 1, 2, 3, 4), (64,)), warm.Step("finish", (1, 1), (3, 4, 2), (8, 16))]
+    steps = [Step("main", (5, 2), (0, 1, 2, 3, 4), (64,)), Step("finish", (1, 1), (3, 4, 2), (8, 16))]
     output = ((4, 4), (4, 1), torch.float32)
-    return warm.warm_call("Triton0", 2, layouts, [output], [PART, PART], steps, 0, lambda *inputs: "otherwise")
+    return warm_call("Triton0", 2, layouts, [output], [PART, PART], steps, 0, lambda *inputs: "otherwise")
 
 
 def test_launches(launched: list[tuple[Any, ...]]) -> None:

@@ -16,7 +16,7 @@ from thunder.core.dtypes import is_float_dtype, to_torch_dtype
 from thunder.core.nbytes import bytes_of, in_bytes
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion.source import HELPERS, KernelSource, module_text
+from thunder_ex_triton.fusion.templates import HELPERS, KernelSource, module_text
 
 __all__ = ["program"]
 

@@ -164,7 +164,7 @@ def test_gradients_of_one_query_each(executor: Any, cudnn: Any) -> None:
 @pytest.mark.skipif(ON_GPU, reason="needs the stand-in")
 def test_what_is_not_taken(executor: Any, cudnn: Any) -> None:
     """Pages of a cache, and what says how the work is to be split."""
-    from thunder_ex_cudnn.attention.ragged import _Arguments
+    from thunder_ex_cudnn.attention.varlen import _Arguments
 
     class Made:
         ndim, shape, name = 3, (13, 4, 16), "x"

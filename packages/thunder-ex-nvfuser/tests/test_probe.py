@@ -12,8 +12,8 @@ import pytest
 
 import thunder
 from thunder.plugins.env import Env, GpuDevice
-from thunder_ex_nvfuser import library
-from thunder_ex_nvfuser.library import Wheel
+from thunder_ex_nvfuser import probe
+from thunder_ex_nvfuser.probe import Wheel
 
 GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 1 << 37)
 OLD = GpuDevice(0, "Tesla M40", (5, 2), 1 << 33)
@@ -56,11 +56,11 @@ class Machine(Env):
 )
 def test_the_probe(machine: Any, wheel: Any, reason: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says exactly what does not fit, and what to install."""
-    monkeypatch.setattr(library, "installed_wheel", lambda: wheel)
-    found = library.why_not(machine)
+    monkeypatch.setattr(probe, "installed_wheel", lambda: wheel)
+    found = probe.why_not(machine)
     assert (found is None) == (reason is None), found
     assert reason is None or re.search(reason, str(found))
-    said = library.neighbour(machine)
+    said = probe.neighbour(machine)
     assert (said is not None) == (wheel is not None and wheel.torch != (2, 11))
 
 
@@ -70,7 +70,7 @@ def test_the_name_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvfuser-cu130-torch210\nVersion: 0.2.36.dev20260301\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert library.installed_wheel() == Wheel("nvfuser_cu130_torch210", 13, (2, 10), (0, 2, 36))
+    assert probe.installed_wheel() == Wheel("nvfuser_cu130_torch210", 13, (2, 10), (0, 2, 36))
 
 
 def test_a_library_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def test_a_library_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     whole = tmp_path / "nvfuser_direct" / "_C.so"
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     whole.write_bytes(b"12345678")
-    assert library.why_not(Machine("nvfuser_direct")) is None
+    assert probe.why_not(Machine("nvfuser_direct")) is None
     whole.write_bytes(b"1234")
-    assert "_C.so has 4 bytes and not 8, as its wheel says" in str(library.why_not(Machine("nvfuser_direct")))
+    assert "_C.so has 4 bytes and not 8, as its wheel says" in str(probe.why_not(Machine("nvfuser_direct")))
 
 
 def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,12 +93,12 @@ def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "nvfuser_direct.py").write_text("raise ImportError('undefined symbol: _ZN3c1013Message')")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "nvfuser_direct", raising=False)
-    for cached in (library.library, library.load_error):
+    for cached in (probe.library, probe.load_error):
         cached.cache_clear()
     flags = sys.getdlopenflags()
-    said = library.unusable_device(thunder.core.devices.Device("cuda:0"))
+    said = probe.unusable_device(thunder.core.devices.Device("cuda:0"))
     assert said == "nvfuser_direct does not load (ImportError: undefined symbol: _ZN3c1013Message)"
     assert sys.getdlopenflags() == flags
-    assert "not on cpu" in str(library.unusable_device(thunder.core.devices.cpu))
-    for cached in (library.library, library.load_error):
+    assert "not on cpu" in str(probe.unusable_device(thunder.core.devices.cpu))
+    for cached in (probe.library, probe.load_error):
         cached.cache_clear()

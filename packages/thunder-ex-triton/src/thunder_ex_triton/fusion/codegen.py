@@ -16,7 +16,10 @@ from typing import Any
 from thunder.core import dtypes, prims
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion.expressions import (
+from thunder_ex_triton.fusion.index import Group, Index, address
+from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.fusion.layout import contiguous
+from thunder_ex_triton.fusion.op_table import (
     POINTWISE,
     REDUCTIONS,
     compute_type,
@@ -24,13 +27,10 @@ from thunder_ex_triton.fusion.expressions import (
     operands_of,
     storage_type,
 )
-from thunder_ex_triton.fusion.index import Group, Index, address
-from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.sizes import Size
-from thunder_ex_triton.fusion.space import Space, Unfit, is_reduction, reduces
-from thunder_ex_triton.machine import interpreting
+from thunder_ex_triton.probe import interpreting
 
-__all__ = ["GATHERS", "UNIFORM", "Writer", "mentions", "partly_eager", "pointer"]
+__all__ = ["GATHERS", "UNIFORM", "Writer", "mentions", "in_pieces", "pointer"]
 
 UNIFORM = "triton.triton_uniform"  # the id of the operator that draws
 GATHERS = {prims.embedding, prims.take}  # rows of tables by their numbers
@@ -290,7 +290,7 @@ class Writer:
         found = self._of_rows()
         self.lines, self.known = before
         self.known.update(found)
-        self.rows += [f"{name} = tl.full((XB, RB), {neutral}, {kind})", *partly_eager(body, self.space)]
+        self.rows += [f"{name} = tl.full((XB, RB), {neutral}, {kind})", *in_pieces(body, self.space)]
         return name
 
     def _of_rows(self) -> dict[Any, str]:
@@ -379,7 +379,7 @@ def _moved(expression: str, start: int, step: int) -> str:
     return text if start == 0 else f"({text} + {start})"
 
 
-def partly_eager(body: Sequence[str], space: Space) -> list[str]:
+def in_pieces(body: Sequence[str], space: Space) -> list[str]:
     """A loop over the pieces of rows."""
     head = ["r = (start + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
     return [f"for start in range(0, {space.columns}, RB):", *(f"    {line}" for line in (*head, *body))]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion.expressions import REDUCTIONS
+from thunder_ex_triton.fusion.op_table import REDUCTIONS
 
 __all__ = ["MAX_COLUMNS", "Space", "Unfit", "is_long", "is_reduction", "reduces", "space_of"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import triton
 
-from thunder_ex_triton.kept import folder, kept
+from thunder_ex_triton.disk_cache import folder, kept
 
 __all__ = ["OPTION", "can_time", "chosen", "digest", "fastest", "known", "register", "took"]
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from thunder.core.errors import ThunderError
-from thunder_ex_te import library
-from thunder_ex_te.library import unusable_device  # before the stand-in, which runs on any device, is in its place
+from thunder_ex_te import probe
+from thunder_ex_te.probe import unusable_device  # before the stand-in, which runs on any device, is in its place
 
 PARTS = {"transformer_engine": "2.20.2", "transformer_engine_cu13": "2.20.2", "transformer_engine_torch": "2.20.2"}
 
@@ -39,7 +39,7 @@ class Machine:
 
 
 def _said(*args: Any, **kwargs: Any) -> str:
-    return str(library.why_not(Machine(*args, **kwargs)))  # type: ignore[arg-type]
+    return str(probe.why_not(Machine(*args, **kwargs)))  # type: ignore[arg-type]
 
 
 def test_what_is_missing() -> None:
@@ -74,13 +74,13 @@ def test_a_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
         if name == "thunder_ex_te.kernels":
             raise ImportError("undefined symbol: _ZN3c104impl\nmore")
 
-    library.kernels.cache_clear()
-    monkeypatch.setattr(library.importlib, "import_module", refuse)
-    torchs = re.escape(library._installed("torch"))
+    probe.kernels.cache_clear()
+    monkeypatch.setattr(probe.importlib, "import_module", refuse)
+    torchs = re.escape(probe._installed("torch"))
     said = rf"does not load beside torch {torchs} \(ImportError: undefined symbol: _ZN3c104impl\): its extension"
     with pytest.raises(ThunderError, match=said):
-        library.kernels()
-    library.kernels.cache_clear()
+        probe.kernels()
+    probe.kernels.cache_clear()
 
 
 def test_an_extension_for_another_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -88,13 +88,13 @@ def test_an_extension_for_another_torch(monkeypatch: pytest.MonkeyPatch, tmp_pat
     file = tmp_path / "extension.so"
     file.write_bytes(b"")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(file)))
-    monkeypatch.setattr(library, "missing_of_torch", lambda path, folder: "_ZN3c104impl" if path == file else None)
+    monkeypatch.setattr(probe, "missing_of_torch", lambda path, folder: "_ZN3c104impl" if path == file else None)
     said = _said()
     assert (
         "transformer_engine_torch 2.20.2 was compiled for another torch than 2.11.0, which lacks _ZN3c104impl" in said
     )
-    monkeypatch.setattr(library, "missing_of_torch", lambda path, folder: None)
-    assert library.why_not(Machine()) is None  # type: ignore[arg-type]
+    monkeypatch.setattr(probe, "missing_of_torch", lambda path, folder: None)
+    assert probe.why_not(Machine()) is None  # type: ignore[arg-type]
 
 
 def test_devices() -> None:

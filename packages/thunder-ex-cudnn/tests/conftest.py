@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-import thunder.extend
-from thunder import plugins
-from thunder.plugins.registry import PluginRegistry
+from thunder.extend import get_executor
+from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
 
@@ -166,28 +165,13 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Library:
     return stand_in
 
 
-def _loaded() -> Any:
-    thunder.extend.get_default_executors()
-    return plugins.records()
-
-
 @pytest.fixture
 def executor(cudnn: Library) -> Iterator[Any]:
     """The executor, in use as if its plugin could run here."""
     from thunder_ex_cudnn import plugin
 
-    if any(record.name == "cudnn" and record.ready for record in _loaded()):
-        yield thunder.extend.get_executor("cudnn")
+    if is_ready("cudnn"):
+        yield get_executor("cudnn")
         return
-    registry = PluginRegistry("cudnn")
-    plugin.thunder_register_executors(registry)
-    plugin.thunder_register_implementations(registry)
-    if hasattr(plugin, "thunder_register_transforms"):
-        plugin.thunder_register_transforms(registry)
-    catalog = plugins.manager().catalog
-    (found,) = registry.executors.values()
-    registry.close()
-    registry.commit(thunder.extend, catalog)  # type: ignore[arg-type]
-    yield found
-    catalog.remove(registry.owner)
-    thunder.extend.deregister_executor(found)
+    with registered("cudnn", plugin) as executors:
+        yield executors["cudnn"]

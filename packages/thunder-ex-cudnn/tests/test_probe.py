@@ -10,31 +10,11 @@ from typing import Any
 
 import pytest
 
-from thunder.plugins.env import Env, GpuDevice
+from thunder.toolkit.testing import FakeEnv, gpu
 from thunder_ex_cudnn.probe import FRONTEND, unusable_device, why_not
 
-GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 1 << 37)
-OLD = GpuDevice(0, "Tesla V100", (7, 0), 1 << 34)
-
-
-class Machine(Env):
-    """What a probe may ask, answered from a table."""
-
-    def __init__(self, frontend: str | None = "1.32.0", gpus: Any = (GPU,), module: bool = True):
-        self.frontend = frontend
-        self.module = module
-        self.devices = gpus
-        self.cuda_error = None if gpus else "this torch was built without CUDA"
-
-    def version_of(self, distribution: str) -> str | None:
-        """The installed version."""
-        assert distribution == FRONTEND
-        return self.frontend
-
-    def has_module(self, name: str) -> bool:
-        """Whether it is there."""
-        assert name == "cudnn"
-        return self.frontend is not None and self.module
+HERE: Any = {"versions": {FRONTEND: "1.32.0"}, "modules": ["cudnn"]}
+OLD = gpu("Tesla V100", (7, 0))
 
 
 def _broken() -> int:
@@ -44,17 +24,25 @@ def _broken() -> int:
 @pytest.mark.parametrize(
     ("machine", "cudnn", "reason"),
     [
-        (Machine(), 91900, None),
-        (Machine(frontend=None), 91900, "not installed: pip install --no-deps 'nvidia-cudnn-frontend>=1.32'"),
-        (Machine(module=False), 91900, "which is not installed"),
-        (Machine(frontend="1.9.0"), 91900, "needs nvidia-cudnn-frontend 1.32 or newer, and 1.9.0 is installed"),
-        (Machine(gpus=()), 91900, "needs an NVIDIA GPU: this torch was built without CUDA"),
-        (Machine(gpus=(OLD,)), 91900, r"8.0 or newer, and there is only Tesla V100 \(7.0\)"),
-        (Machine(gpus=(OLD, GPU)), 91900, None),
-        (Machine(), 91400, "needs cuDNN 9.19 or newer, and 9.14.0 was loaded"),
-        (Machine(), 100100, r"torch uses cuDNN 9.19.0 and nvidia-cudnn-frontend found 10.1.0"),
-        (Machine(), ImportError("undefined symbol: cudnnCreate"), "1.32.0 cannot be imported .ImportError: undefined"),
-        (Machine(), _broken, "finds no cuDNN .libcudnn.so.9 is not loaded"),
+        (FakeEnv(**HERE), 91900, None),
+        (FakeEnv(), 91900, "not installed: pip install --no-deps 'nvidia-cudnn-frontend>=1.32'"),
+        (FakeEnv({FRONTEND: "1.32.0"}, []), 91900, "which is not installed"),
+        (
+            FakeEnv({FRONTEND: "1.9.0"}, ["cudnn"]),
+            91900,
+            "needs nvidia-cudnn-frontend 1.32 or newer, and 1.9.0 is installed",
+        ),
+        (FakeEnv(**HERE, gpus=()), 91900, "needs an NVIDIA GPU: this torch was built without CUDA"),
+        (FakeEnv(**HERE, gpus=(OLD,)), 91900, r"8.0 or newer, and there is only Tesla V100 \(7.0\)"),
+        (FakeEnv(**HERE, gpus=(OLD, gpu())), 91900, None),
+        (FakeEnv(**HERE), 91400, "needs cuDNN 9.19 or newer, and 9.14.0 is installed"),
+        (FakeEnv(**HERE), 100100, r"torch uses cuDNN 9.19.0 and nvidia-cudnn-frontend found 10.1.0"),
+        (
+            FakeEnv(**HERE),
+            ImportError("undefined symbol: cudnnCreate"),
+            "1.32.0 cannot be imported .ImportError: undefined",
+        ),
+        (FakeEnv(**HERE), _broken, "finds no cuDNN .libcudnn.so.9 is not loaded"),
     ],
 )
 def test_the_probe(machine: Any, cudnn: Any, reason: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

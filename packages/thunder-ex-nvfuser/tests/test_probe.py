@@ -11,44 +11,46 @@ from typing import Any
 import pytest
 
 import thunder
-from thunder.plugins.env import Env, GpuDevice
+from thunder.toolkit.testing import FakeEnv, gpu
 from thunder_ex_nvfuser import probe
 from thunder_ex_nvfuser.probe import Wheel
 
-GPU = GpuDevice(0, "NVIDIA H200", (9, 0), 1 << 37)
-OLD = GpuDevice(0, "Tesla M40", (5, 2), 1 << 33)
-
-
-class Machine(Env):
-    """What a probe may ask, answered from a table."""
-
-    torch: Any = None
-    cuda: Any = None
-
-    def __init__(self, *modules: str, torch: str = "2.11.0+cu130", cuda: str | None = "13.0", gpus: Any = (GPU,)):
-        self.modules, self.torch, self.cuda, self.devices = modules, torch, cuda, gpus
-        self.cuda_error = None if gpus else "this torch was built without CUDA"
-
-    def has_module(self, name: str) -> bool:
-        """Whether it is there."""
-        return name in self.modules
+HERE = FakeEnv(modules=["nvfuser_direct"], torch="2.11.0+cu130")
+MISSING = FakeEnv(torch="2.11.0+cu130")
+OLD = gpu("Tesla M40", (5, 2))
 
 
 @pytest.mark.parametrize(
     ("machine", "wheel", "reason"),
     [
-        (Machine(), None, "needs nvFuser's module nvfuser_direct, .*pip install nvfuser-cu130-torch211"),
-        (Machine("nvfuser"), None, "the module nvfuser alone is an older one"),
-        (Machine("nvfuser_direct", gpus=()), None, "needs an NVIDIA GPU: this torch was built without CUDA"),
-        (Machine("nvfuser_direct", gpus=(OLD,)), None, r"7.0 or newer, and there is only Tesla M40 \(5.2\)"),
-        (Machine("nvfuser_direct"), None, None),
-        (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch211", 13, (2, 11)), None),
-        (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch210", 13, (2, 10)), None),
-        (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch29", 13, (2, 9)), "was built for torch 2.9, and 2.11.0"),
-        (Machine("nvfuser_direct"), Wheel("nvfuser_cu128_torch211", 12, (2, 11)), "for CUDA 12, and torch for 13.0"),
-        (Machine("nvfuser_direct"), Wheel("nvfuser_cu130_torch211", 13, (2, 11), (0, 3)), None),
         (
-            Machine("nvfuser_direct"),
+            MISSING,
+            None,
+            "needs nvFuser's module nvfuser_direct, .*pip install nvfuser-cu130-torch211",
+        ),
+        (FakeEnv(modules=["nvfuser"], torch="2.11.0+cu130"), None, "the module nvfuser alone is an older one"),
+        (FakeEnv(modules=["nvfuser_direct"], gpus=()), None, "needs an NVIDIA GPU: this torch was built without CUDA"),
+        (FakeEnv(modules=["nvfuser_direct"], gpus=(OLD,)), None, r"7.0 or newer, and there is only Tesla M40 \(5.2\)"),
+        (HERE, None, None),
+        (HERE, Wheel("nvfuser_cu130_torch211", 13, (2, 11)), None),
+        (HERE, Wheel("nvfuser_cu130_torch210", 13, (2, 10)), None),
+        (
+            HERE,
+            Wheel("nvfuser_cu130_torch29", 13, (2, 9)),
+            "was built for torch 2.9, and 2.11.0",
+        ),
+        (
+            HERE,
+            Wheel("nvfuser_cu128_torch211", 12, (2, 11)),
+            "for CUDA 12, and torch for 13.0",
+        ),
+        (
+            HERE,
+            Wheel("nvfuser_cu130_torch211", 13, (2, 11), (0, 3)),
+            None,
+        ),
+        (
+            HERE,
             Wheel("nvfuser_cu130_torch211", 13, (2, 11), (0, 2, 9)),
             "0.2.36 or newer, .* 0.2.9",
         ),
@@ -83,9 +85,9 @@ def test_a_library_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     whole = tmp_path / "nvfuser_direct" / "_C.so"
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     whole.write_bytes(b"12345678")
-    assert probe.why_not(Machine("nvfuser_direct")) is None
+    assert probe.why_not(HERE) is None
     whole.write_bytes(b"1234")
-    assert "_C.so has 4 bytes and not 8, as its wheel says" in str(probe.why_not(Machine("nvfuser_direct")))
+    assert "_C.so has 4 bytes and not 8, as its wheel says" in str(probe.why_not(HERE))
 
 
 def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,41 +12,25 @@ from typing import Any
 import pytest
 import torch
 
-from thunder.core.errors import ThunderError
+from thunder.extend import ThunderError
+from thunder.toolkit.testing import FakeEnv, gpu
 from thunder_ex_te import probe
 from thunder_ex_te.probe import unusable_device  # before the stand-in, which runs on any device, is in its place
 
-PARTS = {"transformer_engine": "2.20.2", "transformer_engine_cu13": "2.20.2", "transformer_engine_torch": "2.20.2"}
+PARTS: dict[str, str | None] = dict.fromkeys(
+    ("transformer_engine", "transformer_engine_cu13", "transformer_engine_torch"), "2.20.2"
+)
 
 
-class Machine:
-    """What a probe may ask, answered from a table."""
-
-    torch = "2.11.0"
-
-    def __init__(self, versions: dict[str, str] = PARTS, *, cuda_error: str | None = None, gpu: Any = (9, 0)):
-        self.versions = versions
-        self.cuda_error = cuda_error
-        self.devices = (SimpleNamespace(name="a GPU", capability=gpu),) if gpu else ()
-
-    def has_module(self, name: str) -> bool:
-        """Whether it is there."""
-        return name in self.versions
-
-    def version_of(self, distribution: str) -> str | None:
-        """The installed version."""
-        return self.versions.get(distribution) or None
-
-
-def _said(*args: Any, **kwargs: Any) -> str:
-    return str(probe.why_not(Machine(*args, **kwargs)))  # type: ignore[arg-type]
+def _said(versions: dict[str, str | None] = PARTS, **machine: Any) -> str:
+    return str(probe.why_not(FakeEnv(versions, torch="2.11.0", **machine)))
 
 
 def test_what_is_missing() -> None:
     """Each part is named, with how to get it."""
     assert "needs NVIDIA's TransformerEngine, which is not installed: pip install" in _said({})
     assert "installed without its extension for torch" in _said({"transformer_engine": "2.20.2"})
-    assert "without the metadata of transformer_engine_torch" in _said({**PARTS, "transformer_engine_torch": ""})
+    assert "without the metadata of transformer_engine_torch" in _said({**PARTS, "transformer_engine_torch": None})
 
 
 def test_versions() -> None:
@@ -64,7 +48,8 @@ def test_gpus() -> None:
     assert _said(cuda_error="no driver") == "needs an NVIDIA GPU: no driver"
     for capability in ((8, 0), (8, 9), (10, 0), (12, 0)):
         text = ".".join(map(str, capability))
-        assert f"capability 9.x (Hopper), and there is only a GPU ({text})" in _said(gpu=capability)
+        said = _said(gpus=[gpu("a GPU", capability)])
+        assert f"capability 9.0 or newer, before 10.0, and there is only a GPU ({text})" in said
 
 
 def test_a_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +79,7 @@ def test_an_extension_for_another_torch(monkeypatch: pytest.MonkeyPatch, tmp_pat
         "transformer_engine_torch 2.20.2 was compiled for another torch than 2.11.0, which lacks _ZN3c104impl" in said
     )
     monkeypatch.setattr(probe, "missing_of_torch", lambda path, folder: None)
-    assert probe.why_not(Machine()) is None  # type: ignore[arg-type]
+    assert probe.why_not(FakeEnv(PARTS)) is None
 
 
 def test_devices() -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from thunder.plugins import describe_error, reject_device
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -37,7 +38,7 @@ def _load_error(name: str) -> str | None:
     try:
         extension(name)
     except Exception as error:  # a library that does not fit raises what it likes
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        return describe_error(error)
     return None
 
 
@@ -81,9 +82,7 @@ def is_nvidias_apex() -> bool:
 
 def unusable_device(name: str, device: Any) -> str | None:
     """Why this extension cannot run on that device; None when it can. Its kernels are tried there, once."""
-    if device.type != "cuda":
-        return f"apex's kernels run on NVIDIA GPUs, not on {device.type}"
-    return _trial(name, device.index or 0)
+    return reject_device(device, "apex") or _trial(name, device.index or 0)
 
 
 @functools.cache
@@ -98,6 +97,5 @@ def _trial(name: str, index: int) -> str | None:
             else:
                 extension(name).rms_forward(x, [32], 1e-5)
     except RuntimeError as error:
-        first = re.sub(r"\s+", " ", str(error).strip().splitlines()[0])
-        return f"{name} does not run on cuda:{index} ({first})"
+        return f"{name} does not run on cuda:{index} ({describe_error(error)})"
     return None

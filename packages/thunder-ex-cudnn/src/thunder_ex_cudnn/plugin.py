@@ -20,8 +20,7 @@ EXECUTOR = "cudnn"
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
     """An NVIDIA GPU, cuDNN, and its frontend."""
-    reason = why_not(env)
-    return Availability(True) if reason is None else Availability(False, reason)
+    return Availability.unless(why_not(env))
 
 
 @hookimpl

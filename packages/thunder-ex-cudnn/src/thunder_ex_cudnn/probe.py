@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from thunder.plugins import major_and_minor
+from thunder.plugins import describe_error, reject_device, reject_version
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -25,37 +25,33 @@ _INSTALL = f"pip install --no-deps '{FRONTEND}>={'.'.join(map(str, OLDEST_FRONTE
 
 def unusable_device(device: object) -> str | None:
     """Why cuDNN cannot run on a device of this type; None when it can."""
-    kind = getattr(device, "type", str(device))
-    return None if kind == "cuda" else f"cuDNN runs on NVIDIA GPUs, not on {kind}"
+    return reject_device(device, "cuDNN")
 
 
 def why_not(env: Env) -> str | None:
     """Why cuDNN's graphs cannot run on this machine; None when they can."""
-    version = env.version_of(FRONTEND)
-    if version is None or not env.has_module("cudnn"):
-        return f"needs cuDNN's Python frontend, which is not installed: {_INSTALL}"
-    if major_and_minor(version) < OLDEST_FRONTEND:
-        return f"needs {FRONTEND} 1.32 or newer, and {version} is installed: {_INSTALL}"
-    return env.lacks_gpu(OLDEST_GPU) or _why_not_loaded(version)
+    return (
+        env.lacks_version(FRONTEND, OLDEST_FRONTEND, module="cudnn", install=_INSTALL)
+        or env.lacks_gpu(OLDEST_GPU)
+        or _why_not_loaded(env.version_of(FRONTEND))
+    )
 
 
-def _why_not_loaded(version: str) -> str | None:
+def _why_not_loaded(version: str | None) -> str | None:
     """What importing the frontend says: it was built for another Python, or finds no cuDNN, an old one, or another."""
     own = importlib.import_module("torch").backends.cudnn.version()  # torch loads its cuDNN: the frontend finds it
     try:
         cudnn: Any = importlib.import_module("cudnn")
     except Exception as error:
-        return f"{FRONTEND} {version} cannot be imported ({type(error).__name__}: {error}): {_INSTALL}"
+        return f"{FRONTEND} {version} cannot be imported ({describe_error(error)}): {_INSTALL}"
     try:
         found = int(cudnn.backend_version())
     except Exception as error:
         return f"{FRONTEND} {version} finds no cuDNN ({error}): pip install nvidia-cudnn-cu13"
-    oldest = OLDEST_CUDNN[0] * 10000 + OLDEST_CUDNN[1] * 100
-    if found < oldest:
-        return f"needs cuDNN {'.'.join(map(str, OLDEST_CUDNN))} or newer, and {_written(found)} was loaded"
-    if own is not None and own // 10000 != found // 10000:
+    reason = reject_version("cuDNN", _written(found), OLDEST_CUDNN)
+    if reason is None and own is not None and own // 10000 != found // 10000:
         return f"torch uses cuDNN {_written(own)} and {FRONTEND} found {_written(found)}, which do not go together"
-    return None
+    return reason
 
 
 def _written(version: int) -> str:

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from thunder.plugins import major_and_minor
+from thunder.plugins import describe_error, major_and_minor, reject_device, reject_version
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -76,10 +76,8 @@ def _misfit(wheel: Wheel, env: Env) -> str | None:
     if here != wheel.torch and (wheel.torch, here) not in SAFE_NEIGHBOURS:
         built = ".".join(map(str, wheel.torch))
         return f"{wheel.name} was built for torch {built}, and {env.torch} is installed: pip install {_fitting(env)}"
-    if wheel.version < OLDEST:
-        needed, found = (".".join(map(str, v)) for v in (OLDEST, wheel.version))
-        return f"needs nvFuser {needed} or newer, and {wheel.name} is {found}: pip install -U {wheel.name}"
-    return None
+    version = ".".join(map(str, wheel.version))
+    return reject_version("nvFuser", version, OLDEST, install=f"pip install -U {wheel.name}")
 
 
 def damage() -> str | None:
@@ -126,12 +124,10 @@ def load_error() -> str | None:
     try:
         library()
     except Exception as error:  # a library that does not fit raises what it likes
-        text = str(error).strip().splitlines()
-        return f"{MODULE} does not load ({type(error).__name__}: {text[0] if text else ''})"
+        return f"{MODULE} does not load ({describe_error(error)})"
     return None
 
 
 def unusable_device(device: Any) -> str | None:
     """Why kernels cannot run on a device of this type; None when they can."""
-    kind = getattr(device, "type", str(device))
-    return load_error() if kind == "cuda" else f"nvFuser's kernels run on NVIDIA GPUs, not on {kind}"
+    return reject_device(device, "nvFuser") or load_error()

@@ -20,8 +20,7 @@ EXECUTOR = "te"
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
     """A Hopper GPU, and a TransformerEngine that loads."""
-    reason = why_not(env)
-    return Availability(True) if reason is None else Availability(False, reason)
+    return Availability.unless(why_not(env))
 
 
 @hookimpl

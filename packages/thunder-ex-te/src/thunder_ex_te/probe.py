@@ -11,12 +11,11 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thunder.plugins import major_and_minor
-from thunder_ex_te.symbols import missing_of_torch
+from thunder.plugins import ThunderError, describe_error, reject_device, reject_version
+from thunder_ex_te.undefined_symbols import missing_of_torch
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -28,14 +27,13 @@ BINARIES = ("transformer_engine_cu13", "transformer_engine_cu12")
 # `kernels.py` calls what TransformerEngine does not promise to keep: versions with which the tests have passed.
 FIRST, BEFORE = (2, 20), (2, 21)
 # Of the GPUs with fp8 these want both factors with their rows in memory, and get transposed copies.
-CAPABILITY = (9, 0)
+HOPPER, BLACKWELL = (9, 0), (10, 0)
 _INSTALL = "pip install --no-build-isolation 'transformer_engine[pytorch]=={}.{}.*'".format(*FIRST)
 
 
 def unusable_device(device: object) -> str | None:
     """Why TransformerEngine cannot run on a device of this type; None when it can."""
-    kind = getattr(device, "type", str(device))
-    return None if kind == "cuda" else f"TransformerEngine runs on NVIDIA GPUs, not on {kind}"
+    return reject_device(device, "TransformerEngine")
 
 
 def why_not(env: Env) -> str | None:
@@ -44,7 +42,7 @@ def why_not(env: Env) -> str | None:
         return f"needs NVIDIA's TransformerEngine, which is not installed: {_INSTALL}"
     if not env.has_module(EXTENSION):
         return f"TransformerEngine is installed without its extension for torch: {_INSTALL}"
-    return _wrong_version(env) or _wrong_gpu(env) or _for_another_torch(env)
+    return _wrong_version(env) or env.lacks_gpu(HOPPER, before=BLACKWELL) or _for_another_torch(env)
 
 
 def _wrong_version(env: Env) -> str | None:
@@ -55,19 +53,7 @@ def _wrong_version(env: Env) -> str | None:
     if len(set(found.values())) > 1:
         parts = ", ".join(f"{name} {each}" for name, each in found.items())
         return f"the parts of TransformerEngine have to be of one version, and here are {parts}: {_INSTALL}"
-    if not FIRST <= major_and_minor(version) < BEFORE:
-        first, before = (".".join(map(str, each)) for each in (FIRST, BEFORE))
-        return f"needs TransformerEngine {first} or newer, before {before}, and {version} is installed: {_INSTALL}"
-    return None
-
-
-def _wrong_gpu(env: Env) -> str | None:
-    if env.cuda_error is not None:
-        return f"needs an NVIDIA GPU: {env.cuda_error}"
-    if all(gpu.capability[0] != CAPABILITY[0] for gpu in env.devices):
-        there = ", ".join(f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in env.devices) or "none"
-        return f"needs a GPU of compute capability {CAPABILITY[0]}.x (Hopper), and there is only {there}"
-    return None
+    return reject_version("TransformerEngine", version, FIRST, BEFORE, install=_INSTALL)
 
 
 def _for_another_torch(env: Env) -> str | None:
@@ -88,16 +74,13 @@ def _for_another_torch(env: Env) -> str | None:
 @functools.cache
 def kernels() -> Any:
     """What calls the library, which is imported when something is to run in fp8: that takes seconds."""
-    from thunder.core.errors import ThunderError
-
     try:
         importlib.import_module("torch")
         return importlib.import_module("thunder_ex_te.kernels")
     except Exception as error:  # a library that does not fit raises what it likes
-        first = re.sub(r"\s+", " ", str(error).strip().splitlines()[0] if str(error).strip() else "")
         versions = [f"{name} {_installed(name)}" for name in (EXTENSION, "torch")]
         raise ThunderError(
-            f"{versions[0]} does not load beside {versions[1]} ({type(error).__name__}: {first}): its extension is "
+            f"{versions[0]} does not load beside {versions[1]} ({describe_error(error)}): its extension is "
             f"compiled for one version of torch. {_INSTALL}"
         ) from error
 

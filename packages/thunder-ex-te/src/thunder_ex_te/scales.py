@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import ThunderError
+from thunder.extend import ThunderError
 from thunder_ex_te.probe import kernels
 from thunder_ex_te.recipes import Delayed
 

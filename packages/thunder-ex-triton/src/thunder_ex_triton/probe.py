@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from thunder.plugins import major_and_minor
+from thunder.plugins import major_and_minor, reject_device
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -18,6 +18,7 @@ __all__ = ["interpreting", "unusable_device", "why_not"]
 
 OLDEST_TRITON = (3, 6)
 OLDEST_GPU = (8, 0)
+_INSTALL = "pip install 'triton>=3.6'"
 
 
 def interpreting() -> bool:
@@ -27,20 +28,16 @@ def interpreting() -> bool:
 
 def unusable_device(device: object) -> str | None:
     """Why kernels cannot run on a device of this type; None when they can."""
-    kind = getattr(device, "type", str(device))
-    if kind == "cuda" or (kind == "cpu" and interpreting()):
-        return None
-    return f"Triton's kernels run on NVIDIA GPUs, not on {kind}"
+    return reject_device(device, "Triton", ("cuda", "cpu") if interpreting() else ("cuda",))
 
 
 def why_not(env: Env) -> str | None:
     """Why Triton's kernels cannot run on this machine; None when they can."""
-    version = env.version_of("triton")
-    if version is None or not env.has_module("triton"):
-        return "needs Triton, which is not installed: pip install 'triton>=3.6'"
-    if major_and_minor(version) < OLDEST_TRITON:
-        return f"needs Triton 3.6 or newer, and {version} is installed: pip install -U triton"
+    reason = env.lacks_version("triton", OLDEST_TRITON, name="Triton", module="triton", install=_INSTALL)
+    if reason is not None:
+        return reason
     if interpreting():
+        version = env.version_of("triton")
         numpy = env.version_of("numpy")
         if numpy is None:
             return "TRITON_INTERPRET is set, and Triton's interpreter needs NumPy: pip install numpy"

@@ -11,9 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from thunder.core import dtypes
-from thunder.core.proxies import Proxy
-from thunder.core.symbol import BoundSymbol
+from thunder.extend import BoundSymbol, Proxy, dtypes
 from thunder_ex_cudnn.attention.graphs import Causal
 from thunder_ex_cudnn.attention.index_expressions import CASTS, VIEWS, Made, Number, filled, number_of, takes_all
 

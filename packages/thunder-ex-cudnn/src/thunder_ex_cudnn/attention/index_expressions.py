@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from thunder.core import dtypes
-from thunder.core.proxies import Proxy
-from thunder.core.symbol import BoundSymbol
+from thunder.extend import BoundSymbol, Proxy, dtypes
 
 __all__ = ["CASTS", "VIEWS", "Made", "Number", "filled", "number_of", "takes_all"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
+import thunder.torch as ltorch
+from thunder.extend import BoundSymbol, TensorProxy
 
 __all__ = ["as_scores", "as_weighted", "is_product", "ordered"]
 
@@ -54,8 +54,6 @@ def as_weighted(op: BoundSymbol) -> tuple[Any, Any, tuple[int, ...] | None] | No
 
 def ordered(x: Any, dims: tuple[int, ...] | None) -> Any:
     """`x` with its dimensions in that order."""
-    import thunder.torch as ltorch
-
     return x if dims is None else ltorch.permute(x, dims)
 
 

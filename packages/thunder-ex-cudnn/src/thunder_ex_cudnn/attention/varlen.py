@@ -16,10 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from thunder.core import dtypes
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import OpTags
-from thunder.core.transforms import get_grad, put_grads
+import thunder.torch as ltorch
+from thunder.extend import OpTags, TensorProxy, dtypes, get_grad, put_grads
 from thunder_ex_cudnn.attention import fallback
 from thunder_ex_cudnn.attention.implementation import why_not_kinds
 from thunder_ex_cudnn.plans import Context, Description, Layout, Plan, context, current_device, dense, library
@@ -257,8 +255,6 @@ class _Arguments:
 
     def places(self) -> tuple[Any, ...]:
         """Lengths of queries and keys, and where sequences begin in query, key, value, result and sums."""
-        import thunder.torch as ltorch
-
         (q, k), h, hk = self.starts, self.query.shape[1], self.key.shape[1]
 
         def lengths_of(x: Any) -> Any:
@@ -277,8 +273,6 @@ class _Arguments:
 
 def register(registry: Any, executor: str) -> None:
     """Brings the operators, and takes torch's where this torch has it."""
-    import thunder.torch as ltorch
-
     tags = (OpTags.MATMUL_OP,)
     forward = registry.register_operator(
         "cudnn_varlen_forward", executor=executor, meta=_forward_meta, fn=_forward, tags=tags

@@ -13,12 +13,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from thunder.core import dtypes, prims
-from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder import prims
+from thunder.extend import BoundSymbol, Proxy, TensorProxy, dtypes
 from thunder_ex_triton.fusion.index import Group, Index, address
 from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
 from thunder_ex_triton.fusion.layout import contiguous
+from thunder_ex_triton.fusion.lines import CHECK, DRAW, VALUE, Access, Line, Loop
 from thunder_ex_triton.fusion.op_table import (
     POINTWISE,
     REDUCTIONS,
@@ -30,7 +30,7 @@ from thunder_ex_triton.fusion.op_table import (
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["GATHERS", "UNIFORM", "Writer", "mentions", "in_pieces", "pointer"]
+__all__ = ["GATHERS", "UNIFORM", "Writer", "in_pieces", "mentions", "pointer"]
 
 UNIFORM = "triton.triton_uniform"  # the id of the operator that draws
 GATHERS = {prims.embedding, prims.take}  # rows of tables by their numbers
@@ -52,9 +52,9 @@ class Writer:
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
         self.strides = strides
         self.space = space
-        self.before: list[str] = []  # what does not depend on the row
-        self.rows: list[str] = []  # of long rows, what comes before the last loop over their elements
-        self.lines: list[str] = []
+        self.before: list[Line] = []  # what does not depend on the row
+        self.rows: list[Line | Loop] = []  # of long rows, what comes before the last loop over their elements
+        self.lines: list[Line] = []
         self.reads: list[str] = []
         self.tiles: dict[str, int] = {}  # of the tensors that it reads for each element, the bytes of one
         self.known: dict[Any, str] = {}
@@ -175,7 +175,7 @@ class Writer:
         number = self.value(numbers, first.reshaped(numbers.shape), guard)
         masks = [f"{v}m" for v in ("x", "r") if v in self.depends.get(number, ())]
         exists = " & ".join([*masks, *([guard] if guard else [])]) or f"{number} == {number}"
-        row = self.named(f"row_number({number}, {table.shape[0]}, {exists})")
+        row = self.named(f"row_number({number}, {table.shape[0]}, {exists})", kind=CHECK)
         return self.value(table, Index([Group(row, (table.shape[0],)), *rest.groups]), guard)
 
     def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
@@ -228,13 +228,12 @@ class Writer:
             offset = f"{offset} + tl.where({guard}, 0, 0)"
         else:
             offset = _block(offset)
-        where = f"{pointer(x.name)} + {offset}"
-        text = f"tl.load({where}, mask={mask}, other=0)" if mask else f"tl.load({where})"
+        text = "@"
         if storage_type(x.dtype) != compute_type(x.dtype):
-            text = f"{text}.to({compute_type(x.dtype)})"
+            text = f"@.to({compute_type(x.dtype)})"
         elif storage_type(x.dtype) == "tl.int1":
-            text = f"({text} != 0)"
-        return self.named(text)
+            text = "(@ != 0)"
+        return self.named(text, access=Access(pointer(x.name), offset, mask))
 
     def drawn(self, op: BoundSymbol, index: Index) -> str:
         """A random number of an element."""
@@ -242,7 +241,7 @@ class Writer:
         if seed.name not in self.reads:
             self.reads.append(seed.name)
         place = address(index, contiguous(shape))
-        return self.named(f"uniform({pointer(seed.name)}, {_block(place)})")
+        return self.named(f"uniform({pointer(seed.name)}, {_block(place)})", kind=DRAW)
 
     def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
         """What is reduced over a row."""
@@ -286,11 +285,11 @@ class Writer:
         whole = f"tl.where(rm, tl.broadcast_to({tile()}, (XB, RB)), {neutral})"
         name = f"c{self.count}"
         self.count += 1
-        body = [*self.lines, f"{name} = {combined.format(name, whole)}"]
+        body = [*self.lines, Line(f"{name} = {combined.format(name, whole)}")]
         found = self._of_rows()
         self.lines, self.known = before
         self.known.update(found)
-        self.rows += [f"{name} = tl.full((XB, RB), {neutral}, {kind})", *in_pieces(body, self.space)]
+        self.rows += [Line(f"{name} = tl.full((XB, RB), {neutral}, {kind})"), in_pieces(body, self.space)]
         return name
 
     def _of_rows(self) -> dict[Any, str]:
@@ -318,10 +317,12 @@ class Writer:
         return (variance, mean)[position]
 
     # -- text ---------------------------------------------------------------------------------------------------------
-    def named(self, text: str, *, row: bool = False) -> str:
+    def named(self, text: str, *, access: Access | None = None, kind: str = VALUE, row: bool = False) -> str:
         """Writes a line that computes `text`, as early as what it depends on allows, and gives its name."""
         if text in self.depends:
             return text
+        line = Line(text, access, kind)
+        text = str(line)
         depends = {"x"} if row else {v for v in ("x", "r") if mentions(text, v)}
         for name in re.findall(r"\b[vc]\d+\b", text):
             depends |= self.depends.get(name, frozenset()) - ({"r"} if row else set())
@@ -329,13 +330,13 @@ class Writer:
         self.count += 1
         self.depends[name] = frozenset(depends)
         if self.long:
-            lines = self.lines if "r" in depends else self.rows if "x" in depends else self.before
+            lines: list[Any] = self.lines if "r" in depends else self.rows if "x" in depends else self.before
         else:
             lines = self.lines if "x" in depends else self.before
-        lines.append(f"{name} = {text}")
+        lines.append(line._replace(text=f"{name} = {line.text}"))
         return name
 
-    def stored(self, p: TensorProxy, index: Index, value: str) -> str:
+    def stored(self, p: TensorProxy, index: Index, value: str) -> Line:
         """The line that writes an output."""
         offset = address(index, self.strides[p.name])
         if offset == "0":
@@ -352,7 +353,7 @@ class Writer:
         if p.dtype is dtypes.bfloat16:  # it is rounded when it is stored
             value = self.rounded.get(value, value)
         full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"
-        return f"tl.store({pointer(p.name)} + {offset}, {full}{f', mask={mask}' if mask else ''})"
+        return Line("@", Access(pointer(p.name), offset, mask, full))
 
 
 def _stored_type(p: TensorProxy) -> str:
@@ -379,7 +380,11 @@ def _moved(expression: str, start: int, step: int) -> str:
     return text if start == 0 else f"({text} + {start})"
 
 
-def in_pieces(body: Sequence[str], space: Space) -> list[str]:
+def in_pieces(body: Sequence[Line], space: Space) -> Loop:
     """A loop over the pieces of rows."""
-    head = ["r = (start + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
-    return [f"for start in range(0, {space.columns}, RB):", *(f"    {line}" for line in (*head, *body))]
+    head = (
+        f"for start in range(0, {space.columns}, RB):",
+        "r = (start + tl.arange(0, RB))[None, :]",
+        f"rm = r < {space.columns}",
+    )
+    return Loop(head, tuple(body))

@@ -11,11 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from thunder.core.devices import to_torch_device
-from thunder.core.dtypes import is_float_dtype, to_torch_dtype
-from thunder.core.nbytes import bytes_of, in_bytes
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder.extend import BoundSymbol, TensorProxy, bytes_of, dtypes, in_bytes, to_torch_device, to_torch_dtype
 from thunder_ex_triton.fusion.templates import HELPERS, KernelSource, module_text
 
 __all__ = ["program"]
@@ -99,7 +95,7 @@ def _example(name: str, inputs: Sequence[TensorProxy]) -> list[str]:
     """A call with tensors of the sizes of the trace."""
     lines = ['if __name__ == "__main__":']
     for p in inputs:
-        make = "randn" if is_float_dtype(p.dtype) else "ones"
+        make = "randn" if dtypes.is_float_dtype(p.dtype) else "ones"
         where = f"dtype={to_torch_dtype(p.dtype)}, device={str(to_torch_device(p.device))!r}"
         lines.append(f"    {p.name} = torch.{make}({tuple(p.shape)}, {where})")
     lines += [f"    for result in {name}({', '.join(p.name for p in inputs)}):", "        print(result)"]

@@ -11,9 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from thunder.core import prims
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder import prims
+from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.op_table import REDUCTIONS
 
 __all__ = ["MAX_COLUMNS", "Space", "Unfit", "is_long", "is_reduction", "reduces", "space_of"]

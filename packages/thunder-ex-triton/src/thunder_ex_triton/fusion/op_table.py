@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from thunder.core import dtypes, prims
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder import prims
+from thunder.extend import Proxy, TensorProxy, dtypes
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.probe import interpreting
 

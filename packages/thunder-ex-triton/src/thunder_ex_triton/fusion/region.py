@@ -19,10 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from thunder.core.devices import to_torch_device
-from thunder.core.dtypes import to_torch_dtype
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder.extend import BoundSymbol, TensorProxy, to_torch_device, to_torch_dtype
 from thunder_ex_triton.disk_cache import kept, remember_triton
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.dump import program

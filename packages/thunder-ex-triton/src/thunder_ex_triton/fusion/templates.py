@@ -12,16 +12,17 @@ import inspect
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from thunder.core import prims
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
+from thunder import prims
+from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.codegen import Writer, in_pieces, mentions, pointer
 from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index
 from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
 from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.sizes import Size
@@ -73,9 +74,6 @@ def _min(tile, axis: tl.constexpr):
     return tl.reduce(tile, axis, _smaller)
 """,
 }
-
-
-_IN_PIECES = "for start in range("
 
 
 class KernelSource(NamedTuple):
@@ -140,11 +138,11 @@ def kernels_of(
             raise Unfit("reduces columns by something else than a sum of floats")
         a, lead = op.args[0], len(op.args[1])
         tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
-        accumulate.append(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]")
+        accumulate.append(Line(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]"))
     start = [f"{part} = tl.zeros((1, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
     body = [
         "first = tl.program_id(0)", *_columns(space, whole=space.by_row), *start, *writer.before,
-        *_in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
+        _in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
         *(f"tl.store({pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
@@ -153,7 +151,7 @@ def kernels_of(
     return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
 
 
-def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[str], integer: str) -> KernelSource:
+def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str) -> KernelSource:
     """A program for each row or several."""
     space = writer.space
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
@@ -161,11 +159,14 @@ def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[str], integer:
     return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
 
 
-def _in_turn(space: Space, integer: str, lines: Sequence[str]) -> list[str]:
+def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
     """A loop over the rows of a program, the next of which are on their way."""
-    head = [f"x = (row{integer} + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
-    loop = f"for row in tl.range(first * XB, {space.rows}, tl.num_programs(0) * XB, num_stages=stages):"
-    return [loop, *(f"    {line}" for line in (*head, *lines))]
+    head = (
+        f"for row in tl.range(first * XB, {space.rows}, tl.num_programs(0) * XB, num_stages=stages):",
+        f"x = (row{integer} + tl.arange(0, XB))[:, None]",
+        f"xm = x < {space.rows}",
+    )
+    return Loop(head, tuple(lines))
 
 
 def _elements(
@@ -201,93 +202,99 @@ def _long(
     single = [_store(writer, p, space) for p in outputs if math.prod(p.shape) != space.size]
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
-    last = in_pieces([*writer.lines, *whole], space) if whole else []
+    last = [in_pieces([*writer.lines, *whole], space)] if whole else []
     body = _held([*writer.before, *writer.rows, *single, *last])
+    passes = sum(isinstance(item, Loop) for item in body)
     written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
     if not isinstance(space.columns, Size):
         size = 16 // min([*writer.tiles.values(), *written], default=16)
         body = _in_whole_vectors(body, space.columns, size, integer)
     parameters = "XB: tl.constexpr, RB: tl.constexpr"
     kernel = _kernel("long", writer, writer.reads, [p.name for p in outputs], parameters, [*head, *body])
-    return kernel._replace(written=sum(written))
+    return kernel._replace(written=sum(written), passes=passes)
 
 
-def _held(lines: Sequence[str]) -> list[str]:
+def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
     """Lines whose loads say that a row stays in the cache as long as it is gone over again, and need not afterwards."""
-    loads = [re.search(r"tl\.load\((\w+) .*mask=xm & rm\b", line) for line in lines]
-    last = {found[1]: i for i, found in enumerate(loads) if found}
-    again = {found[1] for i, found in enumerate(loads) if found and last[found[1]] != i}
-    out = []
-    for i, (line, found) in enumerate(zip(lines, loads)):
-        if found and found[1] in again:
-            policy = "evict_first" if last[found[1]] == i else "evict_last"
-            line = line.replace("other=0)", f'other=0, eviction_policy="{policy}")', 1)
-        out.append(line)
-    return out
+
+    def pointer_of(line: Line) -> str | None:
+        return line.access.pointer if line.is_load and line.access and line.access.mask.startswith(_IN_ROW) else None
+
+    left = Counter(filter(None, map(pointer_of, lines_in(items))))
+    again = {pointer for pointer, count in left.items() if count > 1}
+
+    def with_policy(line: Line) -> Line:
+        pointer = pointer_of(line)
+        if pointer not in again or line.access is None:
+            return line
+        left[pointer] -= 1
+        return line._replace(access=line.access._replace(policy="evict_last" if left[pointer] else "evict_first"))
+
+    return mapped(items, with_policy)
 
 
-def _in_whole_vectors(lines: Sequence[str], columns: int, size: int, integer: str) -> list[str]:
+def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, integer: str) -> list[Line | Loop]:
     """Lines of which rows that begin anywhere are read and written in vectors of so many elements.
 
     Pieces in the middle begin after the vector that holds the first element. They need no mask, which would take
     vectors apart. That vector and what is left at the end of the row, mostly one piece, come after them; there a mask
     that is one for each vector leaves the vectors whole that are.
     """
-    place = re.escape(f" + (x * {columns} + r), ")
-    load = re.compile(rf'tl\.load\((\w+){place}mask=xm & rm, other=0(?:, eviction_policy="(\w+)")?\)')
-    store = re.compile(rf"tl\.store\((\w+){place}(.*), mask=xm & rm\)$")
-    if columns % size == 0 or not any(load.search(line) or store.search(line) for line in lines):
-        return list(lines)
-    in_the_middle = f"{columns - size} // RB"  # so many pieces, after the vector of the first element
-    middle = [
-        f"for start in range({size}, {in_the_middle} * RB + {size}, RB):",
-        "    lane = (start + tl.arange(0, RB))[None, :]",
-        "    r = lane - before",
-        "    rm = tl.full((1, RB), True, tl.int1)",
+    place = f"(x * {columns} + r)"
+
+    def is_of_row(line: Line) -> bool:
+        return line.access is not None and (line.access.offset, line.access.mask) == (place, _IN_ROW)
+
+    if columns % size == 0 or not any(map(is_of_row, lines_in(items))):
+        return list(items)
+    pieces = f"{columns - size} // RB"  # so many in the middle, after the vector of the first element
+    middle = (
+        f"for start in range({size}, {pieces} * RB + {size}, RB):",
+        "lane = (start + tl.arange(0, RB))[None, :]",
+        "r = lane - before",
+        "rm = tl.full((1, RB), True, tl.int1)",
+    )
+    ends = (
+        f"for end in range(0, {columns + size - 1} - {pieces} * RB, RB):",
+        f"begin = tl.where(vector + end > 0, end + {pieces} * RB, 0)",
+        "lane = begin + tl.arange(0, RB)[None, :]",
+        "r = lane - before",
+        f"rm = (r >= 0) & (r < {columns})",
+        "first = begin + vector - before",
+        f"whole = (first >= 0) & (first <= {columns - size})",
+        "rest = rm & (whole == 0)",
+    )
+    out: list[Line | Loop] = [
+        Line(f"before = (tl.program_id(0){integer} * {columns} % {size}).to(tl.int32)"),
+        Line(f"row = tl.multiple_of(tl.program_id(0){integer} * {columns} - before, {size})"),
+        Line(f"vector = (tl.arange(0, RB) // {size} * {size})[None, :]"),
     ]
-    ends = [
-        f"for end in range(0, {columns + size - 1} - {in_the_middle} * RB, RB):",
-        f"    begin = tl.where(vector + end > 0, end + {in_the_middle} * RB, 0)",
-        "    lane = begin + tl.arange(0, RB)[None, :]",
-        "    r = lane - before",
-        f"    rm = (r >= 0) & (r < {columns})",
-        "    first = begin + vector - before",
-        f"    whole = (first >= 0) & (first <= {columns - size})",
-        "    rest = rm & (whole == 0)",
-    ]
-    out = [
-        f"before = (tl.program_id(0){integer} * {columns} % {size}).to(tl.int32)",
-        f"row = tl.multiple_of(tl.program_id(0){integer} * {columns} - before, {size})",
-        f"vector = (tl.arange(0, RB) // {size} * {size})[None, :]",
-    ]
-    loop: list[str] = []
-    for line in (*lines, ""):
-        if line.startswith("    "):
-            loop.append(line)
-            continue
-        if loop:
-            body = loop[2:]  # after what says which piece it is
-            out += [
-                *middle,
-                *(store.sub(r"tl.store(\1 + (row + lane), \2)", load.sub(_unmasked, x)) for x in body),
-                *ends,
-                *(
-                    store.sub(
-                        r"store_row(\1 + (row + lane), \2, whole, rest)",
-                        load.sub(r'load_row(\1 + (row + lane), whole, rest, "\2")', x),
-                    )
-                    for x in body
-                ),
-            ]
-            loop = []
-        if line and not line.startswith(_IN_PIECES):
-            out.append(line)
+    for item in items:
+        if isinstance(item, Loop):
+            inside = [_unmasked(line) if is_of_row(line) else line for line in item.body]
+            at_ends = [_by_vectors(line) if is_of_row(line) else line for line in item.body]
+            out += [Loop(middle, tuple(inside)), Loop(ends, tuple(at_ends))]
+        else:
+            out.append(item)
     return out
 
 
-def _unmasked(load: re.Match[str]) -> str:
-    policy = f', eviction_policy="{load[2]}"' if load[2] else ""
-    return f"tl.load({load[1]} + (row + lane){policy})"
+_IN_ROW = "xm & rm"  # the mask of what is inside of a tile of rows
+_LANES = "(row + lane)"
+
+
+def _unmasked(line: Line) -> Line:
+    assert line.access is not None
+    return line._replace(access=line.access._replace(offset=_LANES, mask=""))
+
+
+def _by_vectors(line: Line) -> Line:
+    """A load or store that is masked for each vector."""
+    assert line.access is not None
+    pointer, _, _, value, policy = line.access
+    if value is None:
+        return line._replace(instead=f'load_row({pointer} + {_LANES}, whole, rest, "{policy}")')
+    return line._replace(instead=f"store_row({pointer} + {_LANES}, {value}, whole, rest)")
 
 
 def _columns(space: Space, *, whole: bool) -> list[str]:
@@ -297,7 +304,7 @@ def _columns(space: Space, *, whole: bool) -> list[str]:
     ]  # fmt: skip
 
 
-def _store(writer: Writer, p: TensorProxy, space: Space) -> str:
+def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
     """The line that writes an output of a kernel that reduces."""
     size = math.prod(p.shape)
     if size == space.size:
@@ -359,13 +366,18 @@ def _finish(
 
 
 def _kernel(
-    template: str, writer: Writer, reads: Sequence[str], writes: Sequence[str], parameters: str, body: Sequence[str]
+    template: str,
+    writer: Writer,
+    reads: Sequence[str],
+    writes: Sequence[str],
+    parameters: str,
+    body: Sequence[str | Line | Loop],
 ) -> KernelSource:
     """The text of a kernel. Names are by position: layers of a model that are alike are one kernel, compiled once."""
     names = {f"{n}_ptr": f"p{i}" for i, n in enumerate((*reads, *writes))}
     parts = [n for n in (*reads, *writes) if n.endswith("_part")]
     names.update({n: f"sum{i}" for i, n in enumerate(parts)})
-    lines = [re.sub(r"\b\w+_(?:ptr|part)\b", lambda m: names.get(m[0], m[0]), line) for line in body]
+    lines = [re.sub(r"\b\w+_(?:ptr|part)\b", lambda m: names.get(m[0], m[0]), line) for line in rendered(body)]
     sizes = tuple(dict.fromkeys(int(n) for line in lines for n in re.findall(r"\bsize_(\d+)\b", line)))
     numbers = {str(index): f"n{i}" for i, index in enumerate(sizes)}
     lines = [re.sub(r"\bsize_(\d+)\b", lambda m: numbers[m[1]], line) for line in lines]
@@ -374,6 +386,6 @@ def _kernel(
     text = "\n".join(["@triton.jit", f"def {name}({given}, {parameters}):", *(f"    {x}" for x in lines), ""])
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
-        tensors=len(reads) + len(writes), operations=len(body), sizes=sizes,
-        passes=text.count(_IN_PIECES), checks="row_number(" in text,
+        tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
+        checks=any(line.kind == CHECK for line in lines_in(item for item in body if not isinstance(item, str))),
     )  # fmt: skip

@@ -15,9 +15,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from thunder.core import dtypes, prims
-from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.symint.numbers import SymbolicNumber
+from thunder import prims
+from thunder.extend import NumberProxy, SymbolicNumber, TensorProxy, dtypes
 
 __all__ = [
     "OPERATIONS",

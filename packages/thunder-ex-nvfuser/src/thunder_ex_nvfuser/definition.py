@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from thunder.core.dtypes import to_torch_dtype
-from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.symbol import BoundSymbol
-from thunder.core.symint.numbers import SymbolicNumber
-from thunder_ex_nvfuser.operations import OPERATIONS, UNIFORM, cast, held, rounded, stored
+from thunder.extend import BoundSymbol, NumberProxy, SymbolicNumber, TensorProxy, to_torch_dtype
+from thunder_ex_nvfuser.op_table import OPERATIONS, UNIFORM, cast, held, rounded, stored
 
 __all__ = ["TOLD_SEED", "Definition", "Tensor", "by_place", "definition", "order_of", "program", "seeds_of"]
 

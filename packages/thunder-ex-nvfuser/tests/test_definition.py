@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 import thunder
-from thunder_ex_nvfuser.source import order_of
+from thunder_ex_nvfuser.definition import order_of
 
 
 def test_a_program_that_can_be_read(device: str) -> None:

@@ -78,7 +78,7 @@ def registered(name: str, hooks: ModuleType) -> Iterator[dict[str, Any]]:
     executors = registry.executors
     registry.close()
     catalog = plugins.manager().catalog
-    registry.commit(thunder.extend, catalog)  # type: ignore[arg-type]
+    registry.commit(thunder.extend, catalog)
     try:
         yield executors
     finally:

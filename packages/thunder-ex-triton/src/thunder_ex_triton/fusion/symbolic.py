@@ -44,7 +44,7 @@ class SymbolicRegion(FusedRegion):
         self.sizes = sizes
         self.region = region
         self.executor = executor
-        self.given = list(region.inputs)
+        self.given: list[Any] = list(region.inputs)
         self._texts: dict[Any, tuple[list[KernelSource], ModuleType]] = {}
         tensors = [sizes.tensor(p) for p in region.inputs if isinstance(p, TensorProxy)]
         results = [sizes.tensor(p) for p in region.outputs]

@@ -140,7 +140,7 @@ def kernels_of(
         tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
         accumulate.append(Line(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]"))
     start = [f"{part} = tl.zeros((1, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
-    body = [
+    body: list[str | Line | Loop] = [
         "first = tl.program_id(0)", *_columns(space, whole=space.by_row), *start, *writer.before,
         _in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
         *(f"tl.store({pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
@@ -155,7 +155,7 @@ def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer
     """A program for each row or several."""
     space = writer.space
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
-    body = [*head, *_columns(space, whole=True), *writer.before, *writer.lines, *stores]
+    body: list[str | Line | Loop] = [*head, *_columns(space, whole=True), *writer.before, *writer.lines, *stores]
     return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
 
 
@@ -186,7 +186,7 @@ def _elements(
         "zero = tl.arange(0, 1)",
     ]
     writes = [p.name for p in outputs]
-    body = [*head, *writer.before, *writer.lines, *stores]
+    body: list[str | Line | Loop] = [*head, *writer.before, *writer.lines, *stores]
     return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", body)
 
 
@@ -360,7 +360,7 @@ def _finish(
         index = Index([Group("r", (space.columns,))]).reshaped(p.shape)
         stores.append(writer.stored(p, index, writer.value(p, index)))
     reads = [*writer.reads, *(f"{op.output.name}_part" for op in sums)]
-    body = [*head, *writer.before, *writer.lines, *stores]
+    body: list[str | Line | Loop] = [*head, *writer.before, *writer.lines, *stores]
     parameters = "programs, XB: tl.constexpr, RB: tl.constexpr"
     return _kernel("finish", writer, reads, [p.name for p in outputs], parameters, body)
 

@@ -9,7 +9,6 @@ alternating repetitions, each of which runs every contender. `thunder, torch` is
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
-from thunder.tests.measuring import in_turns, table
+from thunder.toolkit.benchmarking import in_turns, parser, report, step, table
 
 LOSSES = (
     (2048, 50257, torch.float32), (8192, 32000, torch.float32), (512, 50257, torch.float32),
@@ -28,11 +27,6 @@ NORMS = (
     (16384, 4096, torch.bfloat16), (8192, 8192, torch.bfloat16), (2048, 1024, torch.bfloat16),
     (16384, 4096, torch.float32), (2048, 1024, torch.float32),
 )  # fmt: skip
-
-
-def step(f: Callable[..., Any], inputs: tuple[Any, ...], leaves: tuple[Any, ...], g: Any) -> Callable[[], Any]:
-    """One forward and backward."""
-    return lambda: torch.autograd.grad(f(*inputs), leaves, g)
 
 
 def contenders(f: Callable[..., Any], named: str, inputs: Any, leaves: Any, g: Any) -> dict[str, Callable[[], Any]]:
@@ -77,10 +71,7 @@ def norms(repetitions: int) -> list[tuple[str, dict[str, float]]]:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--markdown")
-    parser.add_argument("--repetitions", type=int, default=5)
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     rows = losses(options.repetitions) + norms(options.repetitions)
     names = list(rows[0][1])
     cells = []
@@ -88,10 +79,7 @@ def main() -> None:
         best = min(time for other, time in found.items() if other != "apex")
         cells.append([name, *(f"{found[other]:.3f}" for other in names), f"{found['apex'] / best:.2f}"])
     text = table(["ms, forward and backward", *names, "apex / best"], cells)
-    print(text)
-    if options.markdown:
-        with open(options.markdown, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    report(text, options)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import thunder.extend
-from thunder import plugins
-from thunder.plugins.registry import PluginRegistry
+from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
 
@@ -117,22 +115,15 @@ class Norms:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Where the executors `apex` and `apex_norm` run: a GPU with apex itself, or the CPU with the stand-ins."""
-    from thunder_ex_apex import cross_entropy, library, norms, plugin
+    from thunder_ex_apex import cross_entropy, norms, plugin, probe
 
-    thunder.extend.get_default_executors()
-    if any(record.name == "apex" and record.ready for record in plugins.records()):
+    if is_ready("apex"):
         yield "cuda"
         return
-    stand_ins = {library.CROSS_ENTROPY: CrossEntropy, library.NORMS: Norms}
+    stand_ins = {probe.CROSS_ENTROPY: CrossEntropy, probe.NORMS: Norms}
     for module in (cross_entropy, norms):
         monkeypatch.setattr(module, "extension", stand_ins.__getitem__)
         monkeypatch.setattr(module, "unusable_device", lambda name, device: None)
     monkeypatch.setattr(plugin, "loads", lambda name: True)
-    registry = PluginRegistry("apex")
-    plugin.thunder_register_executors(registry)
-    plugin.thunder_register_implementations(registry)
-    registry.close()
-    registry.commit(thunder.extend, plugins.manager().catalog)  # type: ignore[arg-type]
-    yield "cpu"
-    for executor in registry.executors.values():
-        thunder.extend.deregister_executor(executor)
+    with registered("apex", plugin):
+        yield "cpu"

@@ -143,14 +143,14 @@ def test_sizes() -> None:
     """2**32 logits are too many; without being named it takes what is large."""
     from types import SimpleNamespace as Of
 
-    from thunder.core import dtypes
+    from thunder.extend import dtypes
 
     def proxies(rows: int, classes: int, dtype: Any = dtypes.float32) -> tuple[Any, Any]:
         gpu = Of(type="cpu")
         return Of(ndim=2, shape=(rows, classes), dtype=dtype, device=gpu), Of(ndim=1, dtype=dtypes.int64, device=gpu)
 
     assert "2**32 logits" in str(cross_entropy.takes(*proxies(1 << 16, 1 << 16)))
-    assert "run on NVIDIA GPUs" in str(cross_entropy.takes(*proxies(1 << 16, (1 << 16) - 1)))
+    assert "runs on NVIDIA GPUs" in str(cross_entropy.takes(*proxies(1 << 16, (1 << 16) - 1)))
     assert cross_entropy.pays(*proxies(2048, 50257)) is True
     assert "fewer than 1000 classes" in str(cross_entropy.pays(*proxies(1 << 22, 64)))
     assert "less than 300 MB" in str(cross_entropy.pays(*proxies(2048, 50257, dtypes.float16)))

@@ -11,7 +11,6 @@ what a call costs the thread that makes it, the GPU waiting.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import thunder
 from thunder.extend import get_all_executors
-from thunder.tests.measuring import by_kernels, in_turns, on_host, replayed, table
+from thunder.toolkit.benchmarking import by_kernels, in_turns, on_host, parser, replayed, report, table
 from thunder_ex_cudnn.attention import run
 
 aten = torch.ops.aten
@@ -199,11 +198,9 @@ def norms(repetitions: int) -> str:
 
 def main() -> None:
     """Prints the tables, and writes them where it is told to."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--markdown")
-    parser.add_argument("--only", choices=["kernels", "host", "small", "norms"], action="append")
-    parser.add_argument("--repetitions", type=int, default=5)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", choices=["kernels", "host", "small", "norms"], action="append")
+    options = arguments.parse_args()
     tables = []
     for name, make in (("kernels", kernels), ("host", host), ("small", small), ("norms", norms)):
         if options.only and name not in options.only:
@@ -212,11 +209,7 @@ def main() -> None:
             tables.append(make(options.repetitions))
         except Exception as error:
             tables.append(f"{name} fails: {type(error).__name__}: {error}")
-        print(tables[-1], flush=True)
-        print(flush=True)
-    if options.markdown:
-        with open(options.markdown, "w", encoding="utf-8") as file:
-            file.write("\n\n".join(tables) + "\n")
+    report("\n\n".join(tables), options)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-import thunder.extend
-from thunder import plugins
-from thunder.plugins.registry import PluginRegistry
+from thunder.extend import get_executor
+from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
 
@@ -146,29 +145,24 @@ def _on_the_cpu(shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
 @pytest.fixture
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> Library:
     """The stand-in, in the place of cuDNN and with the CPU in the place of a GPU."""
-    from thunder_ex_cudnn import machine, plans
-    from thunder_ex_cudnn.attention import graphs, implementation, ragged, run
+    from thunder_ex_cudnn import plans, probe
+    from thunder_ex_cudnn.attention import graphs, implementation, run, varlen
     from thunder_ex_cudnn.norms import graphs as norm_graphs
     from thunder_ex_cudnn.norms import implementation as norm_implementation
     from thunder_ex_cudnn.norms import run as norm_run
 
     stand_in = Library()
-    for module in (plans, graphs, ragged, norm_graphs):
+    for module in (plans, graphs, varlen, norm_graphs):
         monkeypatch.setattr(module, "library", lambda: stand_in)
-    for module in (machine, implementation, norm_implementation):
+    for module in (probe, implementation, norm_implementation):
         monkeypatch.setattr(module, "unusable_device", lambda device: None)
     monkeypatch.setattr(plans, "_threads", plans._Threads())
     monkeypatch.setattr(plans, "current_stream", lambda device: 7)
-    for module in (run, ragged, norm_run):
+    for module in (run, varlen, norm_run):
         monkeypatch.setattr(module, "current_device", lambda: -1)
     for module in (plans, run, norm_run):
         monkeypatch.setattr(module, "new_tensor", _on_the_cpu)
     return stand_in
-
-
-def _loaded() -> Any:
-    thunder.extend.get_default_executors()
-    return plugins.records()
 
 
 @pytest.fixture
@@ -176,18 +170,8 @@ def executor(cudnn: Library) -> Iterator[Any]:
     """The executor, in use as if its plugin could run here."""
     from thunder_ex_cudnn import plugin
 
-    if any(record.name == "cudnn" and record.ready for record in _loaded()):
-        yield thunder.extend.get_executor("cudnn")
+    if is_ready("cudnn"):
+        yield get_executor("cudnn")
         return
-    registry = PluginRegistry("cudnn")
-    plugin.thunder_register_executors(registry)
-    plugin.thunder_register_implementations(registry)
-    if hasattr(plugin, "thunder_register_transforms"):
-        plugin.thunder_register_transforms(registry)
-    catalog = plugins.manager().catalog
-    (found,) = registry.executors.values()
-    registry.close()
-    registry.commit(thunder.extend, catalog)  # type: ignore[arg-type]
-    yield found
-    catalog.remove(registry.owner)
-    thunder.extend.deregister_executor(found)
+    with registered("cudnn", plugin) as executors:
+        yield executors["cudnn"]

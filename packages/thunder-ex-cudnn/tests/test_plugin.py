@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 import thunder
 from thunder import plugins
-from thunder.core.errors import PluginLoadError
 from thunder.extend import get_default_executors
+from thunder.plugins import PluginLoadError
 
 
 def test_it_is_found() -> None:

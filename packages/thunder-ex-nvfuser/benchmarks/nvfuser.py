@@ -10,7 +10,6 @@ events and its number of kernels.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import thunder
-from thunder.tests.measuring import by_events, by_kernels, in_turns, on_host
+from thunder.toolkit.benchmarking import by_events, by_kernels, in_turns, on_host, parser, report
 
 
 class Row(NamedTuple):
@@ -157,10 +156,9 @@ def model_rows() -> list[str]:
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--markdown")
-    parser.add_argument("--models", action="store_true")
-    options = parser.parse_args()
+    arguments = parser(__doc__, repetitions=None)
+    arguments.add_argument("--models", action="store_true")
+    options = arguments.parse_args()
     lines: list[str] = []
     for row in ROWS:
         inputs = tuple(torch.randn(s, device="cuda", dtype=torch.bfloat16, requires_grad=True) for s in row.shapes)
@@ -174,10 +172,7 @@ def main() -> None:
     if options.models:
         lines += ["| model | contender | step | |", "|---|---|---|---|", *model_rows()]
     text = "\n".join(lines)
-    print(text)
-    if options.markdown:
-        with open(options.markdown, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    report(text, options)
 
 
 if __name__ == "__main__":

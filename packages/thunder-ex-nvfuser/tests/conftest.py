@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-import thunder.extend
-from thunder import plugins
-from thunder.plugins.registry import PluginRegistry
+from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
 if not torch.cuda.is_available():  # the other fuser, where it is installed, has an interpreter
@@ -198,8 +196,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     """The executor `nvfuser` on the CPU, with the stand-in for the library."""
     from thunder_ex_nvfuser import executor, plugin, random, region
 
-    thunder.extend.get_default_executors()
-    if any(record.name == "nvfuser" and record.ready for record in plugins.records()):
+    if is_ready("nvfuser"):
         pytest.skip("nvFuser itself is here")
     library = Library()
     region.compiled.cache_clear()
@@ -207,23 +204,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     for module in (executor, random):
         monkeypatch.setattr(module, "unusable_device", lambda device: None)
     monkeypatch.setattr(random, "generator_of", lambda device: Generator())
-    registry = PluginRegistry("nvfuser")
-    plugin.thunder_register_executors(registry)
-    plugin.thunder_register_transforms(registry)
-    registry.close()
-    registry.commit(thunder.extend, plugins.manager().catalog)  # type: ignore[arg-type]
-    yield library
+    with registered("nvfuser", plugin):
+        yield library
     region.compiled.cache_clear()
-    for found in registry.executors.values():
-        thunder.extend.deregister_executor(found)
-    plugins.manager().catalog.remove(registry.owner)
 
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> str:
     """Where the executor runs: a GPU with nvFuser itself, or the CPU with the stand-in."""
-    thunder.extend.get_default_executors()
-    if any(record.name == "nvfuser" and record.ready for record in plugins.records()):
+    if is_ready("nvfuser"):
         return "cuda"
     request.getfixturevalue("stand_in")
     return "cpu"

@@ -216,7 +216,7 @@ def test_what_it_leaves_to_others(device: str) -> None:
     for f, args, reason in (
         (lambda x: x @ x, (x,), "nvFuser has no such function"),
         (lambda x: x[:0].exp(), (x,), "has no elements"),
-        (lambda x: x.to(torch.int8) + 1, (x,), "is no type of nvFuser's"),
+        (lambda x: x.to(torch.int8) + 1, (x,), "nvFuser has no type"),
         (lambda x, i: x[i].exp(), (x, i), "nvFuser has no such function"),
         (lambda x: x[1:3] * 2, (x,), "nvFuser has no such function"),
         (lambda x: F.pad(x, (1, 2)) * 2, (x,), "nvFuser has no such function"),
@@ -229,9 +229,9 @@ def test_what_it_leaves_to_others(device: str) -> None:
 @pytest.mark.parametrize("order", [("nvfuser", "triton"), ("triton", "nvfuser")])
 def test_beside_another_fuser(device: str, order: tuple[str, str]) -> None:
     """Who is asked first fuses as it does alone: the other one gets what it leaves, and divides nothing."""
-    machine = pytest.importorskip("thunder_ex_triton.machine")
+    probe = pytest.importorskip("thunder_ex_triton.probe")
     ready = any(record.name == "triton" and record.ready for record in plugins.records())
-    if not ready or machine.unusable_device(torch.device(device)):
+    if not ready or probe.unusable_device(torch.device(device)):
         pytest.skip("thunder-ex-triton cannot run here")
 
     def f(x: Any, w: Any, b: Any) -> Any:

@@ -13,9 +13,8 @@ import torch
 
 import thunder
 from thunder import plugins
-from thunder.core.errors import PluginLoadError
 from thunder.extend import get_default_executors
-from thunder.plugins import Availability, PluginRecord, PluginState
+from thunder.plugins import Availability, PluginLoadError, PluginRecord, PluginState
 from thunder_ex_nvfuser import plugin
 
 

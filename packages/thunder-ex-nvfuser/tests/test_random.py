@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import thunder
-from thunder.tests import seeded
+from thunder.toolkit import conformance
 from thunder_ex_nvfuser import random
 
 pytestmark = pytest.mark.filterwarnings("error:nvfuser")
@@ -34,23 +34,23 @@ def ones(*shape: int, device: str, dtype: torch.dtype = torch.float32) -> torch.
 
 def test_residual_dropout_norm(device: str) -> None:
     """Is one fusion, and so is its gradient; no mask is kept."""
-    jitted = seeded.assert_residual_dropout_norm(jit, device)
+    jitted = conformance.assert_residual_dropout_norm(jit, device)
     assert names(thunder.last_traces(jitted)[-1]) == ["nvfuser_seeds", "nvFusion0"]
     assert names(thunder.last_backward_traces(jitted)[-1]) == ["nvFusion0"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_dropout(device: str, dtype: torch.dtype) -> None:
-    seeded.assert_dropout(jit, device, dtype)
+    conformance.assert_dropout(jit, device, dtype)
 
 
 def test_seeds_are_of_torchs_generator(device: str) -> None:
-    seeded.assert_seeds_are_torchs(jit, device)
+    conformance.assert_seeds_are_torchs(jit, device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_distributions(device: str, dtype: torch.dtype) -> None:
-    jitted = seeded.assert_distributions(jit, device, dtype)
+    jitted = conformance.assert_distributions(jit, device, dtype)
     assert names(thunder.last_traces(jitted)[-1]) == ["nvfuser_seeds", "nvFusion0"]
 
 

@@ -20,7 +20,6 @@ host time included where that takes longest: medians of alternating repetitions,
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
@@ -34,7 +33,7 @@ from torch.nn import functional as F
 from transformer_engine.common import recipe as recipes
 
 import thunder
-from thunder.tests.measuring import by_events, in_turns
+from thunder.toolkit.benchmarking import by_events, in_turns, parser, report
 
 RECIPES = {
     "Float8CurrentScaling": recipes.Float8CurrentScaling,
@@ -319,10 +318,9 @@ def loss(options: Any) -> list[str]:
 def main() -> None:
     """Measures and prints."""
     parts = {"linear": linear, "kernels": kernels, "norm": norm, "groups": groups, "step": step, "loss": loss}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=parts)
-    parser.add_argument("--markdown")
-    parser.add_argument("--norms", action="store_true")
+    arguments = parser(__doc__, repetitions=None)
+    arguments.add_argument("what", choices=parts)
+    arguments.add_argument("--norms", action="store_true")
     for name, default in (
         ("size", 0),
         ("rows", 0),
@@ -333,13 +331,10 @@ def main() -> None:
         ("batch", 2),
         ("steps", 200),
     ):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    options = parser.parse_args()
+        arguments.add_argument(f"--{name}", type=int, default=default)
+    options = arguments.parse_args()
     text = "\n".join(parts[options.what](options))
-    print(text)
-    if options.markdown:
-        with open(options.markdown, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    report(text, options)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,15 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import thunder.extend
-from thunder import plugins
-from thunder.plugins.registry import PluginRegistry
+from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
-
-HOOKS = (
-    "thunder_register_executors", "thunder_register_operators", "thunder_register_implementations",
-    "thunder_register_options", "thunder_register_transforms",
-)  # fmt: skip
 
 
 def _load(name: str) -> Any:
@@ -34,36 +28,26 @@ def _load(name: str) -> Any:
     return sys.modules[name]
 
 
-def stand_in_for_the_library() -> tuple[pytest.MonkeyPatch, PluginRegistry]:
-    """Registers the plugin as if the library were there, on the CPU."""
-    thunder.extend.get_default_executors()
+@contextmanager
+def stand_in_for_the_library() -> Iterator[None]:
+    """Register the plugin as if the library were there, on the CPU."""
     _load("thunder_ex_te_stand_in").install()
-    from thunder_ex_te import library, linear, norms, plugin
+    from thunder_ex_te import linear, norms, plugin, probe
 
-    patch = pytest.MonkeyPatch()
-    for module in (library, linear, norms):
-        patch.setattr(module, "unusable_device", lambda device: None)
-    registry = PluginRegistry("te")
-    for hook in HOOKS:
-        getattr(plugin, hook)(registry)
-    registry.close()
-    registry.commit(thunder.extend, plugins.manager().catalog)  # type: ignore[arg-type]
-    return patch, registry
+    with pytest.MonkeyPatch.context() as patch, registered("te", plugin):
+        for module in (probe, linear, norms):
+            patch.setattr(module, "unusable_device", lambda device: None)
+        yield
 
 
 @pytest.fixture(scope="session")
 def where() -> Iterator[str]:
     """Where the executor `te` runs: a GPU with the library itself, or the CPU with the stand-in."""
-    thunder.extend.get_default_executors()
-    if any(record.name == "te" and record.ready for record in plugins.records()):
+    if is_ready("te"):
         yield "cuda"
         return
-    patch, registry = stand_in_for_the_library()
-    yield "cpu"
-    patch.undo()
-    plugins.manager().catalog.remove(registry.owner)
-    for executor in registry.executors.values():
-        thunder.extend.deregister_executor(executor)
+    with stand_in_for_the_library():
+        yield "cpu"
 
 
 @pytest.fixture
@@ -75,7 +59,7 @@ def device(where: str) -> str:
 @pytest.fixture
 def recipes(where: str) -> Any:
     """The library's recipes, or what stands for them."""
-    from thunder_ex_te.library import kernels
+    from thunder_ex_te.probe import kernels
 
     return kernels().recipes
 

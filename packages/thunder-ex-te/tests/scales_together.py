@@ -22,10 +22,11 @@ if device == "cuda":
 else:
     import conftest
 
-    conftest.stand_in_for_the_library()
+    stand_in = conftest.stand_in_for_the_library()
+    stand_in.__enter__()  # for the life of this process
 
 import thunder  # noqa: E402
-from thunder_ex_te.library import kernels  # noqa: E402
+from thunder_ex_te.probe import kernels  # noqa: E402
 
 
 def scales(size: float, **options: Any) -> dict[str, float]:

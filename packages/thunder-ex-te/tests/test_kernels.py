@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from thunder_ex_te.library import kernels
+from thunder_ex_te.probe import kernels
 
 
 def test_it_runs_on_the_gpu_of_its_arguments(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

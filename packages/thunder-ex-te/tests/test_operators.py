@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from thunder.core.devices import to_device
-from thunder.core.dtypes import to_dtype
-from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
-from thunder.core.trace import Trace
+from thunder.extend import TensorProxy, Trace, to_device, to_dtype, tracectx
 from thunder_ex_te import operators
 
 KINDS = ("e4m3", "e5m2", "e4m3 1x128", "e4m3 128x128")

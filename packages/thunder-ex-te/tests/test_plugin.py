@@ -14,7 +14,7 @@ import thunder
 CODE = """
 import pytest, torch, thunder
 from thunder import plugins
-from thunder.core.errors import PluginLoadError
+from thunder.plugins import PluginLoadError
 (record,) = [each for each in plugins.records() if each.name == "te"]
 assert record.distribution in ("thunder-ex-te", "thunder_ex_te"), record
 x, w = torch.randn(16, 16), torch.randn(16, 16)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
-from thunder.core.errors import ThunderError
+from thunder.extend import ThunderError
 from thunder_ex_te.recipes import Quantization, scheme_of
 
 

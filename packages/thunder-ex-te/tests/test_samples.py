@@ -10,7 +10,7 @@ import torch
 
 import thunder
 from thunder.extend import get_executor
-from thunder.tests.comparison import compare
+from thunder.toolkit.conformance import compare
 from thunder_ex_te import samples
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import thunder
-from thunder.core.errors import ThunderError
+from thunder.extend import ThunderError
 
 NAMES = ("t_weight.input", "t_weight.weight", "t_weight.grad")
 

@@ -10,7 +10,6 @@ same run. Peak memory is what a step needs above its inputs, parameters and thei
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
-from thunder.tests.measuring import by_events, in_turns
+from thunder.toolkit.benchmarking import by_events, in_turns, parser, report
 
 LOSS_ROWS = ((2048, 50257, torch.float32), (8192, 128256, torch.bfloat16), (16384, 32000, torch.bfloat16))
 LINEAR_ROWS = ((8192, 2048, 128256, torch.bfloat16),)
@@ -138,11 +137,9 @@ def _cell(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--markdown", help="write the table to this file too")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--repetitions", type=int, default=5)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", default="", help="rows whose name contains this")
+    options = arguments.parse_args()
     bandwidth = copy_bandwidth()
     head = ["ms (x floor), peak memory", "floor", "thunder", "eager", "torch.compile", "Liger"]
     lines = [" | ".join(["", *head, ""]).strip(), " | ".join(["", *["---"] * len(head), ""]).strip()]
@@ -160,10 +157,7 @@ def main() -> None:
         f"{bandwidth / 1e12:.2f} TB/s"
     )
     text = "\n".join(lines)
-    print(text)
-    if options.markdown:
-        with open(options.markdown, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    report(text, options)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ the contenders in turns, and with the number of kernels and the peak memory.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -23,7 +22,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import thunder
-from thunder.tests.measuring import by_events, by_kernels
+from thunder.toolkit.benchmarking import by_events, by_kernels, parser, report
 
 
 class Row(NamedTuple):
@@ -372,12 +371,10 @@ def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--markdown", help="write the tables to this file too")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--models", action="store_true", help="training steps too, those whose name contains it")
-    parser.add_argument("--repetitions", type=int, default=5)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--only", default="", help="rows whose name contains this")
+    arguments.add_argument("--models", action="store_true", help="training steps too, those whose name contains it")
+    options = arguments.parse_args()
     contenders = ("thunder", "torch.compile", "eager")
     rows = (*contenders, "Liger") if liger() else contenders
     head = ["bfloat16", *(f"{c} {way}" for c in rows for way in ("forward", "backward"))]
@@ -392,10 +389,7 @@ def main() -> None:
         models, notes = model_rows(options.repetitions, options.only)
         lines += [*(f"| {' | '.join(cells)} |" for cells in models), "", *notes]
     text = "\n".join([*lines, "", f"{torch.cuda.get_device_name()}, torch {torch.__version__}"])
-    print(text)
-    if options.markdown:
-        with open(options.markdown, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+    report(text, options)
 
 
 if __name__ == "__main__":

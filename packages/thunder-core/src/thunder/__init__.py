@@ -52,6 +52,7 @@ _MODULES = {
     "torch",
     "transforms",
     "tests",
+    "toolkit",
 }
 
 __all__ = [

@@ -11,8 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from thunder.plugins import Availability, Env, major_and_minor
-from thunder.plugins.env import GpuDevice
+from thunder.plugins import (
+    Availability,
+    Env,
+    GpuDevice,
+    describe_error,
+    major_and_minor,
+    reject_device,
+    reject_version,
+)
 
 
 def test_availability() -> None:
@@ -139,3 +146,47 @@ def test_numbers_of_versions() -> None:
     assert major_and_minor("3.6") == (3, 6)
     for none in (None, "", "nightly", "2"):
         assert major_and_minor(none) == (0, 0)
+
+
+def test_versions_in_a_range() -> None:
+    """The line says what is needed, what is there and how to get it."""
+    assert reject_version("acme", "1.2.3", (1, 2)) is None
+    assert reject_version("acme", "1.10", (1, 2), (1, 11)) is None
+    assert reject_version("acme", "1.1.9+cu13", (1, 2)) == "needs acme 1.2 or newer, and 1.1.9+cu13 is installed"
+    assert reject_version("acme", "2.0", (1, 2), (2, 0), install="pip install acme") == (
+        "needs acme 1.2 or newer, before 2.0, and 2.0 is installed: pip install acme"
+    )
+    assert reject_version("acme", "nightly", (1, 2)) == "needs acme 1.2 or newer, and nightly is installed"
+
+
+def test_distributions_in_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is missing, without its module, or too old."""
+    env = Env()
+    monkeypatch.setattr(env, "version_of", {"acme": "1.2"}.get)
+    how = {"install": "pip install acme", "name": "ACME"}
+    assert env.lacks_version("acme", (1, 0), **how) is None
+    missing = "needs ACME, which is not installed: pip install acme"
+    assert env.lacks_version("other", (1, 0), **how) == missing
+    assert env.lacks_version("acme", (1, 0), module="no_such_module", **how) == missing
+    assert env.lacks_version("acme", (1, 3), **how) == "needs ACME 1.3 or newer, and 1.2 is installed: pip install acme"
+
+
+def test_devices_of_other_types() -> None:
+    """Devices by name, or with a type."""
+    assert reject_device("cuda:1", "ACME") is None
+    assert reject_device(SimpleNamespace(type="cuda"), "ACME") is None
+    assert reject_device("cpu", "ACME", ("cuda", "cpu")) is None
+    assert reject_device("cpu", "ACME") == "ACME runs on NVIDIA GPUs, not on cpu"
+
+
+def test_errors_in_a_line() -> None:
+    """The type, and the first line of the text."""
+    assert describe_error(ImportError("undefined   symbol\nmore")) == "ImportError: undefined symbol"
+    assert describe_error(OSError()) == "OSError: "
+
+
+def test_unless() -> None:
+    """A reason makes a plugin unavailable; without one there may be a note."""
+    assert Availability.unless("no GPU") == Availability(False, "no GPU")
+    assert Availability.unless(None) == Availability(True)
+    assert Availability.unless(None, "slow here") == Availability(True, "slow here")

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.core import dtypes
-from thunder.core.transforms import get_grad, put_grad
-from thunder.torch.loss_arguments import reduction_of
-from thunder_ex_apex.library import CROSS_ENTROPY, extension, unusable_device
+from thunder.extend import dtypes, get_grad, put_grad
+from thunder.toolkit.claiming import loss_reduction
+from thunder_ex_apex.probe import CROSS_ENTROPY, extension, unusable_device
 
 __all__ = ["DTYPES", "TAKEN", "backward", "backward_like", "forward", "forward_like", "pays", "register", "takes"]
 
@@ -129,14 +128,14 @@ def register(registry: Any, executor: str) -> None:
         input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
         reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
-        reduction = reduction_of(reduction, size_average, reduce)
+        reduction = loss_reduction(reduction, size_average, reduce)
         return run(input, target, reduction, label_smoothing, ignore_index)[0]
 
     def gradient(
         input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
         reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
-        reduction = reduction_of(reduction, size_average, reduce)
+        reduction = loss_reduction(reduction, size_average, reduce)
         loss, lse = run(input, target, reduction, label_smoothing, ignore_index)
         counts = ltorch.ne(target, ignore_index)
         g = ltorch.to(get_grad(loss), torch.float32)

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.core import dtypes
-from thunder.core.transforms import get_grad, put_grads
-from thunder_ex_apex.library import NORMS, extension, unusable_device
+from thunder.extend import dtypes, get_grad, put_grads
+from thunder_ex_apex.probe import NORMS, extension, unusable_device
 
 __all__ = ["DTYPES", "OF_LAYERS", "OF_ROOTS", "TOLERANCES", "register", "takes_layer_norm", "takes_rms_norm"]
 

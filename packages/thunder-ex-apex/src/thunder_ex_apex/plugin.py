@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_apex import __version__
-from thunder_ex_apex.library import CROSS_ENTROPY, NORMS, loads, why_not
+from thunder_ex_apex.probe import CROSS_ENTROPY, NORMS, loads, why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -20,8 +20,7 @@ NORM = "apex_norm"
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
     """An NVIDIA GPU, and an extension of apex that loads."""
-    reason = why_not(env)
-    return Availability(True) if reason is None else Availability(False, reason)
+    return Availability.unless(why_not(env))
 
 
 @hookimpl
@@ -54,7 +53,7 @@ def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
     from thunder_ex_apex import cross_entropy, norms, samples
 
     if executor.name == LOSS:
-        return ConformanceProfile(devices=("cuda",), dtypes=cross_entropy.DTYPES, opinfos=samples.of_losses)
+        return ConformanceProfile(devices=("cuda",), dtypes=cross_entropy.DTYPES, opinfos=samples.loss_opinfos)
     return ConformanceProfile(
-        devices=("cuda",), dtypes=norms.DTYPES, tolerances=norms.TOLERANCES, opinfos=samples.of_norms
+        devices=("cuda",), dtypes=norms.DTYPES, tolerances=norms.TOLERANCES, opinfos=samples.norm_opinfos
     )

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from thunder.runtime.torch_private import current_cuda_device as current_device
-from thunder.runtime.torch_private import current_stream, new_tensor
+from thunder.toolkit.launch import current_cuda_device as current_device
+from thunder.toolkit.launch import current_stream, new_tensor
 
 __all__ = [
     "Context",

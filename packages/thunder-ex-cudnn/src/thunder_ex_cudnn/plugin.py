@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_cudnn import __version__
-from thunder_ex_cudnn.machine import why_not
+from thunder_ex_cudnn.probe import why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -20,8 +20,7 @@ EXECUTOR = "cudnn"
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
     """An NVIDIA GPU, cuDNN, and its frontend."""
-    reason = why_not(env)
-    return Availability(True) if reason is None else Availability(False, reason)
+    return Availability.unless(why_not(env))
 
 
 @hookimpl
@@ -36,11 +35,11 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 def thunder_register_implementations(registry: PluginRegistry) -> None:
     """Attention and norms, and their gradients."""
     from thunder_ex_cudnn.attention import implementation as attention
-    from thunder_ex_cudnn.attention import ragged
+    from thunder_ex_cudnn.attention import varlen
     from thunder_ex_cudnn.norms import implementation as norms
 
     attention.register(registry, EXECUTOR)
-    ragged.register(registry, EXECUTOR)
+    varlen.register(registry, EXECUTOR)
     norms.register(registry, EXECUTOR)
 
 

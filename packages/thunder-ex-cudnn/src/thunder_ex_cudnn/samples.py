@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from thunder_ex_cudnn.attention import fallback, ragged
+import thunder.torch as ltorch
+from thunder.toolkit.conformance import OperatorSamples, operator_opinfos
+from thunder_ex_cudnn.attention import fallback, varlen
 
 __all__ = ["opinfos"]
 
@@ -94,7 +96,7 @@ def _sequences(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
 
 def _sequences_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
     for q, k, v, *how in _sequences(make):
-        out, sums = ragged.forward_in_steps(q, k, v, *how)
+        out, sums = varlen.forward_in_steps(q, k, v, *how)
         yield make(tuple(out.shape), low=-1, high=1), q, k, v, out, sums, *how
 
 
@@ -129,48 +131,27 @@ def _layer_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
         yield make(tuple(x.shape), low=-1, high=1), x, size, mean, rstd, w, b
 
 
-def _generator(samples: Callable[..., Iterator[tuple[Any, ...]]], short: bool) -> Any:
-    def generate(op: Any, device: Any, dtype: Any, requires_grad: bool, **kwargs: Any) -> Iterator[Any]:
-        from thunder.tests.make_tensor import make_tensor
-        from thunder.tests.opinfos import SampleInput
-
-        if short and dtype not in (torch.float16, torch.bfloat16):
-            return
-        for args in samples(partial(make_tensor, device=device, dtype=dtype)):
-            yield SampleInput(*args)
-
-    return generate
-
-
 def opinfos() -> list[Any]:
-    """One for each operator of the executor."""
-    import thunder.torch as ltorch
-    from thunder.extend import get_executor
-    from thunder.tests.opinfos import OpInfo
-
-    operator = get_executor("cudnn").opmap
-    attention = (
-        ("cudnn_attention", lambda *args: fallback.forward(*args)[0], _attention),
-        ("cudnn_attention_forward", fallback.forward, _attention),
-        ("cudnn_attention_backward", fallback.backward, _backward),
-        ("cudnn_attention_dropout_forward", _dropout_reference, _dropout),
-        ("cudnn_attention_dropout_backward", _dropout_backward_reference, _dropout_backward),
-        ("cudnn_varlen_forward", ragged.forward_in_steps, _sequences),
-        ("cudnn_varlen_backward", ragged.backward_in_steps, _sequences_backward),
-    )
-    norms = (
-        ("cudnn_rms_norm_forward", ltorch.rms_norm_forward, _rms),
-        ("cudnn_rms_norm_backward", ltorch.rms_norm_backward, _rms_backward),
-        ("cudnn_layer_norm_forward", ltorch.layer_norm_forward, _layer),
-        ("cudnn_layer_norm_backward", ltorch.layer_norm_backward, _layer_backward),
-    )
+    """One for each operator of the executor. Gradients are operators of their own."""
+    attention: dict[str, tuple[Any, Any]] = {
+        "cudnn_attention": (_attention, lambda *args: fallback.forward(*args)[0]),
+        "cudnn_attention_forward": (_attention, fallback.forward),
+        "cudnn_attention_backward": (_backward, fallback.backward),
+        "cudnn_attention_dropout_forward": (_dropout, _dropout_reference),
+        "cudnn_attention_dropout_backward": (_dropout_backward, _dropout_backward_reference),
+        "cudnn_varlen_forward": (_sequences, varlen.forward_in_steps),
+        "cudnn_varlen_backward": (_sequences_backward, varlen.backward_in_steps),
+    }
+    norms: dict[str, tuple[Any, Any]] = {
+        "cudnn_rms_norm_forward": (_rms, ltorch.rms_norm_forward),
+        "cudnn_rms_norm_backward": (_rms_backward, ltorch.rms_norm_backward),
+        "cudnn_layer_norm_forward": (_layer, ltorch.layer_norm_forward),
+        "cudnn_layer_norm_backward": (_layer_backward, ltorch.layer_norm_backward),
+    }
+    short = (torch.float16, torch.bfloat16)
+    of_attention = {name: OperatorSamples(*entry, short, supports_grad=False) for name, entry in attention.items()}
+    of_norms = {name: OperatorSamples(*entry, supports_grad=False) for name, entry in norms.items()}
     return [
-        OpInfo(
-            operator[name],
-            sample_input_generator=_generator(samples, table is attention),
-            torch_reference=reference,
-            family="attention" if table is attention else "norms",
-        )
-        for table in (attention, norms)
-        for name, reference, samples in table
+        *operator_opinfos("cudnn", of_attention, family="attention"),
+        *operator_opinfos("cudnn", of_norms, family="norms"),
     ]

@@ -10,11 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder
-from thunder.core.devices import to_device
-from thunder.core.dtypes import to_dtype
-from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
-from thunder.core.trace import Trace
+from thunder.extend import TensorProxy, Trace, to_device, to_dtype, tracectx
 from thunder_ex_cudnn.attention.implementation import takes
 
 

@@ -3,21 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from thunder.core import dtypes, prims
-from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.symbol import BoundSymbol
-from thunder.core.symint.numbers import SymbolicNumber
-from thunder.core.trace import Trace
-from thunder.execution.regions import Region, flattened, fused, partition
-from thunder.extend import FusionExecutor
-from thunder.passes.region import without_views
-from thunder_ex_nvfuser.library import unusable_device
-from thunder_ex_nvfuser.operations import OPERATIONS, UNIFORM, VIEWS, stored
+from thunder import prims
+from thunder.extend import BoundSymbol, FusionExecutor, NumberProxy, SymbolicNumber, TensorProxy, Trace, dtypes
+from thunder.toolkit.fusion import (
+    Region,
+    by_device,
+    flattened,
+    partition,
+    reject_values,
+    replace_regions,
+    without_views,
+)  # fmt: skip
+from thunder_ex_nvfuser.definition import seeds_of
+from thunder_ex_nvfuser.op_table import OPERATIONS, UNIFORM, VIEWS, stored
+from thunder_ex_nvfuser.probe import unusable_device
 from thunder_ex_nvfuser.region import FusedRegion
-from thunder_ex_nvfuser.source import seeds_of
 
 __all__ = ["NvFusion"]
 
@@ -39,11 +42,6 @@ class NvFusion(FusionExecutor):
             return trace
         count = 0
 
-        def key(bsym: BoundSymbol) -> Hashable:
-            if not bsym.out_names or self.fuse_rejection(bsym) is not None:
-                return None
-            return next(p.device for p in bsym.flat_outs if isinstance(p, TensorProxy))
-
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
             before, inner, after = without_views(region, reshapes=False)
@@ -59,7 +57,9 @@ class NvFusion(FusionExecutor):
             )
             return [*before, whole, *after]
 
-        return fused(trace, partition(trace, key, max_size=MOST_OPERATIONS), run, "Fusion by nvFuser")
+        return replace_regions(
+            trace, partition(trace, by_device(self), max_size=MOST_OPERATIONS), run, "Fusion by nvFuser"
+        )
 
 
 def _looks_for_largest(trace: Trace) -> bool:
@@ -94,42 +94,26 @@ def _unfit(bsym: BoundSymbol) -> str | None:
     """Why a primitive is not given to nvFuser; of a composite, that its parts have to be asked."""
     sym = bsym.sym
     if sym.id == UNIFORM:  # of a seed on the CPU
-        return _unfit_tensor(bsym.output)
+        return _reject([bsym.output])
     if not sym.is_prim or sym.executor is not None:
         return "is no primitive"
     entry = OPERATIONS.get(sym.id)
     if entry is None:
         return "nvFuser has no such function"
     values: list[Any] = [*bsym.flat_args, *bsym.flat_outs]
-    for p in values:
-        reason = _unfit_value(p)
-        if reason is not None:
-            return reason
+    reason = _reject(values)
+    if reason is not None:
+        return reason
     tensors = [p for p in values if isinstance(p, TensorProxy)]
     if sym.id in _EXTREMES and tensors[0].dtype in _HALF:
         return "its gradient would not find these elements again in half precision; torch runs the program"
-    if len({p.device for p in tensors}) > 1:
-        return "works on several devices"
     if any(type(a) is complex for a in bsym.args):
         return "computes with complex numbers"
     return None if entry(bsym, str) is not None else f"nvFuser does not do that with {tensors[0].dtype}"
 
 
-def _unfit_value(p: Any) -> str | None:
-    if isinstance(p, NumberProxy):
-        known = p.symbol is not None and p.symbol.hint is not None
-        return None if known else "has a number that only running tells"
-    return _unfit_tensor(p) if isinstance(p, TensorProxy) else "works on what is no tensor"
-
-
-def _unfit_tensor(p: TensorProxy) -> str | None:
-    if p.ndim > MOST_DIMENSIONS:
-        return f"has more than {MOST_DIMENSIONS} dimensions"
-    sizes: tuple[Any, ...] = p.shape
-    if any(type(d) is not int and d.hint is None for d in sizes):
-        return "has a size that only running tells"
-    if any(type(d) is int and d == 0 for d in sizes):
+def _reject(values: Sequence[Any]) -> str | None:
+    """Why nvFuser cannot hold these values; None where it can."""
+    if any(type(d) is int and d == 0 for p in values if isinstance(p, TensorProxy) for d in p.shape):
         return "has no elements"
-    if stored(p.dtype) is None:
-        return f"{p.dtype} is no type of nvFuser's"
-    return unusable_device(p.device)
+    return reject_values(values, "nvFuser", stored, unusable_device, max_dimensions=MOST_DIMENSIONS)

@@ -6,28 +6,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thunder.plugins import Availability, ConformanceProfile, hookimpl, manager
+from thunder.plugins import Availability, ConformanceProfile, hookimpl, is_usable
 from thunder_ex_nvfuser import __version__
-from thunder_ex_nvfuser.library import neighbour, why_not
+from thunder_ex_nvfuser.probe import neighbour, why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
     from thunder.plugins import Env, PluginRegistry
 
+EXECUTOR = "nvfuser"
+
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
     """An NVIDIA GPU, and a wheel of nvFuser that fits this torch. The library is not loaded for that."""
-    reason = why_not(env)
-    return Availability(True, neighbour(env) or "") if reason is None else Availability(False, reason)
+    return Availability.unless(why_not(env), note=neighbour(env))
 
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """A default where it is the only fuser that can be used: one program is fused by one."""
+    """A default where it is the only fuser that can be used: one program is fused by one, and Triton's is faster."""
     from thunder_ex_nvfuser.executor import NvFusion
 
-    registry.register_executor(NvFusion("nvfuser", version=__version__), default=not _is_beside_triton(), priority=10)
+    registry.register_executor(NvFusion(EXECUTOR, version=__version__), default=not is_usable("triton"), priority=10)
 
 
 @hookimpl
@@ -35,18 +36,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Random numbers inside fusions."""
     from thunder_ex_nvfuser import random
 
-    random.register(registry, "nvfuser")
-
-
-def _is_beside_triton() -> bool:
-    """Whether the fuser of thunder-ex-triton, which was measured faster, can be used here too."""
-    record = manager().find("triton")
-    if record is None or not record.pending:
-        return record is not None and record.ready
-    try:
-        return bool(record.entry_point.load().thunder_probe(env=manager().env))
-    except Exception:  # it will say so itself, when it is loaded
-        return False
+    random.register(registry, EXECUTOR)
 
 
 @hookimpl

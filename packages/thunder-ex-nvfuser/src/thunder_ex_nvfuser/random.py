@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 
-from thunder.core import devices
-from thunder.core.devices import to_torch_device
-from thunder.passes.rng_fusion import draw_of_seeds
-from thunder_ex_nvfuser.library import unusable_device
-from thunder_ex_nvfuser.operations import uniform
+from thunder.extend import devices, to_torch_device
+from thunder.toolkit.fusion import draw_from_seeds
+from thunder_ex_nvfuser.definition import TOLD_SEED
+from thunder_ex_nvfuser.op_table import uniform
+from thunder_ex_nvfuser.probe import unusable_device
 from thunder_ex_nvfuser.region import compiled
-from thunder_ex_nvfuser.source import TOLD_SEED
 
 __all__ = ["drawn_seeds", "register"]
 
@@ -73,4 +72,4 @@ def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Ten
 
 def register(registry: Any, executor: str) -> None:
     """Brings the operators `nvfuser_seeds` and `nvfuser_uniform`, the option and the pass."""
-    draw_of_seeds(registry, executor, drawn_seeds, _uniform, unusable_device, seeds_on=devices.cpu)
+    draw_from_seeds(registry, executor, drawn_seeds, _uniform, unusable_device, seeds_on=devices.cpu)

@@ -15,17 +15,18 @@ from typing import Any
 
 import torch
 
-from thunder.core.devices import to_torch_device
-from thunder.core.dtypes import to_torch_dtype
-from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.symbol import BoundSymbol
-from thunder.core.symint.numbers import SymbolicNumber
-from thunder.execution.regions import Region
-from thunder.executors.torch_compile import program_of
-from thunder.extend import Executor
-from thunder.torch.private import FakeTensorMode
-from thunder_ex_nvfuser.library import library
-from thunder_ex_nvfuser.source import Tensor, by_place, definition, order_of, program, seeds_of
+from thunder.extend import (
+    BoundSymbol,
+    Executor,
+    NumberProxy,
+    SymbolicNumber,
+    TensorProxy,
+    to_torch_device,
+    to_torch_dtype,
+)
+from thunder.toolkit.fusion import Region, torch_program, without_data
+from thunder_ex_nvfuser.definition import Tensor, by_place, definition, order_of, program, seeds_of
+from thunder_ex_nvfuser.probe import library
 
 __all__ = ["FusedRegion", "compiled", "contiguous"]
 
@@ -150,7 +151,7 @@ class FusedRegion:
     @functools.cached_property
     def _by_torch(self) -> Callable[..., Any]:
         """Its operations as torch runs them, all but draws of random numbers."""
-        return program_of(self.name, self.region, self.executor).python_callable()
+        return torch_program(self.name, self.region, self.executor).python_callable()
 
     def _values(self, inputs: Sequence[Any]) -> Callable[[Any], Any]:
         """A function that says what a number of the trace is in a call."""
@@ -177,7 +178,7 @@ class FusedRegion:
         if alike not in _layouts:
             if len(_layouts) >= MOST_DEFINITIONS:
                 _layouts.clear()
-            with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+            with without_data():
                 args: list[Any] = [torch.empty(2, dtype=torch.int64)] * len(self.region.inputs)  # what seeds are
                 for i, x in zip((*self.places, *self.numbers), (*map(_empty, inputs), *numbers)):
                     args[i] = x

@@ -16,15 +16,24 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.core import dtypes, prims
-from thunder.core.dtypes import to_torch_dtype
-from thunder.core.langctx import set_langctx
-from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, OpTags, argument_key, map_proxies, proxies_in
-from thunder.core.trace import Trace, construct
-from thunder.core.transforms import get_grad, put_grads
-from thunder.execution.claim import choose
+from thunder import prims
+from thunder.extend import (
+    BoundSymbol,
+    OpTags,
+    TensorProxy,
+    Trace,
+    argument_key,
+    construct,
+    dtypes,
+    get_grad,
+    map_proxies,
+    proxies_in,
+    put_grads,
+    recording,
+    rewrite,
+    to_torch_dtype,
+)
+from thunder.toolkit.claiming import choose
 from thunder_ex_te import linear
 from thunder_ex_te.linear import Layer, primitives, quantized_once
 from thunder_ex_te.reference import Quantized
@@ -148,19 +157,16 @@ def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
     if not any(op.sym.id == GROUPED_MM for op in trace.bound_symbols):
         return trace
     maker = {name: op for op in trace.bound_symbols for name in op.out_names}
-    with construct(trace, "Grouped products of known sizes") as out:
-        for op in trace.bound_symbols:
-            sizes = _known_sizes(op, maker) if op.sym.id == GROUPED_MM else None
-            if sizes is None:
-                out.record(op)
-                continue
-            with tracectx(out), out.scope() as recorded, set_langctx("torch"):
-                x, matrices = op.args[:2]
-                weights = [ltorch.getitem(matrices, i).mT for i in range(len(sizes))]
-                made = operator(x, sizes, weights) if takes(x, sizes, weights) is True else None
-            for new in [op] if made is None else recorded:
-                out.record(new if made is None else new.substitute({made.name: op.output}))
-    return out
+
+    def replace(op: BoundSymbol) -> Any:
+        sizes = _known_sizes(op, maker) if op.sym.id == GROUPED_MM else None
+        if sizes is None:
+            return None
+        x, matrices = op.args[:2]
+        weights = [ltorch.getitem(matrices, i).mT for i in range(len(sizes))]
+        return operator(x, sizes, weights) if takes(x, sizes, weights) is True else None
+
+    return rewrite(trace, "Grouped products of known sizes", replace)
 
 
 def _known_sizes(op: BoundSymbol, maker: dict[str, BoundSymbol]) -> tuple[int, ...] | None:
@@ -398,7 +404,7 @@ class _Writer:
             else:
                 self.write_family(source)
         self.write_makers([name for op in members for name in op.arg_names if name not in self.pieces], family)
-        with tracectx(self.out), self.out.scope() as recorded, set_langctx("torch"):
+        with recording(self.out) as recorded:
             made = self.of_layers(family, members) if family.is_layer else self.of_elements(members[0])
         for new in recorded:
             new.source = members[0].source
@@ -435,7 +441,7 @@ class _Writer:
         self.split.add(family)
         if family.whole is not None:
             return
-        with tracectx(self.out), self.out.scope() as recorded, set_langctx("torch"):
+        with recording(self.out) as recorded:
             made = ltorch.split(self.whole[family], list(family.sizes))
         names = {new.name: op.output for new, op in zip(made, family.members) if op is not None}
         for new in recorded:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that this package calls of TransformerEngine. Some of it is private: `library.py` has the versions that do.
+"""All that this package calls of TransformerEngine. Some of it is private: `probe.py` has the versions that do.
 
 In and out are plain tensors. A quantized matrix is its bytes, the numbers that they are multiplied by (its inverse
 scales), and where it is asked for the same of its transpose: on Hopper a product wants both factors with the dimension

@@ -16,16 +16,24 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.core import dtypes, prims
-from thunder.core.dtypes import to_torch_dtype
-from thunder.core.proxies import TensorProxy
-from thunder.core.state import current_trace
-from thunder.core.symbol import BoundSymbol, Symbol, argument_key, map_proxies, proxies_in
-from thunder.core.trace import Trace
-from thunder.core.transforms import get_grad, put_grads
-from thunder.extend import compilation
-from thunder_ex_te.library import unusable_device
+from thunder import prims
+from thunder.extend import (
+    BoundSymbol,
+    Symbol,
+    TensorProxy,
+    Trace,
+    argument_key,
+    compilation,
+    current_trace,
+    dtypes,
+    get_grad,
+    map_proxies,
+    proxies_in,
+    put_grads,
+    to_torch_dtype,
+)
 from thunder_ex_te.operators import multiply, quantize, quantize_scaled
+from thunder_ex_te.probe import unusable_device
 from thunder_ex_te.recipes import Quantization, Scheme, scheme_of
 from thunder_ex_te.reference import Quantized
 from thunder_ex_te.scales import Slot, kept

@@ -14,14 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from thunder.core import dtypes
-from thunder.core.langctx import set_langctx
-from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import Trace, construct
-from thunder.execution.claim import choose
-from thunder_ex_te.library import unusable_device
+from thunder.extend import BoundSymbol, TensorProxy, Trace, construct, dtypes, recording, rewrite
+from thunder.toolkit.claiming import choose
+from thunder_ex_te.probe import unusable_device
 from thunder_ex_te.scales import Slot
 
 __all__ = ["FUSE", "fused"]
@@ -96,26 +91,19 @@ def _result(op: BoundSymbol) -> TensorProxy:
 def _with_layers(trace: Trace, context: Any, executor: str, layer: Callable[..., Any]) -> Trace:
     """Layers that read a norm which nothing else reads, written as what they become in fp8."""
     readers = _readers(trace)
-    early: set[int] = set()
+    early: set[str] = set()  # the names of what these layers give
     for op in trace.bound_symbols:
         if op.sym.id in _NORMS and _NORMS[op.sym.id](*op.args, **op.kwargs) is not None:
             found = readers[_result(op).name]
             if all(_is_layer(each, _result(op), context, executor) for each in found):
-                early.update(map(id, found))
+                early.update(_result(each).name for each in found)
     if not early:
         return trace
-    with construct(trace, "Layers of norms") as out:
-        for op in trace.bound_symbols:
-            if id(op) not in early:
-                out.record(op)
-                continue
-            with tracectx(out), out.scope() as recorded, set_langctx("torch"):
-                made = layer(*op.args, **op.kwargs)
-            for new in recorded:
-                new = new.substitute({made.name: op.output})
-                new.source = op.source
-                out.record(new)
-    return out
+
+    def replace(op: BoundSymbol) -> Any:
+        return layer(*op.args, **op.kwargs) if early.intersection(op.out_names) else None
+
+    return rewrite(trace, "Layers of norms", replace)
 
 
 def _is_layer(op: BoundSymbol, x: TensorProxy, context: Any, executor: str) -> bool:
@@ -150,7 +138,7 @@ def _with_norms(trace: Trace, operator: Any) -> Trace:
                 out.record(op.substitute(renamed) if renamed else op)
             else:
                 norm, quantization = made[id(op)]
-                with tracectx(out), out.scope() as recorded:
+                with recording(out) as recorded:
                     found = _written(operator, norm, quantization)
                 results[id(op)] = found
                 statistics = op.output[1:] if isinstance(op.output, (tuple, list)) else ()

@@ -12,12 +12,9 @@ from typing import Any
 
 import torch
 
-from thunder.core import dtypes
-from thunder.core.dtypes import to_dtype
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import OpTags
+from thunder.extend import OpTags, TensorProxy, dtypes, to_dtype
 from thunder_ex_te import scales, weights
-from thunder_ex_te.library import kernels
+from thunder_ex_te.probe import kernels
 from thunder_ex_te.reference import Quantized
 
 __all__ = ["NAMES", "register"]

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from thunder.core import prims
-from thunder.core.errors import ThunderError
-from thunder.core.prims.structure import Saved
-from thunder.core.symbol import BoundSymbol, proxies_in
-from thunder.core.trace import Trace, construct
-from thunder.extend import Compilation, FusionExecutor, compiling
+from thunder import prims
+from thunder.extend import (
+    BoundSymbol,
+    Compilation,
+    FusionExecutor,
+    Saved,
+    ThunderError,
+    Trace,
+    compiling,
+    construct,
+    proxies_in,
+)
 from thunder_ex_te.groups import GROUP_LAYERS, grouped
 from thunder_ex_te.linear import RECIPE
 from thunder_ex_te.norms import FUSE, fused

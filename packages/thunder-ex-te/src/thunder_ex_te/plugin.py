@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_te import __version__
-from thunder_ex_te.library import why_not
+from thunder_ex_te.probe import why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -20,8 +20,7 @@ EXECUTOR = "te"
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
     """A Hopper GPU, and a TransformerEngine that loads."""
-    reason = why_not(env)
-    return Availability(True) if reason is None else Availability(False, reason)
+    return Availability.unless(why_not(env))
 
 
 @hookimpl

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from thunder.core.errors import ThunderError
-from thunder_ex_te.library import kernels
+from thunder.extend import ThunderError
+from thunder_ex_te.probe import kernels
 
 __all__ = ["Delayed", "Quantization", "Scheme", "scheme_of"]
 

@@ -7,12 +7,12 @@ of the kernels, and not how far fp8 is from what it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from thunder.toolkit.conformance import OperatorSamples, operator_opinfos
 from thunder_ex_te import reference
 
 __all__ = ["TOLERANCES", "opinfos"]
@@ -31,6 +31,7 @@ for _of_one, _of_groups in (("te_matmul", "te_matmul_groups"), ("te_linear", "te
     TOLERANCES |= {key.replace(_of_one, _of_groups): near for key, near in TOLERANCES.items() if _of_one in key}
 TOLERANCES |= {f"te_quantize_norm:{dtype}": (1e-5, 1e-5) for dtype in ("float32", "float16", "bfloat16")}
 KINDS = ("e4m3", "e5m2", "e4m3 1x128", "e4m3 128x128")
+DIFFERENTIABLE = ("te_linear", "te_grouped_linear")
 SHAPES = ((16, 32), (2, 80, 144), (256, 384))
 
 
@@ -141,7 +142,7 @@ def _products(make: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _recipes() -> list[Any]:
-    from thunder_ex_te.library import kernels
+    from thunder_ex_te.probe import kernels
 
     recipes = kernels().recipes
     return [recipes.Float8CurrentScaling(), recipes.Float8BlockScaling(), recipes.DelayedScaling(amax_history_len=4)]
@@ -209,41 +210,21 @@ def _updates(make: Any) -> Iterator[tuple[Any, ...]]:
     yield ([slot],)
 
 
-def _generator(samples: Callable[..., Iterator[tuple[Any, ...]]]) -> Any:
-    def generate(op: Any, device: Any, dtype: Any, requires_grad: bool, **kwargs: Any) -> Iterator[Any]:
-        from thunder.tests.make_tensor import make_tensor
-        from thunder.tests.opinfos import SampleInput
-
-        for args in samples(partial(make_tensor, device=device, dtype=dtype, requires_grad=requires_grad)):
-            yield SampleInput(*args)
-
-    return generate
-
-
 def opinfos() -> list[Any]:
     """One for each operator of the executor."""
-    from thunder.extend import get_executor
-    from thunder.tests.opinfos import OpInfo
-
-    table: dict[str, tuple[Any, Any, bool]] = {
-        "te_quantize": (_quantize, _quantize_reference, False),
-        "te_quantize_scaled": (_quantize_scaled, _quantize_scaled_reference, False),
-        "te_quantize_norm": (_norms, _norms_reference, False),
-        "te_quantize_groups": (_quantize_groups, _quantize_groups_reference, False),
-        "te_matmul": (_products, reference.multiply, False),
-        "te_matmul_groups": (_products_of_groups, _products_of_groups_reference, False),
-        "te_update_scales": (_updates, lambda slots: None, False),
-        "te_linear": (_linear, _linear_reference, True),
-        "te_grouped_linear": (_grouped_linear, _grouped_linear_reference, True),
+    table: dict[str, tuple[Any, Any]] = {
+        "te_quantize": (_quantize, _quantize_reference),
+        "te_quantize_scaled": (_quantize_scaled, _quantize_scaled_reference),
+        "te_quantize_norm": (_norms, _norms_reference),
+        "te_quantize_groups": (_quantize_groups, _quantize_groups_reference),
+        "te_matmul": (_products, reference.multiply),
+        "te_matmul_groups": (_products_of_groups, _products_of_groups_reference),
+        "te_update_scales": (_updates, lambda slots: None),
+        "te_linear": (_linear, _linear_reference),
+        "te_grouped_linear": (_grouped_linear, _grouped_linear_reference),
     }
-    operators = get_executor("te").opmap
-    return [
-        OpInfo(
-            operators[name],
-            sample_input_generator=_generator(samples),
-            torch_reference=torch_reference,
-            supports_grad=None if differentiable else False,
-            family="fp8",
-        )
-        for name, (samples, torch_reference, differentiable) in table.items()
-    ]
+    entries = {
+        name: OperatorSamples(*entry, supports_grad=None if name in DIFFERENTIABLE else False)
+        for name, entry in table.items()
+    }
+    return operator_opinfos("te", entries, family="fp8")

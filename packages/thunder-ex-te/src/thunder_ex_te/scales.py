@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import ThunderError
-from thunder_ex_te.library import kernels
+from thunder.extend import ThunderError
+from thunder_ex_te.probe import kernels
 from thunder_ex_te.recipes import Delayed
 
 __all__ = ["STATE", "Slot", "kept", "update"]

@@ -16,11 +16,11 @@ import torch
 import triton
 import triton.language as tl
 
-from thunder.core import dtypes, prims
-from thunder.core.nbytes import known_shape
+from thunder import prims
+from thunder.extend import dtypes, known_shape
 from thunder_ex_triton.fusion.functions import row_number
 from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["embedding_backward", "register"]
 

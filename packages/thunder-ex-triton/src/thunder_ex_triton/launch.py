@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import triton
 
-from thunder.runtime.torch_private import current_cuda_device, current_stream, new_tensor, no_device
-from thunder_ex_triton.machine import interpreting
+from thunder.toolkit.launch import current_cuda_device, current_stream, new_tensor, no_device
+from thunder_ex_triton.probe import interpreting
 
 __all__ = [
     "INTERPRETED", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks", "is_watched", "kernel",

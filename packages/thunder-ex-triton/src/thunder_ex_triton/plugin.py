@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_triton import __version__
-from thunder_ex_triton.machine import interpreting, why_not
+from thunder_ex_triton.probe import interpreting, why_not
 
 if TYPE_CHECKING:
     from thunder.extend import Executor
@@ -24,8 +24,7 @@ FUSED = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
     """An NVIDIA GPU and Triton, or Triton's interpreter."""
-    reason = why_not(env)
-    return Availability(True) if reason is None else Availability(False, reason)
+    return Availability.unless(why_not(env))
 
 
 @hookimpl
@@ -52,18 +51,18 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Linear layers whose results only a cross-entropy reads; random numbers inside fusions; how fusions are tiled."""
     from thunder_ex_triton.cross_entropy import linear_passes
-    from thunder_ex_triton.fusion import random, timed
+    from thunder_ex_triton.fusion import autotune, random
 
     linear_passes.register(registry, CROSS_ENTROPY)
     random.register(registry, FUSION)
-    timed.register(registry)
+    autotune.register(registry)
 
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
     """Tested where the kernels run. The interpreter rounds bfloat16 towards zero, hardware to nearest."""
     from thunder_ex_triton.cross_entropy.implementation import DTYPES
-    from thunder_ex_triton.samples import drawing_opinfos, opinfos
+    from thunder_ex_triton.samples import loss_opinfos, random_opinfos
 
     is_cross_entropy = executor.name == CROSS_ENTROPY
     tolerances = {"bfloat16": (1.6e-2, 1e-3)} if interpreting() else {}
@@ -74,5 +73,5 @@ def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
         dtypes=DTYPES if is_cross_entropy else FUSED if interpreting() else None,
         tolerances=tolerances,
         known_failures=() if is_cross_entropy else Path(__file__).with_name("known_failures.toml"),
-        opinfos=opinfos if is_cross_entropy else drawing_opinfos,
+        opinfos=loss_opinfos if is_cross_entropy else random_opinfos,
     )

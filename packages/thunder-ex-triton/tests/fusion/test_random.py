@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import thunder
-from thunder.tests import seeded
+from thunder.toolkit import conformance
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -36,23 +36,23 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 def test_residual_dropout_norm() -> None:
     """Is one kernel, and so is its gradient; no mask is kept."""
-    jitted = seeded.assert_residual_dropout_norm(jit, DEVICE)
+    jitted = conformance.assert_residual_dropout_norm(jit, DEVICE)
     assert names(thunder.last_traces(jitted)[-1]) == ["triton_seeds", "Triton0"]
     assert names(thunder.last_backward_traces(jitted)[-1]) == ["Triton0"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_dropout(dtype: torch.dtype) -> None:
-    seeded.assert_dropout(jit, DEVICE, dtype)
+    conformance.assert_dropout(jit, DEVICE, dtype)
 
 
 def test_seeds_are_of_torchs_generator() -> None:
-    seeded.assert_seeds_are_torchs(jit, DEVICE)
+    conformance.assert_seeds_are_torchs(jit, DEVICE)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_distributions(dtype: torch.dtype) -> None:
-    jitted = seeded.assert_distributions(jit, DEVICE, dtype)
+    jitted = conformance.assert_distributions(jit, DEVICE, dtype)
     assert names(thunder.last_traces(jitted)[-1])[:2] == ["triton_seeds", "Triton0"]
 
 

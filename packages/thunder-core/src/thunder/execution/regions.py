@@ -22,12 +22,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from thunder.core.nbytes import bytes_of
-from thunder.core.proxies import Proxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
+from thunder.extend import FusionExecutor
 from thunder.passes.region import Region, flattened, without_views
 
-__all__ = ["Region", "flattened", "fused", "partition", "without_views"]
+__all__ = ["Region", "by_device", "flattened", "fused", "partition", "without_views"]
 
 CanFuse = Callable[[BoundSymbol], Hashable]
 MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]
@@ -37,6 +38,17 @@ MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]
 SEARCH_LIMIT = 400
 # With how many of the regions that read a tensor another one is compared, to be joined side by side.
 NEIGHBOURS = 2
+
+
+def by_device(fuser: FusionExecutor) -> CanFuse:
+    """Return a `can_fuse` for `partition` by which what `fuser` can fuse comes into regions of one device."""
+
+    def device(bsym: BoundSymbol) -> Hashable:
+        if not bsym.out_names or not fuser.can_fuse(bsym):
+            return None
+        return next(p.device for p in bsym.flat_outs if isinstance(p, TensorProxy))
+
+    return device
 
 
 def partition(

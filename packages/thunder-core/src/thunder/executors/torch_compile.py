@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
 from thunder.core.trace import Trace
 from thunder.execution.claim import claim, is_structural
-from thunder.execution.regions import Region, fused, partition, without_views
+from thunder.execution.regions import Region, by_device, fused, partition, without_views
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.extend import Executor, FusionExecutor, register_executor
 from thunder.transforms.folding import is_literal
@@ -59,9 +59,6 @@ class TorchCompileExecutor(FusionExecutor):
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0
 
-        def key(bsym: BoundSymbol) -> Hashable:
-            return _device(bsym) if bsym.out_names and self.can_fuse(bsym) else None
-
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
             before, inner, after = without_views(region)
@@ -74,7 +71,7 @@ class TorchCompileExecutor(FusionExecutor):
             )
             return [*before, whole, *after]
 
-        return fused(trace, partition(trace, key), run, "Fusion by torch_compile")
+        return fused(trace, partition(trace, by_device(self)), run, "Fusion by torch_compile")
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
@@ -107,10 +104,6 @@ def _reason_to_leave_out(bsym: BoundSymbol) -> str | None:
         if tag in _LEFT_OUT:
             return _LEFT_OUT[tag]
     return next((why for sub in bsym.subsymbols if (why := _reason_to_leave_out(sub))), None)
-
-
-def _device(bsym: BoundSymbol) -> Hashable:
-    return next(p.device for p in bsym.flat_outs if isinstance(p, TensorProxy))
 
 
 # -- running one ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adding to thunder from outside: executors, their operators and implementations, and the registry of them."""
+"""What an executor is made of: executors, their registry, and the program that they run.
 
-from thunder.extend.compilation import Compilation, compilation, compiling
+- Executors: `OperatorExecutor`, `FusionExecutor`, and the registry of them.
+- The program: a `Trace` is a list of `BoundSymbol`s, each a `Symbol` with its arguments and results, which are `Proxy`
+  objects. `rewrite` and `recording` write into one. The operations are those of `thunder.torch` and `thunder.prims`.
+- Gradient rules: `get_grad`, `put_grad`, `put_grads`.
+
+What stands above executors (claiming, regions for fusers, the conformance suite, benchmarks) is in `thunder.toolkit`;
+how a wheel is found and loaded is in `thunder.plugins`.
+"""
+
+from thunder.core import devices, dtypes
+from thunder.core.devices import to_device, to_torch_device
+from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.core.errors import ThunderError, UnsupportedError
+from thunder.core.nbytes import bytes_of, in_bytes, known_shape
+from thunder.core.prims import get_grad, put_grad, put_grads
+from thunder.core.prims.structure import Saved
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.state import current_trace, tracectx
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, argument_key, map_proxies, proxies_in
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.trace import Trace, construct
+from thunder.extend.compile_state import Compilation, compilation, compiling
 from thunder.extend.executor import Executor, FusionExecutor, Implementation, OperatorExecutor, implementations_epoch
 from thunder.extend.registry import (
     ExecutorList,
@@ -20,29 +41,61 @@ from thunder.extend.registry import (
     set_default_executors,
     symbol_of_id,
 )
+from thunder.extend.rewriting import recording, rewrite
 
 __all__ = [
+    "BoundSymbol",
     "Compilation",
     "Executor",
     "ExecutorList",
     "FusionExecutor",
     "Implementation",
+    "NumberProxy",
+    "OpTags",
     "OperatorExecutor",
+    "Proxy",
+    "Saved",
+    "Symbol",
+    "SymbolicNumber",
+    "TensorProxy",
+    "ThunderError",
+    "Trace",
+    "UnsupportedError",
     "add_always_executor",
     "add_default_executor",
     "are_named",
+    "argument_key",
+    "bytes_of",
     "compilation",
     "compiling",
+    "construct",
+    "current_trace",
     "deregister_executor",
+    "devices",
+    "dtypes",
     "get_all_executors",
     "get_always_executors",
     "get_default_executors",
     "get_executor",
+    "get_grad",
     "implementations_epoch",
+    "in_bytes",
+    "known_shape",
+    "map_proxies",
     "named_executors",
+    "proxies_in",
+    "put_grad",
+    "put_grads",
+    "recording",
     "register_executor",
     "remove_default_executor",
     "resolve_executors",
+    "rewrite",
     "set_default_executors",
     "symbol_of_id",
+    "to_device",
+    "to_dtype",
+    "to_torch_device",
+    "to_torch_dtype",
+    "tracectx",
 ]

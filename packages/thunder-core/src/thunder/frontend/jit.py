@@ -20,7 +20,7 @@ from thunder.core.errors import AsksForText, DataDependentError, TracingError
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
-from thunder.extend.compilation import put
+from thunder.extend.compile_state import put
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule

@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from thunder.core.errors import PluginLoadError
+from thunder.core.errors import PluginLoadError, ThunderError
 from thunder.plugins.catalog import PHASES, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.discovery import API_VERSION, EXECUTORS_VARIABLE, GROUP, names_in
-from thunder.plugins.env import Availability, Env, GpuDevice, major_and_minor
+from thunder.plugins.env import (
+    Availability,
+    Env,
+    GpuDevice,
+    describe_error,
+    major_and_minor,
+    reject_device,
+    reject_version,
+)
 from thunder.plugins.hookspecs import HOOKS, hookimpl, hookspec
 from thunder.plugins.manager import PluginManager
 from thunder.plugins.profile import ConformanceProfile
@@ -37,12 +45,15 @@ __all__ = [
     "PluginRecord",
     "PluginRegistry",
     "PluginState",
+    "ThunderError",
     "TransformSpec",
     "check_options",
     "conformance_profile",
+    "describe_error",
     "executor_order",
     "hookimpl",
     "hookspec",
+    "is_usable",
     "known_options",
     "load_all",
     "load_named",
@@ -50,6 +61,8 @@ __all__ = [
     "manager",
     "records",
     "registered_transforms",
+    "reject_device",
+    "reject_version",
     "reset",
     "transformed",
 ]
@@ -79,6 +92,21 @@ def load_named(name: str) -> PluginRecord:
     plugin's own code tells, a name that no plugin has loads all of them before it is refused.
     """
     return _manager.load_named(name)
+
+
+def is_usable(name: str) -> bool:
+    """Return whether an installed plugin can be used here: it is in use, or its probe says that it could be.
+
+    Its probe is asked where it has not been loaded yet; nothing of it is registered. A plugin asks this of another one
+    that it would give way to.
+    """
+    record = _manager.find(name)
+    if record is None or not record.pending:
+        return record is not None and record.ready
+    try:
+        return bool(record.entry_point.load().thunder_probe(env=_manager.env))
+    except Exception:  # it will say so itself, when it is loaded
+        return False
 
 
 def executor_order() -> tuple[str, ...] | None:

@@ -16,7 +16,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Availability", "Env", "GpuDevice", "major_and_minor"]
+__all__ = ["Availability", "Env", "GpuDevice", "describe_error", "major_and_minor", "reject_device", "reject_version"]
+
+Version = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Availability:
 
     def __bool__(self) -> bool:
         return self.ok
+
+    @classmethod
+    def unless(cls, reason: str | None, note: str | None = None) -> Availability:
+        """Return that the plugin can run, with a note, unless there is a reason why it cannot."""
+        return cls(True, note or "") if reason is None else cls(False, reason)
 
 
 @dataclass(frozen=True)
@@ -122,15 +129,36 @@ class Env:
             GpuDevice(index, gpu.name, (gpu.major, gpu.minor), gpu.total_memory) for index, gpu in enumerate(properties)
         )
 
-    def lacks_gpu(self, oldest: tuple[int, int]) -> str | None:
-        """Why there is no NVIDIA GPU of this compute capability or newer; None where there is one."""
+    def lacks_gpu(self, oldest: Version, before: Version | None = None) -> str | None:
+        """Return why there is no NVIDIA GPU of a compute capability in this range, or None where there is one."""
         if self.cuda_error is not None:
             return f"needs an NVIDIA GPU: {self.cuda_error}"
-        if any(gpu.capability >= oldest for gpu in self.devices):
+        if any(_is_between(gpu.capability, oldest, before) for gpu in self.devices):
             return None
-        there = ", ".join(f"{gpu.name} ({'.'.join(map(str, gpu.capability))})" for gpu in self.devices)
-        wanted = ".".join(map(str, oldest))
-        return f"needs a GPU of compute capability {wanted} or newer, and there is only {there or 'none'}"
+        there = ", ".join(f"{gpu.name} ({_dotted(gpu.capability)})" for gpu in self.devices)
+        return f"needs a GPU of compute capability {_range(oldest, before)}, and there is only {there or 'none'}"
+
+    def lacks_version(
+        self,
+        distribution: str,
+        oldest: Version,
+        before: Version | None = None,
+        *,
+        install: str,
+        name: str | None = None,
+        module: str | None = None,
+    ) -> str | None:
+        """Return why a distribution is missing or of a version outside of this range, or None where it will do.
+
+        install: the command that installs it, for the message.
+        name: what messages call it.
+        module: a module that has to be there, too.
+        """
+        name = name or distribution
+        version = self.version_of(distribution)
+        if version is None or (module is not None and not self.has_module(module)):
+            return f"needs {name}, which is not installed: {install}"
+        return reject_version(name, version, oldest, before, install=install)
 
     def has_module(self, name: str) -> bool:
         """Whether a top-level module could be imported, without importing it."""
@@ -161,6 +189,48 @@ class Env:
 
 
 def major_and_minor(version: str | None) -> tuple[int, int]:
-    """The first two numbers of a version, to be compared; (0, 0) where it does not begin with two."""
+    """Return the first two numbers of a version, to be compared; (0, 0) where it does not begin with two."""
     found = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def reject_version(
+    name: str, version: str, oldest: Version, before: Version | None = None, *, install: str | None = None
+) -> str | None:
+    """Return why a version is outside of this range, or None where it is inside.
+
+    What does not begin with two numbers is outside. `install` is the command that installs one that will do.
+    """
+    found = re.match(r"\d+(\.\d+)+", version)
+    if found and _is_between(tuple(map(int, found[0].split("."))), oldest, before):
+        return None
+    reason = f"needs {name} {_range(oldest, before)}, and {version} is installed"
+    return f"{reason}: {install}" if install else reason
+
+
+def reject_device(device: Any, library: str, types: tuple[str, ...] = ("cuda",)) -> str | None:
+    """Return why a library for NVIDIA GPUs cannot run on a device, or None where it can.
+
+    types: the types of devices that it can run on.
+    """
+    kind = getattr(device, "type", None) or str(device).partition(":")[0]
+    return None if kind in types else f"{library} runs on NVIDIA GPUs, not on {kind}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error's type and the first line of its text: what a library that does not load says."""
+    lines = str(error).strip().splitlines()
+    first = re.sub(r"\s+", " ", lines[0]) if lines else ""
+    return f"{type(error).__name__}: {first}"
+
+
+def _is_between(version: Version, oldest: Version, before: Version | None) -> bool:
+    return version >= oldest and (before is None or version < before)
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def _range(oldest: Version, before: Version | None) -> str:
+    return f"{_dotted(oldest)} or newer" + (f", before {_dotted(before)}" if before is not None else "")

@@ -147,5 +147,14 @@ class TensorMaker:
         given = {"device": self.device, "dtype": self.dtype, "requires_grad": self.requires_grad}
         return make_tensor(*shape, **{**given, **options})
 
+    def constant(self, *shape: Any, **options: Any) -> torch.Tensor:
+        """Make a tensor that nobody differentiates by."""
+        return self(*shape, **{"requires_grad": False, **options})
+
+    def saved(self, *shape: Any, **options: Any) -> torch.Tensor:
+        """Make what a forward keeps for its backward: of single precision or double, not differentiated."""
+        wide = torch.float64 if self.dtype is torch.float64 else torch.float32
+        return self.constant(*shape, **{"dtype": wide, **options})
+
     def __repr__(self) -> str:
         return f"TensorMaker({str(self.device)!r}, {self.dtype}, requires_grad={self.requires_grad})"

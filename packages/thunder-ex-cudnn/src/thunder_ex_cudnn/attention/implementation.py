@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from thunder.core import dtypes
-from thunder.core.transforms import get_grad, put_grad, put_grads
+import thunder.torch as ltorch
+from thunder.extend import dtypes, get_grad, put_grad, put_grads
 from thunder_ex_cudnn.attention import operators
 from thunder_ex_cudnn.attention.graphs import Causal
-from thunder_ex_cudnn.machine import unusable_device
+from thunder_ex_cudnn.probe import unusable_device
 
 __all__ = ["DTYPES", "added_by", "register", "takes", "why_not_kinds"]
 
@@ -96,15 +96,11 @@ def takes(
 
 def added_by(mask: Any, dtype: Any) -> Any:
     """What a mask adds to the scores."""
-    import thunder.torch as ltorch
-
     return ltorch.to(ltorch.where(mask, 0.0, -math.inf), dtype) if mask.dtype is dtypes.bool8 else mask
 
 
 def bias_of(mask: Any, query: Any, key: Any) -> Any:
     """What a mask adds to the scores, with four dimensions and with all rows and columns."""
-    import thunder.torch as ltorch
-
     if mask is None:
         return None
     mask = added_by(mask, query.dtype)
@@ -117,8 +113,6 @@ def bias_of(mask: Any, query: Any, key: Any) -> Any:
 
 def register(registry: Any, executor: str) -> None:
     """Brings the operators, and says what they stand for."""
-    import thunder.torch as ltorch
-
     found = operators.register(registry, executor)
     plain = found["cudnn_attention"]
     forward, backward = found["cudnn_attention_forward"], found["cudnn_attention_backward"]

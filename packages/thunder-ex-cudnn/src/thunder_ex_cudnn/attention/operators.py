@@ -13,10 +13,7 @@ import math
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.core import dtypes
-from thunder.core.errors import UnsupportedError
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import OpTags
+from thunder.extend import OpTags, TensorProxy, UnsupportedError, dtypes
 from thunder_ex_cudnn.attention import run
 from thunder_ex_cudnn.attention.graphs import Causal, side_and_window
 

@@ -21,17 +21,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from thunder.core import dtypes
-from thunder.core.langctx import set_langctx
-from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, proxies_in
-from thunder.core.trace import Trace, construct
+import thunder.torch as ltorch
+from thunder.extend import (
+    BoundSymbol,
+    Proxy,
+    TensorProxy,
+    Trace,
+    dtypes,
+    proxies_in,
+    rewrite,
+)
+from thunder_ex_cudnn.attention.causal_masks import is_least, side_of
 from thunder_ex_cudnn.attention.graphs import Causal
 from thunder_ex_cudnn.attention.implementation import added_by, takes
-from thunder_ex_cudnn.attention.places import filled
-from thunder_ex_cudnn.attention.products import as_scores, as_weighted, is_product, ordered
-from thunder_ex_cudnn.attention.triangles import is_least, side_of
+from thunder_ex_cudnn.attention.index_expressions import filled
+from thunder_ex_cudnn.attention.matmul_patterns import as_scores, as_weighted, is_product, ordered
 
 __all__ = ["register"]
 
@@ -74,8 +78,6 @@ class _Finder:
 
     def detached(self, x: Any) -> Any:
         """`x` without gradients."""
-        import thunder.torch as ltorch
-
         new = ltorch.detach(x)
         self.made[new.name] = BoundSymbol(ltorch.detach, (x,), {}, new)
         return new
@@ -102,8 +104,6 @@ class _Finder:
     # -- attention that is called ------------------------------------------------------------------------------------
     def simplified(self, op: BoundSymbol) -> Any:
         """The same attention with heads as they were before they were repeated, and a triangle for a mask."""
-        import thunder.torch as ltorch
-
         query, key, value, mask, p, is_causal, scale, _ = _arguments(*op.args, **op.kwargs)
         lacks_batch = query.ndim == key.ndim == value.ndim == 3
         if lacks_batch:
@@ -231,8 +231,6 @@ class _Finder:
 
     def untransposed(self, x: Any) -> Any:
         """Keys whose last two dimensions change places."""
-        import thunder.torch as ltorch
-
         op, cut = self.behind(x)
         if op is not None and op.sym.id in ("torch.mT", "torch.transpose", "torch.swapaxes", "torch.swapdims"):
             dims = {d % x.ndim for d in op.args[1:] if isinstance(d, int)}
@@ -251,8 +249,6 @@ class _Finder:
         self, query: Any, key: Any, value: Any, masks: tuple[_Mask, ...], p: float, side: Causal, scale: float
     ) -> Any:
         """An attention that the executor takes; None where it does not."""
-        import thunder.torch as ltorch
-
         kind = (query.dtype, *((m.tensor.name, m.fill, m.negated) for m in masks))
         mask = self.biases.get(kind)
         if mask is None and masks:
@@ -294,8 +290,6 @@ def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
 
 def _joined(masks: tuple[_Mask, ...]) -> Any:
     """One mask that says the same: of truth values where all of them are, else one that is added."""
-    import thunder.torch as ltorch
-
     seen: Any = None
     added: Any = None
     for mask in masks:
@@ -330,14 +324,10 @@ def _adds_third(op: BoundSymbol) -> bool:
 
 
 def _with_heads(x: Any) -> Any:
-    import thunder.torch as ltorch
-
     return ltorch.unsqueeze(x, 1)
 
 
 def _without_heads(x: Any) -> Any:
-    import thunder.torch as ltorch
-
     return ltorch.squeeze(x, 1)
 
 
@@ -350,39 +340,18 @@ def register(registry: Any, executor: str) -> None:
     def find(trace: Trace, context: Any) -> Trace:
         if all(ex.name != executor for ex in context.executors):
             return trace
-        finder = _Finder(trace, attention)
-        with construct(trace, "Attention that is spelt out") as out:
-            changed = False
-            for op in trace.bound_symbols:
-                with tracectx(out), out.scope() as recorded, set_langctx("torch"):
-                    made = finder.replacement(op)
-                if made is None:
-                    out.record(op)
-                    continue
-                changed = True
-                for new in recorded:
-                    new = new.substitute({made.name: op.output})
-                    new.source = op.source
-                    out.record(new)
-        return out if changed else trace
+        return rewrite(trace, "Attention that is spelt out", _Finder(trace, attention).replacement)
 
     def prune(trace: Trace, context: Any) -> Trace:
         used = {name for op in trace.bound_symbols for name in op.arg_names}
-        with construct(trace, "Unused gradients of biases") as out:
-            changed = False
-            for op in trace.bound_symbols:
-                sym = with_bias.get(op.sym.id)
-                if sym is None or not op.args[-1] or op.output[3].name in used:
-                    out.record(op)
-                    continue
-                changed = True
-                with tracectx(out), out.scope() as recorded, set_langctx("torch"):
-                    made = sym(*op.args[:-1], False)
-                for new in recorded:
-                    new = new.substitute({a.name: b for a, b in zip(made, op.output)})
-                    new.source = op.source
-                    out.record(new)
-        return out if changed else trace
+
+        def without_bias(op: BoundSymbol) -> Any:
+            sym = with_bias.get(op.sym.id)
+            if sym is None or not op.args[-1] or op.output[3].name in used:
+                return None
+            return *sym(*op.args[:-1], False), None
+
+        return rewrite(trace, "Unused gradients of biases", without_bias)
 
     registry.register_transform("cudnn_attention", find, phase="before_grad")
     registry.register_transform("cudnn_attention_unused", prune, phase="before_execution")

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from thunder.core import dtypes
-from thunder_ex_cudnn.machine import unusable_device
+import thunder.torch as ltorch
+from thunder.extend import dtypes
 from thunder_ex_cudnn.norms import run
+from thunder_ex_cudnn.probe import unusable_device
 
 __all__ = ["PRIORITY", "register"]
 
@@ -53,8 +54,6 @@ def _takes_layer_backward(
 
 def register(registry: Any, executor: str) -> None:
     """Brings the operators, which compute what thunder's operations of the same names do."""
-    import thunder.torch as ltorch
-
     table = (
         ("rms_norm_forward", ltorch.rms_norm_forward, run.rms_norm_forward, _takes_rms),
         ("rms_norm_backward", ltorch.rms_norm_backward, run.rms_norm_backward, _takes_rms_backward),

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from thunder.core import dtypes
-from thunder.core.transforms import get_grad, put_grad
-from thunder.torch.loss_arguments import reduction_of
+import thunder.torch as ltorch
+from thunder.extend import dtypes, get_grad, put_grad
+from thunder.toolkit.claiming import loss_reduction
 from thunder_ex_triton.cross_entropy.operators import (
     Loss,
     LossBackward,
@@ -16,7 +16,7 @@ from thunder_ex_triton.cross_entropy.operators import (
     SoftForward,
     gradient_of_probabilities,
 )
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["DTYPES", "register"]
 
@@ -45,7 +45,6 @@ def takes(
 
 def register(registry: Any, executor: str) -> None:
     """Brings the operators, and what they stand for."""
-    import thunder.torch as ltorch
 
     def operator(name: str, of: Any) -> Any:
         return registry.register_operator(name, executor=executor, like=of.like, fn=of.run)
@@ -60,14 +59,14 @@ def register(registry: Any, executor: str) -> None:
         input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
         reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
-        reduction = reduction_of(reduction, size_average, reduce)
+        reduction = loss_reduction(reduction, size_average, reduce)
         return loss(input, target, weight, None, ignore_index, None, reduction, label_smoothing)
 
     def gradient(
         input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
         reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
-        reduction = reduction_of(reduction, size_average, reduce)
+        reduction = loss_reduction(reduction, size_average, reduce)
         if target.shape == input.shape:
             out, lse, mass = soft_forward(input, target, weight, reduction, label_smoothing)
             g = get_grad(out)

@@ -9,19 +9,22 @@ compute and that the program does not use are struck from the list of those it i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
-from thunder.core import dtypes
-from thunder.core.binder import Binder
-from thunder.core.langctx import set_langctx
-from thunder.core.proxies import Proxy
-from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, proxies_in
-from thunder.core.trace import Trace, construct
-from thunder.core.transforms import get_grad, put_grad
+import thunder.torch as ltorch
+from thunder.extend import (
+    BoundSymbol,
+    Proxy,
+    Trace,
+    dtypes,
+    get_grad,
+    proxies_in,
+    put_grad,
+    rewrite,
+)
+from thunder.toolkit.claiming import loss_reduction
 from thunder_ex_triton.cross_entropy.linear import LinearLoss, LinearLossForward, pays, workspace
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["OPTION", "register"]
 
@@ -34,8 +37,6 @@ _FUSED = tuple(getattr(dtypes, name) for name in ("float64", "float32", "float16
 
 def register(registry: Any, executor: str) -> None:
     """Brings the operators, the passes and the option."""
-    import thunder.torch as ltorch
-
     loss = registry.register_operator(
         "triton_linear_crossentropy",
         executor=executor,
@@ -76,7 +77,7 @@ def register(registry: Any, executor: str) -> None:
         asked = context.options.get(OPTION)
         if asked is False or all(ex.name != executor for ex in context.executors):
             return trace
-        return _replaced(trace, "Linear cross-entropy", _Matcher(trace, loss, always=asked is True))
+        return rewrite(trace, "Linear cross-entropy", _Matcher(trace, loss, always=asked is True))
 
     def prune(trace: Trace, context: Any) -> Trace:
         used = {name for op in trace.bound_symbols for name in op.arg_names}
@@ -90,34 +91,15 @@ def register(registry: Any, executor: str) -> None:
             if needed == wanted:
                 return None
             if not any(needed) and op.output[1].name not in used:
-                return [(op.output[0], loss(*args))]
+                return loss(*args), *[None] * (len(op.output) - 1)
             out, total, *gradients = forward(*args, needed)
-            kept = [p for p in op.output[2:] if p.name in used]
-            return list(zip((*op.output[:2], *kept), (out, total, *gradients)))
+            made = iter(gradients)
+            return out, total, *[next(made) if p.name in used else None for p in op.output[2:]]
 
-        return _replaced(trace, "Unused gradients", without_unused)
+        return rewrite(trace, "Unused gradients", without_unused)
 
     registry.register_transform("triton_linear_crossentropy", fuse, phase="before_grad")
     registry.register_transform("triton_linear_crossentropy_unused", prune, phase="before_execution")
-
-
-def _replaced(trace: Trace, name: str, replacement: Callable[[BoundSymbol], list[tuple[Proxy, Proxy]] | None]) -> Trace:
-    """The trace with operations replaced: `replacement` records others and says what stands for which output."""
-    with construct(trace, name) as out:
-        changed = False
-        for op in trace.bound_symbols:
-            with tracectx(out), out.scope() as recorded, set_langctx("torch"):
-                pairs = replacement(op)
-            if pairs is None:
-                out.record(op)
-                continue
-            changed = True
-            names = {new.name: old for old, new in pairs}
-            for new in recorded:
-                new = new.substitute(names)
-                new.source = op.source
-                out.record(new)
-    return out if changed else trace
 
 
 class _Matcher:
@@ -131,10 +113,10 @@ class _Matcher:
         self.uses = Counter(name for op in works for name in op.arg_names)
         self.returned = {p.name for p in proxies_in(trace.output)}
 
-    def __call__(self, op: BoundSymbol) -> list[tuple[Proxy, Proxy]] | None:
+    def __call__(self, op: BoundSymbol) -> Any:
         if op.sym.id != "torch.cross_entropy":
             return None
-        target, weight, ignore_index, reduction, smoothing = _arguments(op)
+        target, weight, ignore_index, reduction, smoothing = _arguments(*op.args, **op.kwargs)
         logits = op.args[0]
         if logits.ndim != 2 or target.shape == logits.shape or target.ndim != 1 or reduction == "none":
             return None
@@ -143,8 +125,7 @@ class _Matcher:
             return None
         x, w, bias = (*linear.args, *linear.kwargs.values(), None)[:3]
         loss_dtype = None if logits.dtype is w.dtype else str(logits.dtype).rpartition(".")[2]
-        out = self.loss(x, w, bias, target, weight, ignore_index, reduction, smoothing, loss_dtype)
-        return [(op.output, out)]
+        return self.loss(x, w, bias, target, weight, ignore_index, reduction, smoothing, loss_dtype)
 
     def linear_of(self, logits: Proxy) -> BoundSymbol | None:
         """The linear layer that the logits come from, when nothing else reads them on the way."""
@@ -181,19 +162,9 @@ def _keeps_rows(source: Any, result: Any) -> bool:
     return source.ndim > 0 and result.ndim > 0 and source.shape[-1] == result.shape[-1]
 
 
-def _cross_entropy(
+def _arguments(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
-) -> None:  # fmt: skip
-    """The signature of torch.nn.functional.cross_entropy."""
-
-
-_BINDER = Binder(_cross_entropy, "cross_entropy", explicit=True)
-
-
-def _arguments(op: BoundSymbol) -> tuple[Any, Any, int, str, float]:
+) -> tuple[Any, Any, int, str, float]:  # fmt: skip
     """Target, weight, ignore_index, reduction and smoothing of a call."""
-    from thunder.torch.loss_arguments import reduction_of
-
-    (_, target, weight, size_average, ignore_index, reduce, reduction, smoothing), _ = _BINDER(op.args, dict(op.kwargs))
-    return target, weight, ignore_index, reduction_of(reduction, size_average, reduce), smoothing
+    return target, weight, ignore_index, loss_reduction(reduction, size_average, reduce), label_smoothing

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.core import dtypes
+from thunder.extend import dtypes
 from thunder_ex_triton.cross_entropy import kernels, soft_kernels
 from thunder_ex_triton.cross_entropy.kernels import Rows
 

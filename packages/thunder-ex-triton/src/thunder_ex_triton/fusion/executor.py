@@ -5,28 +5,34 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from thunder.core import dtypes, prims
-from thunder.core.nbytes import bytes_of
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol, OpTags
-from thunder.core.trace import Trace, construct
-from thunder.execution.regions import Region, fused, partition
-from thunder.extend import FusionExecutor, compilation
-from thunder.passes.region import without_views
-from thunder_ex_triton.fusion.expressions import POINTWISE, operands_of, storage_type
+from thunder import prims
+from thunder.extend import (
+    BoundSymbol,
+    FusionExecutor,
+    OpTags,
+    Proxy,
+    TensorProxy,
+    Trace,
+    bytes_of,
+    compilation,
+    construct,
+    dtypes,
+)
+from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
+from thunder_ex_triton.fusion.autotune import OPTION
+from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
+from thunder_ex_triton.fusion.iteration_space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
+from thunder_ex_triton.fusion.op_table import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
-from thunder_ex_triton.fusion.space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
-from thunder_ex_triton.fusion.timed import OPTION
-from thunder_ex_triton.fusion.values import GATHERS, UNIFORM
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["TritonFusion"]
 
@@ -55,10 +61,7 @@ class TritonFusion(FusionExecutor):
         sizes = Sizes()
         timed = bool(compilation().options.get(OPTION, False))
 
-        def key(bsym: BoundSymbol) -> Hashable:
-            if not bsym.out_names or self.fuse_rejection(bsym) is not None:
-                return None
-            return next(p.device for p in bsym.flat_outs if isinstance(p, TensorProxy))
+        key = by_device(self)
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
@@ -66,12 +69,13 @@ class TritonFusion(FusionExecutor):
                 return None
             before, inner, after = without_views(region)
             operations = [op for part in inner.operations for op in _primitives(part)]
-            given = (f"Triton{count}", operations, inner.inputs, inner.outputs)
+            name = f"Triton{count}"
             try:
                 if any(map(is_symbolic, operations)):
-                    fn: FusedRegion = SymbolicRegion(*given, sizes, packed(inner.operations))
+                    fn: FusedRegion = SymbolicRegion(name, operations, inner, sizes, self)
                 else:
-                    fn = FusedRegion(*given, packed(inner.operations), timed=timed)
+                    given = inner.inputs, inner.outputs, packed(inner.operations)
+                    fn = FusedRegion(name, operations, *given, timed=timed)
             except Unfit:
                 return in_halves(region)
             count += 1
@@ -92,7 +96,7 @@ class TritonFusion(FusionExecutor):
         own = _with_own_expansions(trace, lambda bsym: key(bsym) is not None)
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
-        out = fused(own, parts, run, "Fusion by triton")
+        out = replace_regions(own, parts, run, "Fusion by triton")
         _ASKED.clear()
         return out
 
@@ -118,16 +122,13 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
     sym = bsym.sym
     results: list[Any] = bsym.flat_outs
     values: list[Any] = [*bsym.flat_args, *results]
-    for p in values:
-        reason = _unfit_value(p)
-        if reason is not None:
-            return reason
+    reason = reject_values(values, "Triton", storage_type, unusable_device)
+    if reason is not None:
+        return reason
     if not all(isinstance(p, TensorProxy) for p in results):
-        return "makes what is no tensor"
+        return "makes what is not a tensor"
     if any(type(d) is int and d == 0 for p in results for d in p.shape):
         return "makes no elements"
-    if len({p.device for p in values if isinstance(p, TensorProxy)}) > 1:
-        return "works on several devices"
     if is_symbolic(bsym):
         bsym = Sizes().operation(bsym)
     if sym.id == UNIFORM:
@@ -161,21 +162,6 @@ def _holds(dtype: Any, number: int) -> bool:
         return True
     limits = torch.iinfo(dtypes.to_torch_dtype(dtype))
     return limits.min <= number <= limits.max
-
-
-def _unfit_value(p: Any) -> str | None:
-    """Why kernels do not read or make a value."""
-    if isinstance(p, NumberProxy):
-        known = p.symbol is not None and p.symbol.hint is not None
-        return None if known else "has a number that only running tells"
-    if not isinstance(p, TensorProxy):
-        return "works on what is no tensor"
-    if storage_type(p.dtype) is None:
-        return f"{p.dtype} is no type of Triton's"
-    sizes: tuple[Any, ...] = p.shape
-    if any(type(d) is not int and d.hint is None for d in sizes):
-        return "works on a size that only running tells"
-    return unusable_device(p.device)
 
 
 def _unfit_reduction(bsym: BoundSymbol) -> str | None:

@@ -3,7 +3,7 @@
 
 A GPU makes exponentials, reciprocals and single conversions to bfloat16 in one unit, an eighth as wide as the others:
 programs of many pointwise operations wait for it. These use it as little as can be. Kernels have these functions in
-their own text (`source.module_text`). They are assembler, which is not interpreted: there plain forms are written.
+their own text (`templates.module_text`). They are assembler, which is not interpreted: there plain forms are written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thunder_ex_triton.machine import interpreting
+from thunder_ex_triton.probe import interpreting
 
 __all__ = ["logistic", "rounded_to_bfloat16", "row_number", "tanh"]
 

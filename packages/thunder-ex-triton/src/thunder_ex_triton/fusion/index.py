@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from thunder_ex_triton.fusion.iteration_space import Unfit
 from thunder_ex_triton.fusion.sizes import hint_of
-from thunder_ex_triton.fusion.space import Unfit
 
 __all__ = ["Group", "Index", "address", "plus", "times"]
 

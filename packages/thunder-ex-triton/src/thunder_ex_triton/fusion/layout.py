@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from thunder.core import prims
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion.expressions import POINTWISE
+from thunder import prims
+from thunder.extend import BoundSymbol, TensorProxy
+from thunder_ex_triton.fusion.op_table import POINTWISE
 from thunder_ex_triton.fusion.sizes import hint_of
 
 __all__ = ["contiguous", "dense", "layouts", "packed"]

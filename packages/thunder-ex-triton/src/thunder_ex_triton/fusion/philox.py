@@ -4,7 +4,7 @@
 The number of an element does not hang on the kernel that makes it: forward and backward programs, with other tiles,
 draw the same. Four neighbouring elements share one evaluation, which gives four numbers: they are in one thread, whose
 compiler finds that it needs it once (measured on an H200: four times the speed of one number an evaluation). Kernels
-have these functions in their own text (`source.module_text`).
+have these functions in their own text (`templates.module_text`).
 """
 
 from __future__ import annotations

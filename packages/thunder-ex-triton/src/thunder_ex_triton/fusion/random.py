@@ -16,11 +16,11 @@ import torch
 import triton
 import triton.language as tl
 
-from thunder.core.devices import to_torch_device
-from thunder.passes.rng_fusion import draw_of_seeds
+from thunder.extend import to_torch_device
+from thunder.toolkit.fusion import draw_from_seeds
 from thunder_ex_triton.fusion.philox import uniform
 from thunder_ex_triton.launch import blocks, kernel
-from thunder_ex_triton.machine import unusable_device
+from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["drawn_seeds", "register"]
 
@@ -48,4 +48,4 @@ def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Ten
 
 def register(registry: Any, executor: str) -> None:
     """Brings the operators `triton_seeds` and `triton_uniform`, the option and the pass."""
-    draw_of_seeds(registry, executor, drawn_seeds, _uniform, unusable_device)
+    draw_from_seeds(registry, executor, drawn_seeds, _uniform, unusable_device)

@@ -19,20 +19,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from thunder.core.devices import to_torch_device
-from thunder.core.dtypes import to_torch_dtype
-from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import BoundSymbol
-from thunder_ex_triton.fusion import timed
+from thunder.extend import BoundSymbol, TensorProxy, to_torch_device, to_torch_dtype
+from thunder_ex_triton.disk_cache import kept, remember_triton
+from thunder_ex_triton.fusion import autotune
+from thunder_ex_triton.fusion.dump import program
+from thunder_ex_triton.fusion.iteration_space import Space, is_long, space_of
+from thunder_ex_triton.fusion.launcher_codegen import Made, Step, warm_call
 from thunder_ex_triton.fusion.layout import contiguous, dense, layouts
-from thunder_ex_triton.fusion.readable import program
-from thunder_ex_triton.fusion.source import KernelSource, kernels_of, module_text
-from thunder_ex_triton.fusion.space import Space, is_long, space_of
+from thunder_ex_triton.fusion.templates import KernelSource, kernels_of, module_text
 from thunder_ex_triton.fusion.tiles import tilings
-from thunder_ex_triton.fusion.warm import Made, Step, warm_call
-from thunder_ex_triton.kept import kept, remember_triton
 from thunder_ex_triton.launch import Kernel
-from thunder_ex_triton.machine import interpreting
+from thunder_ex_triton.probe import interpreting
 
 __all__ = ["FusedRegion", "Launch", "Program", "launches_of", "load", "processors"]
 
@@ -159,7 +156,7 @@ class FusedRegion:
 
     def _compiled_for(self, key: Any) -> Program:
         candidates = self._candidates(key)
-        choice = timed.known(self._digest(candidates), len(candidates)) if self.timed else None
+        choice = autotune.known(self._digest(candidates), len(candidates)) if self.timed else None
         return self._program_of(key, candidates[choice or 0])
 
     def _program_of(self, key: Any, launches: tuple[list[Launch], int]) -> Program:
@@ -171,7 +168,7 @@ class FusedRegion:
         device = to_torch_device(self.outputs[0].device)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
         ways = [(k.source.text, k.grid, k.numbers, k.warps) for launches, _ in candidates for k in launches]
-        return timed.digest(name, ways)
+        return autotune.digest(name, ways)
 
     def _fastest(self, key: Any, program: Program, inputs: Sequence[torch.Tensor]) -> Program:
         """The fastest of the candidates: what an earlier call found, of any process, or what is timed now."""
@@ -180,16 +177,16 @@ class FusedRegion:
             return program
 
         def find() -> int:
-            if not timed.can_time(program.device):
+            if not autotune.can_time(program.device):
                 return 0
             others = [self._program_of(key, launches) for launches in candidates[1:]]
             dtypes = [x.dtype for x in inputs]
             begun = [_compilers().submit(other.compiled_ahead, dtypes) for other in others]
             for future in begun:
                 future.exception()  # what cannot be compiled is told when it is called
-            return timed.fastest([program, *others], inputs, program.device)
+            return autotune.fastest([program, *others], inputs, program.device)
 
-        timed.chosen(self._digest(candidates), len(candidates), find)
+        autotune.chosen(self._digest(candidates), len(candidates), find)
         return self._compiled_for(key)
 
 

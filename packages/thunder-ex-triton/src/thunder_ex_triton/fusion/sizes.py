@@ -15,9 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.symbol import BoundSymbol
-from thunder.core.symint.numbers import SymbolicNumber
+from thunder.extend import BoundSymbol, NumberProxy, SymbolicNumber, TensorProxy
 
 __all__ = ["Size", "Sizes", "UnknownSize", "hint_of", "is_symbolic"]
 

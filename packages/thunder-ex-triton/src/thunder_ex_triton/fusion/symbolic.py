@@ -15,21 +15,15 @@ from typing import Any
 
 import torch
 
-from thunder.core import prims
-from thunder.core.devices import to_torch_device
-from thunder.core.nbytes import known_shape
-from thunder.core.proxies import NumberProxy, TensorProxy
-from thunder.core.symbol import BoundSymbol
-from thunder.core.trace import Trace
-from thunder.execution.claim import claim
-from thunder.executors.torchex import ex as torch_executor
-from thunder_ex_triton.fusion.layout import contiguous
-from thunder_ex_triton.fusion.readable import program
+from thunder.extend import BoundSymbol, Executor, NumberProxy, TensorProxy, known_shape, to_torch_device
+from thunder.toolkit.fusion import Region, torch_program
+from thunder_ex_triton.fusion.dump import program
+from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_long
+from thunder_ex_triton.fusion.layout import contiguous, packed
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, load, processors
 from thunder_ex_triton.fusion.sizes import Sizes, UnknownSize
-from thunder_ex_triton.fusion.source import KernelSource, module_text
-from thunder_ex_triton.fusion.space import Space, Unfit, is_long
-from thunder_ex_triton.machine import interpreting
+from thunder_ex_triton.fusion.templates import KernelSource, module_text
+from thunder_ex_triton.probe import interpreting
 
 __all__ = ["SymbolicRegion"]
 
@@ -43,18 +37,20 @@ class SymbolicRegion(FusedRegion):
         self,
         name: str,
         operations: Sequence[BoundSymbol],
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
+        region: Region,
         sizes: Sizes,
-        packed: frozenset[str] = frozenset(),
+        executor: Executor,
     ):
         self.sizes = sizes
-        self.given = list(inputs)
+        self.region = region
+        self.executor = executor
+        self.given: list[Any] = list(region.inputs)
         self._texts: dict[Any, tuple[list[KernelSource], ModuleType]] = {}
-        tensors = [sizes.tensor(p) for p in inputs if isinstance(p, TensorProxy)]
-        results = [sizes.tensor(p) for p in outputs]
-        super().__init__(name, [sizes.operation(op) for op in operations], tensors, results, packed)
-        self.original, self.results = list(operations), tuple(outputs)
+        tensors = [sizes.tensor(p) for p in region.inputs if isinstance(p, TensorProxy)]
+        results = [sizes.tensor(p) for p in region.outputs]
+        written = [sizes.operation(op) for op in operations]
+        super().__init__(name, written, tensors, results, packed(region.operations))
+        self.original = list(operations)
         try:
             self._traced = self._launched(self._as_traced())
         except UnknownSize:
@@ -75,12 +71,7 @@ class SymbolicRegion(FusedRegion):
     @functools.cache  # noqa: B019  (one for each region, which lives as long)
     def _by_torch(self) -> Any:
         """Its operations as torch runs them."""
-        trace = Trace(self.name, args=self.given)
-        trace.names.update(n for op in self.original for n in (*op.arg_names, *op.out_names))
-        trace.bound_symbols += self.original
-        trace.bound_symbols.append(BoundSymbol(prims.python_return, (self.results,), {}, None))
-        trace.output = self.results
-        return claim(trace, [torch_executor], name="Region").python_callable()
+        return torch_program(self.name, self.region, self.executor).python_callable()
 
     def prepare(self) -> None:
         """Begins to compile it, in another thread, for the sizes of the call that was traced and contiguous inputs."""

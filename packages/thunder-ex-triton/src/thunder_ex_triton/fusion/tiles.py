@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from thunder_ex_triton.fusion.space import Space
+from thunder_ex_triton.fusion.iteration_space import Space
+from thunder_ex_triton.fusion.lines import DRAW, Line
 from thunder_ex_triton.launch import blocks, power_of_two
 
 __all__ = ["Tiling", "pieces_pay", "tilings"]
@@ -65,14 +66,14 @@ class Kernel(Protocol):
         ...
 
 
-def pieces_pay(columns: int, tiles_read: int, lines: Sequence[str]) -> bool:
+def pieces_pay(columns: int, tiles_read: int, lines: Sequence[Line]) -> bool:
     """Whether a row is read again for each reduction, from the cache: it leaves registers to more programs at a time.
 
     What is computed of it is computed again too, and should be little. Rows that begin anywhere are read in whole
     vectors only so.
     """
     few = tiles_read == 1 or (tiles_read == 2 and columns % 8 != 0)
-    return few and columns > 4096 and len(lines) <= 40 and not any("uniform(" in line for line in lines)
+    return few and columns > 4096 and len(lines) <= 40 and all(line.kind != DRAW for line in lines)
 
 
 def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) -> list[Tiling]:

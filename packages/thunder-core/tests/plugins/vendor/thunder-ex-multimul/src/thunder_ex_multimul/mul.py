@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from thunder.core.proxies import TensorProxy
-from thunder.core.transforms import get_grad, put_grads
+from thunder.extend import TensorProxy, get_grad, put_grads
 
 DTYPES = ("float32", "float64", "int32", "int64")
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmarks of executors on a GPU: three clocks, contenders in turns, CUDA graphs, tables, and the frame of a script.
+
+if __name__ == "__main__":
+    options = parser(__doc__).parse_args()
+    report(table(head, rows), options)
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from thunder.tests.measuring import Kernels, by_events, by_kernels, in_turns, on_host, replayed, table
+
+__all__ = ["Kernels", "by_events", "by_kernels", "in_turns", "on_host", "parser", "replayed", "report", "step", "table"]
+
+
+def parser(description: str | None, repetitions: int | None = 5) -> argparse.ArgumentParser:
+    """Return a parser of the options that benchmarks have: `--markdown`, and `--repetitions` if there is a default."""
+    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--markdown", type=Path, help="write the tables to this file too")
+    if repetitions is not None:
+        found.add_argument("--repetitions", type=int, default=repetitions, help="how often each contender is measured")
+    return found
+
+
+def report(text: str, options: argparse.Namespace) -> None:
+    """Print the tables, and write them to the file that the options name."""
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text + "\n", encoding="utf-8")
+
+
+def step(
+    fn: Callable[..., Any], inputs: Sequence[Any], wanted: Sequence[torch.Tensor], gradient: Any = None
+) -> Callable[[], Any]:
+    """Return a function without arguments that runs `fn` forward and backward, for the gradients of `wanted`."""
+    return lambda: torch.autograd.grad(fn(*inputs), wanted, gradient)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of a plugin's own operators, and their references, for the conformance suite.
+
+    def _products(make):
+        for n in (1, 16):
+            yield make((n, 32)), make((32, 8))
+
+    def opinfos():
+        return operator_opinfos("acme", {"acme_matmul": OperatorSamples(_products, torch.matmul)}, family="matmul")
+
+`make` is a `TensorMaker` of the device and dtype that are tested. What is generated is the same each time: torch's
+generator is seeded by the operator's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from thunder.extend import get_executor
+from thunder.tests.comparison import compare
+from thunder.tests.make_tensor import TensorMaker, make_tensor
+from thunder.tests.opinfo import OpInfo, SampleInput
+from thunder.tests.philox import philox
+from thunder.tests.seeded import (
+    assert_distributions,
+    assert_dropout,
+    assert_residual_dropout_norm,
+    assert_seeds_are_torchs,
+)
+from thunder.tests.seeded import opinfos as seeded_opinfos
+
+__all__ = [
+    "OpInfo",
+    "OperatorSamples",
+    "SampleInput",
+    "TensorMaker",
+    "assert_distributions",
+    "assert_dropout",
+    "assert_residual_dropout_norm",
+    "assert_seeds_are_torchs",
+    "compare",
+    "make_tensor",
+    "operator_opinfos",
+    "philox",
+    "philox_words",
+    "seeded_opinfos",
+]
+
+
+class OperatorSamples(NamedTuple):
+    """What an operator is tested with.
+
+    samples: yields arguments, as a tuple or as a `SampleInput` where some have names, of a `TensorMaker`.
+    reference: what gives the right answer for the same arguments, on real tensors.
+    dtypes: those that it exists for; None: all that its reference takes.
+    supports_grad: False: nothing is asked of its gradient; None: it has what its reference has.
+    """
+
+    samples: Callable[[TensorMaker], Iterator[Any]]
+    reference: Callable[..., Any]
+    dtypes: Sequence[Any] | None = None
+    supports_grad: bool | None = None
+
+
+def operator_opinfos(executor: str, table: Mapping[str, OperatorSamples], *, family: str) -> list[OpInfo]:
+    """Return an OpInfo for each operator in `table`, by its name, of a registered executor.
+
+    family: the row of the suite's final table that they are counted in.
+    """
+    operators = get_executor(executor).opmap
+    return [
+        OpInfo(
+            operators[name],
+            sample_input_generator=_generator(entry.samples),
+            torch_reference=entry.reference,
+            dtypes=entry.dtypes,
+            supports_grad=entry.supports_grad,
+            family=family,
+        )
+        for name, entry in table.items()
+    ]
+
+
+def _generator(samples: Callable[[TensorMaker], Iterator[Any]]) -> Callable[..., Iterator[SampleInput]]:
+    def generate(op: Any, device: Any, dtype: Any, requires_grad: bool, **kwargs: Any) -> Iterator[SampleInput]:
+        for found in samples(TensorMaker(device, dtype, requires_grad)):
+            yield found if isinstance(found, SampleInput) else SampleInput(*found)
+
+    return generate
+
+
+def philox_words(
+    seed: torch.Tensor, shape: Sequence[int], counter: Callable[[int, int], tuple[int, int, int, int]]
+) -> torch.Tensor:
+    """Return the words of 32 bits, as int64, that a kernel makes from a seed and an offset, four from each counter.
+
+    `counter(block, offset)` is Philox's counter for elements `4 * block` to `4 * block + 3`.
+    """
+    number, offset = seed.tolist()
+    count = torch.Size(shape).numel()
+    words = [word for block in range(-(-count // 4)) for word in philox(number, counter(block, offset))]
+    return torch.tensor(words[:count], dtype=torch.int64).reshape(tuple(shape))

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What fusion executors share: regions of a trace, the values that a fusion can hold, random numbers inside of it.
+
+A fusion pass is
+
+    parts = partition(trace, by_device(executor))
+    return replace_regions(trace, parts, run, "Fusion by …")
+
+where `run(region)` returns the operations that take a region's place, most often one that
+`executor.register_temporary_operation` makes, or None. What a region returns is memory of its own, so `without_views`
+first takes the views at its border out of it. `torch_program` is a region run by torch, for calls that the compiler
+behind a fusion cannot run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.execution.regions import Region, by_device, flattened, partition, without_views
+from thunder.execution.regions import fused as replace_regions
+from thunder.executors.torch_compile import program_of as torch_program
+from thunder.passes.rng_fusion import draw_of_seeds as draw_from_seeds
+from thunder.torch.private import FakeTensorMode
+
+__all__ = [
+    "Region",
+    "by_device",
+    "draw_from_seeds",
+    "flattened",
+    "partition",
+    "reject_values",
+    "replace_regions",
+    "torch_program",
+    "without_data",
+    "without_views",
+]
+
+
+def reject_values(
+    values: Iterable[Any],
+    library: str,
+    has_type: Callable[[Any], Any],
+    unusable_device: Callable[[Any], str | None],
+    *,
+    max_dimensions: int | None = None,
+) -> str | None:
+    """Return why a compiler cannot hold the values that an operation reads and makes, or None where it can.
+
+    It can hold tensors on one device that it can use, and numbers that are known while tracing or symbolic.
+
+    library: what messages call the compiler.
+    has_type: whether the compiler has a dtype; what is false or None says no.
+    unusable_device: why it cannot run on a device, or None.
+    max_dimensions: how many dimensions its tensors can have.
+    """
+    devices = set()
+    for value in values:
+        reason = _reject_value(value, library, has_type, max_dimensions)
+        if reason is None and isinstance(value, TensorProxy):
+            devices.add(value.device)
+            reason = unusable_device(value.device)
+        if reason is not None:
+            return reason
+    return "works on several devices" if len(devices) > 1 else None
+
+
+def _reject_value(value: Any, library: str, has_type: Callable[[Any], Any], max_dimensions: int | None) -> str | None:
+    if isinstance(value, NumberProxy):
+        known = value.symbol is not None and value.symbol.hint is not None
+        return None if known else "has a data-dependent number"
+    if not isinstance(value, TensorProxy):
+        return "works on what is not a tensor"
+    if max_dimensions is not None and value.ndim > max_dimensions:
+        return f"has more than {max_dimensions} dimensions"
+    if not has_type(value.dtype):
+        return f"{library} has no type {value.dtype}"
+    sizes: tuple[Any, ...] = value.shape
+    if any(type(size) is not int and size.hint is None for size in sizes):
+        return "has a data-dependent size"
+    return None
+
+
+@contextmanager
+def without_data() -> Iterator[None]:
+    """Make tensors within it that have metadata only: operations on them compute shapes and strides."""
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+        yield

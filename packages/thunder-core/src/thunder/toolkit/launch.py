@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launching kernels at the least cost to the host: what torch has for it that is not documented.
+
+Each name falls back to torch's documented way where a torch lacks it. They are for tensors on a GPU.
+
+- `current_cuda_device()`: the index of the current device; `no_device()` stands for it where there is no GPU;
+- `current_stream(device)`: the address of a device's current stream;
+- `new_tensor(shape, strides, dtype)`: uninitialised memory on the current device.
+"""
+
+from thunder.runtime.torch_private import current_cuda_device, current_stream, new_tensor, no_device
+
+__all__ = ["current_cuda_device", "current_stream", "new_tensor", "no_device"]

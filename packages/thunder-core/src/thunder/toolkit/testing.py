@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plugin's own tests, on a machine without the library or the GPU that it is for.
+
+`FakeEnv` answers a probe from tables; `registered` puts a plugin in use although its probe says that it cannot run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import thunder.extend
+from thunder import plugins
+from thunder.plugins import Env, GpuDevice, PluginRegistry
+from thunder.plugins.hookspecs import REGISTER_HOOKS
+
+__all__ = ["FakeEnv", "gpu", "is_ready", "registered"]
+
+
+def gpu(name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0)) -> GpuDevice:
+    """Return a GPU of that name and compute capability."""
+    return GpuDevice(0, name, capability, 1 << 37)
+
+
+class FakeEnv(Env):
+    """A machine that a probe may ask, answered from tables.
+
+    versions: of the installed distributions.
+    modules: those that can be imported; the names of `versions` where it is None.
+    gpus: those that torch sees; `cuda_error` is why it sees none.
+    """
+
+    torch: str | None = None
+    cuda: str | None = None
+
+    def __init__(
+        self,
+        versions: Mapping[str, str | None] | None = None,
+        modules: Collection[str] | None = None,
+        *,
+        gpus: Sequence[GpuDevice] = (gpu(),),
+        cuda_error: str | None = None,
+        torch: str | None = "2.13.0+cu130",
+        cuda: str | None = "13.0",
+    ):
+        self.versions = dict(versions or {})
+        self.modules = self.versions.keys() if modules is None else modules
+        self.torch, self.cuda = torch, cuda
+        self.devices = tuple(gpus) if cuda_error is None else ()
+        self.cuda_error = cuda_error if cuda_error or gpus else "this torch was built without CUDA"
+
+    def has_module(self, name: str) -> bool:
+        return name in self.modules
+
+    def version_of(self, distribution: str) -> str | None:
+        return self.versions.get(distribution)
+
+
+def is_ready(plugin: str) -> bool:
+    """Return whether an installed plugin can be used here; loads the plugins."""
+    thunder.extend.get_default_executors()
+    return any(record.name == plugin and record.ready for record in plugins.records())
+
+
+@contextmanager
+def registered(name: str, hooks: ModuleType) -> Iterator[dict[str, Any]]:
+    """Have thunder use what the hooks of a plugin register, within it, without asking its probe.
+
+    Gives the plugin's executors by name.
+    """
+    thunder.extend.get_default_executors()
+    registry = PluginRegistry(name)
+    for hook in REGISTER_HOOKS:
+        if hasattr(hooks, hook):
+            getattr(hooks, hook)(registry)
+    executors = registry.executors
+    registry.close()
+    catalog = plugins.manager().catalog
+    registry.commit(thunder.extend, catalog)
+    try:
+        yield executors
+    finally:
+        catalog.remove(registry.owner)
+        for executor in executors.values():
+            thunder.extend.deregister_executor(executor)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a definition: a region as a function that describes it to nvFuser.
+
+The text with values named by their place is what definitions are cached by, so that layers that are alike share one;
+the text with the trace's names, and its lines as comments, is what people read. Numbers that only a call tells are
+inputs after the tensors, and after them the seeds of random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from thunder.extend import BoundSymbol, NumberProxy, SymbolicNumber, TensorProxy, to_torch_dtype
+from thunder_ex_nvfuser.op_table import OPERATIONS, UNIFORM, cast, held, rounded, stored
+
+__all__ = ["TOLD_SEED", "Definition", "Tensor", "by_place", "definition", "order_of", "program", "seeds_of"]
+
+# A seed and an offset, which a call gives as numbers.
+TOLD_SEED = "fd.define_scalar(DataType.Int), fd.define_scalar(DataType.Int)"
+
+
+class Tensor(NamedTuple):
+    """A tensor that goes in or comes out, with its sizes and strides in a call."""
+
+    proxy: TensorProxy
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Definition(NamedTuple):
+    """The function `define(fd)`, and the numbers that a call gives after the tensors; the seeds come after them."""
+
+    text: str
+    numbers: tuple[Any, ...]
+
+
+def order_of(strides: Sequence[int]) -> tuple[int, ...]:
+    """The rank of each dimension by its stride, the smallest 0, as nvFuser writes it."""
+    by_stride = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
+    order = [0] * len(strides)
+    for rank, d in enumerate(by_stride):
+        order[d] = rank
+    return tuple(order)
+
+
+def by_place() -> Callable[[str], str]:
+    """Names values by the order in which they are first written."""
+    names: dict[str, str] = {}
+    return lambda name: names.setdefault(name, f"v{len(names)}")
+
+
+class _Numbers:
+    """The numbers that only a call tells, each once."""
+
+    def __init__(self, name_of: Callable[[str], str]):
+        self.name_of = name_of
+        self.known: dict[str, Any] = {}
+
+    def write(self, x: Any) -> str:
+        """A tensor by its name, a number by that of its input."""
+        if isinstance(x, TensorProxy):
+            return self.name_of(x.name)
+        text = x.name if isinstance(x, NumberProxy) else str(x)
+        self.known.setdefault(text, x)
+        return self.name_of(f"number_{list(self.known).index(text)}")
+
+    def lines(self) -> list[str]:
+        """Their definitions."""
+        return [
+            f"    {self.write(x)} = fd.define_scalar(DataType.{'Double' if _is_float(x) else 'Int'})  # {text}"
+            for text, x in self.known.items()
+        ]
+
+
+def _is_float(x: Any) -> bool:
+    return type(x.symbol.hint if isinstance(x, NumberProxy) else x.hint) is float
+
+
+def seeds_of(operations: Sequence[BoundSymbol]) -> list[TensorProxy]:
+    """What random numbers are drawn of: tensors of two numbers on the CPU, which calls give as such."""
+    return list({op.args[0].name: op.args[0] for op in operations if op.sym.id == UNIFORM}.values())
+
+
+def definition(
+    operations: Sequence[BoundSymbol],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    *,
+    named: Callable[[str], str] | None = None,
+    fixed: bool = False,
+) -> Definition:
+    """The function that describes a region; with `named` values have other names, and there are no comments.
+
+    Where sizes are `fixed`, nvFuser is told that they are.
+    """
+    numbers = _Numbers(named or (lambda name: name))
+    write = numbers.write
+    head = []
+    for p, shape, strides in inputs:
+        how = f"sizes={list(shape)}, strides={list(strides)}, dtype=DataType.{stored(p.dtype)}"
+        if fixed:
+            how += ", static_sizes=True"
+        head.append(f"    {write(p)} = fd.define_tensor({how})")
+    lines = [
+        f"    {write(p)} = {cast(write(p), held(p.dtype))}" for p, _, _ in inputs if held(p.dtype) != stored(p.dtype)
+    ]
+    # What is handed out is read here too as others read it: backward computes again what follows from it.
+    read = {name for op in operations for name in op.arg_names}
+    kept = [p for p, _, _ in outputs if p.name in read and held(p.dtype) != stored(p.dtype)]
+    for op in operations:
+        if named is None:
+            lines.append(f"    # {str(op).splitlines()[0].strip()}")
+        targets = ", ".join(write(p) for p in op.flat_outs)
+        lines.append(f"    {targets} = {OPERATIONS[op.sym.id](op, write)}")
+        lines += [f"    {write(p)} = {rounded(write(p), p.dtype)}" for p in kept if p.name in op.out_names]
+    for p, _, strides in outputs:
+        text = write(p) if held(p.dtype) == stored(p.dtype) else cast(write(p), str(stored(p.dtype)))
+        order = order_of(strides)
+        if order != tuple(range(len(order)))[::-1]:
+            text = f"fd.ops.stride_order({text}, {list(order)})"
+        lines.append(f"    fd.add_output({text})")
+    seeds = [f"    {write(p)} = {TOLD_SEED}" for p in seeds_of(operations)]
+    scalars = numbers.lines()
+    if named is not None:
+        scalars = [line.partition("  #")[0] for line in scalars]
+    return Definition(
+        "\n".join(["def define(fd):", *head, *scalars, *seeds, *lines]) + "\n", tuple(numbers.known.values())
+    )
+
+
+_PROGRAM = '''\
+"""{name}: {count} operations of a thunder trace, as nvFuser is told of them."""
+
+import torch
+from nvfuser_direct import DataType, FusionDefinition
+
+
+{definition}
+
+if __name__ == "__main__":
+    with FusionDefinition() as fd:
+        define(fd)
+    inputs = [
+{inputs}
+    ]
+    for out in fd.execute(inputs):
+        print(tuple(out.shape), out.dtype, out.stride())
+'''
+
+
+def program(
+    name: str, operations: Sequence[BoundSymbol], inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, fixed: bool
+) -> str:
+    """The definition as a program that can be read and run."""
+    text, numbers = definition(operations, inputs, outputs, fixed=fixed)
+    given = [
+        f"torch.empty_strided({shape}, {strides}, dtype={to_torch_dtype(p.dtype)}, device='cuda').fill_(1),  # {p.name}"
+        for p, shape, strides in inputs
+    ]
+    given += [f"{x.hint if isinstance(x, SymbolicNumber) else x.symbol.hint},  # {x}" for x in numbers]
+    given += [f"0, 0,  # {p.name}" for p in seeds_of(operations)]
+    lines = "\n".join(f"        {line}" for line in given)
+    return _PROGRAM.format(name=name, count=len(operations), definition=text, inputs=lines)

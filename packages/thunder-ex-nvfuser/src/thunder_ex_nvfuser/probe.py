@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvFuser's library: which wheel is here, whether it fits this torch, and how it is loaded.
+
+Wheels are built for one CUDA and one torch, which their names say. A wheel for a neighbouring torch is loaded where
+that was seen to be safe: with symbols bound when they are first called, as one that only a log line of several GPUs
+uses is missing. Nothing here imports torch or nvFuser before it is asked to: the probe imports this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from thunder.plugins import describe_error, major_and_minor, reject_device, reject_version
+
+if TYPE_CHECKING:
+    from thunder.plugins import Env
+
+__all__ = ["library", "neighbour", "unusable_device", "why_not"]
+
+MODULE = "nvfuser_direct"
+OLDEST_GPU = (7, 0)
+OLDEST = (0, 2, 36)  # the oldest nvFuser with which the executor's tests have passed
+# (what the wheel was built for, what is installed): every symbol but one of a log line is there, and no layout differs.
+SAFE_NEIGHBOURS = {((2, 10), (2, 11))}
+
+
+_NAME = re.compile(r"nvfuser_cu(\d+)\d_torch(\d)(\d+)")
+
+
+class Wheel(NamedTuple):
+    """What the name of a wheel says, and its version."""
+
+    name: str
+    cuda: int
+    torch: tuple[int, int]
+    version: tuple[int, ...] = OLDEST
+
+
+def _installed() -> tuple[importlib.metadata.Distribution, Wheel] | None:
+    for distribution in importlib.metadata.distributions():
+        name = (distribution.metadata["Name"] or "").replace("-", "_").lower()
+        found = _NAME.fullmatch(name)
+        if found:
+            version = tuple(map(int, re.findall(r"\d+", distribution.version)[:3]))
+            return distribution, Wheel(name, int(found[1]), (int(found[2]), int(found[3])), version)
+    return None
+
+
+def installed_wheel() -> Wheel | None:
+    """The wheel of nvFuser that is installed; None where it came in another way."""
+    found = _installed()
+    return None if found is None else found[1]
+
+
+def why_not(env: Env) -> str | None:
+    """Why nvFuser cannot run on this machine; None when it can."""
+    if not env.has_module(MODULE):
+        old = " (the module nvfuser alone is an older one)" if env.has_module("nvfuser") else ""
+        return f"needs nvFuser's module {MODULE}, which is not installed{old}: pip install {_fitting(env)}"
+    reason = env.lacks_gpu(OLDEST_GPU)
+    wheel = installed_wheel()
+    return reason if reason is not None or wheel is None else _misfit(wheel, env) or damage()
+
+
+def _misfit(wheel: Wheel, env: Env) -> str | None:
+    if str(env.cuda or "").partition(".")[0] != str(wheel.cuda):
+        return f"{wheel.name} was built for CUDA {wheel.cuda}, and torch for {env.cuda}: pip install {_fitting(env)}"
+    here = major_and_minor(env.torch)
+    if here != wheel.torch and (wheel.torch, here) not in SAFE_NEIGHBOURS:
+        built = ".".join(map(str, wheel.torch))
+        return f"{wheel.name} was built for torch {built}, and {env.torch} is installed: pip install {_fitting(env)}"
+    version = ".".join(map(str, wheel.version))
+    return reject_version("nvFuser", version, OLDEST, install=f"pip install -U {wheel.name}")
+
+
+def damage() -> str | None:
+    """Which of its libraries is not as long as the wheel says: to load what was cut off ends the process."""
+    installed = _installed()
+    for file in (installed[0].files or ()) if installed else ():
+        if file.suffix == ".so" and file.parts[0] in (MODULE, "nvfuser_common") and file.size is not None:
+            path = Path(str(file.locate()))
+            if path.is_file() and (found := path.stat().st_size) != file.size:
+                return f"{path} has {found} bytes and not {file.size}, as its wheel says: install it again"
+    return None
+
+
+def neighbour(env: Env) -> str | None:
+    """What there is to say where the wheel was built for another torch and is used all the same."""
+    wheel = installed_wheel()
+    if wheel is None or wheel.torch == major_and_minor(env.torch):
+        return None
+    return f"{wheel.name} was built for torch {'.'.join(map(str, wheel.torch))}; it is loaded with symbols bound lazily"
+
+
+def _fitting(env: Env) -> str:
+    """The name of the wheel for this machine."""
+    cuda, (major, minor) = str(env.cuda or "13.0").replace(".", ""), major_and_minor(env.torch)
+    return f"nvfuser-cu{cuda}-torch{major}{minor}" if major else "nvfuser-cu130-torch211"
+
+
+@functools.cache
+def library() -> Any:
+    """The module `nvfuser_direct`. It is loaded at the first fusion: that takes seconds."""
+    importlib.import_module("torch")
+    os.environ.setdefault("NVFUSER_MASTER_PORT", "29555")  # else a server of several GPUs looks for one, and logs it
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_LAZY)
+    try:
+        return importlib.import_module(MODULE)
+    finally:
+        sys.setdlopenflags(flags)
+
+
+@functools.cache
+def load_error() -> str | None:
+    """Why the library does not load; None when it does."""
+    try:
+        library()
+    except Exception as error:  # a library that does not fit raises what it likes
+        return f"{MODULE} does not load ({describe_error(error)})"
+    return None
+
+
+def unusable_device(device: Any) -> str | None:
+    """Why kernels cannot run on a device of this type; None when they can."""
+    return reject_device(device, "nvFuser") or load_error()

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From operations to the text that computes their values.
+
+Text is written from the outputs backwards: the value of an operation *at an index* is the value of its operands at the
+index that they have from there. So shapes, broadcasts, slices and joins cost arithmetic on indices and no memory, and
+what is not asked for is not computed. A value that is asked for twice at one index is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from thunder import prims
+from thunder.extend import BoundSymbol, Proxy, TensorProxy, dtypes
+from thunder_ex_triton.fusion.index import Group, Index, address
+from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.fusion.layout import contiguous
+from thunder_ex_triton.fusion.lines import CHECK, DRAW, VALUE, Access, Line, Loop
+from thunder_ex_triton.fusion.op_table import (
+    POINTWISE,
+    REDUCTIONS,
+    compute_type,
+    literal,
+    operands_of,
+    storage_type,
+)
+from thunder_ex_triton.fusion.sizes import Size
+from thunder_ex_triton.probe import interpreting
+
+__all__ = ["GATHERS", "UNIFORM", "Writer", "in_pieces", "mentions", "pointer"]
+
+UNIFORM = "triton.triton_uniform"  # the id of the operator that draws
+GATHERS = {prims.embedding, prims.take}  # rows of tables by their numbers
+
+
+class Writer:
+    """Writes the computation of values at indices."""
+
+    def __init__(
+        self,
+        operations: Sequence[BoundSymbol],
+        strides: Mapping[str, Sequence[int]],
+        space: Space,
+        axis: str = "x",
+        long: bool = False,
+    ):
+        self.long = long  # whether a row is gone over in pieces
+        self.axis = axis  # what counts through the elements of a kernel that has but one
+        self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
+        self.strides = strides
+        self.space = space
+        self.before: list[Line] = []  # what does not depend on the row
+        self.rows: list[Line | Loop] = []  # of long rows, what comes before the last loop over their elements
+        self.lines: list[Line] = []
+        self.reads: list[str] = []
+        self.tiles: dict[str, int] = {}  # of the tensors that it reads for each element, the bytes of one
+        self.known: dict[Any, str] = {}
+        self.depends: dict[str, frozenset[str]] = {}
+        self.rounded: dict[str, str] = {}  # what rounded values were before
+        self.titles: dict[str, str] = {}
+        self.count = 0
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def value(self, x: Any, index: Index, guard: str = "") -> str:
+        """The name, or the text, of a value at an index; `guard` says where it is defined."""
+        if isinstance(x, Size):
+            return str(x)
+        if not isinstance(x, TensorProxy):
+            if isinstance(x, Proxy):
+                raise Unfit("has a number that only running tells")
+            return literal(x)
+        key = (x.name, index.key, guard)
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._computed(x, index, guard)
+            self.titles.setdefault(found, x.name)
+        return found
+
+    def _computed(self, x: TensorProxy, index: Index, guard: str) -> str:
+        if x.name not in self.made_by:
+            return self.load(x, index, guard)
+        op, position = self.made_by[x.name]
+        sym = op.sym
+        if sym.id == UNIFORM:
+            return self.drawn(op, index)
+        if is_reduction(op):
+            return self.reduction(op, position, index, guard)
+        write = POINTWISE.get(sym.id)
+        if write is not None:
+            exponent = self._of_logistic(op)
+            if exponent is not None:
+                return self.named(f"logistic({self.value(exponent, index, guard)})")
+            operands = [self.value(a, index, guard) for a in operands_of(op)]
+            text = write(op, *operands)
+            if sym is prims.div and self._is_sum_of_exponentials(op.args[1]):  # a division for each row is enough
+                text = f"({operands[0]} * {self.named(f'1.0 / {operands[1]}')})"
+            if text is None:
+                raise Unfit(f"does not write {sym.name} of {x.dtype}")
+            name = self.named(text)
+            if text.startswith("rounded_to_bfloat16("):
+                self.rounded[name] = operands[0]
+            return name
+        return self.shaped(op, x, index, guard)
+
+    def _of_logistic(self, op: BoundSymbol) -> Any:
+        """`x` where the operation's result is 1 / (1 + exp(-x)) in single precision, else None."""
+        x: Any = op.output
+        if interpreting() or op.sym is not prims.div or compute_type(x.dtype) != "tl.float32":
+            return None
+        for sym, one in ((prims.div, 0), (prims.add, 0), (prims.exp, None), (prims.neg, None)):
+            made = self._made(x)
+            if made is None or made.sym is not sym:
+                return None
+            if one is not None and (isinstance(made.args[one], Proxy) or made.args[one] != 1):
+                return None
+            x = made.args[-1]
+        return x
+
+    def _made(self, x: Any) -> BoundSymbol | None:
+        """The operation that makes a value here."""
+        return self.made_by[x.name][0] if getattr(x, "name", None) in self.made_by else None
+
+    def _is_sum_of_exponentials(self, x: Any) -> bool:
+        """Whether a value is that of a row, and one of whose reciprocal can be taken."""
+        for sym in (prims.sum, prims.exp):
+            made = self._made(x)
+            while made is not None and made.sym is prims.broadcast_in_dim:
+                made = self._made(made.args[0])
+            if made is None or made.sym is not sym:
+                return False
+            x = made.args[0]
+        return not interpreting()
+
+    def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
+        """The value of an operation that only moves elements, or makes constants."""
+        sym, args = op.sym, op.args
+        if sym is prims.broadcast_in_dim:
+            return self.value(args[0], index.of_broadcast(args[0].shape, args[2]), guard)
+        if sym in (prims.reshape, prims.view, prims.squeeze):
+            return self.value(args[0], index.reshaped(args[0].shape), guard)
+        if sym is prims.transpose:
+            return self.value(args[0], index.transposed(args[1]), guard)
+        if sym is prims.slice:
+            steps = args[3] if len(args) > 3 and args[3] is not None else [1] * x.ndim
+            moved = index.mapped(lambda i, e: _moved(e, args[1][i], steps[i]), args[0].shape)
+            return self.value(args[0], moved, guard)
+        if sym is prims.full:
+            kind, single = compute_type(x.dtype), "(1, 1)" if self.space.reduces else "(1,)"
+            if isinstance(args[1], Size):
+                return self.named(f"tl.full({single}, {args[1]}, {kind})")
+            filled = bool(args[1]) if kind == "tl.int1" else args[1] if "float" in kind else int(args[1])
+            return self.named(f"tl.full({single}, {literal(filled)}, {kind})")
+        if sym is prims.iota:
+            place, step, start = index.dims()[0].expression, op.kwargs["step"], op.kwargs["start"]
+            return self.named(f"({_block(place)}.to(tl.int64) * {step} + {start}).to({compute_type(x.dtype)})")
+        if sym is prims.flip:
+            turned = [d % x.ndim for d in args[1]]
+            moved = index.mapped(lambda i, e: f"({x.shape[i] - 1} - {e})" if i in turned else e, args[0].shape)
+            return self.value(args[0], moved, guard)
+        if sym is prims.cat:
+            return self.cat(args[0], args[1], index, guard)
+        if sym is prims.pad:
+            return self.pad(args[0], args[1], args[2], index, guard)
+        if sym in GATHERS:
+            return self.gathered(args, args[1].ndim if sym is prims.embedding else 1, index, guard)
+        raise Unfit(f"does not write {sym.name}")
+
+    def gathered(self, args: Sequence[Any], leading: int, index: Index, guard: str) -> str:
+        """An element of a table's row, by the row's number. A number that no row has stops the program."""
+        table, numbers = (a for a in args if isinstance(a, TensorProxy))
+        first, rest = index.split(leading)
+        number = self.value(numbers, first.reshaped(numbers.shape), guard)
+        masks = [f"{v}m" for v in ("x", "r") if v in self.depends.get(number, ())]
+        exists = " & ".join([*masks, *([guard] if guard else [])]) or f"{number} == {number}"
+        row = self.named(f"row_number({number}, {table.shape[0]}, {exists})", kind=CHECK)
+        return self.value(table, Index([Group(row, (table.shape[0],)), *rest.groups]), guard)
+
+    def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
+        """Each part where it is."""
+        dim %= parts[0].ndim
+        where = _block(index.dims()[dim].expression)
+        start, text = 0, ""
+        for part in parts:
+            end = start + part.shape[dim]
+            condition = self.named(f"({where} >= {start}) & ({where} < {end})")
+            first = start
+
+            def moved(i: int, e: str, first: int = first) -> str:
+                return _moved(e, -first, 1) if i == dim else e
+
+            inner = index.mapped(moved, part.shape)
+            value = self.value(part, inner, f"{guard} & {condition}" if guard else condition)
+            text = f"tl.where({condition}, {value}, {text})" if text else value
+            start = end
+        return self.named(text)
+
+    def pad(self, a: TensorProxy, value: Any, config: Sequence[Sequence[int]], index: Index, guard: str) -> str:
+        """The element, or what is put around."""
+        conditions = []
+        for d, (low, high, between), size in zip(index.dims(), config, a.shape):
+            if between:
+                raise Unfit("puts something between elements")
+            where = _block(d.expression)
+            if isinstance(low, Size) or low > 0:
+                conditions.append(f"({where} >= {low})")
+            if isinstance(high, Size) or high > 0:
+                conditions.append(f"({where} < {low + size})")
+        inner = index.mapped(lambda i, e: _moved(e, -config[i][0], 1), a.shape)
+        if not conditions:
+            return self.value(a, inner, guard)
+        condition = self.named(" & ".join(conditions))
+        element = self.value(a, inner, f"{guard} & {condition}" if guard else condition)
+        return self.named(f"tl.where({condition}, {element}, {literal(value)})")
+
+    def load(self, x: TensorProxy, index: Index, guard: str) -> str:
+        """An element of an input."""
+        if x.name not in self.reads:
+            self.reads.append(x.name)
+        if math.prod(x.shape) == self.space.size:
+            self.tiles[x.name] = x.dtype.bytes
+        offset = address(index, self.strides[x.name])
+        masks = [f"{v}m" for v in ("x", "r") if mentions(offset, v)]
+        mask = " & ".join([*masks, *([guard] if guard else [])])
+        if guard:  # addresses and masks are of one shape
+            offset = f"{offset} + tl.where({guard}, 0, 0)"
+        else:
+            offset = _block(offset)
+        text = "@"
+        if storage_type(x.dtype) != compute_type(x.dtype):
+            text = f"@.to({compute_type(x.dtype)})"
+        elif storage_type(x.dtype) == "tl.int1":
+            text = "(@ != 0)"
+        return self.named(text, access=Access(pointer(x.name), offset, mask))
+
+    def drawn(self, op: BoundSymbol, index: Index) -> str:
+        """A random number of an element."""
+        seed, shape, _ = op.args
+        if seed.name not in self.reads:
+            self.reads.append(seed.name)
+        place = address(index, contiguous(shape))
+        return self.named(f"uniform({pointer(seed.name)}, {_block(place)})", kind=DRAW)
+
+    def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
+        """What is reduced over a row."""
+        own = reduces(op)
+        if self.axis == "r":
+            raise Unfit("reads what is reduced over rows after what is reduced over columns")
+        if own is None or guard or not own.by_row or (own.rows, own.columns) != (self.space.rows, self.space.columns):
+            raise Unfit("reads what is reduced over columns")
+        a, kept = op.args[0], op.args[0].ndim - len(op.args[1])
+        if index.key != Index([Group("x", tuple(a.shape[:kept]))]).key:
+            raise Unfit("reads what is reduced at another place")
+        inner = Index([Group("x", tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
+
+        def tile() -> str:
+            return self.value(a, inner)
+
+        if op.sym in (prims.var_mean, prims.var):
+            return self._variance(op, position, index, tile)
+        return self._reduced(op.sym.id, tile, a.dtype)
+
+    def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any) -> str:
+        """What the elements of a row are together."""
+        text, combined, neutral = REDUCTIONS[kind]
+        if neutral in ("inf", "-inf"):
+            if compute_type(dtype) not in ("tl.float32", "tl.float64"):
+                raise Unfit("the largest of integers")
+            neutral = f'float("{neutral}")'
+        columns = self.space.columns
+        if self.long:
+            whole = self._gone_over(tile, combined, neutral, compute_type(dtype))
+        else:
+            whole = f"tl.broadcast_to({tile()}, (XB, RB))"
+            if isinstance(columns, Size) or columns & (columns - 1):
+                whole = f"tl.where(rm, {whole}, {neutral})"
+        return self.named(f"{text.format(whole, 1)}[:, None]", row=True)
+
+    def _gone_over(self, tile: Callable[[], str], combined: str, neutral: str, kind: str) -> str:
+        """A tile that has what the pieces of a long row are together: written as a loop over them."""
+        before = self.lines, self.known
+        self.lines, self.known = [], self._of_rows()
+        whole = f"tl.where(rm, tl.broadcast_to({tile()}, (XB, RB)), {neutral})"
+        name = f"c{self.count}"
+        self.count += 1
+        body = [*self.lines, Line(f"{name} = {combined.format(name, whole)}")]
+        found = self._of_rows()
+        self.lines, self.known = before
+        self.known.update(found)
+        self.rows += [Line(f"{name} = tl.full((XB, RB), {neutral}, {kind})"), in_pieces(body, self.space)]
+        return name
+
+    def _of_rows(self) -> dict[Any, str]:
+        """The known values that are the same for all elements of a row."""
+        return {key: value for key, value in self.known.items() if "r" not in self.depends.get(value, ())}
+
+    def _variance(self, op: BoundSymbol, position: int, index: Index, tile: Callable[[], str]) -> str:
+        columns, dtype = self.space.columns, op.args[0].dtype
+        mean = self.named(f"{self._reduced(prims.sum.id, tile, dtype)} / {columns}", row=True)
+
+        def square() -> str:
+            element = tile()
+            return self.named(f"({element} - {mean}) * ({element} - {mean})")
+
+        total = self._reduced(prims.sum.id, square, dtype)
+        correction = op.kwargs["correction"]
+        if isinstance(columns, Size):
+            text = f"{total} / tl.maximum({columns} - {correction}, 0)" if correction else f"{total} / {columns}"
+        else:
+            divisor = max(columns - correction, 0)
+            text = f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")'
+        variance = self.named(text, row=True)
+        for p, name in zip(op.flat_outs, (variance, mean)):
+            self.known[p.name, index.key, ""] = name
+        return (variance, mean)[position]
+
+    # -- text ---------------------------------------------------------------------------------------------------------
+    def named(self, text: str, *, access: Access | None = None, kind: str = VALUE, row: bool = False) -> str:
+        """Writes a line that computes `text`, as early as what it depends on allows, and gives its name."""
+        if text in self.depends:
+            return text
+        line = Line(text, access, kind)
+        text = str(line)
+        depends = {"x"} if row else {v for v in ("x", "r") if mentions(text, v)}
+        for name in re.findall(r"\b[vc]\d+\b", text):
+            depends |= self.depends.get(name, frozenset()) - ({"r"} if row else set())
+        name = f"v{self.count}"
+        self.count += 1
+        self.depends[name] = frozenset(depends)
+        if self.long:
+            lines: list[Any] = self.lines if "r" in depends else self.rows if "x" in depends else self.before
+        else:
+            lines = self.lines if "x" in depends else self.before
+        lines.append(line._replace(text=f"{name} = {line.text}"))
+        return name
+
+    def stored(self, p: TensorProxy, index: Index, value: str) -> Line:
+        """The line that writes an output."""
+        offset = address(index, self.strides[p.name])
+        if offset == "0":
+            offset = self.axis  # a single element: written by the first of a block
+        names = []
+        for v in ("x", "r"):
+            if mentions(offset, v):
+                names.append(v)
+            elif v in self.depends.get(value, ()):  # a single row in a tile of several
+                offset = f"({offset} + {v} * 0)"
+                names.append(v)
+        mask = " & ".join(f"{v}m" for v in names)
+        shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.reduces else "(XB,)"
+        if p.dtype is dtypes.bfloat16:  # it is rounded when it is stored
+            value = self.rounded.get(value, value)
+        full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"
+        return Line("@", Access(pointer(p.name), offset, mask, full))
+
+
+def _stored_type(p: TensorProxy) -> str:
+    return "tl.int8" if storage_type(p.dtype) == "tl.int1" else str(storage_type(p.dtype))
+
+
+def _block(expression: str) -> str:
+    """An expression as a block, of one element if need be: single numbers have not all that blocks have."""
+    if re.search(r"\b(?:x|r|zero|[vc]\d+)\b", expression):
+        return expression
+    return "zero" if expression == "0" else f"(zero + {expression})"
+
+
+def pointer(name: str) -> str:
+    return f"{name}_ptr"
+
+
+def mentions(text: str, name: str) -> bool:
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+def _moved(expression: str, start: int, step: int) -> str:
+    text = expression if step == 1 else f"{expression} * {step}"
+    return text if start == 0 else f"({text} + {start})"
+
+
+def in_pieces(body: Sequence[Line], space: Space) -> Loop:
+    """A loop over the pieces of rows."""
+    head = (
+        f"for start in range(0, {space.columns}, RB):",
+        "r = (start + tl.arange(0, RB))[None, :]",
+        f"rm = r < {space.columns}",
+    )
+    return Loop(head, tuple(body))

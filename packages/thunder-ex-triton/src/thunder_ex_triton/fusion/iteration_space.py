@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel goes over: rows, and the elements of a row where something is reduced.
+
+All operations of a kernel share one space of `rows * columns` elements. A reduction over trailing dimensions makes one
+value a row, one over leading dimensions one value a column; without reductions there is a single column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from thunder import prims
+from thunder.extend import BoundSymbol, TensorProxy
+from thunder_ex_triton.fusion.op_table import REDUCTIONS
+
+__all__ = ["MAX_COLUMNS", "Space", "Unfit", "is_long", "is_reduction", "reduces", "space_of"]
+
+MAX_COLUMNS = 1 << 15  # what the registers of one program hold
+
+
+class Unfit(Exception):
+    """Why operations are not one kernel."""
+
+
+class Space(NamedTuple):
+    """Rows and columns. `by_row` and `by_column`: what is reduced."""
+
+    rows: int
+    columns: int
+    by_row: bool = False
+    by_column: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.rows * self.columns
+
+    @property
+    def reduces(self) -> bool:
+        """Whether anything is reduced."""
+        return self.by_row or self.by_column
+
+
+def is_long(space: Space) -> bool:
+    """Whether a row is more than the registers of one program hold: it is gone over in pieces, more than once."""
+    return space.by_row and space.columns > MAX_COLUMNS
+
+
+def is_reduction(bsym: BoundSymbol) -> bool:
+    """Whether an operation is a reduction that kernels know."""
+    return bsym.sym.id in REDUCTIONS or bsym.sym in (prims.var_mean, prims.var)
+
+
+def reduces(bsym: BoundSymbol) -> Space | None:
+    """The space of a reduction; None where it reduces neither trailing nor leading dimensions."""
+    a, dims = bsym.args[0], sorted(bsym.args[1])
+    count, last = len(dims), list(range(a.ndim))
+    if not count or 0 in a.shape:
+        return None
+    if dims == last[-count:]:
+        return Space(math.prod(a.shape[:-count]), math.prod(a.shape[-count:]), by_row=True)
+    if dims == last[:count]:
+        return Space(math.prod(a.shape[:count]), math.prod(a.shape[count:]), by_column=True)
+    return None
+
+
+def space_of(operations: Sequence[BoundSymbol]) -> Space:
+    """The one space of all these operations; `Unfit` where they have none."""
+    found: Space | None = None
+    largest = 0
+    for op in operations:
+        for p in op.flat_outs:
+            if isinstance(p, TensorProxy):
+                largest = max(largest, math.prod(p.shape))
+        if not is_reduction(op):
+            continue
+        own = reduces(op)
+        if own is None:
+            raise Unfit("reduces dimensions in the middle")
+        if found is not None and (own.rows, own.columns) != (found.rows, found.columns):
+            raise Unfit("reduces in two ways")
+        by_row, by_column = (found.by_row, found.by_column) if found else (False, False)
+        found = Space(own.rows, own.columns, by_row or own.by_row, by_column or own.by_column)
+    if found is None:
+        return Space(largest, 1)
+    if is_long(found) and found.by_column:
+        raise Unfit(f"rows of {found.columns} elements do not fit into registers")
+    if largest > found.size:
+        raise Unfit("works on more elements than it reduces")
+    return found

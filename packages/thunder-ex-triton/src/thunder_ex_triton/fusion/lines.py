@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of a kernel, with what schedules and templates ask of them: nobody reads it out of their text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+__all__ = ["CHECK", "DRAW", "VALUE", "Access", "Line", "Loop", "lines_in", "mapped", "rendered"]
+
+# What a line does besides computing a value or moving one: draw random numbers, or stop where a number is out of range.
+VALUE, DRAW, CHECK = "value", "draw", "check"
+
+
+class Access(NamedTuple):
+    """A load, or a store of `value`, at an offset of a pointer."""
+
+    pointer: str
+    offset: str
+    mask: str = ""
+    value: str | None = None
+    policy: str = ""  # of the cache, for a load
+
+    def __str__(self) -> str:
+        where, mask = f"{self.pointer} + {self.offset}", f", mask={self.mask}" if self.mask else ""
+        if self.value is not None:
+            return f"tl.store({where}, {self.value}{mask})"
+        policy = f', eviction_policy="{self.policy}"' if self.policy else ""
+        return f"tl.load({where}{f'{mask}, other=0' if mask else ''}{policy})"
+
+
+class Line(NamedTuple):
+    """A line: `@` in its text stands for the memory that it reads or writes."""
+
+    text: str
+    access: Access | None = None
+    kind: str = VALUE
+    instead: str = ""  # how the access is written where not in the usual way
+
+    def __str__(self) -> str:
+        return self.text if self.access is None else self.text.replace("@", self.instead or str(self.access))
+
+    @property
+    def is_load(self) -> bool:
+        """Whether it reads memory."""
+        return self.access is not None and self.access.value is None
+
+
+class Loop(NamedTuple):
+    """A loop: its first line, with what says where it is, and its body."""
+
+    head: tuple[str, ...]
+    body: tuple[Line, ...]
+
+
+def lines_in(items: Iterable[Line | Loop]) -> Iterator[Line]:
+    """Give the lines in their order, those of loops included."""
+    for item in items:
+        if isinstance(item, Loop):
+            yield from item.body
+        else:
+            yield item
+
+
+def mapped(items: Iterable[Line | Loop], change: Callable[[Line], Line]) -> list[Line | Loop]:
+    """Return the same lines with each changed, in their order."""
+    return [
+        item._replace(body=tuple(map(change, item.body))) if isinstance(item, Loop) else change(item) for item in items
+    ]
+
+
+def rendered(items: Sequence[str | Line | Loop]) -> list[str]:
+    """Return the text of lines and loops."""
+    out: list[str] = []
+    for item in items:
+        if isinstance(item, Loop):
+            first, *rest = item.head
+            out += [first, *(f"    {line}" for line in (*rest, *item.body))]
+        else:
+            out.append(str(item))
+    return out

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each primitive is written in Triton's language.
+
+Half precision is computed in single precision; values are rounded where the program converts or stores them. Functions
+of which Triton's language has no own form are written with the device library on a GPU, and are left to others where
+kernels are interpreted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder import prims
+from thunder.extend import Proxy, TensorProxy, dtypes
+from thunder_ex_triton.fusion.sizes import Size
+from thunder_ex_triton.probe import interpreting
+
+__all__ = ["POINTWISE", "REDUCTIONS", "compute_type", "literal", "operands_of", "storage_type"]
+
+_TYPES = {
+    dtypes.float64: "tl.float64", dtypes.float32: "tl.float32", dtypes.float16: "tl.float16",
+    dtypes.bfloat16: "tl.bfloat16", dtypes.int64: "tl.int64", dtypes.int32: "tl.int32", dtypes.int16: "tl.int16",
+    dtypes.int8: "tl.int8", dtypes.uint8: "tl.uint8", dtypes.bool8: "tl.int1",
+}  # fmt: skip
+
+
+def storage_type(dtype: Any) -> str | None:
+    """What Triton calls a dtype; None when kernels do not know it."""
+    return _TYPES.get(dtype)
+
+
+def compute_type(dtype: Any) -> str:
+    """What values of a dtype are computed in."""
+    return "tl.float32" if dtype in (dtypes.float16, dtypes.bfloat16) else _TYPES[dtype]
+
+
+def literal(value: Any) -> str:
+    """A number in Triton's language."""
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def operands_of(bsym: Any) -> list[Any]:
+    """The tensors and numbers that a pointwise operation computes with."""
+    return [a for a in bsym.args if isinstance(a, (Proxy, Size, int, float, complex))]
+
+
+def _is_float(dtype: Any) -> bool:
+    return dtypes.is_float_dtype(dtype)
+
+
+def _unary(text: str) -> Callable[..., str]:
+    return lambda bsym, a: text.format(a)
+
+
+def _binary(text: str) -> Callable[..., str]:
+    return lambda bsym, a, b: text.format(a, b)
+
+
+def _libdevice(name: str) -> Callable[..., str | None]:
+    """A function of the device library."""
+
+    def write(bsym: Any, *args: str) -> str | None:
+        if interpreting():
+            return None
+        kind = compute_type(bsym.output.dtype)  # numbers have to be given the type of the tensors
+        typed = [a if isinstance(x, Proxy) else f"tl.full((), {a}, {kind})" for x, a in zip(operands_of(bsym), args)]
+        return f"libdevice.{name}({', '.join(typed)})"
+
+    return write
+
+
+def _division(bsym: Any, a: str, b: str) -> str | None:
+    if not _is_float(bsym.output.dtype):
+        return None  # integers divide towards zero: left to torch
+    return f"({a} / {b})"
+
+
+def _minimum(sign: str) -> Callable[..., str]:
+    def write(bsym: Any, a: str, b: str) -> str:
+        if _is_float(bsym.output.dtype):  # NaN wins, as in torch
+            if interpreting():  # and so does, on the CPU, the first of two zeros
+                order = "<" if sign == "maximum" else ">"
+                return f"tl.where(({a} != {a}) | ({b} == {b}) & ~({a} {order} {b}), {a}, {b})"
+            return f"tl.{sign}({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
+        return f"tl.{sign}({a}, {b})"
+
+    return write
+
+
+def _convert(bsym: Any, a: str) -> str | None:
+    source, target = bsym.args[0].dtype, bsym.output.dtype
+    if source is target:
+        return a
+    if _is_float(source) and not _is_float(target) and compute_type(source) != _TYPES[source]:
+        a = f"{a}.to({_TYPES[source]}).to(tl.float32)"  # a whole number of what the program has, not of what is near
+    if target is dtypes.bool8:
+        return f"({a} != 0)"
+    if _is_float(source) and not _is_float(target) and target not in (dtypes.int32, dtypes.int64):
+        return None
+    if not _is_float(source) and _is_float(target) and target is not dtypes.float64:
+        a = f"{a}.to(tl.float32)"  # integers have no way of their own into half precision
+    if source is dtypes.float32 and target is dtypes.bfloat16 and not interpreting():
+        return f"rounded_to_bfloat16({a})"
+    if source is dtypes.float64 and compute_type(target) != _TYPES[target]:
+        a = f"{a}.to(tl.float32)"  # as torch does
+    text = f"{a}.to({_TYPES[target]})"
+    return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
+
+
+def _negative(bsym: Any, a: str) -> str:
+    return f"({a} * -1.0)" if _is_float(bsym.output.dtype) else f"(-{a})"  # Triton's minus makes 0 of 0, not -0
+
+
+def _absolute(bsym: Any, a: str) -> str:
+    return f"tl.abs({a})"
+
+
+def _rounding(name: str) -> Callable[..., str | None]:
+    def write(bsym: Any, a: str) -> str | None:
+        if not _is_float(bsym.output.dtype):
+            return a
+        return f"tl.{name}({a})" if interpreting() else f"libdevice.{name}({a})"
+
+    return write
+
+
+def _truncated(bsym: Any, a: str) -> str:
+    if not _is_float(bsym.output.dtype):
+        return a
+    return f"tl.where({a} < 0, tl.ceil({a}), tl.floor({a}))" if interpreting() else f"libdevice.trunc({a})"
+
+
+def _tanh(bsym: Any, a: str) -> str:
+    if not interpreting():
+        return f"tanh({a})" if compute_type(bsym.output.dtype) == "tl.float32" else f"libdevice.tanh({a})"
+    # By exponentials of what is not positive, which cannot overflow; small arguments by their series.
+    t = f"tl.exp(-2.0 * tl.abs({a}))"
+    positive = f"(1.0 - {t}) / (1.0 + {t})"
+    return f"tl.where({a} > 0, {positive}, tl.where({a} == 0, {a}, -({positive})))"
+
+
+def _integers_only(text: str) -> Callable[..., str | None]:
+    return lambda bsym, *args: None if _is_float(bsym.output.dtype) else text.format(*args)
+
+
+def _multiplication(bsym: Any, a: str, b: str) -> str:
+    return f"({a} & {b})" if bsym.output.dtype is dtypes.bool8 else f"({a} * {b})"
+
+
+def _addition(bsym: Any, a: str, b: str) -> str:
+    return f"({a} | {b})" if bsym.output.dtype is dtypes.bool8 else f"({a} + {b})"
+
+
+def _power(bsym: Any, a: str, b: str) -> str | None:
+    exponent = bsym.args[1]
+    if type(exponent) in (int, float) and _is_float(bsym.output.dtype):
+        if exponent in (2, 3):
+            return f"({' * '.join([a] * int(exponent))})"
+        if exponent == 1:
+            return a
+        if abs(exponent) == 0.5 and not (interpreting() and bsym.output.dtype is dtypes.float16):
+            # Torch takes roots, but for its CPU kernel for half precision: a power of -inf is inf, a root NaN.
+            return f"tl.{'sqrt' if exponent > 0 else 'rsqrt'}({a})"
+    return _libdevice("pow")(bsym, a, b) if _is_float(bsym.output.dtype) else None
+
+
+def _equality(text: str) -> Callable[..., str]:
+    """Half precision is compared as the program has it: what was stored with what is computed anew."""
+
+    def write(bsym: Any, *operands: str) -> str:
+        dtype = next(x.dtype for x in bsym.args if isinstance(x, TensorProxy))
+        if compute_type(dtype) == _TYPES[dtype]:
+            return text.format(*operands)
+        return text.format(*(_as_stored(x, a, dtype) for x, a in zip(operands_of(bsym), operands)))
+
+    return write
+
+
+def _as_stored(x: Any, a: str, dtype: Any) -> str:
+    if type(x) is float:
+        return literal(torch.tensor(x, dtype=dtypes.to_torch_dtype(dtype)).item())
+    if not isinstance(x, TensorProxy):
+        return a
+    if dtype is dtypes.bfloat16 and not interpreting():
+        return f"rounded_to_bfloat16({a})"
+    return f"{a}.to({_TYPES[dtype]}).to(tl.float32)"
+
+
+def _reciprocal(bsym: Any, a: str) -> str | None:
+    return f"(1.0 / {a})" if _is_float(bsym.output.dtype) else None
+
+
+def _sign(bsym: Any, a: str) -> str | None:
+    dtype = bsym.output.dtype
+    if dtype is dtypes.bool8:
+        return a
+    if _is_float(dtype):
+        return f"tl.where({a} > 0.0, 1.0, tl.where({a} < 0.0, -1.0, 0.0))"
+    return f"(({a} > 0).to({compute_type(dtype)}) - ({a} < 0).to({compute_type(dtype)}))"
+
+
+def _not(bsym: Any, a: str) -> str | None:
+    if bsym.output.dtype is dtypes.bool8:
+        return f"({a} == 0)"
+    # The interpreter of Triton 3.8 and older knows no -1 of an unsigned type.
+    return f"({a} ^ 255)" if bsym.output.dtype is dtypes.uint8 else f"(~{a})"
+
+
+# By the name of the primitive: a function of the call and its operands' names that gives the expression, or None where
+# this executor does not take the call.
+POINTWISE: dict[Any, Callable[..., str | None]] = {
+    prims.add.id: _addition, prims.sub.id: _binary("({} - {})"), prims.mul.id: _multiplication, prims.div.id: _division,
+    prims.neg.id: _negative, prims.abs.id: _absolute, prims.reciprocal.id: _reciprocal, prims.pow.id: _power,
+    prims.exp.id: _unary("tl.exp({})"), prims.exp2.id: _unary("tl.exp2({})"), prims.log.id: _unary("tl.log({})"),
+    prims.log2.id: _unary("tl.log2({})"), prims.sqrt.id: _unary("tl.sqrt({})"), prims.rsqrt.id: _unary("tl.rsqrt({})"),
+    prims.sin.id: _unary("tl.sin({})"), prims.cos.id: _unary("tl.cos({})"), prims.erf.id: _unary("tl.erf({})"),
+    prims.tanh.id: _tanh, prims.expm1.id: _libdevice("expm1"), prims.log1p.id: _libdevice("log1p"),
+    prims.tan.id: _libdevice("tan"), prims.asin.id: _libdevice("asin"), prims.acos.id: _libdevice("acos"),
+    prims.atan.id: _libdevice("atan"), prims.sinh.id: _libdevice("sinh"), prims.cosh.id: _libdevice("cosh"),
+    prims.asinh.id: _libdevice("asinh"), prims.acosh.id: _libdevice("acosh"), prims.atanh.id: _libdevice("atanh"),
+    prims.erfc.id: _libdevice("erfc"), prims.atan2.id: _libdevice("atan2"), prims.log10.id: _libdevice("log10"),
+    prims.floor.id: _rounding("floor"), prims.ceil.id: _rounding("ceil"), prims.sign.id: _sign,
+    prims.trunc.id: _truncated,
+    prims.maximum.id: _minimum("maximum"), prims.minimum.id: _minimum("minimum"),
+    prims.eq.id: _equality("({} == {})"), prims.ne.id: _equality("({} != {})"), prims.lt.id: _binary("({} < {})"),
+    prims.le.id: _binary("({} <= {})"), prims.gt.id: _binary("({} > {})"), prims.ge.id: _binary("({} >= {})"),
+    prims.bitwise_and.id: _integers_only("({} & {})"), prims.bitwise_or.id: _integers_only("({} | {})"),
+    prims.bitwise_xor.id: _integers_only("({} ^ {})"),
+    prims.bitwise_not.id: _not,
+    prims.where.id: lambda bsym, p, a, b: f"tl.where({p}, {a}, {b})",
+    prims.convert_element_type.id: _convert, prims.clone.id: lambda bsym, a: a, prims.detach.id: lambda bsym, a: a,
+}  # fmt: skip
+
+# By the name of the primitive: how a tile is reduced along an axis, how two are made one, what stands where there is no
+# element.
+REDUCTIONS: dict[Any, tuple[str, str, str]] = {
+    prims.sum.id: ("tl.sum({}, {})", "{} + {}", "0"), prims.amax.id: ("_max({}, {})", "_larger({}, {})", "-inf"),
+    prims.amin.id: ("_min({}, {})", "_smaller({}, {})", "inf"),
+}  # fmt: skip

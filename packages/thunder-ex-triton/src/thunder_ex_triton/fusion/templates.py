@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of kernels: templates around what `codegen` writes.
+
+A kernel without reductions goes over elements. One that reduces rows has a program for each row or several, or goes
+over long rows in pieces. One that reduces columns takes many rows one after the other, and another adds up what its
+programs found.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from thunder import prims
+from thunder.extend import BoundSymbol, TensorProxy
+from thunder_ex_triton.fusion.codegen import Writer, in_pieces, mentions, pointer
+from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, row_number, tanh
+from thunder_ex_triton.fusion.index import Group, Index
+from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
+from thunder_ex_triton.fusion.op_table import compute_type
+from thunder_ex_triton.fusion.philox import philox_words, uniform
+from thunder_ex_triton.fusion.sizes import Size
+from thunder_ex_triton.fusion.tiles import pieces_pay
+
+__all__ = ["HELPERS", "KernelSource", "kernels_of", "module_text"]
+
+_IMPORTS = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+
+# Functions that kernels call, each after those that it calls.
+HELPERS = {
+    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
+    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
+    "row_number": f"\n{textwrap.dedent(inspect.getsource(getattr(row_number, 'fn', row_number)))}",
+    "load_row": """
+@triton.jit
+def load_row(pointers, whole, rest, policy: tl.constexpr):
+    vectors = tl.load(pointers, mask=whole, other=0, eviction_policy=policy)
+    return tl.where(rest, tl.load(pointers, mask=rest, other=0, eviction_policy=policy), vectors)
+""",
+    "store_row": """
+@triton.jit
+def store_row(pointers, value, whole, rest):
+    tl.store(pointers, value, mask=whole)
+    tl.store(pointers, value, mask=rest)
+""",
+    "_larger": """
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "_smaller": """
+@triton.jit
+def _smaller(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "_max": """
+@triton.jit
+def _max(tile, axis: tl.constexpr):
+    return tl.reduce(tile, axis, _larger)
+""",
+    "_min": """
+@triton.jit
+def _min(tile, axis: tl.constexpr):
+    return tl.reduce(tile, axis, _smaller)
+""",
+}
+
+
+class KernelSource(NamedTuple):
+    """A kernel as text, with the names of the tensors that it reads and writes, in the order of its parameters."""
+
+    name: str
+    text: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    template: str  # "elements", "rows", "long", "columns" or "finish"
+    titles: dict[str, str]  # what the trace calls values of the text
+    read: int = 0  # the bytes that it reads for an element of its space
+    written: int = 0  # the bytes that one of long rows writes for an element of its space
+    tensors: int = 0  # how many tensors it reads and writes
+    operations: int = 0  # how many lines compute something
+    passes: int = 0  # how many times it goes over a long row
+    checks: bool = False  # whether it stops where a number is none that it may be
+    sizes: tuple[int, ...] = ()  # the unknown sizes that are parameters after the tensors, by their index
+
+
+def module_text(kernels: Sequence[str]) -> str:
+    """These kernels as a module: with what they import and call."""
+    needed: dict[str, str] = {}
+    text = "\n".join(kernels)
+    for name, helper in reversed(HELPERS.items()):
+        if mentions(text, name):
+            needed[name] = helper
+            text += helper
+    parts = [_IMPORTS, *reversed(needed.values()), *(f"\n{kernel}" for kernel in kernels)]
+    return "\n".join(parts)
+
+
+def kernels_of(
+    operations: Sequence[BoundSymbol],
+    strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy],
+    space: Space,
+    wide: bool,
+    long: bool = False,
+) -> list[KernelSource]:
+    """The kernels that make `outputs`; `strides` are those of inputs and outputs. `Unfit` where there are none.
+
+    `wide` where offsets need 64 bits, `long` where a row is gone over in pieces.
+    """
+    integer = ".to(tl.int64)" if wide else ""
+    if not space.reduces:
+        return [_elements(operations, strides, outputs, space, integer)]
+    if long:
+        return [_long(operations, strides, outputs, space, integer)]
+    late = _after_columns(operations)
+    writer = Writer(operations, strides, space)
+    stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
+    if not space.by_column:
+        if not isinstance(space.columns, Size) and pieces_pay(space.columns, len(writer.tiles), writer.lines):
+            return [_long(operations, strides, outputs, space, integer)]
+        return [_rows(writer, [p.name for p in outputs], stores, integer)]
+    sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
+    partial = [f"{op.output.name}_part" for op in sums]
+    accumulate = []
+    for op, part in zip(sums, partial):
+        if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
+            raise Unfit("reduces columns by something else than a sum of floats")
+        a, lead = op.args[0], len(op.args[1])
+        tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
+        accumulate.append(Line(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]"))
+    start = [f"{part} = tl.zeros((1, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
+    body: list[str | Line | Loop] = [
+        "first = tl.program_id(0)", *_columns(space, whole=space.by_row), *start, *writer.before,
+        _in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
+        *(f"tl.store({pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
+    ]  # fmt: skip
+    writes = [p.name for p in outputs if p.name not in late] + partial
+    parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
+    main = _kernel("columns", writer, writer.reads, writes, parameters, body)
+    return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
+
+
+def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str) -> KernelSource:
+    """A program for each row or several."""
+    space = writer.space
+    head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
+    body: list[str | Line | Loop] = [*head, *_columns(space, whole=True), *writer.before, *writer.lines, *stores]
+    return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
+
+
+def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
+    """A loop over the rows of a program, the next of which are on their way."""
+    head = (
+        f"for row in tl.range(first * XB, {space.rows}, tl.num_programs(0) * XB, num_stages=stages):",
+        f"x = (row{integer} + tl.arange(0, XB))[:, None]",
+        f"xm = x < {space.rows}",
+    )
+    return Loop(head, tuple(lines))
+
+
+def _elements(
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, integer: str,
+) -> KernelSource:  # fmt: skip
+    writer = Writer(operations, strides, space)
+    stores = []
+    for p in outputs:
+        if math.prod(p.shape) != space.rows:
+            raise Unfit("makes tensors of several sizes")
+        index = Index([Group("x", (space.rows,))]).reshaped(p.shape)
+        stores.append(writer.stored(p, index, writer.value(p, index)))
+    head = [
+        f"x = tl.program_id(0){integer} * XB + tl.arange(0, XB)",
+        f"xm = x < {space.rows}",
+        "zero = tl.arange(0, 1)",
+    ]
+    writes = [p.name for p in outputs]
+    body: list[str | Line | Loop] = [*head, *writer.before, *writer.lines, *stores]
+    return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", body)
+
+
+def _long(
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, integer: str,
+) -> KernelSource:  # fmt: skip
+    """Rows that are gone over in pieces: once for each reduction, and once more for what is made of these."""
+    if space.by_column:
+        raise Unfit("reduces long rows, and columns")
+    writer = Writer(operations, strides, space, long=True)
+    whole = [_store(writer, p, space) for p in outputs if math.prod(p.shape) == space.size]
+    single = [_store(writer, p, space) for p in outputs if math.prod(p.shape) != space.size]
+    head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
+    head.append("zero = tl.arange(0, 1)[:, None]")
+    last = [in_pieces([*writer.lines, *whole], space)] if whole else []
+    body = _held([*writer.before, *writer.rows, *single, *last])
+    passes = sum(isinstance(item, Loop) for item in body)
+    written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
+    if not isinstance(space.columns, Size):
+        size = 16 // min([*writer.tiles.values(), *written], default=16)
+        body = _in_whole_vectors(body, space.columns, size, integer)
+    parameters = "XB: tl.constexpr, RB: tl.constexpr"
+    kernel = _kernel("long", writer, writer.reads, [p.name for p in outputs], parameters, [*head, *body])
+    return kernel._replace(written=sum(written), passes=passes)
+
+
+def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
+    """Lines whose loads say that a row stays in the cache as long as it is gone over again, and need not afterwards."""
+
+    def pointer_of(line: Line) -> str | None:
+        return line.access.pointer if line.is_load and line.access and line.access.mask.startswith(_IN_ROW) else None
+
+    left = Counter(filter(None, map(pointer_of, lines_in(items))))
+    again = {pointer for pointer, count in left.items() if count > 1}
+
+    def with_policy(line: Line) -> Line:
+        pointer = pointer_of(line)
+        if pointer not in again or line.access is None:
+            return line
+        left[pointer] -= 1
+        return line._replace(access=line.access._replace(policy="evict_last" if left[pointer] else "evict_first"))
+
+    return mapped(items, with_policy)
+
+
+def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, integer: str) -> list[Line | Loop]:
+    """Lines of which rows that begin anywhere are read and written in vectors of so many elements.
+
+    Pieces in the middle begin after the vector that holds the first element. They need no mask, which would take
+    vectors apart. That vector and what is left at the end of the row, mostly one piece, come after them; there a mask
+    that is one for each vector leaves the vectors whole that are.
+    """
+    place = f"(x * {columns} + r)"
+
+    def is_of_row(line: Line) -> bool:
+        return line.access is not None and (line.access.offset, line.access.mask) == (place, _IN_ROW)
+
+    if columns % size == 0 or not any(map(is_of_row, lines_in(items))):
+        return list(items)
+    pieces = f"{columns - size} // RB"  # so many in the middle, after the vector of the first element
+    middle = (
+        f"for start in range({size}, {pieces} * RB + {size}, RB):",
+        "lane = (start + tl.arange(0, RB))[None, :]",
+        "r = lane - before",
+        "rm = tl.full((1, RB), True, tl.int1)",
+    )
+    ends = (
+        f"for end in range(0, {columns + size - 1} - {pieces} * RB, RB):",
+        f"begin = tl.where(vector + end > 0, end + {pieces} * RB, 0)",
+        "lane = begin + tl.arange(0, RB)[None, :]",
+        "r = lane - before",
+        f"rm = (r >= 0) & (r < {columns})",
+        "first = begin + vector - before",
+        f"whole = (first >= 0) & (first <= {columns - size})",
+        "rest = rm & (whole == 0)",
+    )
+    out: list[Line | Loop] = [
+        Line(f"before = (tl.program_id(0){integer} * {columns} % {size}).to(tl.int32)"),
+        Line(f"row = tl.multiple_of(tl.program_id(0){integer} * {columns} - before, {size})"),
+        Line(f"vector = (tl.arange(0, RB) // {size} * {size})[None, :]"),
+    ]
+    for item in items:
+        if isinstance(item, Loop):
+            inside = [_unmasked(line) if is_of_row(line) else line for line in item.body]
+            at_ends = [_by_vectors(line) if is_of_row(line) else line for line in item.body]
+            out += [Loop(middle, tuple(inside)), Loop(ends, tuple(at_ends))]
+        else:
+            out.append(item)
+    return out
+
+
+_IN_ROW = "xm & rm"  # the mask of what is inside of a tile of rows
+_LANES = "(row + lane)"
+
+
+def _unmasked(line: Line) -> Line:
+    assert line.access is not None
+    return line._replace(access=line.access._replace(offset=_LANES, mask=""))
+
+
+def _by_vectors(line: Line) -> Line:
+    """A load or store that is masked for each vector."""
+    assert line.access is not None
+    pointer, _, _, value, policy = line.access
+    if value is None:
+        return line._replace(instead=f'load_row({pointer} + {_LANES}, whole, rest, "{policy}")')
+    return line._replace(instead=f"store_row({pointer} + {_LANES}, {value}, whole, rest)")
+
+
+def _columns(space: Space, *, whole: bool) -> list[str]:
+    first = "" if whole else "tl.program_id(1) * RB + "
+    return [
+        f"r = ({first}tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}", "zero = tl.arange(0, 1)[:, None]"
+    ]  # fmt: skip
+
+
+def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
+    """The line that writes an output of a kernel that reduces."""
+    size = math.prod(p.shape)
+    if size == space.size:
+        index = Index([Group("x", (space.rows,)), Group("r", (space.columns,))]).reshaped(p.shape)
+        return writer.stored(p, index, writer.value(p, index))
+    if size != space.rows:
+        raise Unfit("makes tensors of several sizes")
+    index = Index([Group("x", (space.rows,))]).reshaped(p.shape)
+    value = writer.value(p, index)
+    if "r" in writer.depends.get(value, ()):
+        raise Unfit("makes tensors of several sizes")
+    return writer.stored(p, index, value)
+
+
+def _by_column(op: BoundSymbol, space: Space) -> bool:
+    own = reduces(op)
+    return own is not None and own.by_column and not (own.by_row and space.by_row)
+
+
+def _after_columns(operations: Sequence[BoundSymbol]) -> set[str]:
+    """The values that are made of what is reduced over columns."""
+    late: set[str] = set()
+    for op in operations:
+        own = reduces(op) if is_reduction(op) else None
+        if (own is not None and own.by_column) or any(name in late for name in op.arg_names):
+            late.update(op.out_names)
+    return late
+
+
+def _finish(
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
+) -> KernelSource:  # fmt: skip
+    """Adds what the programs found for each column, in their order, and computes what is made of it."""
+    writer = Writer(operations, strides, space, axis="r")
+    head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
+    head.append("zero = tl.arange(0, 1)[:, None]")
+    for op in sums:
+        part, kind = f"{op.output.name}_part", compute_type(op.output.dtype)
+        head += [
+            f"{part} = tl.zeros((XB, RB), {kind})",
+            "for first in range(0, programs, XB):",
+            "    p = (first + tl.arange(0, XB))[:, None]",
+            f"    {part} += tl.load({pointer(part)} + p * {space.columns} + r, mask=rm & (p < programs), other=0)",
+            f"{part} = tl.sum({part}, 0)[None, :]",
+        ]
+        writer.depends[part] = frozenset("r")
+        writer.known[op.output.name, Index([Group("r", tuple(op.output.shape))]).key, ""] = part
+    stores = []
+    for p in outputs:
+        if math.prod(p.shape) != space.columns:
+            raise Unfit("makes tensors of several sizes")
+        index = Index([Group("r", (space.columns,))]).reshaped(p.shape)
+        stores.append(writer.stored(p, index, writer.value(p, index)))
+    reads = [*writer.reads, *(f"{op.output.name}_part" for op in sums)]
+    body: list[str | Line | Loop] = [*head, *writer.before, *writer.lines, *stores]
+    parameters = "programs, XB: tl.constexpr, RB: tl.constexpr"
+    return _kernel("finish", writer, reads, [p.name for p in outputs], parameters, body)
+
+
+def _kernel(
+    template: str,
+    writer: Writer,
+    reads: Sequence[str],
+    writes: Sequence[str],
+    parameters: str,
+    body: Sequence[str | Line | Loop],
+) -> KernelSource:
+    """The text of a kernel. Names are by position: layers of a model that are alike are one kernel, compiled once."""
+    names = {f"{n}_ptr": f"p{i}" for i, n in enumerate((*reads, *writes))}
+    parts = [n for n in (*reads, *writes) if n.endswith("_part")]
+    names.update({n: f"sum{i}" for i, n in enumerate(parts)})
+    lines = [re.sub(r"\b\w+_(?:ptr|part)\b", lambda m: names.get(m[0], m[0]), line) for line in rendered(body)]
+    sizes = tuple(dict.fromkeys(int(n) for line in lines for n in re.findall(r"\bsize_(\d+)\b", line)))
+    numbers = {str(index): f"n{i}" for i, index in enumerate(sizes)}
+    lines = [re.sub(r"\bsize_(\d+)\b", lambda m: numbers[m[1]], line) for line in lines]
+    given = ", ".join([*(f"p{i}" for i in range(len(reads) + len(writes))), *numbers.values()])
+    name = f"fused_{template}"
+    text = "\n".join(["@triton.jit", f"def {name}({given}, {parameters}):", *(f"    {x}" for x in lines), ""])
+    return KernelSource(
+        name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
+        tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
+        checks=any(line.kind == CHECK for line in lines_in(item for item in body if not isinstance(item, str))),
+    )  # fmt: skip

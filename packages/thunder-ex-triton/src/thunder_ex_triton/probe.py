@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where Triton's kernels can run: on an NVIDIA GPU, or on CPU tensors with Triton's interpreter (for tests).
+
+Nothing here imports Triton or torch, so that the probe can ask.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from thunder.plugins import major_and_minor, reject_device
+
+if TYPE_CHECKING:
+    from thunder.plugins import Env
+
+__all__ = ["interpreting", "unusable_device", "why_not"]
+
+OLDEST_TRITON = (3, 6)
+OLDEST_GPU = (8, 0)
+_INSTALL = "pip install 'triton>=3.6'"
+
+
+def interpreting() -> bool:
+    """Whether kernels are interpreted. Triton reads the same variable when a kernel is declared."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "y", "yes")
+
+
+def unusable_device(device: object) -> str | None:
+    """Why kernels cannot run on a device of this type; None when they can."""
+    return reject_device(device, "Triton", ("cuda", "cpu") if interpreting() else ("cuda",))
+
+
+def why_not(env: Env) -> str | None:
+    """Why Triton's kernels cannot run on this machine; None when they can."""
+    reason = env.lacks_version("triton", OLDEST_TRITON, name="Triton", module="triton", install=_INSTALL)
+    if reason is not None:
+        return reason
+    if interpreting():
+        version = env.version_of("triton")
+        numpy = env.version_of("numpy")
+        if numpy is None:
+            return "TRITON_INTERPRET is set, and Triton's interpreter needs NumPy: pip install numpy"
+        if major_and_minor(version) < (3, 7) and major_and_minor(numpy) >= (2, 4):
+            return f"TRITON_INTERPRET is set, and the interpreter of Triton {version} does not work with NumPy {numpy}"
+        return None
+    reason = env.lacks_gpu(OLDEST_GPU)
+    return reason and f"{reason} (TRITON_INTERPRET=1 runs the kernels, slowly, on CPU tensors)"

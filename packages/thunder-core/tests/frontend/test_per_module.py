@@ -28,11 +28,11 @@ def test_a_branch_on_a_value():
         assert torch.equal(out, f(x))
         assert torch.equal(*[torch.autograd.grad(y.sum(), x)[0] for y in (out, f(x))])
     assert "doubled_if_positive" in thunder.explain(jf)
-    assert "3 in pieces" in thunder.explain(jf)
-    with pytest.raises(RuntimeError, match="runs as Python"):
+    assert "(3 partly eager)" in thunder.explain(jf)
+    with pytest.raises(RuntimeError, match="partly eager"):
         thunder.last_traces(jf)
     thunder.reset()
-    assert "pieces" not in thunder.explain(jf)
+    assert "partly eager" not in thunder.explain(jf)
 
 
 def test_it_may_return_anything_and_change_objects():
@@ -135,7 +135,7 @@ def test_the_modules_around_it_are_programs():
         torch.testing.assert_close(b, c, msg=name)
     told = thunder.explain(jnet)
     # A counter is a constant, a constant, then an input: no module is traced for ever.
-    assert "thunder.jit(Block): 8 calls, 3 traced" in told
+    assert "thunder.jit(Block): 8 calls, 3 compilations" in told
     assert list(net.state_dict()) == list(other.state_dict())
     copied = copy.deepcopy(jnet)
     torch.testing.assert_close(copied(x), jnet(x))
@@ -235,7 +235,7 @@ def test_modules_that_are_globals():
     jf = thunder.jit(predicts)
     for _ in range(2):
         torch.testing.assert_close(jf(x), predicts(x))
-    assert "thunder.jit(Sequential): 2 calls, 1 traced" in thunder.explain(jf)
+    assert "thunder.jit(Sequential): 2 calls, 1 compilation" in thunder.explain(jf)
     assert type(MODEL) is nn.Sequential
     jf = thunder.jit(counts)  # it assigns to globals: they are its own
     assert [float((jf(x) - doubled_if_positive(MODEL(x))).mean().round()) for _ in range(3)] == [1, 2, 3]
@@ -366,7 +366,7 @@ def test_legacy_backward_hooks():
             f(x).sum().backward()
         torch.testing.assert_close(seen[-1], seen[-2])
     assert len(seen) == 4
-    assert "thunder.jit(Sequential): 2 calls, 1 traced" in thunder.explain(jnet)
+    assert "thunder.jit(Sequential): 2 calls, 1 compilation" in thunder.explain(jnet)
 
 
 def test_the_graph_of_what_is_computed():

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from thunder.capture.base.fallback import ModuleFallback, fall_back
-from thunder.capture.base.sources import Place
+from thunder.capture.base.predicates import is_tensor
+from thunder.capture.base.sources import Source
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
-from thunder.capture.guards.guards import overlap
 from thunder.capture.guards.prologue import Arguments, Prologue
+from thunder.capture.guards.tensor_check import overlap
 from thunder.capture.higher_order.gradient_hooks import hooked
 from thunder.capture.numbers.symbolic import Dynamic, Inputs, Number
-from thunder.capture.reads import classify
 from thunder.capture.reads.bytecode import raised_by_branch
 from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.tensors.leaks import describe_referrer
@@ -140,16 +140,16 @@ def _acquire(
             recorder.watch_identity()
         tracer.name_lifted(recorder.name_of)
 
-        def place_of(tensor: torch.Tensor) -> Place | None:
-            return arguments.place_of(tensor) or recorder.place_of(tensor)
+        def source_of(tensor: torch.Tensor) -> Source | None:
+            return arguments.source_of(tensor) or recorder.source_of(tensor)
 
-        tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(place_of(tensor), tensor, name)
-        tracer.guarded_of = lambda tensor, condition: recorder.tensor_is(place_of(tensor), tensor, condition)
+        tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(source_of(tensor), tensor, name)
+        tracer.guarded_of = lambda tensor, *step: recorder.tensor_is(source_of(tensor), tensor, *step)
         if dynamic:
             symbolic = tracer.symbolic = recorder.symbolic = Inputs(tracer, dynamic, recorder.plants)
-            symbolic.place_of = place_of
-            symbolic.place_of_list, symbolic.guarded_number = recorder.place_of_list, recorder.number
-            tracer.told = DerivedScalars(tracer) if dynamic.tells else None
+            symbolic.source_of = source_of
+            symbolic.source_of_list, symbolic.guarded_number = recorder.source_of_list, recorder.number
+            tracer.derived_scalars = DerivedScalars(tracer) if dynamic.tells else None
         try:
             with contextlib.ExitStack() as contexts:
                 contexts.enter_context(without_modes())  # the user's see what runs
@@ -167,11 +167,11 @@ def _acquire(
             )
             if acquired.uncacheable is None:
                 written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
-                targets = None if epilogue is None else [place for place, _ in epilogue.targets]
+                targets = None if epilogue is None else [source for source, _ in epilogue.targets]
                 acquired.prologue = Prologue(arguments, tracer, recorder, written, targets, trusted=trusted)
         except DataDependentError as refusal:
             refusal.converts = not raised_by_branch(refusal)
-            refusal.tells = all(map(DerivedScalars(tracer).can_tell, refusal.asked))
+            refusal.tells = all(map(DerivedScalars(tracer).derives, refusal.asked))
             raise
         finally:
             recorder.release()
@@ -188,10 +188,10 @@ def _run(
 ) -> Epilogue | None:  # fmt: skip
     """The native run. No handle of it outlives this function but those of the inputs."""
     leaves = [
-        tracer.add_input(leaf, place.label, independent=independent or id(leaf) in distinct)
-        if classify.is_tensor(leaf)
-        else recorder.argument(place, leaf)
-        for leaf, place in zip(arguments.leaves, arguments.places)
+        tracer.add_input(leaf, source.label, independent=independent or id(leaf) in distinct)
+        if is_tensor(leaf)
+        else recorder.argument(source, leaf)
+        for leaf, source in zip(arguments.leaves, arguments.sources)
     ]
     copies = pytree.tree_unflatten(leaves, arguments.structure)
     aliases: dict[int, Any] = {}
@@ -205,7 +205,7 @@ def _run(
     for lifted in tracer.inputs:
         given = lifted.handle.given_attributes
         if given:
-            where = arguments.place_of(lifted.tensor) or recorder.place_of(lifted.tensor)
+            where = arguments.source_of(lifted.tensor) or recorder.source_of(lifted.tensor)
             writes += recorder.given_attributes(where, lifted.tensor, given)
     if tracer.attention_kernels is not None:
         recorder.attention_kernels(tracer.attention_kernels)
@@ -228,8 +228,8 @@ def _call(
         with recorder:
             recorder.start(fn)
             arguments.read(recorder)
-            for original, copy, place in zip(call, copies, arguments.roots):
-                recorder.copied(original, copy, place, aliases)
+            for original, copy, source in zip(call, copies, arguments.roots):
+                recorder.copied(original, copy, source, aliases)
             with replaced_entry_points(numbers=asks_for_numbers), tracer.user_code(), recorder.watch_code():
                 result = recorder.context.run(_result, fn, *copies)
     except Exception as error:

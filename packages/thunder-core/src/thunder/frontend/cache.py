@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled programs of one callable, and how the one for a call is found.
+"""The cache of one callable: its compiled programs, and how the one for a call is found.
 
 The prologue of a program says whether it is for a call. The first that is asked is the one that came after the program
 of the last call when that one was last used, so that calls in turns are answered at once. If it refuses, the program
 that last answered arguments of the same shapes is asked, then the others, newest first.
 
-What refuses a call that nobody answers is remembered: numbers and sizes that keep changing become symbolic
+Guards that fail in a cache miss are counted: numbers and sizes that keep changing become symbolic
 (`symbolic.py`).
 """
 
@@ -21,7 +21,8 @@ import torch
 from thunder.capture.guards.guards import GuardFailed, TensorsDiffer
 from thunder.capture.guards.prologue import Guarded
 from thunder.capture.numbers.symbolic import Dynamic
-from thunder.capture.reads.values import Check
+from thunder.capture.reads.guard_kinds import Equals, HasContents
+from thunder.capture.reads.kinds.containers import item_source
 from thunder.extend import implementations_epoch
 from thunder.frontend.pipeline import Specialization
 
@@ -38,7 +39,7 @@ _BY_VALUE = frozenset({bool, int, float, type(None)})
 
 
 class Refusal:
-    """Why a program is not for a call. What was found in the call is held no longer than somebody may ask."""
+    """Why the guards of a program refuse a call. What they found there is held no longer than somebody may ask."""
 
     __slots__ = ("failure", "specialization")
 
@@ -50,7 +51,7 @@ class Refusal:
     def __str__(self) -> str:
         if isinstance(self.failure, GuardFailed):
             return str(self.failure)
-        return f"something that was read is gone ({type(self.failure).__name__}: {self.failure})"
+        return f"a value that the program read is gone ({type(self.failure).__name__}: {self.failure})"
 
 
 class Cache:
@@ -72,7 +73,7 @@ class Cache:
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]
     ) -> tuple[Specialization, Any] | None:
-        """The program for a call and its inputs. Why others are not for it is added to `refused`."""
+        """Return the program for a call, and its inputs. Why others refuse the call is added to `refused`."""
         epoch = implementations_epoch()
         tried = {id(refusal.specialization) for refusal in refused}
         key = _key(args, kwargs)
@@ -100,12 +101,12 @@ class Cache:
         self.likeliest = specialization.after
 
     def used(self, specialization: Specialization) -> None:
-        """Notes that the likeliest program was the one for a call."""
+        """Note that the likeliest program was the one for a call."""
         self._last = specialization
         self.likeliest = specialization.after
 
     def keep(self, specialization: Specialization, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Adds a program, and drops those that were compiled with what is no longer registered."""
+        """Add a program, and drop those that were compiled with what is no longer registered."""
         epoch = implementations_epoch()
         self._all = [specialization, *[s for s in self._all if s.epoch == epoch]][:MAX_SPECIALIZATIONS]
         if self._last not in self._all:
@@ -114,16 +115,16 @@ class Cache:
         self._remember(_key(args, kwargs), specialization)
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self.__init__(symbolic=self.dynamic.everything)  # type: ignore[misc]
 
     def newest_first(self, refused: list[Refusal]) -> list[Refusal]:
-        """Refusals in the order in which the programs were made, the last one first."""
+        """Return refusals in the order in which the programs were made, the last one first."""
         position = {id(s): i for i, s in enumerate(self._all)}
         return sorted(refused, key=lambda refusal: position.get(id(refusal.specialization), len(position)))
 
     def learn(self, refused: list[Refusal], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remembers the numbers and sizes that differ from those of the newest program that refused because of them."""
+        """Note the numbers and sizes that differ from those of the newest program that refused because of them."""
         for refusal in refused:
             guarded = refusal.specialization.guarded
             if guarded is not None and _is_about_numbers(refusal.failure, guarded):
@@ -132,39 +133,41 @@ class Cache:
 
     def _learn_from(self, guarded: Guarded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         found = guarded.found(args, kwargs)
-        for check in guarded.checks.values():
-            if check.kind in ("value", "contents"):
-                with contextlib.suppress(Exception):  # there is nothing at the place now
-                    self._learn_number(check, found(check.place))
+        for guard in guarded.guards.values():
+            with contextlib.suppress(Exception):  # there is nothing at the source now
+                if isinstance(guard, Equals):
+                    self._learn_number(guard, found(guard.source))
+                elif isinstance(guard, HasContents):
+                    self._learn_contents(guard, found(guard.source))
         if guarded.tensors is not None:
             with contextlib.suppress(Exception):
-                for place, dim in guarded.tensors.changed_sizes([found(place) for place in guarded.tensors.names]):
-                    self.dynamic.size_changed(str(place), dim)
+                for source, dim in guarded.tensors.changed_sizes([found(source) for source in guarded.tensors.names]):
+                    self.dynamic.size_changed(source, dim)
 
-    def _learn_number(self, check: Check, found: Any) -> None:
-        kind, place, value = check
-        if kind == "value":
-            if _is_number(value) and type(found) is type(value) and found != value:
-                self.dynamic.number_changed(str(place))
-        elif isinstance(found, (list, dict, deque)) and len(found) == len(value):
-            pairs = dict(value) if isinstance(found, dict) else dict(enumerate(value))
-            now = dict(dict.items(found)) if isinstance(found, dict) else dict(enumerate(found))
-            changed = [key for key, was in pairs.items() if now[key] != was]
-            if changed and all(_is_number(pairs[key]) and type(now[key]) is type(pairs[key]) for key in changed):
-                self.dynamic.contents_changed(str(place))
-                for key in changed:
-                    self.dynamic.number_changed(str(place.item(key)))
+    def _learn_number(self, guard: Equals, found: Any) -> None:
+        was = guard.operand
+        if _is_number(was) and type(found) is type(was) and found != was:
+            self.dynamic.number_changed(guard.source)
+
+    def _learn_contents(self, guard: HasContents, found: Any) -> None:
+        if not isinstance(found, (list, dict, deque)) or len(found) != len(guard.operand):
+            return
+        before = dict(guard.operand) if isinstance(found, dict) else dict(enumerate(guard.operand))
+        now = dict(dict.items(found)) if isinstance(found, dict) else dict(enumerate(found))
+        changed = [key for key, was in before.items() if now[key] != was]
+        if changed and all(_is_number(before[key]) and type(now[key]) is type(before[key]) for key in changed):
+            self.dynamic.contents_changed(guard.source)
+            for key in changed:
+                self.dynamic.number_changed(item_source(guard.source, found, key, [*before].index(key)))
 
 
 def _is_about_numbers(failure: Exception, guarded: Guarded) -> bool:
-    """Whether a guard refused because of numbers or sizes."""
+    """Check whether a guard refused because of numbers or sizes."""
     if isinstance(failure, TensorsDiffer):
         check, tensors = failure.args
         return bool(check.changed_sizes(tensors))
-    found = guarded.checks.get(str(failure.args[0])) if isinstance(failure, GuardFailed) else None
-    if found is None or found.kind not in ("value", "contents"):
-        return False
-    return found.kind == "contents" or _is_number(found.value)
+    guard = guarded.guards.get(str(failure.args[0])) if isinstance(failure, GuardFailed) else None
+    return isinstance(guard, HasContents) or (isinstance(guard, Equals) and _is_number(guard.operand))
 
 
 def _is_number(x: Any) -> bool:
@@ -172,7 +175,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What is cheaply told of arguments: the shapes of tensors, numbers, and of all else its type."""
+    """Return what is cheap to know of arguments: the shapes of tensors, numbers, and of all else its type."""
     values = (*args, *kwargs, *kwargs.values()) if kwargs else args
     return tuple([
         x.shape if isinstance(x, torch.Tensor) else x if type(x) in _BY_VALUE else type(x) for x in values

@@ -78,26 +78,29 @@ class CompileStats:
         return list(self._last().epilogue_traces)
 
     def explain(self) -> str:
-        """Why the last call that compiled had to, and what keeps its program from being used again."""
-        lines = [f"{self.calls} calls: {self.cache_hits} by a cached program, {self.cache_misses} traced"]
+        """Return why the last call that compiled had to, and what keeps its program from being cached."""
+        hits, misses = _count(self.cache_hits, "cache hit"), _count(self.cache_misses, "compilation")
+        lines = [f"{_count(self.calls, 'call')}: {hits}, {misses}"]
         if self.pieces is not None:
-            lines[0] += f"; {self.pieces.calls} in pieces"
+            lines[0] += f" ({self.pieces.calls} partly eager)"
         if self.refused:
-            lines.append("the last trace was needed because")
+            lines.append("recompiled because")
             lines += [f"  {reason}" for reason in dict.fromkeys(self.refused)]
         elif self.cache_misses:
-            lines.append("the last trace was needed because no program was cached")
+            lines.append("compiled because no program was cached")
         if self.uncacheable is not None:
-            lines.append(f"its program is good for one call only: {self.uncacheable}")
+            lines.append(f"not cached: {self.uncacheable}")
         if self.constant is not None:
-            lines.append(f"sizes and numbers are constants, since with symbolic ones it failed: {self.constant}")
+            lines.append(f"static sizes and numbers: tracing with symbolic ones failed ({self.constant})")
         if self.eager is not None:
-            lines.append(f"calls run eagerly now: {self.eager}")
+            lines.append(f"falls back to eager: {self.eager}")
         if self.pieces is not None:
-            lines.append(f"it runs as Python, and each module that it calls as a program: {self.partly_eager}")
+            lines.append(f"partly eager: {self.partly_eager}; the modules that it calls are compiled one by one")
             for program in self.pieces.programs:
                 stats = program._stats
-                lines.append(f"  {program!r}: {stats.calls} calls, {stats.cache_misses} traced")
+                lines.append(
+                    f"  {program!r}: {_count(stats.calls, 'call')}, {_count(stats.cache_misses, 'compilation')}"
+                )
         if self.last is not None:
             lines += self.last.reports
         return "\n".join(lines)
@@ -105,9 +108,13 @@ class CompileStats:
     def _last(self) -> Specialization:
         if self.last is None:
             if self.partly_eager is not None:
-                raise RuntimeError(f"there are no traces, as it runs as Python: {self.partly_eager}")
+                raise RuntimeError(f"there are no traces, as it is partly eager: {self.partly_eager}")
             raise RuntimeError("it has not been called yet, so there are no traces: call it once first")
         return self.last
+
+
+def _count(n: int, thing: str) -> str:
+    return f"{n} {thing}{'' if n == 1 else 's'}"
 
 
 class JitFunction(Generic[P, R]):
@@ -222,9 +229,9 @@ class JitFunction(Generic[P, R]):
         """Traces and compiles a call.
 
         Where that fails with symbolic numbers, which a few programs take for something else than numbers, they are
-        constants from then on. A program that asks for numbers that only running tells is traced again, with functions
-        of Python's that take those (`conversions.py`), and where it has to know some, once more (`told.py`), unless
-        the error says that it would only come again.
+        constants from then on. A program that asks for data-dependent numbers is traced again, with functions of
+        Python's that take those (`builtin_overrides.py`), and where it has to know some, once more
+        (`derived_scalars.py`), unless the error says that it would only come again.
         """
         dynamic = self._cache.dynamic
         failure: Exception
@@ -339,24 +346,24 @@ class JitFunction(Generic[P, R]):
 
     def _under_mode(self, mode: str, way_out: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of which something around it is to see the calls that the program makes."""
-        reason = f"{mode}, which is to see the calls that the program makes"
+        reason = f"{mode}, which has to see the calls that the program makes"
         if self._options.sharp_edges == "error" or any(t.is_needed for t in self._transforms):
             raise TracingError(f"{self!r} cannot be compiled: {reason}. {way_out}")
         self._stats.uncacheable = reason
         return self._eagerly(args, kwargs)
 
     def _give_up(self, reason: str) -> None:
-        self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached and none was for this call ({reason})"
+        self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached, and their guards refuse this call ({reason})"
         warnings.warn(
-            f"{self!r} runs eagerly where its programs do not fit: {self._stats.eager}. Pass what changes as a tensor, "
-            "or start anew with thunder.reset()",
+            f"{self!r} falls back to eager where no cached program applies: {self._stats.eager}. Pass what changes as "
+            "a tensor, or clear the cache with thunder.reset()",
             stacklevel=4,
         )
 
     def _keep(self, specialization: Specialization, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reason = self._stats.uncacheable
         if reason is not None and self._options.sharp_edges != "allow":
-            message = f"{self!r} is traced anew at every call: {reason}"
+            message = f"{self!r} is recompiled at every call: {reason}"
             if self._options.sharp_edges == "error":
                 raise TracingError(message)
             warnings.warn(message, stacklevel=4)

@@ -193,7 +193,7 @@ def _specialization(
 ) -> Specialization:
     if acquired.prologue is None and any(t.has("prologue") for t in passes.transforms):
         raise ThunderError(
-            "a transform changes the prologue, but this program has none, as it is good for one call only: "
+            "a transform changes the prologue, but this program has none, as it cannot be cached: "
             f"{acquired.uncacheable}"
         )
     prologue = acquired.prologue

@@ -113,7 +113,7 @@ def test_the_guard_is_what_was_asked() -> None:
     fresh = thunder.jit(by_flag)
     for values in ([0, 0, 0, 0], [3, 3, 3, 3]):
         results(fresh, values)
-    assert "(told by m)" in thunder.explain(fresh)
+    assert "(derived from m)" in thunder.explain(fresh)
 
 
 @settings(max_examples=15, deadline=None)

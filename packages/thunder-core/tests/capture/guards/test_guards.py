@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thunder
-from thunder.capture.guards.guards import GuardFailed, TensorCheck, condition_of, same_contents, same_value
+from thunder.capture.base.sources import Argument
+from thunder.capture.guards.guards import GuardFailed
+from thunder.capture.guards.tensor_check import TensorCheck
+from thunder.capture.reads.guard_kinds import Equals, same_contents, same_value
 
 PLAIN = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=True, width=16), st.text("ab", max_size=2),
@@ -42,7 +45,7 @@ def typed(x: Any) -> Any:
 def test_same_value(a: Any, b: Any) -> None:
     assert same_value(a, a)
     assert same_value(a, b) == (typed(a) == typed(b))
-    condition = condition_of("value", a).format("x", "y")
+    condition = Equals(Argument(0, "x"), a).condition().format("x", "y")
     assert eval(condition, {"x": b, "y": a, "same_value": same_value, "torch": torch}) == (typed(a) != typed(b))
 
 

@@ -142,7 +142,7 @@ def test_objects_that_no_guard_can_give_again() -> None:
     jf = thunder.jit(f)
     for _ in range(2):
         assert torch.equal(jf(torch.ones(3)), torch.ones(3))
-    assert "remembers" in thunder.explain(jf)
+    assert "is memoized" in thunder.explain(jf)
 
 
 class Settings:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import thunder
-from thunder.capture.base.sources import Argument, Place
-from thunder.capture.reads import bytecode, hooks
+from thunder.capture.base.sources import Argument, Root
+from thunder.capture.reads import bytecode, hooks, libraries
 
 X = torch.linspace(-1, 1, 4)
 
@@ -55,16 +55,16 @@ def test_code_says_what_it_reads() -> None:
 
     assert set(bytecode.global_loads(f.__code__)) >= {("torch", "nn", "functional", "relu"), ("len",), ("Options",)}
     assert {"nn", "functional", "relu", "unread"} <= set(bytecode.attribute_names(f.__code__))
-    assert bytecode.is_library(torch.nn.Module.__call__.__code__.co_filename)
-    assert bytecode.is_library(functools.wraps.__code__.co_filename)
-    assert not bytecode.is_library(f.__code__.co_filename)
+    assert libraries.is_library(torch.nn.Module.__call__.__code__.co_filename)
+    assert libraries.is_library(functools.wraps.__code__.co_filename)
+    assert not libraries.is_library(f.__code__.co_filename)
 
 
-def test_places_as_text() -> None:
-    net = Place(object(), title="net")
+def test_sources_as_text() -> None:
+    net = Root(object(), title="net")
     weight = net.variable("_modules").item("inner").variable("_parameters").item("weight")
     assert str(weight) == "net.inner.weight"
-    assert str(Place(Argument(0, "batch")).variable("x").item(0)) == "batch.x[0]"
+    assert str(Argument(0, "batch").variable("x").item(0)) == "batch.x[0]"
     assert str(net.variable("table").item("a")) == "net.table['a']"
     assert weight.label == "inner_weight"
 
@@ -182,7 +182,9 @@ def check_without_events() -> None:
 def test_other_threads_see_nothing() -> None:
     net = Net()
     seen: list[Any] = []
-    inside, done = threading.Event(), threading.Event()
+    inside, done = threading.Lock(), threading.Lock()  # events have state, which no guard watches
+    inside.acquire()
+    done.acquire()
 
     class Slow(torch.nn.Module):
         def __init__(self) -> None:
@@ -190,15 +192,15 @@ def test_other_threads_see_nothing() -> None:
             self.net = net
 
         def forward(self, x: Any) -> Any:
-            inside.set()
-            assert done.wait(30)
+            inside.release()
+            assert done.acquire(timeout=30)
             return self.net(x)
 
     def other() -> None:
-        assert inside.wait(30)
+        assert inside.acquire(timeout=30)
         net.options.later = 1  # type: ignore[attr-defined]
         seen.append((type(net(X)), net.options.unread))
-        done.set()
+        done.release()
 
     thread = threading.Thread(target=other)
     thread.start()

@@ -12,7 +12,7 @@ import contextvars
 import types
 from typing import Any, NamedTuple
 
-from thunder.capture.base.sources import Place
+from thunder.capture.base.sources import Source
 from thunder.capture.reads.hooks import ABSENT
 
 __all__ = ["CONTAINERS", "Snapshot", "Write", "snapshots_of"]
@@ -25,7 +25,7 @@ class Write(NamedTuple):
     """One assignment: `kind` is an operation of `effects.py` on the target, with a `key` where it has one."""
 
     kind: str
-    place: Place
+    source: Source
     target: Any
     key: Any
     value: Any
@@ -34,10 +34,10 @@ class Write(NamedTuple):
 class Snapshot:
     """How one thing was."""
 
-    __slots__ = ("before", "place", "target")
+    __slots__ = ("before", "source", "target")
 
-    def __init__(self, place: Place, target: Any, before: Any):
-        self.place = place
+    def __init__(self, source: Source, target: Any, before: Any):
+        self.source = source
         self.target = target
         self.before = before
 
@@ -59,16 +59,16 @@ class DictSnapshot(Snapshot):
             return []
         items = dict(base.items(now))
         writes = [
-            Write("set_item", self.place, self.target, key, value)
+            Write("set_item", self.source, self.target, key, value)
             for key, value in items.items()
             if before.get(key, ABSENT) is not value
         ]
         gone = [key for key in before if key not in items]
         if gone:
-            writes = [Write("delete_item", self.place, self.target, key, None) for key in gone] + writes
+            writes = [Write("delete_item", self.source, self.target, key, None) for key in gone] + writes
         if list(items) != [k for k in before if k in items] + [k for k in items if k not in before]:
             gone = list(before)
-            writes = [Write("replace_items", self.place, self.target, None, items)]
+            writes = [Write("replace_items", self.source, self.target, None, items)]
         if gone:
             base.clear(now)  # the order of keys is a part of what it was
         for key in items:
@@ -94,10 +94,10 @@ class ListSnapshot(Snapshot):
         base.clear(self.target)
         base.extend(self.target, before)
         if len(now) > len(before) and all(same):
-            return [Write("extend", self.place, self.target, None, now[len(before) :])]
+            return [Write("extend", self.source, self.target, None, now[len(before) :])]
         if len(now) == len(before):
-            return [Write("set_item", self.place, self.target, i, now[i]) for i, kept in enumerate(same) if not kept]
-        return [Write("replace_items", self.place, self.target, None, now)]
+            return [Write("set_item", self.source, self.target, i, now[i]) for i, kept in enumerate(same) if not kept]
+        return [Write("replace_items", self.source, self.target, None, now)]
 
 
 class SetSnapshot(Snapshot):
@@ -111,7 +111,7 @@ class SetSnapshot(Snapshot):
             return []
         set.clear(self.target)
         set.update(self.target, self.before)
-        return [Write("replace_items", self.place, self.target, None, list(now))]
+        return [Write("replace_items", self.source, self.target, None, list(now))]
 
 
 class AttributesSnapshot(Snapshot):
@@ -134,9 +134,9 @@ class AttributesSnapshot(Snapshot):
             if old is value or key in _CLASS_INTERNALS:
                 continue
             if value is ABSENT:
-                writes.append(Write("delete_attribute", self.place, self.target, key, None))
+                writes.append(Write("delete_attribute", self.source, self.target, key, None))
             else:
-                writes.append(Write("set_attribute", self.place, self.target, key, value))
+                writes.append(Write("set_attribute", self.source, self.target, key, value))
             if old is ABSENT:
                 _base(self.target).__delattr__(self.target, key)
             else:
@@ -157,7 +157,7 @@ class CellSnapshot(Snapshot):
             del self.target.cell_contents
         else:
             self.target.cell_contents = self.before
-        return [Write("set_cell", self.place, self.target, None, value)]
+        return [Write("set_cell", self.source, self.target, None, value)]
 
 
 class GlobalsSnapshot(Snapshot):
@@ -165,8 +165,8 @@ class GlobalsSnapshot(Snapshot):
 
     __slots__ = ("stored",)
 
-    def __init__(self, place: Place, target: dict[str, Any]):
-        super().__init__(place, target, dict(target))
+    def __init__(self, source: Source, target: dict[str, Any]):
+        super().__init__(source, target, dict(target))
         self.stored: set[str] = set()
 
     def undo(self) -> list[Write]:
@@ -176,9 +176,9 @@ class GlobalsSnapshot(Snapshot):
             if old is value:
                 continue
             if value is ABSENT:
-                writes.append(Write("delete_item", self.place, self.target, key, None))
+                writes.append(Write("delete_item", self.source, self.target, key, None))
             else:
-                writes.append(Write("set_item", self.place, self.target, key, value))
+                writes.append(Write("set_item", self.source, self.target, key, value))
             if old is ABSENT:
                 del self.target[key]
             else:
@@ -191,15 +191,15 @@ class VariableSnapshot(Snapshot):
 
     __slots__ = ("context",)
 
-    def __init__(self, place: Place, target: Any, before: Any, context: contextvars.Context):
-        super().__init__(place, target, before)
+    def __init__(self, source: Source, target: Any, before: Any, context: contextvars.Context):
+        super().__init__(source, target, before)
         self.context = context
 
     def undo(self) -> list[Write]:
         value = self.context.get(self.target, ABSENT)
         if value is self.before or value is ABSENT:
             return []
-        return [Write("set_variable", self.place, self.target, None, value)]
+        return [Write("set_variable", self.source, self.target, None, value)]
 
 
 _CLASS_INTERNALS = frozenset({"__getattribute__", "__setattr__", "__dict__", "__weakref__", "__doc__",
@@ -253,23 +253,23 @@ def variables(obj: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def container_snapshot(place: Place, x: Any) -> Snapshot:
+def container_snapshot(source: Source, x: Any) -> Snapshot:
     """How a built-in container was."""
     if isinstance(x, dict):
-        return DictSnapshot(place, x, dict(dict_type(x).items(x)))
+        return DictSnapshot(source, x, dict(dict_type(x).items(x)))
     if isinstance(x, (list, collections.deque)):
-        return ListSnapshot(place, x, list(list.__iter__(x) if isinstance(x, list) else collections.deque.__iter__(x)))
+        return ListSnapshot(source, x, list(list.__iter__(x) if isinstance(x, list) else collections.deque.__iter__(x)))
     if isinstance(x, set):
-        return SetSnapshot(place, x, set(x))
-    return Snapshot(place, x, x)
+        return SetSnapshot(source, x, set(x))
+    return Snapshot(source, x, x)
 
 
-def snapshots_of(place: Place, obj: Any) -> list[Snapshot]:
+def snapshots_of(source: Source, obj: Any) -> list[Snapshot]:
     """How an object was: its variables, slots, tables and, where its class is a container's, its contents."""
     out: list[Snapshot] = []
     d = variables(obj)
     if d is not None:
-        whole = place.to("{}.__dict__")
+        whole = source.variables
         out.append(DictSnapshot(whole, d, dict(d)))
         for table in TABLES:
             entries = d.get(table)
@@ -278,7 +278,7 @@ def snapshots_of(place: Place, obj: Any) -> list[Snapshot]:
     names = slot_names(type(obj))
     if names:
         before = {name: slot(obj, name) for name in names}
-        out.append(AttributesSnapshot(place, obj, {k: v for k, v in before.items() if v is not ABSENT}))
+        out.append(AttributesSnapshot(source, obj, {k: v for k, v in before.items() if v is not ABSENT}))
     if isinstance(obj, CONTAINERS):
-        out.append(container_snapshot(place, obj))
+        out.append(container_snapshot(source, obj))
     return out

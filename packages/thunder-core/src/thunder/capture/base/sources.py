@@ -1,121 +1,486 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places: where a prologue finds something again, as a path from a root that outlives the call.
+"""Sources: where a prologue finds a value again, as a path from a root that outlives the call.
 
-A place is a root (the jitted callable, an argument, a class, a Python module) or a step from another place, written as
-Python with `{}` for the place it starts from. Paths hold no user object, so a cached program keeps none alive.
+A path begins at an argument or at a root (the jitted callable, a class, a Python module), and each further source is
+one step from its parent: an attribute, an item, a call. A source knows how to `read` its value from its parent's, the
+Python `code` that a prologue prints for that, and how a message should `describe` it. Steps hold no user object, so a
+cached program keeps none alive. Equal steps from one source are one object, so sources are compared by identity.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from typing import Any
+import keyword
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-__all__ = ["Argument", "Place", "filled"]
+__all__ = [
+    "Argument",
+    "Attr",
+    "BaseItem",
+    "Call",
+    "Cell",
+    "CellContents",
+    "ContextValue",
+    "DictValue",
+    "Global",
+    "HasGradientHooks",
+    "Item",
+    "Length",
+    "Root",
+    "Scope",
+    "Size",
+    "Source",
+    "Variables",
+    "is_literal",
+]
+
+# The dicts of a torch.nn.Module whose entries messages name as attributes of the module.
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+S = TypeVar("S", bound="Source")
 
 
-class Argument:
-    """The root of what is found in an argument: the leaf of the call with this number."""
+def is_literal(x: Any) -> bool:
+    """Check whether the repr of a value can stand in the text of a prologue."""
+    return type(x) in (str, int, bool, bytes, type(None)) or (type(x) is tuple and all(is_literal(i) for i in x))
+
+
+class Source:
+    """One step of a path.
+
+    Immutable but for `label`, which suggests the name of an input made of the value.
+    """
+
+    __slots__ = ("_children", "_description", "label", "parent")
+
+    label: str
+    operands: tuple[Source, ...] = ()  # other sources whose values the step needs, besides its parent's
+
+    def __init__(self, parent: Source | None, label: str = ""):
+        self.parent = parent
+        inherited = parent.label if parent is not None else ""
+        self.label = f"{inherited}_{label}" if inherited and label else inherited or label
+        self._children: dict[Any, Source] = {}
+        self._description: str | None = None
+
+    # -- what each kind of step says ----------------------------------------------------------------------------------
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the value, given the parent's value and those of the operands."""
+        raise NotImplementedError
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return the Python expression of the value, given those of the parent and the operands."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return what a message calls the value: m.weight, not m.__dict__['_parameters']['weight']."""
+        return self.code(str(self.parent), *map(str, self.operands))
+
+    @property
+    def helpers(self) -> dict[str, Any]:
+        """Names in `code` that are no built-ins of Python."""
+        return {}
+
+    # -- steps from here ----------------------------------------------------------------------------------------------
+    def to(self, step: type[S], *operands: Any) -> S:
+        """Return the source that is a `step` with these operands away."""
+        key = (step, *operands)
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = step(self, *operands)
+        return found  # type: ignore[return-value]
+
+    def attr(self, name: str) -> Source:
+        """Return the source of an attribute."""
+        return self.variables if name == "__dict__" else self.to(Attr, name)
+
+    def item(self, key: Any) -> Item:
+        """Return the source of the item of a dict, list or tuple."""
+        return self.to(Item, key)
+
+    @property
+    def variables(self) -> Variables:
+        """The source of the value's `__dict__`."""
+        return self.to(Variables)
+
+    def variable(self, name: str) -> Item:
+        """Return the source of an entry in the value's `__dict__`."""
+        return self.to(Variables).to(Item, name)
+
+    def call(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, label: str = "") -> Call:
+        """Return the source of what the value gives when it is called: arguments are literals, tuples and sources."""
+        made = Call(self, args, tuple((kwargs or {}).items()), label)
+        # By its text, as 1, 1.0 and True are equal.
+        key = Call, made.code("", *[str(id(x)) for x in made.operands])
+        return self._children.setdefault(key, made)  # type: ignore[return-value]
+
+    # -- the path -----------------------------------------------------------------------------------------------------
+    @property
+    def root(self) -> Source:
+        """The first source of the path: an `Argument` or a `Root`."""
+        source = self
+        while source.parent is not None:
+            source = source.parent
+        return source
+
+    def find(self, arguments: Callable[[Argument], Any] | None = None) -> Any:
+        """Find the value as it is now; `arguments` gives the values of arguments."""
+        assert self.parent is not None
+        start = self.parent.find(arguments)
+        return self.read(start, *[x.find(arguments) for x in self.operands])
+
+    def __str__(self) -> str:
+        if self._description is None:
+            self._description = self.describe()
+        return self._description
+
+
+# -- roots ------------------------------------------------------------------------------------------------------------
+class Root(Source):
+    """An object that outlives the call: the jitted callable, a class, a module."""
+
+    __slots__ = ("title", "value")
+
+    def __init__(self, value: Any, label: str = "", *, title: str = ""):
+        super().__init__(None, label)
+        self.value = value
+        self.title = title
+
+    def find(self, arguments: Callable[[Argument], Any] | None = None) -> Any:
+        """Return the object itself."""
+        return self.value
+
+    def describe(self) -> str:
+        """Return its title."""
+        return self.title or self.label
+
+
+class Argument(Source):
+    """The leaf of the call with this number; -1 is all of `args`, -2 all of `kwargs`."""
 
     __slots__ = ("index", "name")
 
     def __init__(self, index: int, name: str):
+        super().__init__(None, name if index >= 0 else "")
         self.index = index
         self.name = name
 
+    def find(self, arguments: Callable[[Argument], Any] | None = None) -> Any:
+        """Return the argument of the call that `arguments` is about."""
+        assert arguments is not None
+        return arguments(self)
 
-class Place:
-    """One step of a path. Steps from the same place are the same object when their text is."""
+    def describe(self) -> str:
+        """Return the parameter's name."""
+        return self.name
 
-    __slots__ = ("_steps", "_text", "label", "others", "parent", "root", "step", "title")
 
-    def __init__(
-        self, root: Any = None, label: str = "", *, title: str = "", parent: Place | None = None, step: str = ""
-    ):
-        self.root = root
-        self.parent = parent
-        self.step = step
-        self.others: tuple[Place, ...] = ()  # what stands for `{1}`, `{2}` in the step
-        self.label = label  # what an input that is made of it is called
-        self.title = title  # what a message calls it
-        self._steps: dict[str, Place] = {}
-        self._text: str | None = None
+# -- attributes and items ---------------------------------------------------------------------------------------------
+class Attr(Source):
+    """An attribute."""
+
+    __slots__ = ("name",)
+
+    # Steps on the way to a value that say nothing about it, and so are no part of an input's name.
+    _UNNAMED = frozenset({"__self__", "__func__", "__mro__"})
+
+    def __init__(self, parent: Source, name: str):
+        super().__init__(parent, "" if name in self._UNNAMED else name)
+        self.name = name
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the attribute."""
+        return getattr(start, self.name)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start.name`."""
+        if not self.name.isidentifier() or keyword.iskeyword(self.name):
+            return f"getattr({start}, {self.name!r})"
+        return f"{start}.{self.name}"
+
+
+class Variables(Source):
+    """The `__dict__` of an object, a class or a module."""
+
+    __slots__ = ()
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the `__dict__`."""
+        return start.__dict__
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start.__dict__`."""
+        return f"{start}.__dict__"
+
+
+class Item(Source):
+    """The item of a dict, list or tuple; `key` is a literal."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, parent: Source, key: Any):
+        super().__init__(parent, "" if key in _TABLES else str(key))
+        self.key = key
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the item."""
+        return start[self.key]
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start[key]`."""
+        return f"{start}[{self.key!r}]"
+
+    def describe(self) -> str:
+        """Return an entry of a `__dict__` or of a module's table as an attribute, anything else as an item."""
+        owner = self.parent
+        if isinstance(self.key, str) and self.key.replace("_", "a").isalnum():
+            if isinstance(owner, Item) and owner.key in _TABLES:
+                owner = owner.parent
+            if isinstance(owner, Variables):
+                return f"{owner.parent}.{self.key}"
+        return self.code(str(owner))
+
+
+class BaseItem(Source):
+    """The item of an instance of a container's subclass, read without code of the subclass."""
+
+    __slots__ = ("base", "key")
+
+    def __init__(self, parent: Source, base: Any, key: Any):
+        super().__init__(parent, str(key))
+        self.base = base
+        self.key = key
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the item."""
+        return self.base.__getitem__(start, self.key)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `dict.__getitem__(start, key)`."""
+        return f"{self.base.__name__}.__getitem__({start}, {self.key!r})"
 
     @property
-    def beginning(self) -> Any:
-        """The root of the path."""
-        place = self
-        while place.parent is not None:
-            place = place.parent
-        return place.root
-
-    def to(self, step: str, label: str = "") -> Place:
-        """The place that `step` (`{}.name`, `{}['key']`) leads to."""
-        found = self._steps.get(step)
-        if found is None:
-            joined = f"{self.label}_{label}" if self.label and label else self.label or label
-            found = self._steps[step] = Place(parent=self, step=step, label=joined)
-        return found
-
-    def call(self, arguments: str, others: Sequence[Place], label: str) -> Place:
-        """What a function that stands here gives; `others` stand for `{1}`, `{2}` in the text of its arguments."""
-        key = f"{{}}({arguments})"
-        found = self._steps.get(f"{key} {[id(other) for other in others]}" if others else key)
-        if found is None:
-            found = self.to(key, label)
-            if others:
-                self._steps[f"{key} {[id(other) for other in others]}"] = self._steps.pop(key)
-                found.others = tuple(others)
-        return found
-
-    def item(self, key: Any) -> Place:
-        """The item of a dict, list or tuple."""
-        return self.to(f"{{}}[{key!r}]", "" if key in _TABLES else str(key))
-
-    def attribute(self, name: str) -> Place:
-        """An attribute that is neither a method nor computed."""
-        return self.to(f"{{}}.{name}", name)
-
-    def variable(self, name: str) -> Place:
-        """A name in the `__dict__` of an object."""
-        return self.to("{}.__dict__").item(name)
-
-    def find(self, arguments: Callable[[Argument], Any]) -> Any:
-        """What stands there now; `arguments` says what an argument is."""
-        if self.parent is None:
-            return arguments(self.root) if isinstance(self.root, Argument) else self.root
-        names = {f"_{i}": other.find(arguments) for i, other in enumerate(self.others, 1)}
-        return eval(filled(self.step, "_", [*names]), {"_": self.parent.find(arguments), **names})
-
-    def __str__(self) -> str:
-        """What a reader of a message wants to see: m.weight, not m.__dict__['_parameters']['weight']."""
-        if self._text is None:
-            self._text = self._describe()
-        return self._text
-
-    def _describe(self) -> str:
-        if self.parent is not None and self.others and not self.title:
-            return filled(self.step, str(self.parent), [str(other) for other in self.others])
-        if self.parent is None or self.title:
-            return self.root.name if isinstance(self.root, Argument) else self.title or self.label
-        named = _ITEM.fullmatch(self.step)
-        if named is None:
-            return self.step.replace("{}", str(self.parent))
-        owner = self.parent
-        if owner.step in _TABLE_STEPS:
-            owner = owner.parent or owner
-        if owner.step not in ("{}.__dict__", "{}.__globals__") or owner.parent is None:
-            return f"{owner}['{named[1]}']"
-        return f"{owner if owner.title else owner.parent}.{named[1]}"
+    def helpers(self) -> dict[str, Any]:
+        """The base, where it is no built-in."""
+        return {} if self.base.__module__ == "builtins" else {self.base.__name__: self.base}
 
 
-def filled(step: str, start: str, others: Sequence[str]) -> str:
-    """A step as Python, from what it starts with, and with what else it names."""
-    for i, other in enumerate(others, 1):
-        step = step.replace(f"{{{i}}}", other)
-    return step.replace("{}", start)
+class DictValue(Source):
+    """The value of a dict's key that no literal says, by the key's position."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, parent: Source, position: int):
+        super().__init__(parent, str(position))
+        self.position = position
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the value."""
+        return tuple(dict.values(start))[self.position]
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `tuple(dict.values(start))[position]`."""
+        return f"tuple(dict.values({start}))[{self.position}]"
 
 
-_TABLES = ("_parameters", "_buffers", "_modules")
-_TABLE_STEPS = frozenset(f"{{}}['{name}']" for name in _TABLES)
-_ITEM = re.compile(r"\{\}\['(\w+)'\]")
+class Length(Source):
+    """The number of items."""
+
+    __slots__ = ()
+
+    def __init__(self, parent: Source):
+        super().__init__(parent, "length")
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the number."""
+        return len(start)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `len(start)`."""
+        return f"len({start})"
+
+
+# -- variables of functions -------------------------------------------------------------------------------------------
+class Scope(Source):
+    """The globals of a module, reached through the module (`__dict__`) or a function of it (`__globals__`)."""
+
+    __slots__ = ("attribute", "title")
+
+    def __init__(self, parent: Source, attribute: str, title: str):
+        super().__init__(parent)
+        self.label = ""
+        self.attribute = attribute
+        self.title = title
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the dict."""
+        return getattr(start, self.attribute)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start.__dict__`."""
+        return f"{start}.{self.attribute}"
+
+    def describe(self) -> str:
+        """Return the module's name."""
+        return self.title
+
+
+class Global(Source):
+    """A global variable."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, parent: Source, name: str):
+        super().__init__(parent, name)
+        self.name = name
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return its value."""
+        return start[self.name]
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start['name']`."""
+        return f"{start}[{self.name!r}]"
+
+    def describe(self) -> str:
+        """Return the variable's name."""
+        return self.name
+
+
+class Cell(Source):
+    """A cell of a function's closure."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, parent: Source, index: int):
+        super().__init__(parent)
+        self.index = index
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the cell."""
+        return start.__closure__[self.index]
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start.__closure__[index]`."""
+        return f"{start}.__closure__[{self.index}]"
+
+
+class CellContents(Source):
+    """The variable that a cell holds."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, parent: Source, name: str):
+        super().__init__(parent)
+        self.label = self.name = name
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return its value."""
+        return start.cell_contents
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start.cell_contents`."""
+        return f"{start}.cell_contents"
+
+    def describe(self) -> str:
+        """Return the variable's name."""
+        return self.name
+
+
+class ContextValue(Source):
+    """The value of a context variable, None where it has none."""
+
+    __slots__ = ()
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the value."""
+        return start.get(None)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start.get(None)`."""
+        return f"{start}.get(None)"
+
+
+# -- what is computed -------------------------------------------------------------------------------------------------
+class Call(Source):
+    """What a function returns for arguments that are literals, tuples of arguments, or other sources."""
+
+    __slots__ = ("args", "kwargs", "operands")
+
+    def __init__(self, parent: Source, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], label: str = ""):
+        super().__init__(parent, label)
+        self.args = args
+        self.kwargs = kwargs
+        self.operands = tuple(_sources_in((args, tuple(value for _, value in kwargs))))
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Call the function."""
+        values = iter(operands)
+        args = [_fill(x, values) for x in self.args]
+        return start(*args, **{name: _fill(x, values) for name, x in self.kwargs})
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start(arguments)`."""
+        texts = iter(operands)
+        listed = [_write(x, texts) for x in self.args]
+        listed += [f"{name}={_write(x, texts)}" for name, x in self.kwargs]
+        return f"{start}({', '.join(listed)})"
+
+
+def _sources_in(x: Any) -> Iterator[Source]:
+    if isinstance(x, Source):
+        yield x
+    elif type(x) is tuple:
+        for i in x:
+            yield from _sources_in(i)
+
+
+def _fill(x: Any, operands: Iterator[Any]) -> Any:
+    """Return an argument with the values of sources in the places of the sources."""
+    if isinstance(x, Source):
+        return next(operands)
+    return tuple([_fill(i, operands) for i in x]) if type(x) is tuple else x
+
+
+def _write(x: Any, operands: Iterator[str]) -> str:
+    """Return an argument as Python."""
+    if isinstance(x, Source):
+        return next(operands)
+    if is_literal(x):
+        return repr(x)
+    if type(x) is tuple:
+        return f"({''.join(f'{_write(i, operands)}, ' for i in x)})"
+    return f"float('{x}')" if type(x) is float and not math.isfinite(x) else repr(x)
+
+
+class Size(Source):
+    """The size of a tensor along one dimension."""
+
+    __slots__ = ("dim",)
+
+    def __init__(self, parent: Source, dim: int):
+        super().__init__(parent)
+        self.dim = dim
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the size."""
+        return start.shape[self.dim]
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start.shape[dim]`."""
+        return f"{start}.shape[{self.dim}]"
+
+
+class HasGradientHooks(Source):
+    """Whether a tensor has hooks on its gradient, or keeps the gradient."""
+
+    __slots__ = ()
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return whether it has."""
+        return bool(start._backward_hooks) or start.retains_grad
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return the condition."""
+        return f"(bool({start}._backward_hooks) or {start}.retains_grad)"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thunder.capture.base.modes import attention_kernels, with_attention_kernels
+from thunder.capture.base.predicates import is_mask
 from thunder.capture.dispatch.opaque import call_opaque
-from thunder.capture.reads.classify import says_a_mask
 
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
@@ -25,7 +25,7 @@ _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 
 def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    if any(map(says_a_mask, (*args, *kwargs.values()))):
+    if any(map(is_mask, (*args, *kwargs.values()))):
         return _masked(*args, **kwargs)
     kernels = attention_kernels()
     if tracer.attention_kernels is None:

@@ -18,6 +18,7 @@ import torch
 
 from thunder.capture.dispatch.data_dependent import asks_for_value, holds_where_it_runs, number_in
 from thunder.capture.dispatch.packed_sequences import known_number
+from thunder.capture.numbers.overrides import BUILTINS
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.state import state
@@ -26,11 +27,8 @@ from thunder.core.symint.numbers import SymbolicNumber, converted, is_unbacked
 
 __all__ = [
     "CONVERSIONS",
-    "STAND_INS",
     "convert_natively",
     "functions_replaced",
-    "original_of",
-    "stand_in_of",
 ]
 
 
@@ -47,7 +45,7 @@ def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
         return int(number)
     if what == "a branch on it" and holds_where_it_runs(tracer, x):
         return True
-    if tracer.told is not None and what in _NATIVE and x.numel() == 1:
+    if tracer.derived_scalars is not None and what in _NATIVE and x.numel() == 1:
         number = number_in(tracer, x)
         if not is_unbacked(number):  # inputs tell it
             return _NATIVE[what](number)
@@ -103,20 +101,7 @@ class _Conversion(type):
 CONVERSIONS: dict[str, Any] = {
     kind.__name__: _Conversion(kind.__name__, (), {"plain": kind}) for kind in (int, float, bool, complex)
 }
-# By name, what stands for a built-in in a program that asks.
-STAND_INS: dict[str, Any] = {**CONVERSIONS, **FUNCTIONS["builtins"]}
-_BY_ORIGINAL = {id(getattr(math, name)): fn for name, fn in FUNCTIONS["math"].items()}
-_BY_STAND_IN = {id(fn): getattr(math, name) for name, fn in FUNCTIONS["math"].items()}
-
-
-def stand_in_of(x: Any) -> Any:
-    """What stands for a function of `math` under whatever name a program has it; None where nothing does."""
-    return _BY_ORIGINAL.get(id(x))
-
-
-def original_of(x: Any) -> Any:
-    """What a stand-in in the module `math` stands for, or `x` itself."""
-    return _BY_STAND_IN.get(id(x), x)
+BUILTINS.update(CONVERSIONS)
 
 
 def functions_replaced() -> list[tuple[Any, str, Any]]:

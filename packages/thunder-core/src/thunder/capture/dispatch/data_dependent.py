@@ -103,8 +103,8 @@ def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
 
 def _known(tracer: Tracer, number: NumberProxy) -> Any:
     """What the program is given of a number; where inputs tell it, that is found out."""
-    if tracer.told is not None:
-        tracer.told.find_out(number.symbol)
+    if tracer.derived_scalars is not None:
+        tracer.derived_scalars.resolve(number.symbol)
     return tracer.wrap(number)
 
 
@@ -265,8 +265,8 @@ def run(tracer: Tracer, func: Any, x: Any, *args: Any, differentiable: bool = Fa
                 if leaf is not None and leaf.name not in seen:
                     seen.add(leaf.name)
                     tracer.trace.record(BoundSymbol(prims.size, (p, dim), {}, leaf, (), state.source))
-                    if tracer.told is not None:
-                        tracer.told.find_out(size)
+                    if tracer.derived_scalars is not None:
+                        tracer.derived_scalars.resolve(size)
         return out
 
     plain = not any(isinstance(a, torch.Tensor) for a in (*args, *kwargs.values()))

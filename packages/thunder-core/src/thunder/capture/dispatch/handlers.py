@@ -362,7 +362,7 @@ def _tensor(
         out = out.to(device=device or out.device, dtype=dtype or out.dtype).detach()
     else:
         if not _is_python_data(data):
-            tracer.uncacheable = f"a tensor was made of a {type(data).__name__}, whose contents no guard watches"
+            tracer.uncacheable = f"a tensor was made from a {type(data).__name__}, which thunder cannot guard"
         out = call_opaque(
             tracer, torch.tensor, (data,), {"dtype": dtype, "device": device or torch.get_default_device()}
         )
@@ -544,7 +544,7 @@ def _is_leaf(tracer: Tracer, x: Any) -> bool:
     handle = tracer.handle_of(x)
     if not handle._needs_grad or handle in tracer.leaves:
         return True
-    return any(lifted.handle is handle and tracer.guarded_of(lifted.tensor, "{}.is_leaf") for lifted in tracer.inputs)
+    return any(lifted.handle is handle and tracer.is_leaf(lifted.tensor) for lifted in tracer.inputs)
 
 
 def _leave_hooks_to_python() -> None:

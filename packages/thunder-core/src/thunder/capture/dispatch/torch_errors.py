@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.fallback import RunsEagerly
-from thunder.capture.reads.classify import says_a_mask
+from thunder.capture.base.predicates import is_mask
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import tensors_in
 from thunder.core.errors import DataDependentError, ThunderError
@@ -43,7 +43,7 @@ def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Excepti
         return None
     if any(isinstance(x, (types.FunctionType, types.MethodType)) for x in (*args, *(kwargs or {}).values())):
         return None  # the user's code is not run on zeros: a loop until they are large would never end
-    if any(map(says_a_mask, (*args, *(kwargs or {}).values()))):
+    if any(map(is_mask, (*args, *(kwargs or {}).values()))):
         return None  # torch asks such a mask itself
     random = torch.default_generator.get_state()
     try:

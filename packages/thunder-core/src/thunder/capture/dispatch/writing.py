@@ -50,9 +50,7 @@ def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
     leaf = tracer.leaves.seen_through(handle)
     if not leaf and not any(view.hides_writes for view in handle._views):
         leaf = any(
-            x.handle._storage is handle._storage
-            and x.tensor.requires_grad
-            and tracer.guarded_of(x.tensor, "{}.is_leaf")
+            x.handle._storage is handle._storage and x.tensor.requires_grad and tracer.is_leaf(x.tensor)
             for x in tracer.inputs
         )
     if leaf:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that the inputs tell: what a program computes of integers and truth values among its inputs alone.
+"""Derived scalars: numbers that a program computes from integers and truth values among its inputs alone.
 
 A mask says whether a row is masked, a table of picture sizes how many patches there are. Where a program has to know
-such a number to go on (a branch, the length of a loop), it is traced once more: then the number is found out when it is
+such a number to go on (a branch, the length of a loop), it is traced once more: then the number is computed when it is
 asked for, by running what leads to it, and stands for itself as the size of an input does (`core/symint/symbols.py`).
 What is assumed of it, that it is not 0 say, becomes a guard: the prologue runs what leads to it, too, before
 the program.
@@ -32,7 +32,7 @@ __all__ = ["DerivedScalars", "Program"]
 
 
 class Program(NamedTuple):
-    """What leads to some numbers: its arguments, by their names in the program, and the function of them."""
+    """The function that computes some scalars, and its arguments by their names in the program."""
 
     args: tuple[str, ...]
     run: Callable[..., Any]
@@ -43,7 +43,7 @@ def _is_pure(op: BoundSymbol) -> bool:
 
 
 class DerivedScalars:
-    """The numbers of one run that are told by inputs."""
+    """The derived scalars of one run."""
 
     def __init__(self, tracer: Tracer):
         self._tracer = tracer
@@ -53,12 +53,12 @@ class DerivedScalars:
     def __contains__(self, name: str) -> bool:
         return name in self._ways
 
-    def can_tell(self, name: str) -> bool:
-        """Whether a value of the program hangs on integers among the inputs alone."""
+    def derives(self, name: str) -> bool:
+        """Check whether a value of the program is computed from integers among the inputs alone."""
         return not self._tracer.parts and self._leading_to(name) is not None
 
-    def find_out(self, number: Any) -> None:
-        """Gives a leaf that only running tells what it is in this call, where inputs tell it."""
+    def resolve(self, number: Any) -> None:
+        """Compute an unbacked number's value for this call if it derives from inputs."""
         leaf: NumberProxy = number.proxy
         if number.hint is not None or leaf.python_type is complex or self._tracer.parts:
             return
@@ -80,7 +80,7 @@ class DerivedScalars:
                 atom.hint = number.hint
 
     def program(self, leaves: Sequence[NumberProxy]) -> Program:
-        """What leads to numbers that have been found out, from the inputs on."""
+        """Return the program that computes resolved numbers from the inputs."""
         operations: dict[int, BoundSymbol] = {}
         made: set[str] = set()
         for leaf in leaves:
@@ -90,21 +90,21 @@ class DerivedScalars:
                     made.update(op.out_names)
         args, run = self._program([*operations.values()], leaves)
 
-        def told(*inputs: torch.Tensor) -> Any:
+        def derived(*inputs: torch.Tensor) -> Any:
             try:
                 return run(*inputs)
             except Exception as error:  # it is for other values, of which guards are asked next
-                raise GuardFailed(f"what the inputs tell cannot be computed as it was ({error})") from error
+                raise GuardFailed(f"a scalar derived from inputs cannot be computed as it was ({error})") from error
 
-        return Program(args, told)
+        return Program(args, derived)
 
     def _numbers(self) -> dict[str, Any]:
-        """The numbers that are inputs, as they are in this call."""
+        """Return the numbers that are inputs, as they are in this call."""
         symbolic = self._tracer.symbolic
         return {} if symbolic is None else {number.leaf.name: number.value for number in symbolic.numbers}
 
     def _leading_to(self, wanted: str) -> list[BoundSymbol] | None:
-        """The operations that compute a value of inputs; None where it hangs on more than integers."""
+        """Return the operations that compute a value from inputs; None where it depends on more than integers."""
         tracer = self._tracer
         inputs, numbers = {x.proxy.name: x.proxy for x in tracer.inputs}, self._numbers()
         sizes = {} if tracer.symbolic is None else {size.leaf.name: size for size in tracer.symbolic.sizes}
@@ -133,7 +133,7 @@ class DerivedScalars:
     def _program(self, operations: Sequence[BoundSymbol], wanted: Sequence[Proxy]) -> Program:
         made = {name for op in operations for name in op.out_names}
         args = {p.name: p for op in operations for p in op.flat_args if p.name not in made}
-        trace = Trace("told")
+        trace = Trace("derived")
         trace.names, trace._counters = set(self._tracer.trace.names), dict(self._tracer.trace._counters)
         trace.info["symbols"] = self._tracer.trace.info["symbols"]
         with tracectx(trace):

@@ -3,7 +3,7 @@
 program assigned to the user's objects.
 
 What the program made itself (containers, objects) is made anew at each call; what was there before is found by its
-place.
+source.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from typing import Any
 import torch
 
 from thunder.capture.base.fallback import RunsEagerly, fall_back
-from thunder.capture.base.snapshots import Write, cell_value, dict_type, slot, slot_names, variables
-from thunder.capture.base.sources import Place
+from thunder.capture.base.predicates import is_tensor
+from thunder.capture.base.snapshots import CONTAINERS, Write, cell_value, dict_type, slot, slot_names, variables
+from thunder.capture.base.sources import Source
 from thunder.capture.guards import guards
-from thunder.capture.reads import classify
+from thunder.capture.reads.classify import classify
 from thunder.capture.reads.hooks import ABSENT
+from thunder.capture.reads.kinds.callables import Function
+from thunder.capture.reads.kinds.containers import base_of, items_of
+from thunder.capture.reads.kinds.leaves import Identity, Plain
+from thunder.capture.reads.kinds.references import ClassKind
+from thunder.capture.tensors.handle import is_handle
 from thunder.core.printer import printable
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
@@ -39,33 +45,33 @@ def _no_meta(*args: Any) -> None:
 
 
 def _effect(fn: Any) -> Symbol:
-    """Decorator: an operation of epilogues."""
+    """Declare an operation of epilogues."""
     return python_executor.register_operator(fn.__name__, meta=_no_meta, fn=fn, tags=(OpTags.SIDE_EFFECT,))
 
 
 @_effect
 def set_item(target: Any, key: Any, value: Any) -> None:
-    """target[key] = value, without code of a subclass."""
-    base = dict_type(target) if isinstance(target, dict) else classify.base_of(target)
+    """Assign an item, without code of a subclass."""
+    base = dict_type(target) if isinstance(target, dict) else base_of(target)
     base.__setitem__(target, key, value)
 
 
 @_effect
 def delete_item(target: Any, key: Any) -> None:
-    """del target[key], where it is there."""
+    """Delete an item, if it is there."""
     dict_type(target).pop(target, key, None)
 
 
 @_effect
 def extend(target: Any, items: Any) -> None:
-    """Appends items to a list or deque."""
-    classify.base_of(target).extend(target, items)
+    """Append items to a list or deque."""
+    base_of(target).extend(target, items)
 
 
 @_effect
 def replace_items(target: Any, items: Any) -> None:
-    """Gives a list, deque, set or dict other items."""
-    base = classify.base_of(target)
+    """Replace the items of a list, deque, set or dict."""
+    base = base_of(target)
     base.clear(target)
     if isinstance(target, dict):
         for key, value in items.items():
@@ -76,37 +82,37 @@ def replace_items(target: Any, items: Any) -> None:
 
 @_effect
 def set_attribute(target: Any, name: str, value: Any) -> None:
-    """Sets a slot, or an attribute of a class."""
+    """Set a slot, or an attribute of a class."""
     (type if isinstance(target, type) else object).__setattr__(target, name, value)
 
 
 @_effect
 def delete_attribute(target: Any, name: str) -> None:
-    """Deletes a slot's value, or an attribute of a class."""
+    """Delete a slot's value, or an attribute of a class."""
     (type if isinstance(target, type) else object).__delattr__(target, name)
 
 
 @_effect
 def set_cell(cell: Any, value: Any) -> None:
-    """Assigns the variable of a closure."""
+    """Assign the variable of a closure."""
     cell.cell_contents = value
 
 
 @_effect
 def set_variable(variable: Any, value: Any) -> None:
-    """Sets a context variable."""
+    """Set a context variable."""
     variable.set(value)
 
 
 @_effect
 def fill_object(obj: Any, values: dict[str, Any], slots: dict[str, Any], items: Any) -> None:
-    """Gives a new object its variables, slots and, where its class is a container's, its items."""
+    """Give a new object its variables, slots and, where its class is a container's, its items."""
     if values:
         object.__getattribute__(obj, "__dict__").update(values)
     for name, value in slots.items():
         object.__setattr__(obj, name, value)
     if items is not None:
-        base = classify.base_of(obj)
+        base = base_of(obj)
         for item in items:
             if base in (dict, collections.OrderedDict):
                 base.__setitem__(obj, *item)
@@ -154,13 +160,13 @@ _OPERATORS = {
 
 
 class Epilogue:
-    """Describes a result and writes as a trace, and collects the tensors and the targets that the trace needs."""
+    """Builds the trace of a result and of assignments, and collects the tensors and the targets that it needs."""
 
-    def __init__(self, reached: dict[int, Any], writes: Sequence[Write], aliases: dict[int, tuple[Place, Any]]):
+    def __init__(self, reached: dict[int, Any], writes: Sequence[Write], aliases: dict[int, tuple[Source, Any]]):
         self.trace = Trace("epilogue", signature="values, targets")
         self.trace.decorated = False
         self.tensors: list[Any] = []  # and symbolic numbers
-        self.targets: list[tuple[Place, Any]] = []
+        self.targets: list[tuple[Source, Any]] = []
         self.unguardable: str | None = None
         self._values: list[Proxy] = []
         self._target_proxies: dict[int, Proxy] = {}
@@ -172,11 +178,11 @@ class Epilogue:
 
     @staticmethod
     def needed(result: Any, writes: Sequence[Write]) -> bool:
-        """Whether a trace cannot simply return the result."""
+        """Check whether a trace cannot simply return the result."""
         return bool(writes) or not _is_plain(result)
 
     def build(self, result: Any, *, whole: bool = False) -> None:
-        """Writes the trace. With `whole` the program gives the result as the first of its values, put together."""
+        """Write the trace. With `whole` the program returns the result itself, as the first of its values."""
         trace = self.trace
         values, targets = TupleProxy((), name="values"), TupleProxy((), name="targets")
         trace.names |= {"values", "targets"}
@@ -196,14 +202,14 @@ class Epilogue:
         trace.args = [values, targets]
 
     def release(self) -> None:
-        """Lets go of the values that were written."""
+        """Let go of the values that were written."""
         self._writes, self._reached, self._aliases = (), {}, {}
         self.tensors.clear()
         self._alive.clear()
         self._made.clear()
 
     def _write(self, write: Write) -> None:
-        target = self._target(write.place, write.target)
+        target = self._target(write.source, write.target)
         if write.kind.startswith("delete"):
             args: tuple[Any, ...] = (target, specialized(write.key))
         elif write.key is None:
@@ -212,54 +218,59 @@ class Epilogue:
             args = (target, specialized(write.key), self.expression(write.value))
         self.trace.record(BoundSymbol(_EFFECTS[write.kind], args, {}, None))
 
-    def _target(self, place: Place, thing: Any) -> Proxy:
+    def _target(self, source: Source, thing: Any) -> Proxy:
         if id(thing) in self._aliases:
-            place, thing = self._aliases[id(thing)]
+            source, thing = self._aliases[id(thing)]
         found = self._target_proxies.get(id(thing))
         if found is None:
-            self.targets.append((place, thing))
+            self.targets.append((source, thing))
             found = self._target_proxies[id(thing)] = AnyProxy(name=self.trace.make_name("o"))
         return found
 
     # -- values -------------------------------------------------------------------------------------------------------
     def expression(self, x: Any) -> Any:
-        """What a trace writes for a value: proxies stand in it for what is only known at the call."""
-        if isinstance(x, SymbolicNumber) or classify.is_tensor(x):
+        """Return what a trace writes for a value: proxies stand in it for what is only known at the call."""
+        if isinstance(x, SymbolicNumber) or is_tensor(x):
             return self._tensor(x)
-        kind = classify.kind_of(x)
         if type(x) is torch.Size:  # which a trace would write as a tuple
             return self._make(x, "new_tuple", [self.expression(n) for n in x])
-        if kind in ("plain", "identity"):
-            return specialized(x)  # a slice may have symbolic bounds
+        kind = classify(x)
+        if isinstance(kind, (Plain, Identity)):
+            return kind.rebuild(x, self)
         if id(x) in self._aliases:
             return self._target(*self._aliases[id(x)])
         known = self._reached.get(id(x))
-        if known is not None and kind not in ("class", "function"):
-            return self._target(known.place, x)
+        if known is not None and not isinstance(kind, (ClassKind, Function)):
+            return self._target(known.source, x)
         if id(x) in self._made:
             return self._made[id(x)]
         self._alive.append(x)
-        if classify.says_a_mask(x):
-            return self._make(x, "new_mask", x.variant, self.expression(x.seq_len_q), self.expression(x.seq_len_kv))
-        if kind == "container":
-            return self._container(x)
-        if isinstance(x, tuple):
+        if isinstance(x, tuple) and type(x) is not tuple:
             return self._make(x, "new_tuple", [self.expression(i) for i in tuple.__iter__(x)])
-        if kind in ("object", "namespace", "library") and variables(x) is not None:
-            return self._object(x)
+        return kind.rebuild(x, self)
+
+    # -- what kinds write for values that the program made -------------------------------------------------------------
+    def constant(self, x: Any) -> Any:
+        """Write the value itself: a slice may have symbolic bounds."""
+        return specialized(x)
+
+    def kept(self, x: Any) -> Any:
+        """Write an object that the program made itself, as it is."""
         if isinstance(x, (types.GeneratorType, collections.abc.Iterator)) or _holds_tensor(x):
-            fall_back(f"the program keeps or returns a {type(x).__name__} that goes on with its tensors after the call")
+            fall_back(f"the program returns or stores a {type(x).__name__} that uses its tensors after the call")
         if _holds_number(x):
-            self.unguardable = (
-                f"the program keeps or returns a {type(x).__name__} that it made with numbers that are symbolic"
-            )
-        if isinstance(x, types.MethodType):
-            return x  # a function of the program's own making, good for this call
-        if kind not in ("class", "function", "wrapper", "partial"):
-            self.unguardable = (
-                f"the program keeps or returns a {type(x).__name__} that it made, which cannot be made again"
-            )
+            self.unguardable = f"the program returns or stores a {type(x).__name__} made with symbolic numbers"
         return x
+
+    def not_rebuilt(self, x: Any) -> Any:
+        """Write an object that cannot be made anew, so that the trace cannot be cached."""
+        kept = self.kept(x)
+        self.unguardable = f"the program returns or stores a new {type(x).__name__}, which thunder cannot rebuild"
+        return kept
+
+    def new_mask(self, x: Any) -> Any:
+        """Write a causal mask of the same shape."""
+        return self._make(x, "new_mask", x.variant, self.expression(x.seq_len_q), self.expression(x.seq_len_kv))
 
     def _tensor(self, x: Any) -> Proxy:
         for tensor, proxy in zip(self.tensors, self._values):
@@ -268,9 +279,9 @@ class Epilogue:
         self.tensors.append(x)
         out = AnyProxy(name=self.trace.make_name("t"))
         self._values.append(out)
-        if classify.is_handle(x) and not any(lifted.handle is x for lifted in x._tracer.inputs):
+        if is_handle(x) and not any(lifted.handle is x for lifted in x._tracer.inputs):
             if "_is_param" in x.given_attributes:
-                raise RunsEagerly("the program makes a parameter and keeps it")
+                raise RunsEagerly("the program makes a parameter and stores it")
             for name, value in x.given_attributes.items():
                 self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
         return out
@@ -281,7 +292,8 @@ class Epilogue:
         self.trace.record(BoundSymbol(_OPERATORS[operator], (type(x), *args), {}, out))
         return out
 
-    def _container(self, x: Any) -> Any:
+    def new_container(self, x: Any) -> Any:
+        """Write a container with the same items."""
         kind = type(x)
         if kind is tuple:
             return tuple([self.expression(i) for i in x])
@@ -298,15 +310,14 @@ class Epilogue:
             self.trace.record(BoundSymbol(make, (items,), {}, out))
             return out
         if kind is collections.defaultdict or (kind is collections.deque and x.maxlen is not None):
-            self.unguardable = (
-                f"the program keeps or returns a {kind.__name__} that it made, which cannot be made again"
-            )
+            self.unguardable = f"the program returns or stores a new {kind.__name__}, which thunder cannot rebuild"
         proxy = self._make(x, "new_container")
         self._fill(x, proxy)
         return proxy
 
-    def _object(self, x: Any) -> Proxy:
-        proxy = self._make(x, "new_container" if isinstance(x, classify.CONTAINERS) else "new_object")
+    def new_object(self, x: Any) -> Proxy:
+        """Write an object with the same attributes."""
+        proxy = self._make(x, "new_container" if isinstance(x, CONTAINERS) else "new_object")
         self._fill(x, proxy)
         return proxy
 
@@ -316,19 +327,19 @@ class Epilogue:
         items: Any = None
         if isinstance(x, dict):
             items = [(k, self.expression(v)) for k, v in dict_type(x).items(x)]
-        elif isinstance(x, classify.CONTAINERS):
-            items = [self.expression(i) for i in classify.items_of(x)]
+        elif isinstance(x, CONTAINERS):
+            items = [self.expression(i) for i in items_of(x)]
         self.trace.record(BoundSymbol(fill_object, (proxy, values, slots, items), {}, None))
 
 
 def _holds_number(x: Any) -> bool:
-    """Whether a function, or what wraps one, was made with a symbolic number."""
+    """Check whether a function, or what wraps one, was made with a symbolic number."""
     return _holds(x, lambda i: isinstance(i, SymbolicNumber))
 
 
 def _holds_tensor(x: Any) -> bool:
-    """Whether it was made with a tensor of the program, but is more than that tensor's own method."""
-    return _holds(x, lambda i: classify.is_handle(i) and i._storage.source is None)
+    """Check whether it was made with a tensor of the program, but is more than that tensor's own method."""
+    return _holds(x, lambda i: is_handle(i) and i._storage.source is None)
 
 
 def _holds(x: Any, found: Callable[[Any], bool], seen: tuple[Any, ...] = ()) -> bool:
@@ -353,12 +364,12 @@ def _return() -> Symbol:
 
 
 def _is_plain(x: Any) -> bool:
-    """Whether a trace can return it as it is: tensors, numbers, strings and None in tuples, lists and dicts."""
+    """Check whether a trace can return it as it is: tensors, numbers, strings and None in tuples, lists and dicts."""
     kind = type(x)
     if kind in (tuple, list):
         return all(_is_plain(i) for i in x)
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
-    if classify.is_handle(x) and x.given_attributes:
+    if is_handle(x) and x.given_attributes:
         return False
-    return isinstance(x, SymbolicNumber) or classify.is_tensor(x) or kind in (bool, int, float, str, type(None))
+    return isinstance(x, SymbolicNumber) or is_tensor(x) or kind in (bool, int, float, str, type(None))

@@ -6,16 +6,18 @@ Where the program has effects it also returns what they are made to: the user's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from thunder.capture.base.sources import Argument, Place
+from thunder.capture.base.messages import Message
+from thunder.capture.base.predicates import is_tensor
+from thunder.capture.base.sources import Argument, Size, Source
 from thunder.capture.guards import guards
-from thunder.capture.guards.messages import Message, message_of
-from thunder.capture.reads import classify
-from thunder.capture.reads.read_recorder import Check, ReadRecorder
+from thunder.capture.guards.tensor_check import TensorCheck
+from thunder.capture.reads.guard_kinds import Guard
+from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.tensors.tracer import Lifted, Tracer
 from thunder.core import prims, pytree
 from thunder.core.proxies import AnyProxy, DictProxy, NumberProxy, Proxy, TupleProxy
@@ -31,25 +33,25 @@ _NAMES = {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "curre
 
 
 class Arguments:
-    """The arguments of a call, taken apart."""
+    """The arguments of a call, flattened to leaves."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]):
         self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
         self.count = len(args)
         self.flat = not kwargs and len(args) == len(self.leaves) and all(a is b for a, b in zip(args, self.leaves))
         self.names = _leaf_names(args, kwargs, names, len(self.leaves))
-        self.places = [Place(Argument(i, name), name) for i, name in enumerate(self.names)]
-        self.roots = Place(Argument(-1, "args")), Place(Argument(-2, "kwargs"))
+        self.sources = [Argument(i, name) for i, name in enumerate(self.names)]
+        self.roots = Argument(-1, "args"), Argument(-2, "kwargs")
 
-    def place_of(self, tensor: torch.Tensor) -> Place | None:
-        """Where a tensor is among the arguments."""
-        return next((place for leaf, place in zip(self.leaves, self.places) if leaf is tensor), None)
+    def source_of(self, tensor: torch.Tensor) -> Source | None:
+        """Return where a tensor is among the arguments."""
+        return next((source for leaf, source in zip(self.leaves, self.sources) if leaf is tensor), None)
 
     def read(self, recorder: ReadRecorder) -> None:
-        """Every argument is read, though a tensor only where it is used."""
-        for leaf, place in zip(self.leaves, self.places):
-            if not classify.is_tensor(leaf):
-                recorder.value(place, leaf)
+        """Read every argument, though a tensor only where it is used."""
+        for leaf, source in zip(self.leaves, self.sources):
+            if not is_tensor(leaf):
+                recorder.value(source, leaf)
 
 
 def _leaf_names(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str], count: int) -> list[str]:
@@ -76,66 +78,80 @@ def _leaf_names(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[s
 
 
 class _Writer:
-    """Writes the lines of a prologue: each place is fetched once, when something first asks for it."""
+    """Writes the lines of a prologue: each source is fetched once, when something first asks for it."""
 
-    def __init__(self, trace: Trace, checks: Sequence[Check]):
+    def __init__(self, trace: Trace, recorded: Sequence[Guard]):
         self.trace = trace
-        self._found: dict[Place, Any] = {}
-        self._uses: dict[Place, int] = {}
-        for kind, place, value in checks:
-            self._count(place, 1 + (guards.condition_of(kind, value).count("{0}") > 1))
-            if kind == "same":
-                self._count(value, 2)
+        self._found: dict[Source, Any] = {}
+        self._uses: dict[Source, int] = {}
+        for guard in recorded:
+            self._count(guard.source, 1 + (guard.condition().count("{0}") > 1))
+            if isinstance(guard.operand, Source):
+                self._count(guard.operand, 2)
 
-    def _count(self, place: Place, n: int = 1) -> None:
-        """Notes that a place is looked at: what is looked at once needs no name."""
-        seen = place in self._uses
-        self._uses[place] = self._uses.get(place, 0) + n
-        if not seen and place.parent is not None:
-            self._count(place.parent)
-            for other in place.others:
-                self._count(other, 2)
+    def _count(self, source: Source, n: int = 1) -> None:
+        """Note that a source is looked at: what is looked at once needs no name."""
+        seen = source in self._uses
+        self._uses[source] = self._uses.get(source, 0) + n
+        if not seen and source.parent is not None:
+            self._count(source.parent)
+            for operand in source.operands:
+                self._count(operand, 2)
 
-    def expect(self, places: Iterable[Place]) -> None:
-        """Notes that places are fetched besides being checked."""
-        for place in places:
-            self._count(place, 2)
+    def expect(self, sources: Iterable[Source]) -> None:
+        """Note that sources are fetched besides being guarded."""
+        for source in sources:
+            self._count(source, 2)
 
-    def bind(self, place: Place, value: Any) -> None:
-        """Says what a place is."""
-        self._found[place] = value
+    def bind(self, source: Source, value: Any) -> None:
+        """Note the value of a source."""
+        self._found[source] = value
 
-    def fetch(self, place: Place, name: str | None = None, *, inline: bool = False) -> Any:
-        """The value of the trace, or the object, that stands at a place."""
-        found = self._found.get(place)
+    def fetch(self, source: Source, name: str | None = None, *, inline: bool = False) -> Any:
+        """Return the value of the trace, or the object, that is found at a source."""
+        found = self._found.get(source)
         if found is not None:
             return found
-        if place.parent is None:
-            found = place.root
+        if source.parent is None:
+            found = source.find()
         else:
-            parent = self.fetch(place.parent, inline=inline)
-            if inline and self._uses.get(place, 0) <= 1 and not place.others:
-                return guards.Step(parent, place.step)
-            others = [self.fetch(other) for other in place.others]
-            line, found = guards.fetched(
-                parent, place.step, self.trace.add_name(name) if name else self.trace.make_name("v"), others
-            )
+            parent = self.fetch(source.parent, inline=inline)
+            if inline and self._uses.get(source, 0) <= 1 and not source.operands:
+                return guards.Inline(parent, source)
+            operands = [self.fetch(x) for x in source.operands]
+            made = self.trace.add_name(name) if name else self.trace.make_name("v")
+            line, found = guards.fetched(parent, source, made, operands)
             self.trace.record(line)
-        self._found[place] = found
+        self._found[source] = found
         return found
 
-    def check(self, check: Check) -> str:
-        """The line that makes one check; the first part of what it says when it fails."""
-        kind, place, value = check
-        x = self.fetch(place, inline=True)
-        operand = self.fetch(value) if kind == "same" else value
-        message = message_of(check)
-        self.guard(guards.condition_of(kind, value), (x, operand), message)
+    def guard(self, guard: Guard) -> str:
+        """Write the line of one guard, and return the first part of what it says when it fails."""
+        x = self.fetch(guard.source, inline=True)
+        operand = self.fetch(guard.operand) if isinstance(guard.operand, Source) else guard.operand
+        message = guard.message()
+        self.refuse_if(guard.condition(), (x, operand), message, guard.helpers)
         return message.text
 
-    def guard(self, condition: str, operands: tuple[Any, ...], message: Message) -> None:
-        """The line that refuses the call when a condition holds."""
-        self.trace.record(BoundSymbol(guards.guard, (condition, operands, message), {}, None))
+    def refuse_if(
+        self,
+        condition: str,
+        operands: tuple[Any, ...],
+        message: Message,
+        helpers: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
+        """Write the line that refuses the call when a condition holds."""
+        _refuse_if(self.trace, condition, operands, message, helpers)
+
+
+def _refuse_if(
+    trace: Trace,
+    condition: str,
+    operands: tuple[Any, ...],
+    message: Message,
+    helpers: Mapping[str, Callable[..., Any]] | None = None,
+) -> None:
+    trace.record(BoundSymbol(guards.guard, (condition, operands, message, helpers or {}), {}, None))
 
 
 class Prologue:
@@ -151,7 +167,7 @@ class Prologue:
         tracer: Tracer,
         recorder: ReadRecorder,
         written: Sequence[int],
-        targets: Sequence[Place] | None,
+        targets: Sequence[Source] | None,
         *,
         trusted: bool = False,
     ):
@@ -163,24 +179,24 @@ class Prologue:
         self._trusted = trusted
         self._sizes = [] if tracer.symbolic is None else tracer.symbolic.sizes
         self._numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
-        self._told = tracer.told
+        self._derived = tracer.derived_scalars
         # What symbolic numbers are, by the names of their leaves: where they stand, and how a message says it.
         self._leaves: dict[str, tuple[Any, str]] = {}
-        checks = [] if trusted else recorder.checks
-        alike = [] if trusted else recorder.alike(targets or ())
-        writer = _Writer(trace, checks)
-        for place, value in zip(arguments.roots, self.call):
-            writer.bind(place, value)
+        recorded = [] if trusted else recorder.guards
+        different = [] if trusted else recorder.must_differ(targets or ())
+        writer = _Writer(trace, recorded)
+        for source, value in zip(arguments.roots, self.call):
+            writer.bind(source, value)
         inputs = tracer.inputs
         writer.expect([recorder.tensors[id(x.tensor)][0] for x in inputs if id(x.tensor) in recorder.tensors])
-        writer.expect(place for place, _ in recorder.tensors_read)
-        writer.expect((*(targets or ()), *alike, *[number.place for number in self._numbers]))
+        writer.expect(source for source, _ in recorder.tensors_read)
+        writer.expect((*(targets or ()), *different, *[number.source for number in self._numbers]))
         with tracectx(trace):
             looked_at = self._bind(writer, arguments)
-            for check in checks:
-                self.guarded.checks.setdefault(writer.check(check), check)
-            if alike:
-                guards.check_different(tuple(writer.fetch(place) for place in alike))
+            for guard in recorded:
+                self.guarded.guards.setdefault(writer.guard(guard), guard)
+            if different:
+                guards.check_different(tuple(writer.fetch(source) for source in different))
             _read_tensors(writer, recorder, inputs, looked_at, trusted)
             if looked_at.proxies and not trusted:
                 self.guarded.tensors = looked_at.check(tracer)
@@ -191,105 +207,104 @@ class Prologue:
                 guards.check_distinct(tuple(looked_at.found[id(x.tensor)] for x in inputs), tuple(written))
             values = self._inputs(writer, inputs, looked_at)
             prims.python_return(
-                values if targets is None else (values, tuple(writer.fetch(place) for place in targets))
+                values if targets is None else (values, tuple(writer.fetch(source) for source in targets))
             )
         trace.args = [*self.call]
 
     def _bind(self, writer: _Writer, arguments: Arguments) -> _LookedAt:
-        """Asks for torch's modes and takes the arguments apart."""
-        for condition in guards.state_checks():
-            writer.guard(*condition)
+        """Check torch's modes and flatten the arguments."""
+        for check in guards.state_checks():
+            writer.refuse_if(check.condition, check.operands, check.message, check.helpers)
         looked_at = _LookedAt()
         leaves = _bind_leaves(self.trace, arguments, self.call)
-        for leaf, proxy, place in zip(arguments.leaves, leaves, arguments.places):
-            writer.bind(place, proxy)
-            if classify.is_tensor(leaf):
-                looked_at.add(leaf, proxy, place)
+        for leaf, proxy, source in zip(arguments.leaves, leaves, arguments.sources):
+            writer.bind(source, proxy)
+            if is_tensor(leaf):
+                looked_at.add(leaf, proxy, source)
         return looked_at
 
     def _inputs(self, writer: _Writer, inputs: Sequence[Lifted], looked_at: _LookedAt) -> tuple[Proxy, ...]:
-        """The program's inputs: tensors, then numbers."""
+        """Return the program's inputs: tensors, then numbers."""
         values: list[Proxy] = [looked_at.found[id(x.tensor)] for x in inputs]
         position = {x.proxy.name: i for i, x in enumerate(inputs)}
         self._inputs_by_name = {name: values[i] for name, i in position.items()}
         for size in self._sizes:
             i = position[size.tensor]
-            step = guards.Step(values[i], f"{{}}.shape[{size.dim}]")
-            self._leaves[size.leaf.name] = step, f"{looked_at.place_of(inputs[i].tensor)}.shape[{size.dim}]"
+            step = looked_at.source_of(inputs[i].tensor).to(Size, size.dim)
+            self._leaves[size.leaf.name] = guards.Inline(values[i], step), str(step)
         for number in self._numbers:
-            values.append(writer.fetch(number.place))
-            self._leaves[number.leaf.name] = values[-1], str(number.place)
+            values.append(writer.fetch(number.source))
+            self._leaves[number.leaf.name] = values[-1], str(number.source)
             self._inputs_by_name[number.leaf.name] = values[-1]
         return tuple(values)
 
     def constrain(self, symbols: Symbols) -> None:
-        """Adds the lines that refuse a call whose numbers are not as the program took them to be."""
+        """Add the lines that refuse a call whose numbers are not as the program took them to be."""
         if self._trusted:
             return
-        told = self._tell(symbols)
+        derived = self._derive(symbols)
         relations = [(c.leaves, c.text) for c in symbols.constraints]
         names = {p.name for leaves, _ in relations for p in leaves} | {size.leaf.name for size in self._sizes}
         trace = self.trace
         last = trace.bound_symbols.pop()
         bound: dict[str, Any] = {}
-        if told is not None:
-            trace.record(told)
-            for p in told.output:
+        if derived is not None:
+            trace.record(derived)
+            for p in derived.output:
                 bound[p.name] = p
-                self._leaves[p.name] = p, f"{p.name} (told by {', '.join(x.name for x in told.args[1])})"
+                self._leaves[p.name] = p, f"{p.name} (derived from {', '.join(x.name for x in derived.args[1])})"
         for name in [name for name in self._leaves if name in names and name not in bound]:
             value, _ = self._leaves[name]
-            if isinstance(value, guards.Step):
-                line, value = guards.fetched(value.parent, value.step, trace.add_name(name))
+            if isinstance(value, guards.Inline):
+                line, value = guards.fetched(value.parent, value.source, trace.add_name(name))
                 trace.record(line)
             bound[name] = value
         for size in self._sizes:
-            said = self._leaves[size.leaf.name][1]
-            self._refuse("{0} < 2", (bound[size.leaf.name],), Message(f"{said} was more than 1 and is", "{0}"))
+            description = self._leaves[size.leaf.name][1]
+            _refuse_if(
+                trace, "{0} < 2", (bound[size.leaf.name],), Message(f"{description} was more than 1 and is", "{0}")
+            )
         for leaves, text in relations:
             if any(p.name not in bound for p in leaves):
                 continue  # about numbers that only running the program tells
             position = {p.name: i for i, p in enumerate(leaves)}
             condition = text(lambda p: f"{{{position[p.name]}}}")
-            said = text(lambda p: self._leaves[p.name][1])
+            description = text(lambda p: self._leaves[p.name][1])
             operands = tuple(bound[p.name] for p in leaves)
-            self._refuse(f"not ({condition})", operands, Message(f"the program is for {said}"))
+            _refuse_if(trace, f"not ({condition})", operands, Message(f"the program is for {description}"))
         trace.record(last)
 
-    def _tell(self, symbols: Symbols) -> BoundSymbol | None:
-        """The line that computes those numbers that inputs tell and of which something is assumed."""
-        told: dict[str, NumberProxy] = {}
+    def _derive(self, symbols: Symbols) -> BoundSymbol | None:
+        """Return the line that computes the scalars that derive from inputs and of which something is assumed."""
+        derived: dict[str, NumberProxy] = {}
         program = None
-        while self._told is not None:  # what leads to them is compiled, which may assume more
-            found = {p.name: p for c in symbols.constraints for p in c.leaves if p.name in self._told}
-            if found.keys() == told.keys():
+        while self._derived is not None:  # what leads to them is compiled, which may assume more
+            found = {p.name: p for c in symbols.constraints for p in c.leaves if p.name in self._derived}
+            if found.keys() == derived.keys():
                 break
-            told = found
-            program = self._told.program([*told.values()])
+            derived = found
+            program = self._derived.program([*derived.values()])
         if program is None:
             return None
         args = tuple([self._inputs_by_name[name] for name in program.args])
-        return BoundSymbol(guards.tell, (program.run, args), {}, tuple(AnyProxy(name=name) for name in told))
-
-    def _refuse(self, condition: str, operands: tuple[Any, ...], message: Message) -> None:
-        self.trace.record(BoundSymbol(guards.guard, (condition, operands, message), {}, None))
+        return BoundSymbol(guards.derive, (program.run, args), {}, tuple(AnyProxy(name=name) for name in derived))
 
 
 class Guarded:
     """What a prologue looks at, to find out what has changed when it has refused a call."""
 
     def __init__(self) -> None:
-        self.checks: dict[str, Check] = {}  # by the first part of what they say when they fail
-        self.tensors: guards.TensorCheck | None = None
+        self.guards: dict[str, Guard] = {}  # by the first part of what they say when they fail
+        self.tensors: TensorCheck | None = None
 
-    def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Place], Any]:
-        """The function that says what stands at a place in a call; it raises where there is nothing."""
+    def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Source], Any]:
+        """Return the function that finds the value of a source in a call; it raises where there is none."""
         leaves = pytree.tree_leaves((args, kwargs))
 
         def argument(root: Argument) -> Any:
             return leaves[root.index] if root.index >= 0 else (args, kwargs)[-1 - root.index]
 
-        return lambda place: place.find(argument)
+        return lambda source: source.find(argument)
 
 
 class _LookedAt:
@@ -298,46 +313,46 @@ class _LookedAt:
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self.proxies: list[Proxy] = []
-        self.places: list[Place] = []
+        self.sources: list[Source] = []
         self.found: dict[int, Proxy] = {}
 
-    def add(self, tensor: torch.Tensor, proxy: Proxy, place: Place) -> None:
-        """Notes a tensor."""
+    def add(self, tensor: torch.Tensor, proxy: Proxy, source: Source) -> None:
+        """Note a tensor."""
         self.found.setdefault(id(tensor), proxy)
         self.tensors.append(tensor)
         self.proxies.append(proxy)
-        self.places.append(place)
+        self.sources.append(source)
 
-    def place_of(self, tensor: torch.Tensor) -> Place:
-        """Where a tensor was first found."""
-        return next(place for t, place in zip(self.tensors, self.places) if t is tensor)
+    def source_of(self, tensor: torch.Tensor) -> Source:
+        """Return where a tensor was first found."""
+        return next(source for t, source in zip(self.tensors, self.sources) if t is tensor)
 
-    def check(self, tracer: Tracer) -> guards.TensorCheck:
-        """The check of their metadata."""
+    def check(self, tracer: Tracer) -> TensorCheck:
+        """Return the check of their metadata."""
         dims = [frozenset() if tracer.symbolic is None else tracer.symbolic.dims_of(t) for t in self.tensors]
-        return guards.TensorCheck(self.tensors, self.places, dims)
+        return TensorCheck(self.tensors, self.sources, dims)
 
 
 def _read_tensors(
     writer: _Writer, recorder: ReadRecorder, inputs: Sequence[Lifted], looked_at: _LookedAt, only_inputs: bool
 ) -> None:
-    """Fetches the tensors that were read: inputs in their order, then those of which only metadata was asked."""
+    """Fetch the tensors that were read: inputs in their order, then those of which only metadata was asked."""
     read = {id(tensor) for _, tensor in recorder.tensors_read}
     others = [] if only_inputs else [tensor for _, tensor in recorder.tensors_read]
     for tensor in [x.tensor for x in inputs] + others:
         if id(tensor) in looked_at.found and id(tensor) not in read:
             continue  # an argument, and nothing else
         read.discard(id(tensor))
-        place = recorder.tensors[id(tensor)][0]
-        looked_at.add(tensor, writer.fetch(place, place.label or "t"), place)
+        source = recorder.tensors[id(tensor)][0]
+        looked_at.add(tensor, writer.fetch(source, source.label or "t"), source)
 
 
 def _bind_leaves(trace: Trace, arguments: Arguments, call: tuple[Proxy, Proxy]) -> list[Proxy]:
     source: Proxy
     if arguments.flat:
         count = arguments.count
-        said = f"{count} arguments were given by position, and", "len({0})", "are, with", "len({1})", "by name"
-        trace.record(BoundSymbol(guards.guard, (f"{{1}} or len({{0}}) != {count}", call, Message(*said)), {}, None))
+        message = f"{count} arguments were given by position, and", "len({0})", "are, with", "len({1})", "by name"
+        _refuse_if(trace, f"{{1}} or len({{0}}) != {count}", call, Message(*message))
         source = call[0]
     else:
         source = AnyProxy(name=trace.make_name("leaves"))

@@ -19,6 +19,7 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.sources import HasGradientHooks
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import needs_grad
@@ -234,14 +235,12 @@ node_of_input = Symbol(
     tags=(OpTags.NON_DIFFERENTIABLE,),
 )  # fmt: skip
 
-_HAS_HOOKS = "(bool({}._backward_hooks) or {}.retains_grad)"
-
 
 def hooked_gradient(tracer: Tracer, x: TensorProxy, gradient: Any) -> Any:
     """A gradient that is asked for by `x`, as the hooks of that tensor make it: the program's, or from outside."""
     lifted = tracer.input_of(x)
     node = tracer.unknown.get(("hooked", x.name))
-    if lifted is not None and tracer.guarded_of(lifted.tensor, _HAS_HOOKS):
+    if lifted is not None and tracer.guarded_of(lifted.tensor, HasGradientHooks):
         node = node_of_input(x)
     return gradient if node is None else run_gradient_hooks(node, (0,), gradient)[0]
 

@@ -172,7 +172,7 @@ def _check_outside(tracer: Tracer, results: Sequence[TensorProxy], wrt: Sequence
             reached.update(op.arg_names)
     made = [
         x for x in tracer.inputs
-        if x.proxy.name in reached and x.tensor.requires_grad and not tracer.guarded_of(x.tensor, "{}.is_leaf")
+        if x.proxy.name in reached and x.tensor.requires_grad and not tracer.is_leaf(x.tensor)
     ]  # fmt: skip
     if made and (len(asked) > 1 or made[0] is not asked[0] or len(made) > 1):
         with tracer.recording():

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from thunder.capture.base.sources import Argument, Place
+from thunder.capture.base.sources import Argument, Length, Source
+from thunder.capture.numbers.overrides import BUILTINS
 from thunder.capture.numbers.substitutions import Plants
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber, is_unbacked
@@ -33,11 +34,6 @@ __all__ = ["FAILURES", "Dynamic", "Inputs", "Number", "Size"]
 FAILURES = 2
 
 
-def length_of(place: Place) -> Place:
-    """Where the length of a list stands."""
-    return place.to("len({})", "length")
-
-
 class Dynamic:
     """What is symbolic in the programs of one callable."""
 
@@ -45,9 +41,10 @@ class Dynamic:
         self.everything = everything  # arguments are symbolic from the start
         self.sizes: dict[str, set[int]] = {}
         self.numbers: set[str] = set()
+        self.lengths = False  # whether some of the numbers are lengths of lists
         self.containers: set[str] = set()  # of numbers, which are looked at one by one
         self.converts = False  # the program asks for numbers that only running tells (`conversions.py`)
-        self.tells = False  # it has to know some of them, which inputs tell (`told.py`)
+        self.tells = False  # it has to know some of them, which inputs tell (`derived_scalars.py`)
         self.given_up: str | None = None  # why nothing is symbolic any more
         self._failures: Counter[tuple[str, Any]] = Counter()
 
@@ -56,37 +53,38 @@ class Dynamic:
             self.everything or self.converts or bool(self.sizes or self.numbers or self.containers)
         )
 
-    def dims(self, place: Place | None, tensor: torch.Tensor) -> frozenset[int]:
+    def dims(self, source: Source | None, tensor: torch.Tensor) -> frozenset[int]:
         """The dimensions of a tensor whose sizes are symbolic. Those of size 0 and 1 never are: they broadcast."""
-        if place is None:
+        if source is None:
             return frozenset()
-        if self.everything and isinstance(place.beginning, Argument):
+        if self.everything and isinstance(source.root, Argument):
             wanted: Iterable[int] = range(tensor.ndim)
         else:
-            wanted = self.sizes.get(str(place), ())
+            wanted = self.sizes.get(str(source), ())
         return frozenset(d for d in wanted if d < tensor.ndim and tensor.shape[d] > 1)
 
-    def takes(self, place: Place, value: Any) -> bool:
+    def takes(self, source: Source, value: Any) -> bool:
         """Whether a number is symbolic."""
         if type(value) is not int and (type(value) is not float or not math.isfinite(value)):
             return False
-        return (self.everything and isinstance(place.beginning, Argument)) or str(place) in self.numbers
+        return (self.everything and isinstance(source.root, Argument)) or str(source) in self.numbers
 
     # -- failures -----------------------------------------------------------------------------------------------------
-    def size_changed(self, place: str, dim: int) -> None:
-        """A guard found another size."""
-        if self._counted((place, dim)):
-            self.sizes.setdefault(place, set()).add(dim)
+    def size_changed(self, source: Source, dim: int) -> None:
+        """Note that a guard found another size."""
+        if self._counted((str(source), dim)):
+            self.sizes.setdefault(str(source), set()).add(dim)
 
-    def number_changed(self, place: str) -> None:
-        """A guard found another number."""
-        if self._counted((place, None)):
-            self.numbers.add(place)
+    def number_changed(self, source: Source) -> None:
+        """Note that a guard found another number."""
+        if self._counted((str(source), None)):
+            self.numbers.add(str(source))
+            self.lengths |= isinstance(source, Length)
 
-    def contents_changed(self, place: str) -> None:
-        """A guard found other numbers in a container."""
-        if self._counted((place, "contents")):
-            self.containers.add(place)
+    def contents_changed(self, source: Source) -> None:
+        """Note that a guard found other numbers in a container."""
+        if self._counted((str(source), "contents")):
+            self.containers.add(str(source))
 
     def _counted(self, key: tuple[str, Any]) -> bool:
         self._failures[key] += 1
@@ -110,7 +108,7 @@ class Number(NamedTuple):
 
     leaf: NumberProxy
     value: Any
-    place: Place
+    source: Source
 
 
 class Inputs:
@@ -119,20 +117,20 @@ class Inputs:
     def __init__(self, tracer: Tracer, dynamic: Dynamic, plants: Plants):
         self._tracer = tracer
         self.dynamic = dynamic
-        self.place_of: Callable[[torch.Tensor], Place | None] = lambda tensor: None
+        self.source_of: Callable[[torch.Tensor], Source | None] = lambda tensor: None
         self.guarded_number = self.number
-        self.place_of_list: Callable[[Any], tuple[int, Place] | None] = lambda x: None
+        self.source_of_list: Callable[[Any], tuple[int, Source] | None] = lambda x: None
         self.sizes: list[Size] = []
         self.numbers: list[Number] = []
         self.dims: dict[int, frozenset[int]] = {}  # by the ids of tensors
         self.plants = plants
-        self._known: dict[Place, Any] = {}
+        self._known: dict[Source, Any] = {}
 
     def dims_of(self, tensor: torch.Tensor) -> frozenset[int]:
         """The dimensions of an input whose sizes are symbolic."""
         found = self.dims.get(id(tensor))
         if found is None:
-            found = self.dims[id(tensor)] = self.dynamic.dims(self.place_of(tensor), tensor)
+            found = self.dims[id(tensor)] = self.dynamic.dims(self.source_of(tensor), tensor)
         return found
 
     def shape(self, name: str, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -145,17 +143,17 @@ class Inputs:
             self.sizes.append(Size(shape[dim].proxy, name, dim))
         return tuple(shape)
 
-    def number(self, place: Place, value: Any) -> Any:
+    def number(self, source: Source, value: Any) -> Any:
         """The symbol of a number that is an input."""
         from thunder.core.symint.symbols import symbols_of
 
-        found = self._known.get(place)
+        found = self._known.get(source)
         if found is None:
             trace = self._tracer.trace
-            found = symbols_of(trace).number(value, trace.add_name(place.label.removeprefix("t_") or "n"))
-            self._known[place] = found
+            found = symbols_of(trace).number(value, trace.add_name(source.label.removeprefix("t_") or "n"))
+            self._known[source] = found
             trace.args.append(found.proxy)
-            self.numbers.append(Number(found.proxy, value, place))
+            self.numbers.append(Number(found.proxy, value, source))
         return found
 
     def plant(self, target: Any, key: Any, before: Any, symbol: Any) -> None:
@@ -164,13 +162,11 @@ class Inputs:
 
     def stands_for(self, name: str) -> Any:
         """What takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
-        from thunder.capture.dispatch.builtin_overrides import STAND_INS
-
         if name == "type":
             return TypeOf
-        if name == "len" and (self.dynamic.converts or any(place.startswith("len(") for place in self.dynamic.numbers)):
+        if name == "len" and (self.dynamic.converts or self.dynamic.lengths):
             return self._length
-        return STAND_INS.get(name) if self.dynamic.converts else None
+        return BUILTINS.get(name) if self.dynamic.converts else None
 
     def _length(self, x: Any) -> Any:
         """`len(x)` for the program: of some lists a number that is an input, and what the program has added.
@@ -179,11 +175,11 @@ class Inputs:
         """
         if isinstance(x, torch.Tensor) and x.dim() and is_unbacked(x.shape[0]):
             return x.shape[0]
-        place = self.place_of_list(x) if type(x) in (list, deque) and state.frontend is self._tracer else None
-        if place is None:
+        source = self.source_of_list(x) if type(x) in (list, deque) and state.frontend is self._tracer else None
+        if source is None:
             return len(x)
-        before, where = place
-        inner = length_of(where)
+        before, list_source = source
+        inner = list_source.to(Length)
         if not self.dynamic.takes(inner, before):
             return len(x)
         return self.guarded_number(inner, before) + (len(x) - before)

@@ -3,28 +3,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dis
-import os
 import sys
-import sysconfig
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-import torch
-
-from thunder.core.locations import OWN_FOLDER, is_ours
+from thunder.core.locations import is_ours
 
 __all__ = [
     "ATTRIBUTE",
+    "IDENTITY",
     "LENGTH",
     "VARIABLE",
     "attribute_names",
     "compares_identity",
     "global_loads",
     "imported_modules",
-    "is_library",
     "measured",
     "nested_codes",
     "raised_by_branch",
@@ -91,8 +86,9 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     identity = False  # whether `is` stands between two things neither of which is a constant or global
     before = -1  # the opcode before
     names = code.co_names
-    for op, argument in _instructions(code):
-        name, now = "", None
+    instructions = [*_instructions(code)]
+    for i, (op, argument) in enumerate(instructions):
+        name, now = IDENTITY if last is not None and _tests_identity(instructions, i) else "", None
         identity = identity or (op == _IS and before not in _CONSTANT and not chain)
         before = op
         if measured:  # between `len` and its call stands what it is given, and nothing else
@@ -145,7 +141,17 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     )
 
 
+def _tests_identity(instructions: list[tuple[int, int]], i: int) -> bool:
+    """Check whether what was loaded just before an instruction is only compared by `is`."""
+    name = dis.opname[instructions[i][0]]
+    if name == "IS_OP" or (name.startswith("POP_JUMP") and name.endswith("NONE")):
+        return True
+    return name in _SINGLE_LOADS and i + 1 < len(instructions) and dis.opname[instructions[i + 1][0]] == "IS_OP"
+
+
+_SINGLE_LOADS = frozenset({"LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME"})
 ATTRIBUTE, VARIABLE = "attribute", "variable"
+IDENTITY = "is"  # a use of a variable or attribute: whether it is some object
 LENGTH = "len()"  # a use of a variable or attribute: how long it is
 
 
@@ -156,44 +162,47 @@ def _dereferenced(code: CodeType, argument: int) -> str:
 
 
 def global_loads(code: CodeType) -> tuple[tuple[str, ...], ...]:
-    """The globals that it reads, each also with the attributes read of it: `("torch",)`, `("torch", "relu")`."""
+    """Return the globals that code reads, each also with attributes read of it: `("torch",)`, `("torch", "relu")`."""
     return _facts(code)[0]  # type: ignore[no-any-return]
 
 
 def attribute_names(code: CodeType) -> Iterator[str]:
-    """The attributes that it reads of anything."""
+    """Iterate over the attributes that code reads of anything."""
     return iter(_facts(code)[1])
 
 
 def uses(code: CodeType, kind: str, name: str) -> set[str]:
-    """What it does with an attribute or variable of that name: the attributes it takes of it, `LENGTH` where it asks
-    how long it is, "" for anything else."""
+    """Return what code does with an attribute or variable of that name.
+
+    These are the attributes it takes of it, `LENGTH` where it asks how long it is, `IDENTITY` where it asks whether it
+    is some object, "" for anything else.
+    """
     found: set[str] = set(_facts(code)[3].get((kind, name), ()))
     return found | {""} if name in code.co_consts else found
 
 
 def imported_modules(code: CodeType) -> frozenset[str]:
-    """The modules that it imports itself."""
+    """Return the modules that code imports itself."""
     return _facts(code)[4]  # type: ignore[no-any-return]
 
 
 def only_asks(code: CodeType, chain: tuple[str, ...]) -> bool:
-    """Whether all that it does with a global's attribute is to ask whether something is in it."""
+    """Check whether all that code does with a global's attribute is to ask whether something is in it."""
     return chain not in _facts(code)[5]
 
 
 def measured(code: CodeType) -> frozenset[tuple[str, str]]:
-    """The attributes and variables whose length it asks for."""
+    """Return the attributes and variables whose length code asks for."""
     return _facts(code)[6]  # type: ignore[no-any-return]
 
 
 def stored_globals(code: CodeType) -> frozenset[str]:
-    """The globals that it assigns or deletes."""
+    """Return the globals that code assigns or deletes."""
     return _facts(code)[2]  # type: ignore[no-any-return]
 
 
 def stored_attributes(code: CodeType) -> frozenset[str]:
-    """The attributes that it assigns of anything."""
+    """Return the attributes that code assigns of anything."""
     return _facts(code)[7]  # type: ignore[no-any-return]
 
 
@@ -204,7 +213,7 @@ def compares_identity(code: CodeType) -> bool:
 
 
 def stored_past_hooks(code: CodeType) -> frozenset[str]:
-    """What it names, where it may assign that without its class being asked."""
+    """Return what code names, where it may assign that without its class being asked."""
     past = {"__setattr__", "__dict__"}.intersection(attribute_names(code))
     if past or ("vars",) in global_loads(code):
         return frozenset(name for name in code.co_consts if isinstance(name, str))
@@ -212,7 +221,7 @@ def stored_past_hooks(code: CodeType) -> frozenset[str]:
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of functions defined in it, however deep."""
+    """Iterate over the code of functions defined in code, however deep."""
     for const in code.co_consts:
         if isinstance(const, CodeType):
             yield const
@@ -220,7 +229,7 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def raised_by_branch(error: BaseException) -> bool:
-    """Whether an error of ours comes from where a program asks for nothing but whether something is true."""
+    """Check whether an error of ours comes from where a program asks only whether something is true."""
     asks, entry = "", error.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code
@@ -228,33 +237,3 @@ def raised_by_branch(error: BaseException) -> bool:
             asks = dis.opname[code.co_code[entry.tb_lasti]]
         entry = entry.tb_next
     return "JUMP" in asks or asks in ("TO_BOOL", "UNARY_NOT", "COMPARE_OP")
-
-
-# -- whose code it is -------------------------------------------------------------------------------------------------
-def _folder(path: str | None) -> str:
-    return os.path.dirname(os.path.abspath(path or "")) + os.sep
-
-
-_SITE = ("site-packages", "dist-packages")
-_STANDARD = tuple({_folder(contextlib.__file__), sysconfig.get_path("stdlib") + os.sep})
-_TRUSTED = (
-    _folder(torch.__file__),
-    OWN_FOLDER,
-    *[sysconfig.get_path("purelib") + os.sep + n + os.sep for n in ("numpy", "optree")],
-)
-_libraries: dict[str, bool] = {}
-
-
-def is_library(filename: str) -> bool:
-    """Whether a file belongs to torch, thunder, numpy or Python itself, whose own globals are taken as fixed."""
-    found = _libraries.get(filename)
-    if found is None:
-        standard = filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
-        trusted = filename.startswith(_TRUSTED) and not filename.startswith(os.path.join(OWN_FOLDER, "tests"))
-        found = _libraries[filename] = standard or trusted or filename.startswith(("<frozen", "<thunder."))
-    return found
-
-
-def is_library_scope(scope: dict[str, Any]) -> bool:
-    """Whether globals are those of a module of a library."""
-    return is_library(str(scope.get("__file__") or "<string>"))

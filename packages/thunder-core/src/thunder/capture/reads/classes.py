@@ -3,24 +3,38 @@
 
 from __future__ import annotations
 
+import functools
 import types
+from types import CodeType
 from typing import Any
 
 import torch
 
-from thunder.capture.base.snapshots import AttributesSnapshot
-from thunder.capture.base.sources import Place
-from thunder.capture.reads import bytecode, classify
-from thunder.capture.reads.classify import is_library_class
+from thunder.capture.base.snapshots import AttributesSnapshot, class_attributes
+from thunder.capture.base.sources import Root, Source
+from thunder.capture.reads import bytecode
+from thunder.capture.reads.class_attributes import (
+    codes_of,
+    functions_in,
+    holds_code,
+    is_of_the_interpreter,
+    plain_class_attributes,
+)
+from thunder.capture.reads.guard_kinds import HasAttributes, HasType, IsObject, LacksKeys
 from thunder.capture.reads.hooks import ABSENT
-from thunder.capture.reads.memoized_functions import remembering
-from thunder.capture.reads.values import UNSHADOWED, Values
+from thunder.capture.reads.kinds.base import Reached, Recorder
+from thunder.capture.reads.kinds.containers import has_plain_lookup
+from thunder.capture.reads.libraries import is_library_class
+from thunder.capture.reads.memoized_functions import MEMOIZED, memoized_stand_in
 
-__all__ = ["Classes"]
+__all__ = ["UNSHADOWED", "ClassReads"]
 
 _MODULE = torch.nn.Module
+# Names that nobody gives to an instance to change what a class does.
+UNSHADOWED = frozenset({"__class__", "_call_impl", "_slow_forward", "__setattr__", "__getattribute__"})
+# Functions that take the name of an attribute.
 _ASKING = frozenset({"getattr", "hasattr"})
-_OF_ALL_MODULES = Place(torch.nn.modules.module, "torch.nn.modules.module")
+_OF_ALL_MODULES = Root(torch.nn.modules.module, "torch.nn.modules.module")
 _GLOBAL_HOOKS = [
     name
     for name, value in vars(torch.nn.modules.module).items()
@@ -28,38 +42,59 @@ _GLOBAL_HOOKS = [
 ]
 
 
-class Classes(Values):
-    """The reads of classes."""
+class ClassReads:
+    """The classes that one run of a program reads."""
 
-    def _know_class(self, cls: type) -> Place:
-        place = self._classes.get(cls)
-        if place is None:
-            place = self._classes[cls] = Place(cls, cls.__name__)
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+        self._sources: dict[type, Root] = {}
+        self._methods: dict[int, list[tuple[type, str]]] = {}  # where methods are found, by the ids of their code
+        self._lookups: dict[tuple[type, str], Any] = {}
+        self._values: set[type] = set()  # those that the program may have in variables
+        self._read_whole: set[type] = set()
+        self._own_names: dict[type, set[str]] = {}  # names that were found in instances and not in the class
+
+    # -- what reads lead to -------------------------------------------------------------------------------------------
+    def know(self, cls: type) -> Root:
+        """Return the source of a class, and guard its bases when it is first met."""
+        source = self._sources.get(cls)
+        if source is None:
+            recorder = self._recorder
+            source = self._sources[cls] = Root(cls, cls.__name__)
             if not is_library_class(cls):
-                self._check("is", place.attribute("__mro__"), cls.__mro__)
+                recorder.add(IsObject(source.attr("__mro__"), cls.__mro__))
                 for c in cls.__mro__:
                     if not is_library_class(c):
                         self._index(c)
             if issubclass(cls, _MODULE):
                 for name in _GLOBAL_HOOKS:
-                    self.value(_OF_ALL_MODULES.attribute(name), getattr(torch.nn.modules.module, name))
-                self._class_read(cls, "__call__", self._lookup(cls, "__call__"))
-        return place
+                    recorder.value(_OF_ALL_MODULES.attr(name), getattr(torch.nn.modules.module, name))
+                self.attribute_read(cls, "__call__", self.lookup(cls, "__call__"))
+        return source
 
     def _index(self, cls: type) -> None:
-        if id(cls) in self.reached:
+        """Register a class, and note where its methods are found."""
+        recorder = self._recorder
+        if id(cls) in recorder.reached:
             return
-        place = self._classes.get(cls) or Place(cls, cls.__name__)
-        self._classes.setdefault(cls, place)
-        self._reach(place, cls, [AttributesSnapshot(place, cls, dict(cls.__dict__))])
+        source = self._sources.setdefault(cls, Root(cls, cls.__name__))
+        recorder.register(source, cls, [AttributesSnapshot(source, cls, dict(cls.__dict__))])
         for name, raw in list(cls.__dict__.items()):
-            for fn in classify.functions_in(raw):
-                for code in classify.codes_of(fn):
+            for fn in functions_in(raw):
+                for code in codes_of(fn):
                     self._methods.setdefault(id(code), []).append((cls, name))
-                if not self._watch.available and name.startswith("__"):
-                    self._class_read(cls, name, raw)
+                if not recorder.sees_code and name.startswith("__"):
+                    self.attribute_read(cls, name, raw)
 
-    def _lookup(self, cls: type, name: str) -> Any:
+    def is_value(self, cls: type) -> None:
+        """Note that the program may have a class in a variable, and read its attributes from there."""
+        if not is_library_class(cls):
+            self.know(cls)
+            self._values.add(cls)
+            self._recorder.watch(cls)
+
+    def lookup(self, cls: type, name: str) -> Any:
+        """Return an attribute as it stands in the `__dict__` of the first class that has it, or `ABSENT`."""
         key = (cls, name)
         found = self._lookups.get(key)
         if found is None:
@@ -67,57 +102,98 @@ class Classes(Values):
             self._lookups[key] = found
         return found
 
-    def _class_read(self, cls: type, name: str, raw: Any) -> None:
-        """A class's attribute was read, as it stands in the `__dict__` of the first class that has it."""
-        if classify.is_of_the_interpreter(raw) or hasattr(raw, "_thunder_hook"):
+    def found_in_instance(self, cls: type, name: str) -> None:
+        """Note that an instance has an attribute that its class does not have."""
+        self._own_names.setdefault(cls, set()).add(name)
+
+    # -- attributes ---------------------------------------------------------------------------------------------------
+    def attribute_read(self, cls: type, name: str, raw: Any) -> None:
+        """Guard an attribute of a class, as it stands in the `__dict__` of the first class that has it."""
+        if is_of_the_interpreter(raw) or hasattr(raw, "_thunder_hook"):
             return
         owner = next((c for c in cls.__mro__ if name in c.__dict__), None)
         if owner is None or (name in UNSHADOWED and is_library_class(owner)):
             return
         if owner is torch.autograd.Function and name == "apply":
             return  # another one while a program is traced
-        before = self.reached.get(id(owner))
+        before = self._recorder.reached.get(id(owner))
         if before is not None and before.snapshots and before.snapshots[0].before.get(name, ABSENT) is not raw:
             return  # the program assigned it
-        place = self._know_class(cls)
-        if classify.has_plain_lookup(cls):
-            place = place.to(f"{{}}.{name}" if name.isidentifier() else f"getattr({{}}, {name!r})", name)
-        else:
-            place = self._know_class(owner).to("{}.__dict__").item(name)
-            if isinstance(raw, (staticmethod, classmethod)):
-                place = place.to("{}.__func__")
-        if place in self._guarded:
+        source = self._source_of(cls, owner, name, raw)
+        if not self._recorder.is_guarded(source):
+            self._guard(source, owner, name, raw)
+
+    def _source_of(self, cls: type, owner: type, name: str, raw: Any) -> Source:
+        """Return where a class's attribute is found: through the class, unless a metaclass has a say in that."""
+        source = self.know(cls)
+        if has_plain_lookup(cls):
+            found: Source = source.attr(name)
+            return found.attr("__func__") if isinstance(raw, classmethod) else found
+        found = self.know(owner).variable(name)
+        return found.attr("__func__") if isinstance(raw, (staticmethod, classmethod)) else found
+
+    def _guard(self, source: Source, owner: type, name: str, raw: Any) -> None:
+        recorder = self._recorder
+        if isinstance(raw, staticmethod) and type(raw.__func__) is MEMOIZED:
+            recorder.value(source, raw.__func__)
+            recorder.substitute((owner, name), raw, staticmethod(memoized_stand_in(recorder, source, raw.__func__)))
             return
-        if isinstance(raw, staticmethod) and classify.is_remembering(raw.__func__):
-            self.value(place, raw.__func__)
-            self.plants.plant(owner, name, raw, staticmethod(remembering(self, place, raw.__func__)))
-            return
-        if isinstance(raw, staticmethod):
+        if isinstance(raw, (staticmethod, classmethod)):
             raw = raw.__func__
-        elif isinstance(raw, classmethod):
-            raw, place = raw.__func__, place.to("{}.__func__") if classify.has_plain_lookup(cls) else place
         if isinstance(raw, property):
-            self._guarded.add(place)
-            self._check("type", place, type(raw))
+            recorder.guarded(source)
+            recorder.add(HasType(source, type(raw)))
             for accessor in ("fget", "fset"):
                 if getattr(raw, accessor) is not None:
-                    self.value(place.attribute(accessor), getattr(raw, accessor))
-        elif classify.is_cached_property(raw):
-            self._guarded.add(place)
-            self._check("type", place, type(raw))
-            self.value(place.attribute("func"), raw.func)
+                    recorder.value(source.attr(accessor), getattr(raw, accessor))
+        elif isinstance(raw, functools.cached_property):
+            recorder.guarded(source)
+            recorder.add(HasType(source, type(raw)))
+            recorder.value(source.attr("func"), raw.func)
+        elif isinstance(raw, types.FunctionType) or not hasattr(type(raw), "__get__"):
+            recorder.value(source, raw)
         else:
-            if isinstance(raw, types.FunctionType) or not hasattr(type(raw), "__get__"):
-                self.value(place, raw)
-            else:
-                self.value(self._know_class(owner).to("{}.__dict__").item(name), raw, holder=(owner, name))
+            recorder.value(self.know(owner).variable(name), raw, holder=(owner, name))
 
-    def _class_level_names(self) -> None:
-        """Attributes that code reads of classes themselves (`type(self).K`, `cls.K`, `Config.K`): no hook sees it."""
+    def read_whole(self, cls: type) -> None:
+        """Guard all that the classes of an object have that is not watched: methods, properties, data, as objects."""
+        for name in plain_class_attributes(cls):
+            self.attribute_read(cls, name, getattr(cls, name))
+        for owner in cls.__mro__:
+            of_torch = not issubclass(owner, _MODULE) or owner is _MODULE
+            if owner not in self._read_whole and not (of_torch and is_library_class(owner)):
+                self._read_whole.add(owner)
+                self._recorder.add(HasAttributes(self.know(owner), class_attributes(self._attributes_before(owner))))
+
+    def _attributes_before(self, cls: type) -> Any:
+        """Return the attributes of a class before the run."""
+        reached: Reached | None = self._recorder.reached.get(id(cls))
+        return reached.snapshots[0].before if reached is not None and reached.snapshots else cls.__dict__
+
+    # -- code ---------------------------------------------------------------------------------------------------------
+    def has_method(self, code: CodeType) -> bool:
+        """Check whether code is a method of a class that is known."""
+        return id(code) in self._methods
+
+    def method_ran(self, code: CodeType) -> None:
+        """Guard a method that ran though no read led to it: that of any class which has it, bare or decorated."""
+        for cls, name in self._methods.get(id(code), ()):
+            self.attribute_read(cls, name, cls.__dict__.get(name))
+
+    def find_in_tables(self, code: CodeType) -> None:
+        """Guard lists and dicts of classes that have a function of this code in them, as validators of fields."""
+        for cls in list(self._sources):
+            for name, raw in list(cls.__dict__.items()):
+                if not is_library_class(cls) and holds_code(raw, code):
+                    self.attribute_read(cls, name, raw)
+
+    # -- at the end of the run ----------------------------------------------------------------------------------------
+    def guard_names_read_of_classes(self, ran: list[CodeType]) -> None:
+        """Guard attributes that code reads of classes (`type(self).K`, `cls.K`, `Config.K`): no hook sees that."""
         names: set[str] = set()  # of code that may have the class of an object
         every: set[str] = set()
-        asked = self._asked()
-        for code in self._ran.values():
+        asked = names_asked_for(ran)
+        for code in ran:
             uses = {*bytecode.attribute_names(code)}
             loads = {chain[0] for chain in bytecode.global_loads(code)}
             if not loads.isdisjoint(_ASKING):
@@ -125,66 +201,36 @@ class Classes(Values):
             every |= uses
             if "type" in loads or "__class__" in uses or "super" in loads or "cls" in code.co_varnames[:1]:
                 names |= uses
-        for cls in list(self._classes):
+        for cls in list(self._sources):
             owners = [c for c in cls.__mro__ if not is_library_class(c)]
-            read = every if cls in self._class_values else names
+            read = every if cls in self._values else names
             data = {n for c in owners for d in (self._attributes_before(c), c.__dict__) for n in d if n in read}
             for name in sorted(data):
-                self._class_name(cls, owners, name)
-            if cls in self._class_values:
+                self._guard_name(cls, owners, name)
+            if cls in self._values:
                 for owner in owners:
                     absent = frozenset(asked.difference(self._attributes_before(owner)))
                     if absent:
-                        self._check("disjoint", self._know_class(owner).to("{}.__dict__"), absent)
+                        self._recorder.add(LacksKeys(self.know(owner).variables, absent))
 
-    def _asked(self) -> set[str]:
-        """The names that code asks for with `hasattr` and the like, which may find nothing."""
-        return {
-            name
-            for code in self._ran.values()
-            if not _ASKING.isdisjoint(chain[0] for chain in bytecode.global_loads(code))
-            for name in code.co_consts
-            if isinstance(name, str) and name.isidentifier()
-        }
-
-    def _not_on_tensors(self) -> None:
-        """Names that code asks for which no object has been asked for: it may have been a tensor."""
-        seen = {name for _, name in self.seen}
-        names = frozenset(n for n in self._asked() if n not in seen and not hasattr(torch.Tensor, n))
-        for place, tensor in self.tensors_read if names else ():
-            absent = names.difference(tensor.__dict__)
-            if absent:
-                self._check("disjoint", place.to("{}.__dict__"), absent)
-
-    def _class_name(self, cls: type, owners: list[type], name: str) -> None:
-        """An attribute of a class, as it was, that code reads by that name."""
+    def _guard_name(self, cls: type, owners: list[type], name: str) -> None:
+        """Guard an attribute of a class, as it was, that code reads by that name."""
         for owner in owners:
             before = self._attributes_before(owner)
             if name not in before:
                 if name in owner.__dict__:  # the program has made it, and may have asked for it first
-                    self._absence(self._know_class(owner).to("{}.__dict__"), name)
+                    self._recorder.absent(self.know(owner).variables, name)
                 continue
             value = before[name]
             if not name.startswith("__") and not hasattr(type(value), "__get__"):
                 if owner.__dict__.get(name, ABSENT) is value:
-                    self._class_read(cls, name, self._lookup(cls, name))
+                    self.attribute_read(cls, name, self.lookup(cls, name))
                 else:
-                    self.value(self._know_class(owner).to("{}.__dict__").item(name), value)
+                    self._recorder.value(self.know(owner).variable(name), value)
             return
 
-    def _attributes_before(self, cls: type) -> Any:
-        reached = self.reached.get(id(cls))
-        return reached.snapshots[0].before if reached is not None and reached.snapshots else cls.__dict__
-
-    def _class(self, place: Place, cls: type, root: bool) -> None:
-        self._check("is", place, cls)
-        if not is_library_class(cls):
-            self._know_class(cls)
-            self._class_values.add(cls)
-            self._hooks.watch(cls)
-
-    def _not_on_classes(self) -> None:
-        """What was found in an instance comes from there as long as its class has no property of that name."""
+    def guard_instance_names(self) -> None:
+        """Guard that classes get no property of a name that was found in an instance."""
         names: dict[type, set[str]] = {}
         for cls, own in self._own_names.items():
             for c in cls.__mro__:
@@ -192,4 +238,15 @@ class Classes(Values):
                     names.setdefault(c, set()).update(n for n in own if n not in c.__dict__)
         for c, absent in names.items():
             if absent:
-                self._check("disjoint", self._know_class(c).to("{}.__dict__"), frozenset(absent))
+                self._recorder.add(LacksKeys(self.know(c).variables, frozenset(absent)))
+
+
+def names_asked_for(ran: list[CodeType]) -> set[str]:
+    """Return the names that code asks for with `hasattr` and the like, which may find nothing."""
+    return {
+        name
+        for code in ran
+        if not _ASKING.isdisjoint(chain[0] for chain in bytecode.global_loads(code))
+        for name in code.co_consts
+        if isinstance(name, str) and name.isidentifier()
+    }

@@ -11,303 +11,273 @@ import contextlib
 import os
 import sys
 import types
-from collections import deque
+from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any
 
 from thunder.capture.base import modes
 from thunder.capture.base.modes import is_state
-from thunder.capture.base.snapshots import AttributesSnapshot, CellSnapshot, DictSnapshot, GlobalsSnapshot, cell_value
-from thunder.capture.base.sources import Argument, Place
-from thunder.capture.dispatch.builtin_overrides import original_of, stand_in_of
-from thunder.capture.numbers.symbolic import length_of
-from thunder.capture.reads import bytecode, classify
-from thunder.capture.reads.classes import Classes
-from thunder.capture.reads.classify import is_library_class
+from thunder.capture.base.predicates import module_of
+from thunder.capture.base.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
+from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope, Source
+from thunder.capture.numbers.overrides import original_of, override_of
+from thunder.capture.numbers.symbolic import Inputs
+from thunder.capture.reads import bytecode
+from thunder.capture.reads.classes import ClassReads
+from thunder.capture.reads.classify import classify
+from thunder.capture.reads.guard_kinds import IsObject
 from thunder.capture.reads.hooks import ABSENT
+from thunder.capture.reads.kinds.base import Recorder
+from thunder.capture.reads.kinds.leaves import Identity, Plain
+from thunder.capture.reads.libraries import is_library, is_library_class, is_library_scope
+from thunder.capture.reads.nondeterminism import READERS, imported_nondeterminism, nondeterminism_of, of_today
 from thunder.core.locations import is_ours
 from thunder.core.state import state
 
-__all__ = ["Functions"]
+__all__ = ["CodeReads", "attention_kernels_source"]
 
-_BUILTINS = Place(builtins, "builtins")
-_MODES = Place(modes, "torch")
+_BUILTINS = Root(builtins, "builtins")
 
 
-class Functions(Classes):
-    """The reads of functions."""
+def attention_kernels_source() -> Source:
+    """Return where the choice of attention kernels is found."""
+    return Root(modes, "torch").attr("attention_kernels").call()
 
-    def _function(self, place: Place, fn: types.FunctionType, root: bool = False) -> None:
-        self._reach(place, fn, [])
+
+class CodeReads:
+    """The functions and the code of one run of a program."""
+
+    def __init__(self, recorder: Recorder, classes: ClassReads):
+        self._recorder = recorder
+        self._classes = classes
+        self.symbolic: Inputs | None = None  # where numbers of inputs are symbolic
+        self.scopes: dict[int, GlobalsSnapshot] = {}  # by the ids of the dicts
+        self._ran: dict[int, CodeType] = {}
+        self.identity_matters: bool | None = None  # whether code ran that tells one object from another; None: unasked
+        self._functions: dict[int, list[tuple[Source, Any]]] = {}  # by the ids of their code
+        self._alive: list[CodeType] = []
+        self._unmatched: dict[int, tuple[CodeType, dict[str, Any]]] = {}  # code that no read led to, and its globals
+        self._nested: set[int] = set()  # the ids of code of functions that code which ran defines
+        self._cells: set[int] = set()
+
+    @property
+    def ran(self) -> list[CodeType]:
+        """The code that has run."""
+        return [*self._ran.values()]
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.scopes.clear()
+        self._functions.clear()
+        self._unmatched.clear()
+        self._alive.clear()
+
+    # -- functions ----------------------------------------------------------------------------------------------------
+    def found(self, source: Source, fn: types.FunctionType) -> None:
+        """Note a function that a read led to. What it reads is guarded when it runs."""
         code = fn.__code__
-        if not root:
-            if isinstance(place.beginning, Argument):
-                self._check("type", place, types.FunctionType)
-            else:
-                self._weakly(place, fn)
-        self._check("is", place.attribute("__code__"), code)
-        self._functions.setdefault(id(code), []).append((place, fn))
+        self._functions.setdefault(id(code), []).append((source, fn))
         self._alive.append(code)
-        if bytecode.is_library(code.co_filename):
-            self._cells_of(place, fn)
-        elif id(code) in self._ran or not self._watch.available:
-            self._function_ran(place, fn)
+        if is_library(code.co_filename):
+            self._read_cells(source, fn)
+        elif id(code) in self._ran or not self._recorder.sees_code:
+            self._function_ran(source, fn)
 
-    def _append_only(self) -> None:
-        """Lists that the program only appended to or measured: what was in them was not read, so a log may grow."""
-        logs: set[Place] = set()
-        measured: list[tuple[Place, int]] = []
-        asked = frozenset().union(*map(bytecode.measured, self._ran.values()))
-        for reached in self.reached.values():
-            if type(reached.thing) not in (list, deque) or getattr(reached.thing, "maxlen", None) is not None:
-                continue
-            before, place = reached.snapshots[0].before, reached.place
-            if len(before) == len(reached.thing) and _named(place) not in asked:
-                continue
-            if len(before) <= len(reached.thing) and all(a is b for a, b in zip(before, reached.thing)):
-                kind, name = _named(place)
-                used = {use for code in self._ran.values() for use in bytecode.uses(code, kind, name)}
-                grown = len(before) < len(reached.thing)
-                only = used <= {"append", "extend", bytecode.LENGTH} and (grown or bytecode.LENGTH in used)
-                if name and only and not any(c.value is place for c in self.checks):
-                    logs.add(place)
-                    if bytecode.LENGTH in used:
-                        measured.append((place, len(before)))
-        if logs:
-            self.checks[:] = [
-                c for c in self.checks if not _under(c.place, logs) or (c.kind == "type" and c.place in logs)
-            ]
-            self.tensors_read[:] = [(place, t) for place, t in self.tensors_read if not _under(place, logs)]
-        for place, length in measured:
-            self.value(length_of(place), length)
+    def _function_ran(self, source: Source, fn: types.FunctionType) -> None:
+        code = fn.__code__
+        self._scope(fn.__globals__, source)
+        self._read_code(code, fn.__globals__)
+        if not self._recorder.sees_code:
+            for nested in bytecode.nested_codes(code):
+                self._read_code(nested, fn.__globals__)
+        if code.co_argcount:
+            self._read_defaults(source.attr("__defaults__"), fn.__defaults__)
+        if code.co_kwonlyargcount:
+            self._read_defaults(source.attr("__kwdefaults__"), fn.__kwdefaults__)
+        if fn.__dict__:
+            self._recorder.value(source.variables, fn.__dict__)
+        self._read_cells(source, fn)
 
-    def _assigned_again(self) -> None:
-        """What was assigned and has the value that it had: where it has another one at a call, that is another call.
+    def _read_defaults(self, source: Source, defaults: Any) -> None:
+        if defaults is None:
+            self._recorder.add(IsObject(source, None))
+        else:
+            self._recorder.value(source, defaults)
 
-        No hook sees the attributes of classes, and those that are assigned past `__setattr__`: code names them.
-        (What was assigned was read somewhere, or is a plain value: whatever else has such a name was not assigned.)
-        """
-        assigned: dict[int, set[str]] = {}
-        for key, name in self.assigned:
-            assigned.setdefault(key, set()).add(name)
-        of_classes = frozenset().union(*map(bytecode.stored_attributes, self._ran.values()))
-        unseen = frozenset().union(*map(bytecode.stored_past_hooks, self._ran.values()))
-        for reached in list(self.reached.values()):
-            named = of_classes if isinstance(reached.thing, type) else unseen
-            names = named.union(assigned.get(id(reached.thing), ()))
-            for snapshot in reached.snapshots if names else ():
-                if snapshot.target is reached.thing and not isinstance(snapshot, AttributesSnapshot):
-                    continue  # a container's items, which are looked at together
-                before, place = snapshot.before, snapshot.place
-                now = snapshot.now() if isinstance(snapshot, AttributesSnapshot) else snapshot.target
-                for name in sorted(names.intersection(before)):
-                    if now.get(name, ABSENT) is before[name]:
-                        whole = isinstance(snapshot, DictSnapshot)
-                        self._unchanged(place.item(name) if whole else place.attribute(name), before[name])
-        for scope in self._globals.values():
-            for name in sorted(scope.stored.intersection(scope.before)):
-                if scope.target.get(name, ABSENT) is scope.before[name]:
-                    place = scope.place.item(name)
-                    place.label = place.title = name
-                    self._unchanged(place, scope.before[name])
+    def _read_cells(self, source: Source, fn: types.FunctionType) -> None:
+        recorder = self._recorder
+        for i, (name, cell) in enumerate(zip(fn.__code__.co_freevars, fn.__closure__ or ())):
+            inner = source.to(Cell, i)
+            before = cell_value(cell)
+            if id(cell) not in self._cells:
+                self._cells.add(id(cell))
+                recorder.register(inner, cell, [CellSnapshot(inner, cell, before)])
+            variable = inner.to(CellContents, name)
+            found = recorder.reached[id(cell)].snapshots[0].before if id(cell) in recorder.reached else before
+            recorder.value(variable, found, holder=(cell, None) if found is before else None)
+            if isinstance(found, (types.ModuleType, type)):
+                for used in bytecode.uses(fn.__code__, bytecode.VARIABLE, name):
+                    self._read_attributes(variable, found, (used,), fn.__code__)
 
-    def _unchanged(self, place: Place, value: Any) -> None:
-        known = id(value) in self.reached or id(value) in self.tensors
-        if known or classify.kind_of(value) in ("plain", "identity", "library"):
-            self.value(place, value)
-
+    # -- code ---------------------------------------------------------------------------------------------------------
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
-        """A code object ran for the first time."""
+        """Read what a code object reads, when it starts to run for the first time."""
         if self.identity_matters is False and state.frontend is not None:
             self.identity_matters = not is_ours(code.co_filename) and bytecode.compares_identity(code)
-        if id(code) in self._ran or bytecode.is_library(code.co_filename) or state.frontend is None:
+        if id(code) in self._ran or is_library(code.co_filename) or state.frontend is None:
             return
         if code.co_name == "__annotate__":
             return  # Python 3.14 evaluates annotations when somebody asks for them, before that they were there already
-        if code.co_filename == "<string>" and bytecode.is_library_scope(frame.f_globals):
+        if code.co_filename == "<string>" and is_library_scope(frame.f_globals):
             return  # written by the library when it was imported: the __init__ of a dataclass
         functions = self._functions.get(id(code))
-        if functions is None and id(code) in self._methods:
-            self._method_ran(code)
+        if functions is None and self._classes.has_method(code):
+            self._classes.method_ran(code)
             functions = self._functions.get(id(code))
         if functions is None and id(code) not in self._nested:
             if _is_imported_now(frame):
                 return
-            self._strangers[id(code)] = (code, frame.f_globals)
-        for place, fn in functions or ():
-            self._function_ran(place, fn)
-        self._code(code, frame.f_globals)
+            self._unmatched[id(code)] = (code, frame.f_globals)
+        for source, fn in functions or ():
+            self._function_ran(source, fn)
+        self._read_code(code, frame.f_globals)
 
-    def _method_ran(self, code: CodeType) -> None:
-        """A method ran that no read led to: that of any class which has it, bare or decorated."""
-        for cls, name in self._methods.get(id(code), ()):
-            self._class_read(cls, name, cls.__dict__.get(name))
+    def match_remaining(self) -> None:
+        """Look for the functions of code that ran though no read led to it, at the end of the run."""
+        for code, scope in self._unmatched.values():
+            self._match(code, scope)
 
-    def _find_stranger(self, code: CodeType, scope: dict[str, Any]) -> None:
-        """Code that ran though nothing led to it: a function of its module, or one that no path leads to."""
+    def _match(self, code: CodeType, scope: dict[str, Any]) -> None:
+        """Find the function of code: one of its module, of a class, or one that no source leads to."""
         if id(code) in self._functions or id(code) in self._nested:
             return
-        self._method_ran(code)
+        self._classes.method_ran(code)
         found = scope.get(code.co_name)
         if isinstance(found, types.FunctionType) and found.__code__ is code:
-            self.value(self._scope(scope).place.item(code.co_name), found)
+            self._recorder.value(self._scope(scope).source.to(Global, code.co_name), found)
         if id(code) not in self._functions:
-            self._in_tables_of_classes(code)
+            self._classes.find_in_tables(code)
         if id(code) not in self._functions:
-            self._refuse(f"the function {code.co_name} ran, to which no path from the function or its arguments leads")
+            self._recorder.refuse(f"`{code.co_name}` belongs to an object thunder cannot guard")
 
-    def _in_tables_of_classes(self, code: CodeType) -> None:
-        """Functions that a class keeps in a list or dict, as validators of fields: reads of it, if it has this one."""
-        for cls in list(self._classes):
-            for name, raw in list(cls.__dict__.items()):
-                if not is_library_class(cls) and classify.holds_code(raw, code):
-                    self._class_read(cls, name, raw)
-
-    def _code(self, code: CodeType, scope: dict[str, Any]) -> None:
+    def _read_code(self, code: CodeType, scope: dict[str, Any]) -> None:
         if id(code) in self._ran:
             return
         self._ran[id(code)] = code
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
-        self._loads(code, scope)
+        self._read_globals(code, scope)
         for name in bytecode.imported_modules(code):
             module = sys.modules.get(name)
-            if module is not None and not bytecode.is_library_scope(module.__dict__):
-                self._imported(module, code)
-        reason = classify.imported_chance(code)
+            if module is not None and not is_library_scope(module.__dict__):
+                source = Root(module, module.__name__.rpartition(".")[2])
+                for used in bytecode.attribute_names(code):
+                    self._read_attributes(source, module, (used,), code)
+        reason = imported_nondeterminism(code)
         if reason is not None:
-            self._refuse(reason)
+            self._recorder.refuse(reason)
 
-    def _imported(self, module: types.ModuleType, code: CodeType) -> None:
-        """What code reads of a module that it imports itself."""
-        place = Place(module, module.__name__.rpartition(".")[2])
-        for name in bytecode.attribute_names(code):
-            self._attributes_of(place, module, (name,), code)
-
-    def _function_ran(self, place: Place, fn: types.FunctionType) -> None:
-        code = fn.__code__
-        self._scope(fn.__globals__, place)
-        self._code(code, fn.__globals__)
-        if not self._watch.available:
-            for nested in bytecode.nested_codes(code):
-                self._code(nested, fn.__globals__)
-        if code.co_argcount:
-            self._defaults(place.attribute("__defaults__"), fn.__defaults__)
-        if code.co_kwonlyargcount:
-            self._defaults(place.attribute("__kwdefaults__"), fn.__kwdefaults__)
-        if fn.__dict__:
-            self.value(place.to("{}.__dict__"), fn.__dict__)
-        self._cells_of(place, fn)
-
-    def _defaults(self, place: Place, defaults: Any) -> None:
-        if defaults is None:
-            self._check("is", place, None)
-        else:
-            self.value(place, defaults)
-
-    def _cells_of(self, place: Place, fn: types.FunctionType) -> None:
-        for i, (name, cell) in enumerate(zip(fn.__code__.co_freevars, fn.__closure__ or ())):
-            inner = place.to(f"{{}}.__closure__[{i}]")
-            before = cell_value(cell)
-            if id(cell) not in self._cells:
-                self._cells.add(id(cell))
-                self._reach(inner, cell, [CellSnapshot(inner, cell, before)])
-            step = inner.to("{}.cell_contents")
-            step.label = step.title = name
-            found = self.reached[id(cell)].snapshots[0].before if id(cell) in self.reached else before
-            self.value(step, found, holder=(cell, None) if found is before else None)
-            if isinstance(found, (types.ModuleType, type)):
-                for used in bytecode.uses(fn.__code__, bytecode.VARIABLE, name):
-                    self._attributes_of(step, found, (used,), fn.__code__)
-
-    def _scope(self, scope: dict[str, Any], place: Place | None = None) -> GlobalsSnapshot:
-        """The snapshot of a module's globals."""
-        found = self._globals.get(id(scope))
+    # -- globals ------------------------------------------------------------------------------------------------------
+    def _scope(self, scope: dict[str, Any], function: Source | None = None) -> GlobalsSnapshot:
+        """Return the snapshot of a module's globals, found through the module or else through a function of it."""
+        found = self.scopes.get(id(scope))
         if found is None:
             module = sys.modules.get(scope.get("__name__", ""))
+            title = scope.get("__name__", "the globals").rpartition(".")[2]
             if module is not None and module.__dict__ is scope:
-                root = Place(module, "").to("{}.__dict__")
-            elif place is not None:
-                root = place.to("{}.__globals__")
+                source = Root(module).to(Scope, "__dict__", title)
+            elif function is not None:
+                source = function.to(Scope, "__globals__", title)
             else:
-                root = Place(types.SimpleNamespace(), "").to("{}.__dict__")
-                self._refuse("a function ran whose globals are those of no module")
-            root.label, root.title = "", scope.get("__name__", "the globals").rpartition(".")[2]
-            found = self._globals[id(scope)] = GlobalsSnapshot(root, scope)
+                source = Root(types.SimpleNamespace()).to(Scope, "__dict__", title)
+                self._recorder.refuse("a function was called whose globals belong to no module")
+            found = self.scopes[id(scope)] = GlobalsSnapshot(source, scope)
         return found
 
-    def _loads(self, code: CodeType, scope: dict[str, Any]) -> None:
+    def _read_globals(self, code: CodeType, scope: dict[str, Any]) -> None:
         snapshot = self._scope(scope)
         snapshot.stored |= bytecode.stored_globals(code)
         for chain in bytecode.global_loads(code):
             name = chain[0]
             if name in snapshot.before:
-                place = snapshot.place.item(name)
-                place.label = place.title = name
-                if scope.get(name, ABSENT) is snapshot.before[name]:
-                    self.value(place, snapshot.before[name], holder=(scope, name))
-                    if self.symbolic is not None and self.symbolic.dynamic.converts:
-                        stands_for_it = stand_in_of(snapshot.before[name])
-                        if stands_for_it is not None:
-                            self.symbolic.plant(scope, name, snapshot.before[name], stands_for_it)
-                    self._attributes_of(place, snapshot.before[name], chain[1:], code)
-            elif name in scope:
-                continue  # the program assigned it
-            elif hasattr(builtins, name):
-                self._absence(snapshot.place, name)
-                self.value(_BUILTINS.attribute(name), getattr(builtins, name))
-                if name in classify.READERS:
-                    self._refuse(classify.READERS[name])
-                if self.symbolic is not None:
-                    stands_for_it = self.symbolic.stands_for(name)
-                    if stands_for_it is not None:
-                        self.symbolic.plant(scope, name, ABSENT, stands_for_it)
+                before = snapshot.before[name]
+                if scope.get(name, ABSENT) is before:
+                    source = snapshot.source.to(Global, name)
+                    self._recorder.value(source, before, holder=(scope, name))
+                    override = override_of(before) if self.symbolic and self.symbolic.dynamic.converts else None
+                    if override is not None:
+                        self._recorder.substitute((scope, name), before, override)
+                    self._read_attributes(source, before, chain[1:], code)
+            elif name not in scope and hasattr(builtins, name):  # else the program assigned it
+                self._recorder.absent(snapshot.source, name)
+                self._recorder.value(_BUILTINS.attr(name), getattr(builtins, name))
+                if name in READERS:
+                    self._recorder.refuse(READERS[name])
+                override = self.symbolic.stands_for(name) if self.symbolic else None
+                if override is not None:
+                    self._recorder.substitute((scope, name), ABSENT, override)
 
-    def _attributes_of(self, place: Place, value: Any, chain: tuple[str, ...], code: CodeType) -> None:
-        """The attributes that code reads of a module or class by name."""
+    def _read_attributes(self, source: Source, value: Any, chain: Iterable[str], code: CodeType) -> None:
+        """Read the attributes that code reads of a module or class by name, one of the other."""
         for name in chain:
-            if classify.module_of(type(value)).startswith("torch.backends"):  # settings, computed when they are read
-                place, value = place.attribute(name), getattr(value, name, ABSENT)
-                if classify.kind_of(value) in ("plain", "identity"):
-                    self.value(place, value)
+            if module_of(type(value)).startswith("torch.backends"):  # settings, computed when they are read
+                source, value = source.attr(name), getattr(value, name, ABSENT)
+                if isinstance(classify(value), (Plain, Identity)):
+                    self._recorder.value(source, value)
             elif isinstance(value, types.ModuleType):
-                found = value.__dict__.get(name, ABSENT)
-                reason = classify.source_of_chance(value, name, found)
-                if reason is not None:
-                    self._refuse(reason)
-                if found is ABSENT or classify.is_replaced_while_tracing(value, name):
+                found = self._read_of_module(source, value, name, code)
+                if found is None:
                     return
-                if value is os and name == "getenv":
-                    self.value(place.attribute("environ"), os.environ)
-                if value is sys and name == "modules" and not bytecode.only_asks(code, ("sys", "modules")):
-                    self._refuse("the program takes modules from sys.modules")
-                owner, place, value = value.__name__, place.to(f"{{}}.{name}", name), original_of(found)
-                place.label = name
-                self.value(place, value)
-                if is_state(owner, name):
-                    self._state(place, value)
-            elif isinstance(value, type) and classify.is_of_today(classify.module_of(value), name) is not None:
-                self._refuse(classify.is_of_today(classify.module_of(value), name) or "")
-                return
-            elif isinstance(value, type) and not is_library_class(value):
-                raw = self._lookup(value, name)
-                if raw is not ABSENT:
-                    self._class_read(value, name, raw)
+                source, value = found
+            elif isinstance(value, type):
+                reason = of_today(module_of(value), name)
+                if reason is not None:
+                    self._recorder.refuse(reason)
+                elif not is_library_class(value):
+                    raw = self._classes.lookup(value, name)
+                    if raw is not ABSENT:
+                        self._classes.attribute_read(value, name, raw)
                 return
             else:
                 return
 
-    def _state(self, place: Place, tell: Any) -> None:
-        """What a function of torch tells of how torch is set up."""
-        with contextlib.suppress(Exception):  # it raises for the program too
-            self.value(place.to("{}()"), tell())
+    def _read_of_module(
+        self, source: Source, module: types.ModuleType, name: str, code: CodeType
+    ) -> tuple[Source, Any] | None:
+        """Read an attribute of a module; None where there is none, or thunder has replaced it while tracing."""
+        recorder = self._recorder
+        found = module.__dict__.get(name, ABSENT)
+        reason = nondeterminism_of(module, name, found)
+        if reason is not None:
+            recorder.refuse(reason)
+        if found is ABSENT or is_replaced_while_tracing(module, name):
+            return None
+        if module is os and name == "getenv":
+            recorder.value(source.attr("environ"), os.environ)
+        if module is sys and name == "modules" and not bytecode.only_asks(code, ("sys", "modules")):
+            recorder.refuse("the program reads sys.modules")
+        inner = source.attr(name)
+        inner.label = name
+        value = original_of(found)
+        recorder.value(inner, value)
+        if is_state(module.__name__, name):  # a function that says how torch is set up
+            with contextlib.suppress(Exception):  # it raises for the program too
+                recorder.value(inner.call(), value())
+        return inner, value
 
-    def attention_kernels(self, kernels: tuple[Any, ...]) -> None:
-        """The program has attention in it, for which torch has these kernels."""
-        self.value(_MODES.attribute("attention_kernels").to("{}()"), kernels)
+
+# Names that mean something else while a program is traced.
+_REPLACED_WHILE_TRACING = {"grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize",
+                           "manual_seed", "seed", "set_rng_state", "_is_compiling_flag", "compile", "cond",
+                           "checkpoint", "_check", "_check_is_size", "_check_tensor_all"}  # fmt: skip
+
+
+def is_replaced_while_tracing(module: types.ModuleType, name: str) -> bool:
+    """Check whether a function of torch is another one for as long as a program is traced (`torch_patches.py`)."""
+    return name in _REPLACED_WHILE_TRACING and module.__name__.partition(".")[0] == "torch"
 
 
 def _is_imported_now(frame: FrameType) -> bool:
-    """Whether code runs because a module is being imported, or was made by `namedtuple`."""
+    """Check whether code runs because a module is being imported, or was made by `namedtuple`."""
     if str(frame.f_globals.get("__name__", "")).startswith("namedtuple_"):
         return True
     back: FrameType | None = frame
@@ -315,22 +285,4 @@ def _is_imported_now(frame: FrameType) -> bool:
         if back.f_code.co_filename.startswith("<frozen importlib"):
             return True
         back = back.f_back
-    return False
-
-
-def _named(place: Place) -> tuple[str, str]:
-    """How code speaks of what stands at a place: an attribute or variable, and its name."""
-    if place.title:
-        return bytecode.VARIABLE, place.title
-    if place.parent is not None and place.parent.step == "{}.__dict__":
-        return bytecode.ATTRIBUTE, place.step[4:-2]
-    return "", ""
-
-
-def _under(place: Place | None, places: set[Place]) -> bool:
-    """Whether a place is one of these, or found through one."""
-    while place is not None:
-        if place in places:
-            return True
-        place = place.parent
     return False

@@ -25,7 +25,7 @@ from thunder.core.symbol import Symbol
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
 
-__all__ = ["Handle", "Storage", "View"]
+__all__ = ["Handle", "Storage", "View", "is_handle"]
 
 
 class View(NamedTuple):
@@ -188,3 +188,8 @@ _SIZES: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
     _aten.is_contiguous.memory_format: lambda shape: True,
     _aten.is_non_overlapping_and_dense.default: lambda shape: True,
 }
+
+
+def is_handle(x: Any) -> bool:
+    """Check whether a tensor is one that the trace made."""
+    return type(x) is Handle

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from thunder.capture.reads.classify import module_of
+from thunder.capture.base.predicates import module_of
 
 __all__ = ["describe_referrer"]
 

@@ -13,15 +13,16 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base import modes
 from thunder.capture.base.fallback import fall_back, refuse_kinds_of_memory
+from thunder.capture.base.predicates import is_mask
+from thunder.capture.base.sources import Attr
 from thunder.capture.numbers.symbolic import Inputs
-from thunder.capture.reads import classify
 from thunder.capture.reads.hooks import ABSENT, pause_profile, resume_profile
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.autocast import autocast_arguments
@@ -43,7 +44,6 @@ from thunder.passes.checkpoint import drop_unused_results
 from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION, DisableTorchFunction
 
 if TYPE_CHECKING:
-    from thunder.capture.guards.derived_scalars import DerivedScalars
     from thunder.capture.higher_order.subtrace import Subtrace
 
 __all__ = ["Lifted", "Tracer", "annotate", "asked_by_torch", "line_of_user", "user_line"]
@@ -107,6 +107,16 @@ def annotate(error: BaseException, source: SourceLine | None) -> None:
         return
 
 
+class DerivedScalars(Protocol):
+    """What computes numbers that derive from integers among the inputs, and the prologue's program for them."""
+
+    def __contains__(self, name: str) -> bool: ...
+    def program(self, leaves: Sequence[NumberProxy]) -> Any: ...
+
+    def resolve(self, number: Any) -> None:
+        """Give an unbacked number its value in this call, if it derives from inputs."""
+
+
 class Lifted:
     """A real tensor that became an input of the program because the program reached for it."""
 
@@ -130,12 +140,12 @@ class Tracer:
         self._producers: dict[str, BoundSymbol] = {}
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
         self.leaves = Leaves()
-        self.told: DerivedScalars | None = None  # where numbers that inputs tell are found out
+        self.derived_scalars: DerivedScalars | None = None  # where numbers that derive from inputs are computed
         self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
         self.has_regions = False  # whether a part of the program is to be computed again for backward
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
-        self.uncacheable: str | None = None  # why this trace is good for one call only
+        self.uncacheable: str | None = None  # why this trace cannot be cached
         self.refusal: Exception | None = None  # what the program was told that it cannot do, and may have caught
         self.partly_eager: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
         self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
@@ -148,7 +158,7 @@ class Tracer:
         self._known: dict[int, Lifted] = {}
         self._lift = lift
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
-        self.guarded_of: Callable[[torch.Tensor, str], bool] = lambda tensor, condition: False
+        self.guarded_of: Callable[..., bool] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
 
     # -- inputs -------------------------------------------------------------------------------------------------------
@@ -204,13 +214,13 @@ class Tracer:
         """Whether some size of a tensor that user code asks about is not known."""
         if type(x) is Handle:
             return any(type(n) is not int for n in x._value.shape)
-        if classify.says_a_mask(x):
+        if is_mask(x):
             return any(isinstance(n, SymbolicNumber) for n in self.shape_of(x))
         return self.symbolic is not None and isinstance(x, torch.Tensor) and bool(self.symbolic.dims_of(x))
 
     def shape_of(self, x: Any) -> tuple[Any, ...]:
         """The shape of a tensor that user code asks about."""
-        if classify.says_a_mask(x):
+        if is_mask(x):
             return int(x.variant), x.seq_len_q, x.seq_len_kv
         return self.handle_of(x)._value.shape
 
@@ -218,6 +228,10 @@ class Tracer:
         """An attribute that the user has given to an input, or `ABSENT`."""
         lifted = next((x for x in self.inputs if x.handle is handle), None)
         return ABSENT if lifted is None else self.read_attribute(lifted.tensor, name)
+
+    def is_leaf(self, tensor: torch.Tensor) -> bool:
+        """Return whether a real tensor is a leaf of autograd's graph; it is guarded."""
+        return self.guarded_of(tensor, Attr, "is_leaf")
 
     def input_of(self, value: TensorProxy) -> Lifted | None:
         """The input that a value is, as it was given."""

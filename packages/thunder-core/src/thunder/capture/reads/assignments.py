@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program assigned, looked at when its run is over: logs that only grew, and values that came back as they were.
+
+Both change the guards that reads have recorded: of a log, what was in it was not read; of what was assigned and is
+what it was before, another value before a call is another call.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from types import CodeType
+from typing import Any
+
+from thunder.capture.base.snapshots import AttributesSnapshot, DictSnapshot, Snapshot
+from thunder.capture.base.sources import CellContents, Global, Item, Length, Source, Variables
+from thunder.capture.reads import bytecode
+from thunder.capture.reads.classify import classify
+from thunder.capture.reads.guard_kinds import HasType
+from thunder.capture.reads.hooks import ABSENT
+from thunder.capture.reads.kinds.base import Recorder
+
+__all__ = ["guard_what_was_assigned", "leave_out_logs"]
+
+
+def leave_out_logs(reads: Recorder, ran: list[CodeType]) -> None:
+    """Drop the guards on lists that the program only appended to or measured, so that a log may grow."""
+    logs: set[Source] = set()
+    lengths: list[tuple[Source, int]] = []
+    measured = frozenset().union(*map(bytecode.measured, ran))
+    for reached in reads.reached.values():
+        if type(reached.thing) not in (list, deque) or getattr(reached.thing, "maxlen", None) is not None:
+            continue
+        before, source = reached.snapshots[0].before, reached.source
+        named = _named(source)
+        if len(before) == len(reached.thing) and named not in measured:
+            continue
+        if len(before) <= len(reached.thing) and all(a is b for a, b in zip(before, reached.thing)):
+            uses = {use for code in ran for use in bytecode.uses(code, *named)}
+            grown = len(before) < len(reached.thing)
+            only = uses <= {"append", "extend", bytecode.LENGTH} and (grown or bytecode.LENGTH in uses)
+            if named[1] and only and not any(guard.operand is source for guard in reads.guards):
+                logs.add(source)
+                if bytecode.LENGTH in uses:
+                    lengths.append((source, len(before)))
+    if logs:
+        reads.guards[:] = [
+            guard
+            for guard in reads.guards
+            if not _under(guard.source, logs) or (isinstance(guard, HasType) and guard.source in logs)
+        ]
+        reads.tensors_read[:] = [(source, t) for source, t in reads.tensors_read if not _under(source, logs)]
+    for source, length in lengths:
+        reads.value(source.to(Length), length)
+
+
+def _named(source: Source) -> tuple[str, str]:
+    """Return how code speaks of what is at a source: as an attribute or a variable, and its name."""
+    if isinstance(source, (Global, CellContents)):
+        return bytecode.VARIABLE, source.name
+    if isinstance(source, Item) and isinstance(source.parent, Variables):
+        return bytecode.ATTRIBUTE, str(source.key)
+    return "", ""
+
+
+def _under(source: Source | None, sources: set[Source]) -> bool:
+    """Check whether a source is one of these, or found through one."""
+    while source is not None:
+        if source in sources:
+            return True
+        source = source.parent
+    return False
+
+
+def guard_what_was_assigned(reads: Recorder, ran: list[CodeType], scopes: list[Any]) -> None:
+    """Guard what was assigned and has the value that it had.
+
+    No hook sees the attributes of classes, and those that are assigned past `__setattr__`: code names them.
+    (What was assigned was read somewhere, or is a plain value: whatever else has such a name was not assigned.)
+    """
+    assigned: dict[int, set[str]] = {}
+    for key, name in reads.assigned:
+        assigned.setdefault(key, set()).add(name)
+    of_classes = frozenset().union(*map(bytecode.stored_attributes, ran))
+    unseen = frozenset().union(*map(bytecode.stored_past_hooks, ran))
+    for reached in list(reads.reached.values()):
+        stored = of_classes if isinstance(reached.thing, type) else unseen
+        names = stored.union(assigned.get(id(reached.thing), ()))
+        for snapshot in reached.snapshots if names else ():
+            if snapshot.target is not reached.thing or isinstance(snapshot, AttributesSnapshot):
+                _guard_unchanged(reads, snapshot, names)  # a container's items are looked at together
+    for scope in scopes:
+        for name in sorted(scope.stored.intersection(scope.before)):
+            if scope.target.get(name, ABSENT) is scope.before[name]:
+                _guard(reads, scope.source.to(Global, name), scope.before[name])
+
+
+def _guard_unchanged(reads: Recorder, snapshot: Snapshot, names: frozenset[str]) -> None:
+    before, source = snapshot.before, snapshot.source
+    now = snapshot.now() if isinstance(snapshot, AttributesSnapshot) else snapshot.target
+    for name in sorted(names.intersection(before)):
+        if now.get(name, ABSENT) is before[name]:
+            inner = source.item(name) if isinstance(snapshot, DictSnapshot) else source.attr(name)
+            _guard(reads, inner, before[name])
+
+
+def _guard(reads: Recorder, source: Source, value: Any) -> None:
+    known = id(value) in reads.reached or id(value) in reads.tensors
+    if known or classify(value).is_leaf:
+        reads.value(source, value)

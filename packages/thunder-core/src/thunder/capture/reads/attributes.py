@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes that a program reads: what the hooks on classes report becomes guards of the recorder."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from thunder.capture.base.snapshots import TABLES, AttributesSnapshot, variables
+from thunder.capture.base.sources import Item, Variables
+from thunder.capture.reads.classes import ClassReads
+from thunder.capture.reads.guard_kinds import HasKeys, LacksAttribute
+from thunder.capture.reads.hooks import ABSENT
+from thunder.capture.reads.kinds.base import Reached, Recorder
+from thunder.capture.reads.unguardables import Unguardables
+
+__all__ = ["AttributeReads"]
+
+_MODULE = torch.nn.Module
+# These read a module's tables and hooks for what the hook of its class records already.
+_OF_MODULES = {f.__code__ for f in (_MODULE.__getattr__, _MODULE.__setattr__, _MODULE.__delattr__)}
+_READ_BY_MODULES = frozenset({"__dict__", *TABLES})
+
+
+class AttributeReads:
+    """The attributes that one run of a program reads: it is what `hooks.py` calls a reader."""
+
+    def __init__(self, recorder: Recorder, classes: ClassReads, unguardables: Unguardables):
+        self._recorder = recorder
+        self._classes = classes
+        self._unguardables = unguardables
+        self.seen: dict[tuple[int, str], None] = {}  # what was read, by the ids of objects
+        self.assigned = recorder.assigned
+        self._alive: list[Any] = []
+        self._not_reached: dict[int, Any] = {}  # objects that were read though no read had led to them
+
+    def unreachable(self, new: Callable[[], set[int]]) -> list[Any]:
+        """Return the objects that were read though no read led to them, and that the program has not made."""
+        if not self._not_reached:
+            return []
+        ids = new()
+        return [x for key, x in self._not_reached.items() if key not in ids and key not in self._recorder.reached]
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.seen.clear()
+        self._alive.clear()
+        self._not_reached.clear()
+
+    def code_ran(self, code: types.CodeType, frame: types.FrameType) -> None:
+        """Record a code object that ran for the first time."""
+        self._recorder.code.code_ran(code, frame)
+
+    def read(self, obj: Any, name: str) -> bool:
+        """Record that `obj.name` was read, and return whether it is something else now, and has to be read again."""
+        before = self._recorder.substituted
+        self._read(obj, name)
+        return self._recorder.substituted != before
+
+    def _read(self, obj: Any, name: str) -> None:
+        reached = self._recorder.reached.get(id(obj))
+        cls = type(obj)
+        raw = self._classes.lookup(cls, name)
+        if name in _READ_BY_MODULES and sys._getframe(3).f_code in _OF_MODULES:
+            return
+        self.seen[(id(obj), name)] = None
+        self._alive.append(obj)
+        if reached is None:
+            if not self._unguardables.used(obj):
+                self._not_reached[id(obj)] = obj
+                if raw is not ABSENT:
+                    self._classes.attribute_read(cls, name, raw)
+            return
+        source = reached.source
+        if raw is not ABSENT and hasattr(type(raw), "__set__"):
+            self._data_descriptor(reached, cls, name, raw)
+            return
+        now, before = variables(obj), _variables_before(reached)
+        if before is not None and name in before:
+            if raw is ABSENT:
+                self._classes.found_in_instance(cls, name)
+            if now.get(name, ABSENT) is before[name]:  # type: ignore[union-attr]
+                self._recorder.value(source.variable(name), before[name], holder=(now, name))
+        elif now is not None and name in now:
+            return  # the program assigned it
+        else:
+            if now is not None:
+                self._recorder.absent(source.variables, name)
+            if raw is not ABSENT:
+                self._classes.attribute_read(cls, name, raw)
+
+    def _data_descriptor(self, reached: Reached, cls: type, name: str, raw: Any) -> None:
+        source = reached.source
+        if name == "__dict__":
+            before = _variables_before(reached) or {}
+            self._recorder.add(HasKeys(source.variables, tuple(before)))
+            for key, value in before.items():
+                if isinstance(key, str):
+                    self._recorder.value(source.variable(key), value, holder=(variables(reached.thing), key))
+        elif isinstance(raw, types.MemberDescriptorType):
+            before = next((s.before for s in reached.snapshots if isinstance(s, AttributesSnapshot)), {})
+            if name in before:
+                self._recorder.value(source.attr(name), before[name], holder=(reached.thing, name))
+        else:
+            self._classes.attribute_read(cls, name, raw)
+
+    def missing(self, obj: Any, name: str) -> Any:
+        """Record that `obj.name` was asked for in vain, and return what a module has in a table, or `ABSENT`."""
+        cls = type(obj)
+        found: Any = ABSENT
+        table = ""
+        if isinstance(obj, _MODULE):
+            d = variables(obj) or {}
+            for table in TABLES:
+                if name in d.get(table, ()):
+                    found = d[table][name]
+                    break
+        if (id(obj), name) not in self.seen:
+            self.seen[(id(obj), name)] = None
+            self._alive.append(obj)
+            reached = self._recorder.reached.get(id(obj))
+            if reached is None:
+                if not self._unguardables.used(obj):
+                    self._not_reached[id(obj)] = obj
+            elif found is not ABSENT:
+                before = _table_before(reached, table)
+                if before.get(name, ABSENT) is found:
+                    self._classes.found_in_instance(cls, name)
+                    self._recorder.value(reached.source.variable(table).item(name), found)
+            else:
+                self._nowhere(reached, cls, name)
+        # A class with a __getattr__ of its own decides itself.
+        return found if getattr(cls, "__getattr__", None) is _MODULE.__getattr__ else ABSENT
+
+    def _nowhere(self, reached: Reached, cls: type, name: str) -> None:
+        """Guard that an object has no attribute of a name."""
+        whole = reached.source.variables
+        raw = self._classes.lookup(cls, name)
+        for snapshot in reached.snapshots:
+            if isinstance(snapshot, AttributesSnapshot):
+                if isinstance(raw, types.MemberDescriptorType) and name not in snapshot.before:
+                    self._recorder.add(LacksAttribute(reached.source, name))
+            elif name not in snapshot.before and (snapshot.source is whole or snapshot.source.parent is whole):
+                self._recorder.absent(snapshot.source, name)
+        if raw is ABSENT:
+            self._recorder.add(LacksAttribute(self._classes.know(cls), name))
+
+
+def _variables_before(reached: Reached) -> dict[str, Any] | None:
+    """Return the `__dict__` that an object had before the run, None where it had none."""
+    for snapshot in reached.snapshots:
+        if isinstance(snapshot.source, Variables) and snapshot.source is not reached.source:
+            return snapshot.before  # type: ignore[no-any-return]
+    return None
+
+
+def _table_before(reached: Reached, table: str) -> dict[str, Any]:
+    """Return the entries of a module's table before the run."""
+    for snapshot in reached.snapshots:
+        if isinstance(snapshot.source, Item) and snapshot.source.key == table and snapshot.source is not reached.source:
+            return snapshot.before  # type: ignore[no-any-return]
+    return {}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attribute of a class is: code of the interpreter, a function under descriptors, data."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from typing import Any
+
+from thunder.capture.base.snapshots import cell_value
+from thunder.capture.reads.libraries import is_library_class
+
+__all__ = ["codes_of", "functions_in", "holds_code", "is_of_the_interpreter", "plain_class_attributes"]
+
+_OF_INTERPRETER = (types.WrapperDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType,
+                   types.ClassMethodDescriptorType, types.MemberDescriptorType, types.BuiltinFunctionType,
+                   type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip
+
+
+def is_of_the_interpreter(raw: Any) -> bool:
+    """Check whether an attribute of a class is written in C."""
+    return isinstance(raw, _OF_INTERPRETER) and not isinstance(raw, types.MemberDescriptorType)
+
+
+def functions_in(raw: Any) -> list[types.FunctionType]:
+    """Return the functions that an attribute of a class runs."""
+    if isinstance(raw, types.FunctionType):
+        return [raw]
+    if isinstance(raw, (staticmethod, classmethod)):
+        raw = [raw.__func__]
+    elif isinstance(raw, property):
+        raw = [raw.fget, raw.fset, raw.fdel]
+    elif isinstance(raw, functools.cached_property):
+        raw = [raw.func]
+    else:
+        return []
+    return [f for f in raw if isinstance(f, types.FunctionType)]
+
+
+def codes_of(fn: types.FunctionType) -> list[types.CodeType]:
+    """Return the code of a function, and of those that it closes over, as decorated functions do."""
+    found, pending = {id(fn): fn}, [fn]
+    while pending:
+        for cell in pending.pop().__closure__ or ():
+            inner = cell_value(cell)
+            if isinstance(inner, types.FunctionType) and id(inner) not in found:
+                found[id(inner)] = inner
+                pending.append(inner)
+    return [f.__code__ for f in found.values()]
+
+
+def holds_code(x: Any, code: types.CodeType) -> bool:
+    """Check whether a container has a function of that code in it, at most two steps away."""
+    inner = list(dict.values(x)) if type(x) is dict else list(x) if type(x) in (list, tuple) else []
+    inner += [y for z in inner if type(z) in (list, tuple) for y in z]
+    return any(isinstance(f, types.FunctionType) and f.__code__ is code for f in inner)
+
+
+def plain_class_attributes(cls: type) -> list[str]:
+    """Return the names of attributes of the user's classes that are data."""
+    return [
+        name
+        for c in cls.__mro__
+        if not is_library_class(c)
+        for name, raw in c.__dict__.items()
+        if not name.startswith("__") and not hasattr(type(raw), "__get__")
+    ]

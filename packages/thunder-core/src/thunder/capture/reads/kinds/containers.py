@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kind of Python's containers: read item by item, or, if all in it is plain, compared whole."""
+
+from __future__ import annotations
+
+import abc
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+from thunder.capture.base.snapshots import Snapshot, container_snapshot, dict_type
+from thunder.capture.base.sources import Attr, BaseItem, DictValue, Item, Source, is_literal
+from thunder.capture.reads.guard_kinds import HasContents, HasKeys, HasLength, HasMembers, HasType, IsEmpty
+from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
+from thunder.capture.reads.kinds.leaves import Identity, is_plain
+
+__all__ = ["Container", "base_of", "has_plain_lookup", "item_source", "items_of", "read_contents"]
+
+EXACT = frozenset({list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict})
+# Containers with more items than this are not read item by item; those of plain values only, up to the second number.
+MAX_ITEMS, MAX_PLAIN = 1024, 4096
+
+
+class Container(Kind):
+    """Lists, dicts, tuples, sets and deques, but not instances of their subclasses."""
+
+    def match(self, cls: type) -> bool:
+        """Check for the exact classes."""
+        return cls in EXACT
+
+    def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
+        """Guard the class; not of a private dict that is empty, as torch's modules have many: empty says enough."""
+        if isinstance(value, dict) and not value and _is_private(source):
+            return
+        recorder.add(HasType(source, type(value)))
+
+    def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
+        """Return its items."""
+        return [container_snapshot(source, value)]
+
+    def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
+        """Read its items."""
+        read_contents(source, value, recorder)
+
+    def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
+        """Make another one with what its items are at the call."""
+        return epilogue.new_container(value)
+
+
+def _is_private(source: Source) -> bool:
+    """Check whether a source is an entry with a private name, or one of the hooks of all of torch's modules."""
+    if isinstance(source, Item):
+        return isinstance(source.key, str) and source.key.startswith("_")
+    return isinstance(source, Attr) and source.name.startswith("_global_")
+
+
+def read_contents(source: Source, x: Any, recorder: Recorder) -> None:
+    """Read the items of a container, or of an instance of a container's subclass."""
+    items = items_of(x)
+    pairs = isinstance(x, dict)
+    plain = _all_plain(items, pairs)
+    by_item = isinstance(x, (list, dict, deque)) and recorder.is_read_by_item(source)
+    if not items:
+        recorder.add(IsEmpty(source))
+    elif len(items) > (MAX_PLAIN if plain else MAX_ITEMS):
+        recorder.refuse(f"`{source}` has {len(items)} items, more than thunder guards one by one")
+    elif isinstance(x, (set, frozenset)) and _differ_if_not_identical(items):
+        recorder.add(HasMembers(source, frozenset(items)))
+    elif plain and not by_item:
+        recorder.add(HasContents(source, _frozen(x)))
+    elif isinstance(x, (set, frozenset)) or (pairs and not all(_is_key(k) for k, _ in items)):
+        recorder.refuse(f"the elements or keys of `{source}` are objects, which thunder cannot guard")
+    elif pairs:
+        recorder.add(HasKeys(source, tuple(k for k, _ in items)))
+        for i, (key, item) in enumerate(items):
+            recorder.value(item_source(source, x, key, i), item, holder=(x, key))
+    else:
+        recorder.add(HasLength(source, len(items)))
+        for i, item in enumerate(items):
+            holder = (x, i) if isinstance(x, (list, deque)) else None
+            recorder.value(item_source(source, x, i, i), item, holder=holder)
+
+
+def item_source(source: Source, x: Any, key: Any, position: int) -> Source:
+    """Return where an item of a container is found again, without code of a subclass."""
+    if not is_literal(key):
+        return source.to(DictValue, position)
+    if type(x) in EXACT:
+        return source.item(key)
+    return source.to(BaseItem, dict if isinstance(x, dict) else base_of(x), key)
+
+
+def base_of(x: Any) -> Any:
+    """Return the built-in class that a container is an instance of."""
+    for base in (OrderedDict, dict, list, tuple, set, frozenset, deque):
+        if isinstance(x, base):
+            return base
+    raise TypeError(type(x).__name__)
+
+
+def items_of(x: Any) -> tuple[Any, ...]:
+    """Return the items of a container (pairs of a dict), read without running a subclass's code."""
+    if isinstance(x, dict):
+        return tuple(dict_type(x).items(x))
+    return tuple(base_of(x).__iter__(x))
+
+
+def has_plain_lookup(cls: type) -> bool:
+    """Check whether `cls.name` is the attribute itself: no metaclass has a say."""
+    return type(cls) in (type, abc.ABCMeta)
+
+
+def _is_key(x: Any) -> bool:
+    """Check whether a dict's key can be compared with what it was."""
+    return is_plain(x) or isinstance(x, type) or Identity().match(type(x))
+
+
+def _differ_if_not_identical(items: tuple[Any, ...]) -> bool:
+    """Check whether elements of a set are equal only where they are the same: strings and classes."""
+    return all(type(x) is str or (isinstance(x, type) and has_plain_lookup(x)) for x in items)
+
+
+def _all_plain(items: tuple[Any, ...], pairs: bool) -> bool:
+    """Check whether there is nothing but plain values in them."""
+    if pairs:
+        return all(is_plain(k) and is_plain(v) for k, v in items)
+    return all(is_plain(i) for i in items)
+
+
+def _frozen(x: Any) -> Any:
+    """Return what `same_contents` compares a container with."""
+    if isinstance(x, (set, frozenset)):
+        return frozenset(x)
+    return x if type(x) is tuple else items_of(x)

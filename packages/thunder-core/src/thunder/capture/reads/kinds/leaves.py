@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of values through which nothing is read: plain values, those compared by identity, generators, tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import inspect
+import re
+import sys
+import threading
+import types
+from typing import Any
+
+import torch
+
+from thunder.capture.base.predicates import is_mask_class, module_of
+from thunder.capture.base.snapshots import Snapshot, container_snapshot
+from thunder.capture.base.sources import Source
+from thunder.capture.reads.guard_kinds import Equals, IsObject, IsSame
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
+from thunder.capture.tensors.handle import is_handle
+from thunder.core.symbol import Symbol
+
+__all__ = ["Generator", "Identity", "Plain", "TensorKind", "is_plain"]
+
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
+                    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo,
+                    torch.iinfo})  # fmt: skip
+
+
+class Plain(Kind):
+    """Numbers, strings, dtypes and the like: immutable, and compared by type and value."""
+
+    is_shared = False
+    is_leaf = True
+
+    def match(self, cls: type) -> bool:
+        """Check for Python's and torch's plain types, and NumPy's numbers."""
+        if cls in _PLAIN:
+            return True
+        return module_of(cls) == "numpy" and issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ()))
+
+    def record(
+        self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
+    ) -> None:
+        """Guard the value; a number that is symbolic is an input instead, and its symbol stands in its holder."""
+        symbol = recorder.symbolic_number(source, value) if holder is not None else None
+        if symbol is None:
+            recorder.add(Equals(source, value))
+        else:
+            recorder.substitute(holder, value, symbol)  # type: ignore[arg-type]
+
+    def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
+        """Write it as it is."""
+        return epilogue.constant(value)
+
+    def name_in_saved(self, value: Any) -> SavedName | None:
+        """Name it by its literal."""
+        return SavedName("literal", repr(value))
+
+
+def is_plain(x: Any) -> bool:
+    """Check whether a value is compared by type and value, with all that is in it."""
+    return PLAIN.match(type(x)) or isinstance(x, enum.Enum) or (type(x) is tuple and all(is_plain(i) for i in x))
+
+
+PLAIN = Plain()
+
+# Immutable, or (locks, streams) of a state that no computation depends on.
+_IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+             types.MethodWrapperType,
+             types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
+             types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, datetime.date, datetime.time,
+             datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, torch.Generator, torch.Stream,
+             type(threading.Lock()), type(threading.RLock()), dataclasses.Field, inspect.Signature,
+             inspect.Parameter, Symbol)  # fmt: skip
+
+
+class Identity(Kind):
+    """Objects that do not change, or whose state no computation depends on: it has to be the same object."""
+
+    is_shared = False
+    is_leaf = True
+
+    def match(self, cls: type) -> bool:
+        """Check for sentinels, what typing makes, and the listed classes."""
+        return cls is object or issubclass(cls, _IDENTITY) or module_of(cls).partition(".")[0] == "typing"
+
+    def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
+        """Guard that it is this object."""
+        recorder.add(IsObject(source, value))
+
+    def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
+        """Write the object itself."""
+        return epilogue.constant(value)
+
+    def name_in_saved(self, value: Any) -> SavedName | None:
+        """Name a module or a function written in C by its path, a member of an enumeration by its own name."""
+        if isinstance(value, types.ModuleType):
+            return SavedName("module", value.__name__)
+        if isinstance(value, enum.Enum):
+            return SavedName("literal", f"{type(value).__module__}.{type(value).__qualname__}.{value.name}")
+        if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__module__, str):
+            return SavedName("function", f"{value.__module__}.{value.__qualname__}")
+        return None
+
+
+class Generator(Identity):
+    """Random generators: those that exist before the run may be drawn from, but not seeded by the program."""
+
+    def match(self, cls: type) -> bool:
+        """Check for torch's generators."""
+        return cls is torch.Generator
+
+    def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
+        """Guard that it is this generator, and note its state."""
+        recorder.add(IsObject(source, value))
+        recorder.generator_found(value)
+
+
+class TensorKind(Kind):
+    """Tensors: they become inputs where the program uses them, and their metadata is compared all at once."""
+
+    is_shared = False
+
+    def match(self, cls: type) -> bool:
+        """Check for tensors and their subclasses."""
+        return issubclass(cls, torch.Tensor) and not is_mask_class(cls)
+
+    def record(
+        self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
+    ) -> None:
+        """Note where it was found; what the user has set on it is read, too, as a whole."""
+        if is_handle(value):
+            return
+        first = recorder.tensor_found(source, value)
+        if first is not None:
+            recorder.add(IsSame(source, first))
+        elif id(value.__dict__) not in recorder.reached:
+            if value.__dict__:
+                recorder.value(source.variables, value.__dict__)
+            else:  # the program may give it attributes
+                recorder.register(source.variables, value.__dict__, self.snapshot(source, value, recorder))
+
+    def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
+        """Return what attributes it has of the user's."""
+        return [container_snapshot(source.variables, value.__dict__)]

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose code it is: what belongs to a library whose own functions, classes and globals are taken as fixed.
+
+Functions of other files are a part of the program: what they read is guarded. For those of the folders listed here
+only that they are the same functions is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import sysconfig
+from typing import Any
+
+import torch
+
+from thunder.capture.base.predicates import module_of
+from thunder.core.locations import OWN_FOLDER
+
+__all__ = ["is_library", "is_library_class", "is_library_scope"]
+
+
+def _folder(path: str | None) -> str:
+    return os.path.dirname(os.path.abspath(path or "")) + os.sep
+
+
+_SITE = ("site-packages", "dist-packages")
+# The folders of the standard library, whose functions compute from their arguments; those that read a clock, a random
+# state or a file are listed in `nondeterminism.py`.
+_STANDARD = tuple({_folder(contextlib.__file__), sysconfig.get_path("stdlib") + os.sep})
+_PURELIB = sysconfig.get_path("purelib") + os.sep
+# Other folders that are trusted, each with the reason.
+_TRUSTED: dict[str, str] = {
+    _folder(torch.__file__): "what its functions depend on is guarded in every prologue, or where it is read (modes)",
+    OWN_FOLDER: "it is what traces; what it reads is no read of the program",
+    _PURELIB + "numpy" + os.sep: "computes from its arguments; its random state is listed in `nondeterminism.py`",
+    _PURELIB + "optree" + os.sep: "flattens containers, whose items are guarded where they are read",
+}
+_libraries: dict[str, bool] = {}
+
+
+def is_library(filename: str) -> bool:
+    """Check whether a file belongs to a library whose own globals are taken as fixed."""
+    found = _libraries.get(filename)
+    if found is None:
+        standard = filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
+        trusted = filename.startswith(tuple(_TRUSTED)) and not filename.startswith(os.path.join(OWN_FOLDER, "tests"))
+        found = _libraries[filename] = standard or trusted or filename.startswith(("<frozen", "<thunder."))
+    return found
+
+
+def is_library_scope(scope: dict[str, Any]) -> bool:
+    """Check whether globals are those of a module of a library."""
+    return is_library(str(scope.get("__file__") or "<string>"))
+
+
+_library_classes: dict[str, bool] = {}
+
+
+def is_library_class(cls: type) -> bool:
+    """Check whether a class is defined by a library."""
+    name = module_of(cls)
+    found = _library_classes.get(name)
+    if found is None:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        found = name == "builtins" or (file is not None and is_library(file))
+        if name in sys.modules:
+            _library_classes[name] = found
+    return found

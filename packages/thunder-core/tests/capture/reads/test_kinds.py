@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of values: which claims a value, how a saved program would name it, and what no kind claims."""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import datetime
+import enum
+import fractions
+import functools
+import logging
+import pathlib
+import queue
+import random
+import sys
+import threading
+import time
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import thunder
+from thunder.capture.reads.classify import classify
+from thunder.capture.reads.kinds.base import SavedName
+from thunder.capture.reads.kinds.unguardable import TRUSTED
+
+X = torch.ones(3)
+LOCAL = threading.local()
+RANDOM = random.Random(0)
+QUEUE: queue.Queue[Any] = queue.Queue()
+LOGGER = logging.getLogger(__name__)
+ITERATOR = iter([1, 2, 3])
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class User:
+    def method(self) -> int:
+        return 1
+
+
+def function(x: Any) -> Any:
+    return x + 1
+
+
+CLAIMED: list[tuple[Any, str]] = [
+    (1.5, "Plain"), ("a", "Plain"), ((), "Plain"), (torch.float32, "Plain"), (np.float32(1), "Plain"),
+    (X, "TensorKind"), ([1], "Container"), ((1,), "Container"), (collections.OrderedDict(), "Container"),
+    (User(), "Object"), (torch.nn.Linear(1, 1), "Object"), (types.SimpleNamespace(a=1), "Namespace"),
+    (function, "Function"), (User().method, "Method"), (functools.partial(function), "Partial"),
+    (functools.lru_cache(function), "Memoized"), (User, "ClassKind"), (thunder.jit(function), "Jitted"),
+    (contextvars.ContextVar("v"), "ContextVariable"), (weakref.ref(User), "WeakReference"),
+    (torch.Generator(), "Generator"), (torch, "Identity"), (torch.relu, "Identity"), (object(), "Identity"),
+    (Color.RED, "Identity"), (datetime.date(2020, 1, 1), "Identity"), (fractions.Fraction(1), "Identity"),
+    (sys.modules, "Identity"), (torch.ops.aten.relu, "Trusted"), (pathlib.Path(), "Trusted"), (LOGGER, "Trusted"),
+    (LOCAL, "Unguardable"), (RANDOM, "Unguardable"), (RANDOM.random, "Unguardable"), (time.time, "Unguardable"),
+    (QUEUE, "Unguardable"), (ITERATOR, "Unguardable"), (np.ones(2), "Unguardable"),
+    (array.array("d"), "Unguardable"), (torch.distributions.Normal(0.0, 1.0), "Unguardable"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "kind"), CLAIMED, ids=[f"{kind}-{i}" for i, (_, kind) in enumerate(CLAIMED)])
+def test_kinds(value: Any, kind: str) -> None:
+    """Each value is claimed by one."""
+    assert type(classify(value)).__name__ == kind
+
+
+def test_names_in_saved_programs() -> None:
+    """Literals by themselves, classes and modules by path, functions by path and code."""
+
+    def named(x: Any) -> SavedName | None:
+        return classify(x).name_in_saved(x)
+
+    assert named(2.5) == SavedName("literal", "2.5")
+    assert named(User) == SavedName("class", f"{__name__}.User")
+    assert named(torch) == SavedName("module", "torch")
+    assert named(Color.RED) == SavedName("literal", f"{__name__}.Color.RED")
+    found = named(function)
+    assert found is not None
+    assert found[:2] == ("function", f"{__name__}.function")
+    assert named(lambda x: x) is None
+    assert named(User()) is None
+    other = types.FunctionType(function.__code__.replace(co_consts=(None, 2)), globals(), "function")
+    other.__qualname__ = "function"
+    changed = named(other)
+    assert changed is not None
+    assert changed.digest != found.digest
+
+
+def test_every_trust_has_a_reason() -> None:
+    """In a few words."""
+    assert all(len(reason.split()) > 3 for reason in TRUSTED.values())
+
+
+# -- what no kind claims ----------------------------------------------------------------------------------------------
+def compiled(fn: Any) -> tuple[int, str]:
+    """How often a program was compiled for two calls, and what `explain` says."""
+    jitted = thunder.jit(fn)
+    for _ in range(2):
+        jitted(X)
+    return thunder.cache_misses(jitted), thunder.explain(jitted)
+
+
+def names_it(x: Any) -> Any:
+    if LOCAL is None or RANDOM is None or ITERATOR is QUEUE:
+        return x
+    return x + 1
+
+
+def uses_it_where_it_does_not_go(x: Any) -> Any:
+    return x + QUEUE.qsize() if x.ndim == 7 else x
+
+
+def reads_an_attribute(x: Any) -> Any:
+    return x * QUEUE.maxsize
+
+
+def calls_a_method(x: Any) -> Any:
+    return x + QUEUE.qsize()
+
+
+def calls_a_method_in_c(x: Any) -> Any:
+    return x * RANDOM.random()
+
+
+def hands_it_to_c(x: Any) -> Any:
+    return x * next(ITERATOR, 0)
+
+
+def closes_over_it() -> Any:
+    inside = threading.local()
+    inside.scale = 2.0
+    return lambda x: x * inside.scale
+
+
+def compares_what_it_closes_over() -> Any:
+    inside = threading.local()
+    return lambda x: x * 2 if inside is not None else x
+
+
+@pytest.mark.parametrize(
+    "fn", [names_it, uses_it_where_it_does_not_go, compares_what_it_closes_over()], ids=["named", "elsewhere", "cell"]
+)
+def test_what_is_only_named(fn: Any) -> None:
+    """Denies nothing."""
+    misses, explained = compiled(fn)
+    assert misses == 1
+    assert "not cached" not in explained
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [
+        (reads_an_attribute, "`QUEUE` is a Queue"), (calls_a_method, "`QUEUE` is a Queue"),
+        (calls_a_method_in_c, "`RANDOM` is a Random"), (hands_it_to_c, "`ITERATOR` is a list_iterator"),
+        (closes_over_it(), "`inside` is a _local"),
+    ],
+    ids=["attribute", "method", "in C", "to C", "cell"],
+)  # fmt: skip
+def test_what_is_used(fn: Any, name: str) -> None:
+    """Makes the trace good for one call, and `explain` names it."""
+    misses, explained = compiled(fn)
+    assert misses == 2
+    assert f"not cached: {name}, which thunder cannot guard" in explained
+
+
+def test_another_object_of_that_name() -> None:
+    """Is seen where the program asks whether it is the one."""
+    holder = types.SimpleNamespace(queue=queue.Queue())
+    jitted = thunder.jit(lambda x: x + 1 if holder.queue is QUEUE else x)
+    torch.testing.assert_close(jitted(X), X)
+    holder.queue = QUEUE
+    torch.testing.assert_close(jitted(X), X + 1)
+    jitted(X)
+    assert thunder.cache_misses(jitted) == 2

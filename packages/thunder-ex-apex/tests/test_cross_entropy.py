@@ -151,9 +151,9 @@ def test_sizes() -> None:
 
     assert "2**32 logits" in str(cross_entropy.takes(*proxies(1 << 16, 1 << 16)))
     assert "runs on NVIDIA GPUs" in str(cross_entropy.takes(*proxies(1 << 16, (1 << 16) - 1)))
-    assert cross_entropy.pays(*proxies(2048, 50257)) is True
-    assert "fewer than 1000 classes" in str(cross_entropy.pays(*proxies(1 << 22, 64)))
-    assert "less than 300 MB" in str(cross_entropy.pays(*proxies(2048, 50257, dtypes.float16)))
+    assert cross_entropy.profitable(*proxies(2048, 50257)) is True
+    assert "fewer than 1000 classes" in str(cross_entropy.profitable(*proxies(1 << 22, 64)))
+    assert "less than 300 MB" in str(cross_entropy.profitable(*proxies(2048, 50257, dtypes.float16)))
 
 
 def test_small_losses_are_torchs_unless_it_is_named(device: str) -> None:

@@ -20,7 +20,7 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
 from thunder.execution.fusions import Fusion, fusions_of
 from thunder.execution.memory import delete_last_used
-from thunder.execution.memory_estimate import MemoryReport, Run, footprint
+from thunder.execution.memory_estimate import MemoryReport, Run, estimate_memory
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
 from thunder.frontend.differentiable import DifferentiableProgram
@@ -88,10 +88,10 @@ def memory(
     or with `keep_outputs=False` dropped where backward begins, but for what backward needs.
     """
     if isinstance(fn, Trace):
-        return footprint(_as_it_runs(fn, resolve_executors(executors)))
+        return estimate_memory(_as_it_runs(fn, resolve_executors(executors)))
     found = _specialization(fn, args, kwargs, executors)
     if found.differentiable is None:
-        return footprint(found.traces[-1])
+        return estimate_memory(found.traces[-1])
     return _step(found.differentiable, keep_outputs)
 
 

@@ -531,7 +531,7 @@ def test_what_pays() -> None:
         double,
         checker=lambda a: a.ndim == 1,
         grad_transform=gradient,
-        pays=lambda a: a.shape[0] > 4 or "torch is as fast on few elements",
+        profitable=lambda a: a.shape[0] > 4 or "torch is as fast on few elements",
     )
     register_executor(executor, default=True, priority=5)
     try:

@@ -19,7 +19,7 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.trace import Trace
-from thunder.execution.memory_estimate import MemoryTracker, footprint
+from thunder.execution.memory_estimate import MemoryTracker, estimate_memory
 from thunder.extend import OperatorExecutor
 
 KIB = 1024
@@ -197,4 +197,4 @@ def test_a_trace_that_nobody_claimed() -> None:
     assert [line.live for line in report.lines] == [2 * KIB, 2 * KIB]
     jitted = thunder.jit(lambda x: x.sin().exp())
     jitted(torch.ones(256))
-    assert footprint(thunder.last_traces(jitted)[-1]).peak == report.peak == 3 * KIB
+    assert estimate_memory(thunder.last_traces(jitted)[-1]).peak == report.peak == 3 * KIB

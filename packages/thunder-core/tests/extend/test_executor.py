@@ -166,7 +166,7 @@ def test_by_a_function_of_torch(executor: OperatorExecutor) -> None:
     ("given", "message"),
     [
         ({"checker": True}, "checker is a function, but register_implementation was given True"),
-        ({"pays": 3}, "pays is a function"),
+        ({"profitable": 3}, "profitable is a function"),
         ({"grad_transform": "rule"}, "grad_transform is a function"),
         ({"priority": "high"}, "priority is an integer, but register_implementation was given 'high'"),
         ({"priority": True}, "priority is an integer"),

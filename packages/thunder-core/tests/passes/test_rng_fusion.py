@@ -25,11 +25,11 @@ from thunder.tests import seeded
 class Fuser(FusionExecutor):
     """Says that it takes everything but matrix products, and leaves the program as it is."""
 
-    def fuse_whole_rejection(self, bsym: Any) -> str | None:
+    def why_not_fusible(self, bsym: Any) -> str | None:
         return "is a matrix product" if "matmul" in bsym.sym.name else None
 
     def can_fuse(self, bsym: Any) -> bool:
-        return self.fuse_whole_rejection(bsym) is None and bsym.sym.executor is None
+        return self.why_not_fusible(bsym) is None and bsym.sym.executor is None
 
     def takes(self, bsym: Any, *, named: bool = True) -> bool:
         return self.can_execute(bsym, named=named)

@@ -16,7 +16,7 @@ from thunder.extend import dtypes, get_grad, put_grad
 from thunder.toolkit.claiming import loss_reduction
 from thunder_ex_apex.probe import CROSS_ENTROPY, extension, unusable_device
 
-__all__ = ["DTYPES", "TAKEN", "backward", "backward_like", "forward", "forward_like", "pays", "register", "takes"]
+__all__ = ["DTYPES", "TAKEN", "backward", "backward_like", "forward", "forward_like", "profitable", "register", "takes"]
 
 # With bfloat16 logits apex keeps each row's statistics in bfloat16, and gradients are off by up to 6 %.
 DTYPES = ("float32", "float16")
@@ -58,7 +58,7 @@ def takes(
     return unusable_device(CROSS_ENTROPY, input.device) or True
 
 
-def pays(input: Any, *args: Any, **kwargs: Any) -> bool | str:
+def profitable(input: Any, *args: Any, **kwargs: Any) -> bool | str:
     """Where it is faster than torch."""
     if input.shape[1] < MEASURED_CLASSES:
         return f"was not measured to be faster than torch for fewer than {MEASURED_CLASSES} classes"
@@ -155,7 +155,7 @@ def register(registry: Any, executor: str) -> None:
         ltorch.cross_entropy,
         executor=executor,
         checker=takes,
-        pays=pays,
+        profitable=profitable,
         execution_transform=execution,
         grad_transform=gradient,
     )

@@ -34,7 +34,7 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 class NvFusion(FusionExecutor):
     """Pointwise operations, reductions and shapes, handed to nvFuser a region at a time."""
 
-    def fuse_whole_rejection(self, bsym: BoundSymbol) -> str | None:
+    def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         return _unfit(bsym)
 
     def fusion_pass(self, trace: Trace) -> Trace:

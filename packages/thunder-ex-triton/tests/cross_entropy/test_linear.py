@@ -107,7 +107,7 @@ def test_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
         assert name in operators(plain, h, w.clone().requires_grad_(), t, **OPTION)
     for f in (logits_too, read_twice, by_row):
         assert name not in operators(f, h, w, t, **OPTION)
-    monkeypatch.setattr("thunder_ex_triton.cross_entropy.linear_passes.pays", lambda *sizes: True)
+    monkeypatch.setattr("thunder_ex_triton.cross_entropy.linear_passes.profitable", lambda *sizes: True)
     assert name in operators(plain, h, w, t)
     assert name not in operators(plain, h, w, t, triton_linear_cross_entropy=False)
     assert name not in operators(plain, h, w, t, executors=["torch"])
@@ -118,5 +118,5 @@ def test_chunks() -> None:
     assert linear.chunk_rows(10, 100, 4) == 10
     rows = linear.chunk_rows(8192, 128256, 2)
     assert 1024 <= rows <= 2304 and rows % 128 == 0
-    assert linear.pays(8192, 128256, 2)
-    assert not linear.pays(128, 1000, 4)
+    assert linear.profitable(8192, 128256, 2)
+    assert not linear.profitable(128, 1000, 4)

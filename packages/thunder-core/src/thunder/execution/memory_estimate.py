@@ -26,7 +26,7 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural
 from thunder.torch.private import FakeTensorMode, TorchDispatchMode
 
-__all__ = ["MemoryLine", "MemoryReport", "MemoryTracker", "footprint"]
+__all__ = ["MemoryLine", "MemoryReport", "MemoryTracker", "estimate_memory"]
 
 
 class MemoryLine(NamedTuple):
@@ -204,7 +204,7 @@ def _made(p: Proxy) -> Any:
     return p.value if isinstance(p, NumberProxy) else p
 
 
-def footprint(trace: Trace) -> MemoryReport:
+def estimate_memory(trace: Trace) -> MemoryReport:
     """Return the memory that a program holds, which executors have claimed and which has its `del`s."""
     run = Run()
     inputs = run.take(trace.args)

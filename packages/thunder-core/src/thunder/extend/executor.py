@@ -39,7 +39,7 @@ class Implementation:
     execution_transform: Callable[..., Any] | None = None
     grad_transform: Callable[..., Any] | None = None
     priority: int | None = None
-    pays: Callable[..., bool | str] | None = None
+    profitable: Callable[..., bool | str] | None = None
 
     @property
     def executable(self) -> bool:
@@ -137,7 +137,7 @@ class Executor:
         execution_transform: Callable[..., Any] | None = None,
         grad_transform: Callable[..., Any] | None = None,
         priority: int | None = None,
-        pays: Callable[..., bool | str] | None = None,
+        profitable: Callable[..., bool | str] | None = None,
     ) -> None:
         """Says how this executor runs an existing operation; registering again replaces what was said before.
 
@@ -145,8 +145,8 @@ class Executor:
         `op` is an operator that takes the same arguments; `execution_transform` is called with them instead and returns
         what stands for the result. `checker` sees the arguments as proxies and answers True, or False, or a text that
         says why not. `grad_transform` is the gradient rule to use when this executor takes the operation. `priority`
-        overrides the executor's own for this operation. `pays` is a checker too, of calls that it can run: it is asked
-        where nobody named the executor, which then takes only what it runs faster than others.
+        overrides the executor's own for this operation. `profitable` is a second checker, of calls that the first
+        accepts: where nobody named the executor, it takes only what it runs faster than others.
         """
         if op is not None and execution_transform is not None:
             raise ValueError("give either an operator with the same arguments or an execution_transform, not both")
@@ -154,14 +154,14 @@ class Executor:
             raise ValueError(
                 "give an operator, an execution_transform or a grad_transform: nothing was given to register"
             )
-        functions = {"checker": checker, "grad_transform": grad_transform, "pays": pays}
+        functions = {"checker": checker, "grad_transform": grad_transform, "profitable": profitable}
         for what, given in {**functions, "execution_transform": execution_transform}.items():
             if given is not None and not callable(given):
                 raise TypeError(f"{what} is a function, but register_implementation was given {given!r}")
         if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
             raise TypeError(f"priority is an integer, but register_implementation was given {priority!r}")
         self.implmap[_id_of(sym_or_id)] = Implementation(
-            op, checker, execution_transform, grad_transform, priority, pays
+            op, checker, execution_transform, grad_transform, priority, profitable
         )
         _changed()
 
@@ -179,7 +179,7 @@ class Executor:
         call overrides this too."""
         found = self.implmap.get(sym.id)
         if found is not None and found.executable:
-            return found if found.checker is None and found.pays is None else None
+            return found if found.checker is None and found.profitable is None else None
         return Implementation(op=sym) if sym.executor is self and sym.fn is not None else None
 
     def rejection(self, bsym: BoundSymbol, *, named: bool = True) -> str | None:
@@ -190,7 +190,7 @@ class Executor:
         return self._checked(found, bsym, named)
 
     def _checked(self, found: Implementation, bsym: BoundSymbol, named: bool) -> str | None:
-        for checker in (found.checker, None if named else found.pays):
+        for checker in (found.checker, None if named else found.profitable):
             answer = True if checker is None else self._asked(checker, bsym)
             if isinstance(answer, str) or not answer:
                 return answer or "its checker said no"
@@ -306,7 +306,7 @@ class FusionExecutor(Executor):
         owner = bsym.sym.executor
         if bsym.sym.is_fusion or owner not in (None, self):  # others run it, whatever it stands for
             return f"is run by {owner.name}" if owner is not None else "is a fusion already"
-        reason = self.fuse_whole_rejection(bsym)
+        reason = self.why_not_fusible(bsym)
         if reason is None or not bsym.subsymbols:
             return reason
         for sub in bsym.subsymbols:
@@ -315,7 +315,7 @@ class FusionExecutor(Executor):
                 return f"{sub.sym.name}: {below}"
         return None
 
-    def fuse_whole_rejection(self, bsym: BoundSymbol) -> str | None:
+    def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         """Why it does not take that operation as it is, whatever it decomposes into; by default what is registered."""
         id = bsym.sym.id
         if id not in self._supported:

@@ -121,7 +121,7 @@ class ExecutorList(tuple[Executor, ...]):
     """Executors in the order in which they are asked.
 
     Those that the user `named` take all that they run right; those that are asked because they are installed take what
-    pays (`register_implementation(pays=…)`).
+    is profitable (`register_implementation(profitable=…)`).
     """
 
     named: bool

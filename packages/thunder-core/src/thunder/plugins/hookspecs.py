@@ -69,8 +69,8 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
     """Say which operations of thunder the executors of this plugin take, and under which conditions.
 
     `registry.register_implementation(ltorch.mul, checker=…, execution_transform=…, grad_transform=…)`. `priority=`
-    for a single operation overrides the executor's priority. `pays=` is a second checker, asked where nobody named
-    the executor: what it can run, and others run faster, is left to them.
+    for a single operation overrides the executor's priority. `profitable=` is a second checker, asked where nobody
+    named the executor: what it can run, and others run faster, is left to them.
     """
 
 

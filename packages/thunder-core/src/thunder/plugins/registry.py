@@ -105,7 +105,7 @@ class PluginRegistry:
         execution_transform: Callable[..., Any] | None = None,
         grad_transform: Callable[..., Any] | None = None,
         priority: int | None = None,
-        pays: Callable[..., Any] | None = None,
+        profitable: Callable[..., Any] | None = None,
     ) -> None:
         """Says that an executor takes an operation: directly by the operator `op`, or through `execution_transform`.
 
@@ -117,7 +117,7 @@ class PluginRegistry:
             "execution_transform": execution_transform,
             "grad_transform": grad_transform,
             "priority": priority,
-            "pays": pays,
+            "profitable": profitable,
         }
         keywords = {key: value for key, value in given.items() if value is not None}
         self._implementations.append(_Implementation(target, symbol_or_id, () if op is None else (op,), keywords))

@@ -193,6 +193,6 @@ def _chunked(
     return loss, total, *(g for g in (of_x, gradients.w, gradients.bias) if g is not None)
 
 
-def pays(rows: int, classes: int, itemsize: int) -> bool:
+def profitable(rows: int, classes: int, itemsize: int) -> bool:
     """Whether chunking saves memory that matters, at no cost in time."""
     return rows * classes * itemsize >= 1 << 27 and chunk_rows(rows, classes, itemsize) >= 512

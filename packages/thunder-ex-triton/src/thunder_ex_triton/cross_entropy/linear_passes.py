@@ -23,7 +23,7 @@ from thunder.extend import (
     rewrite,
 )
 from thunder.toolkit.claiming import loss_reduction
-from thunder_ex_triton.cross_entropy.linear import LinearLoss, LinearLossForward, pays, workspace
+from thunder_ex_triton.cross_entropy.linear import LinearLoss, LinearLossForward, profitable, workspace
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["OPTION", "register"]
@@ -151,7 +151,7 @@ class _Matcher:
         rows, classes = logits.shape
         if not rows or not classes or not x.shape[-1]:
             return False
-        return self.always or pays(rows, classes, x.dtype.bytes)
+        return self.always or profitable(rows, classes, x.dtype.bytes)
 
 
 def _is_widening(source: Any, result: Any) -> bool:

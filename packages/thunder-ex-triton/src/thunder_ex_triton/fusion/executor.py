@@ -53,7 +53,7 @@ _CONSTANTS = {prims.full, prims.iota}
 class TritonFusion(FusionExecutor):
     """Chains of pointwise operations, reductions of rows and columns and what is around them, as single kernels."""
 
-    def fuse_whole_rejection(self, bsym: BoundSymbol) -> str | None:
+    def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         return _unfit(bsym)
 
     def fusion_pass(self, trace: Trace) -> Trace:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thunder.capture.dispatch.dispatch import call_torch_function
 from thunder.capture.tensors.handle import Handle, Storage
 from thunder.capture.tensors.tracer import Tracer
 from thunder.capture.torch_patches import replaced_entry_points
@@ -24,7 +25,7 @@ def trace_into(trace: Trace, fn: Callable[..., Any], arguments: Sequence[Any]) -
     The function is written as any that is jitted: with torch's functions, on tensors. It reads nothing but its
     arguments, and writes to none of them.
     """
-    tracer = Tracer(trace.name, lift=False)
+    tracer = Tracer(trace.name, call_torch_function, lift=False)
     tracer.trace = trace
     handles: list[Handle] = []
 

@@ -40,7 +40,10 @@ class Frontend(Protocol):
     """Stands between user code and the trace while user code runs: it turns handles into proxies and back."""
 
     def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls `sym` for user code."""
+        """Call `sym` for user code."""
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch for user code."""
 
 
 class _State(threading.local):

@@ -2,7 +2,7 @@
 """From torch functions to operations: what happens when traced user code calls torch.
 
 Each call goes to the first that knows it: metadata of a handle (answered by torch from the handle itself), what thunder
-handles by hand (`handlers.py`), an executor's replacement, the torch language's symbol, the functional form of an
+handles by hand (`registry.py`), an executor's replacement, the torch language's symbol, the functional form of an
 in-place method or of `out=`, the Python source of a torch function that thunder does not know (traced through), and
 last an opaque operation that torch runs.
 """
@@ -17,7 +17,6 @@ import torch
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.user_lines import annotate, user_line
-from thunder.capture.dispatch import handlers  # noqa: F401  (registers them)
 from thunder.capture.dispatch.metadata import (
     METADATA_METHODS,
     METADATA_PROPERTIES,

@@ -134,7 +134,8 @@ class Symbol:
         trace = state.trace
         if trace is None:
             if not _eager_runner:
-                importlib.import_module("thunder.execution")  # says how symbols run
+                # At run time on purpose: what runs symbols stands above, and says so here (`set_eager_runner`).
+                importlib.import_module("thunder.execution")
             return _eager_runner[0](self, args, kwargs)
         frontend = state.frontend
         if frontend is not None:
@@ -262,6 +263,7 @@ def _facts(tags: frozenset[OpTags], options: FactOptions) -> Facts:
 def _symbol_by_name(module: str, name: str, declared_in: str | None = None) -> Symbol:
     if declared_in is not None:
         importlib.import_module(declared_in)  # a primitive of a language's family, which is loaded with the language
+    # At run time on purpose: a pickled symbol is found by its name, in whatever module that is.
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 

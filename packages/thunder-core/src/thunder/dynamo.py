@@ -33,11 +33,11 @@ class Subgraph:
     """A part of a graph that Dynamo found, run by thunder, or by torch with the `reason` why."""
 
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], reason: str | None = None):
-        import thunder
+        from thunder.api import jit
 
         self.graph = graph
         self.reason = reason
-        self.jitted = None if reason is not None else thunder.jit(graph, **options)
+        self.jitted = None if reason is not None else jit(graph, **options)
 
     def __call__(self, *args: Any) -> Any:
         if self.jitted is None:
@@ -229,7 +229,7 @@ def thunderfx(fn: Callable[..., Any], **options: Any) -> ThunderFX:
     if not callable(fn):
         raise TypeError(f"thunderfx takes a function or a module, not {type(fn).__name__}: {fn!r}")
     of_torch = {name: options.pop(name) for name in _OF_TORCH if name in options}
-    import thunder
+    from thunder.api import jit
 
-    thunder.jit(lambda: None, **options)  # refuses options that nobody knows, now and with their names
+    jit(lambda: None, **options)  # refuses options that nobody knows, now and with their names
     return ThunderFX(fn, options, of_torch)

@@ -59,6 +59,7 @@ _PLAIN = (torch.float32, torch.float64, torch.int64, torch.bool)
 class Operation(Protocol):
     """What is run of an `OpInfo` (`thunder.tests.opinfo`)."""
 
+    name: str
     torch_reference: Callable[..., Any] | None
 
     @property

@@ -18,7 +18,7 @@ import thunder
 from surface.derived import samples_of
 from surface.names import Entry, entries
 from surface.reasons import reason_of
-from thunder.capture.dispatch.reshaping import FORMS
+from thunder.capture.dispatch.reshaping import VIEWS_IN_PLACE
 from thunder.core.pytree import tree_map
 from thunder.core.samples import SampleInput
 from thunder.core.symbol import OpTags
@@ -130,7 +130,7 @@ def _check_forward(finding: Finding, entry: Entry, sample: SampleInput, expected
 
 def _function_of(entry: Entry) -> Callable[..., Any]:
     call = entry.call
-    if entry.name in FORMS:  # which a program cannot do to a tensor of its caller's
+    if entry.name in VIEWS_IN_PLACE:  # which a program cannot do to a tensor of its caller's
 
         def on_copy(args: Any, kwargs: Any) -> Any:
             return call(args[0].clone(), *args[1:], **kwargs)

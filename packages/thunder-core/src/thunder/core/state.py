@@ -74,8 +74,8 @@ class _State(threading.local):
 state = _State()
 
 
-def current_trace() -> ActiveTrace | None:
-    """The trace that operations are recorded into on this thread, or None."""
+def current_trace() -> Any:
+    """Return the `Trace` that operations are recorded into on this thread, or None."""
     return state.trace
 
 

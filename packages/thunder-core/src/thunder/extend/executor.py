@@ -57,7 +57,7 @@ class Executor:
     # Whether it ends every list and takes what nobody else does: a registered gradient rule goes before its own.
     is_fallback = False
     # Finds an executor by its name where one was pickled: the registry says how, which knows executors.
-    find: ClassVar[Callable[[str], Executor]]
+    find: ClassVar[Any]
 
     def __init__(self, name: str, *, version: str | None = None):
         self.name = name
@@ -68,7 +68,7 @@ class Executor:
         self._lookasides: dict[Callable[..., Any], Symbol] = {}
 
     def __reduce__(self) -> Any:
-        return (self.find, (self.name,))
+        return (type(self).find, (self.name,))
 
     def __repr__(self) -> str:
         return f"thunder.extend.{type(self).__name__}('{self.name}')"

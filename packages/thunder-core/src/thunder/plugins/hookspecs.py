@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from thunder.core.executor import ExecutorLike
     from thunder.plugins.env import Availability, Env
     from thunder.plugins.profile import ConformanceProfile
-    from thunder.plugins.record import ExecutorLike
     from thunder.plugins.registry import PluginRegistry
 
 __all__ = ["HOOKS", "PROJECT", "REGISTER_HOOKS", "hookimpl", "hookspec"]

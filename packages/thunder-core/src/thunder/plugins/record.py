@@ -7,18 +7,11 @@ import enum
 import traceback as _traceback
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
-from typing import Any, Protocol
+from typing import Any
 
 from thunder.core.errors import PluginLoadError
 
-__all__ = ["ExecutorInfo", "ExecutorLike", "PluginRecord", "PluginState"]
-
-
-class ExecutorLike(Protocol):
-    """What plugins are asked about of an executor: `thunder.extend.Executor`, which importing imports torch."""
-
-    name: str
-    version: str | None
+__all__ = ["ExecutorInfo", "PluginRecord", "PluginState"]
 
 
 class PluginState(enum.Enum):

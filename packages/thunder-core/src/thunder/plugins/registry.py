@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from thunder.core.executor import ExecutorLike
 from thunder.plugins.catalog import Catalog, OptionSpec, PassContext, TransformSpec
-from thunder.plugins.record import ExecutorInfo, ExecutorLike, PluginRecord
+from thunder.plugins.record import ExecutorInfo, PluginRecord
 
 if TYPE_CHECKING:
     from thunder.core.symbol import Symbol

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -61,6 +61,10 @@ class Operation(Protocol):
 
     name: str
     torch_reference: Callable[..., Any] | None
+
+    @property
+    def tags(self) -> Collection[OpTags]:
+        """Return the operator's tags."""
 
     @property
     def symbol(self) -> Symbol:

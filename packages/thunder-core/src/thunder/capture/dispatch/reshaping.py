@@ -27,10 +27,10 @@ from thunder.capture.tensors.tracer import Tracer
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.torch.private import DisableTorchFunction, swap_contents
 
-__all__: list[str] = []
+__all__ = ["VIEWS_IN_PLACE"]
 
 #: Methods that give a view of the same memory, and change the tensor itself with an underscore.
-_FORMS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_")
+VIEWS_IN_PLACE = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_")
 
 
 # -- in place ---------------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def _reshape_in_place(name: str) -> Callable[..., Any]:
     return handler
 
 
-for _name in _FORMS:
+for _name in VIEWS_IN_PLACE:
     handles(getattr(torch.Tensor, _name))(_reshape_in_place(_name))
 handles(torch.as_strided_)(_reshape_in_place("as_strided_"))
 

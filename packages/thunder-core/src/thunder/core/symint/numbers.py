@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 __all__ = [
     "Atom",
@@ -40,12 +40,8 @@ __all__ = [
 Poly = dict[tuple[int, ...], int]
 
 
-class Leaf(Protocol):
-    """What is asked of the `NumberProxy` that a leaf is (`core/proxies.py`)."""
-
-    name: str
-    python_type: type
-    symbol: Any
+#: A leaf is a `NumberProxy`, which stands above: proxies have shapes, and shapes have numbers in them.
+Leaf = Any
 
 
 class SymbolicNumber:

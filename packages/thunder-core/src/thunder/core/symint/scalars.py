@@ -106,6 +106,7 @@ class _Arithmetic(Node):
     @property
     def proxy(self) -> NumberProxy:
         """The value of the trace that it is, where it is a leaf."""
+        proxy: NumberProxy
         (proxy,) = self.leaves
         return proxy
 

@@ -33,6 +33,7 @@ class Subgraph:
     """A part of a graph that Dynamo found, run by thunder, or by torch with the `reason` why."""
 
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], reason: str | None = None):
+        # Here: torch imports this module to list its backends, which should not load the compiler.
         from thunder.api import jit
 
         self.graph = graph
@@ -71,6 +72,7 @@ class Subgraph:
 
 def _is_ours(error: Exception) -> bool:
     """Whether it says that thunder cannot trace something, and not that the program is wrong."""
+    # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.core.errors import ThunderError
 
     return isinstance(error, (ThunderError, NotImplementedError, RecursionError))
@@ -143,6 +145,7 @@ def _write_contexts_plainly(graph: torch.fx.GraphModule) -> None:
 
 def _left_to_torch(node: Any) -> str | None:
     """Why a node is not traced by thunder."""
+    # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.torch.private import HigherOrderOperator
 
     if node.op != "call_function":
@@ -229,6 +232,7 @@ def thunderfx(fn: Callable[..., Any], **options: Any) -> ThunderFX:
     if not callable(fn):
         raise TypeError(f"thunderfx takes a function or a module, not {type(fn).__name__}: {fn!r}")
     of_torch = {name: options.pop(name) for name in _OF_TORCH if name in options}
+    # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.api import jit
 
     jit(lambda: None, **options)  # refuses options that nobody knows, now and with their names

@@ -21,7 +21,7 @@ from surface.reasons import reason_of
 from thunder.capture.dispatch.reshaping import VIEWS_IN_PLACE
 from thunder.core.pytree import tree_map
 from thunder.core.samples import SampleInput
-from thunder.core.symbol import OpTags
+from thunder.core.symbol import OpTags, proxies_in
 from thunder.core.trace import Trace
 from thunder.tests import gradients, running
 from thunder.tests.comparison import Mismatch, compare, widened
@@ -155,8 +155,6 @@ def _note_kind(finding: Finding, trace: Trace) -> None:
 
 
 def _gives_tensors(trace: Trace) -> bool:
-    from thunder.core.symbol import proxies_in
-
     return bool(proxies_in(trace.output))
 
 

@@ -22,7 +22,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
 from thunder.executors import TORCH
-from thunder.extend import Executor, FusionExecutor
+from thunder.extend import Executor, FusionExecutor, get_always_executors
 from thunder.tests.make_tensor import seeded
 
 __all__ = [
@@ -221,8 +221,6 @@ def execution_trace(trace: Trace, executors: Sequence[Executor]) -> Trace:
 
 def with_torch(executors: Sequence[Executor]) -> list[Executor]:
     """The executors under test, and behind them those that end every list."""
-    from thunder.extend import get_always_executors
-
     return [*executors, *(ex for ex in get_always_executors() if ex not in executors)]
 
 

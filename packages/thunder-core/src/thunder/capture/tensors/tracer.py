@@ -72,13 +72,13 @@ class Tracer:
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
         self.leaves = Leaves()
         self.derived_scalars: DerivedScalars | None = None  # where numbers that derive from inputs are computed
-        self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
+        self.unknown: dict[Any, Any] = {}  # what has been asked of values already (`dispatch/scalars.py`)
         self.has_regions = False  # whether a part of the program is to be computed again for backward
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
         self.uncacheable: str | None = None  # why this trace cannot be cached
         self.refusal: Exception | None = None  # what the program was told that it cannot do, and may have caught
-        self.partly_eager: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
+        self.partly_eager: Exception | None = None  # the program calls a function that stays Python
         self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
         self.generators: list[torch.Generator] = []  # those that operations of the program are given
         self.detaching = True  # whether what runs under no_grad is cut off from gradients

@@ -58,7 +58,7 @@ class SymbolTable(Protocol):
     def specialize(self, x: Any) -> Any:
         """The number that a symbolic one is in this call, which is from now on what it is."""
 
-    def unsettled(self, left: Any, relation: str, right: Any) -> Any:
+    def deferred(self, left: Any, relation: str, right: Any) -> Any:
         """The answer to a program that compares what only running tells."""
 
     def is_unbacked(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:

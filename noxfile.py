@@ -312,7 +312,7 @@ def user_types(session: nox.Session) -> None:
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """import-linter: a module imports from its own floor or a lower one (pyproject.toml) and loads no more than it may."""
+    """import-linter: a module imports from its own floor or a lower one, and loads no more than it may."""
     session.install("import-linter==2.*")
     sources = os.pathsep.join(str(path / "src") for path in PACKAGES.values())
     for config in ("pyproject.toml", "importlinter-loading.toml"):

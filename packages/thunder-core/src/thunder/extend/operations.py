@@ -6,15 +6,17 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from thunder.core.prims import all_prims
 from thunder.core.symbol import Symbol
-from thunder.torch import all_torchsymbols, torch_function_map
 
 __all__ = ["id_of", "symbol_of_id"]
 
 
 def symbol_of_id(id: Any) -> Symbol:
     """Return the operation with that id."""
+    # Here: an executor that names no operation loads no language.
+    from thunder.core.prims import all_prims
+    from thunder.torch import all_torchsymbols
+
     for known in (all_prims(), all_torchsymbols()):
         if id in known:
             return known[id]
@@ -33,6 +35,8 @@ def id_of(sym_or_id: Symbol | Any) -> Any:
     if isinstance(sym_or_id, str) and sym_or_id.startswith(("torch.", "prims.")):
         return symbol_of_id(sym_or_id).id
     if callable(sym_or_id):
+        from thunder.torch import torch_function_map  # here, as above
+
         found = torch_function_map().get(sym_or_id)
         return sym_or_id if found is None else found.id
     return sym_or_id

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from thunder.core.executor import ExecutorLike
+    from thunder.core.executor import ExecutorLike as Executor
     from thunder.plugins.env import Availability, Env
     from thunder.plugins.profile import ConformanceProfile
     from thunder.plugins.registry import PluginRegistry
@@ -95,7 +95,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 
 @hookspec(firstresult=True)
-def thunder_conformance_profile(executor: ExecutorLike) -> ConformanceProfile | None:
+def thunder_conformance_profile(executor: Executor) -> ConformanceProfile | None:
     """How the conformance suite is to test `executor`, one of this plugin's.
 
     Devices, dtypes, tolerances, known failures, and the OpInfos of the plugin's own operators. Called only by the

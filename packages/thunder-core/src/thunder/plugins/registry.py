@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
-from thunder.core.executor import ExecutorLike
+from thunder.core.executor import ExecutorLike as Executor
 from thunder.plugins.catalog import Catalog, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.record import ExecutorInfo, PluginRecord
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from thunder.core.symbol import Symbol
 
 __all__ = ["ExecutorHost", "PluginRegistry"]
-
-E = TypeVar("E", bound=ExecutorLike)
 
 
 class ExecutorHost(Protocol):
@@ -61,7 +59,7 @@ class PluginRegistry:
 
     # ---- what hooks call -------------------------------------------------------------------------------------------
 
-    def register_executor(self, executor: E, *, default: bool = False, priority: int = 0) -> E:
+    def register_executor(self, executor: Executor, *, default: bool = False, priority: int = 0) -> Executor:
         """Brings an executor. Returns it.
 
         default: `thunder.jit` uses it without being told to.
@@ -82,7 +80,7 @@ class PluginRegistry:
         self._executors[name] = (executor, info)
         return executor
 
-    def register_operator(self, name: str, *, executor: ExecutorLike | str | None = None, **definition: Any) -> Symbol:
+    def register_operator(self, name: str, *, executor: Executor | str | None = None, **definition: Any) -> Symbol:
         """Brings a new operator and returns its symbol.
 
         The definition is that of `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the optional
@@ -102,7 +100,7 @@ class PluginRegistry:
         symbol_or_id: Any,
         op: Any = None,
         *,
-        executor: ExecutorLike | str | None = None,
+        executor: Executor | str | None = None,
         checker: Callable[..., Any] | None = None,
         execution_transform: Callable[..., Any] | None = None,
         grad_transform: Callable[..., Any] | None = None,
@@ -158,7 +156,7 @@ class PluginRegistry:
         self._transforms.append(spec)
         return spec
 
-    def executor(self, executor: ExecutorLike | str | None = None) -> Any:
+    def executor(self, executor: Executor | str | None = None) -> Any:
         """The executor of this name that this plugin registered; without a name, its only one."""
         self._check_open()
         if executor is None:

@@ -129,9 +129,11 @@ else:
     def __getattr__(name: str) -> Any:
         home = _ATTRIBUTES.get(name)
         if home is not None:
+            # At run time on purpose: `import thunder` loads what the program uses, torch only when it has to.
             module = importlib.import_module(home)
             value = getattr(module, name, module)  # `dtypes` and `devices` are modules themselves
         elif name in _MODULES:
+            # At run time on purpose, too.
             value = importlib.import_module(f"thunder.{name}")
         else:
             raise AttributeError(f"module 'thunder' has no attribute {name!r}")

@@ -17,8 +17,10 @@ from thunder.extend import Executor
 from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.options import CacheOption, Options, Remat, SharpEdges
+from thunder.plugins import check_options
 from thunder.torch.private import SCRIPTED
 from thunder.transforms.base import Transform, as_transforms
+from thunder.transforms.modules import transformed_module
 
 __all__ = [
     "cache_hits",
@@ -159,15 +161,11 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
         raise TypeError(
             f"{changing[0].name} changes modules, and {fn!r:.80} is none: give thunder.jit the module itself"
         )
-    from thunder.transforms.modules import transformed_module
-
     return transformed_module(fn, changing)
 
 
 def _check_options(options: dict[str, Any]) -> None:
     if options:
-        from thunder.plugins import check_options
-
         check_options(options, others=("executors", "transforms", "cache", "sharp_edges", "remat"))
 
 

@@ -33,11 +33,12 @@ class Subgraph:
     """A part of a graph that Dynamo found, run by thunder, or by torch with the `reason` why."""
 
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], reason: str | None = None):
-        import thunder
+        # Here: torch imports this module to list its backends, which should not load the compiler.
+        from thunder.api import jit
 
         self.graph = graph
         self.reason = reason
-        self.jitted = None if reason is not None else thunder.jit(graph, **options)
+        self.jitted = None if reason is not None else jit(graph, **options)
 
     def __call__(self, *args: Any) -> Any:
         if self.jitted is None:
@@ -71,6 +72,7 @@ class Subgraph:
 
 def _is_ours(error: Exception) -> bool:
     """Whether it says that thunder cannot trace something, and not that the program is wrong."""
+    # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.core.errors import ThunderError
 
     return isinstance(error, (ThunderError, NotImplementedError, RecursionError))
@@ -143,6 +145,7 @@ def _write_contexts_plainly(graph: torch.fx.GraphModule) -> None:
 
 def _left_to_torch(node: Any) -> str | None:
     """Why a node is not traced by thunder."""
+    # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.torch.private import HigherOrderOperator
 
     if node.op != "call_function":
@@ -229,7 +232,8 @@ def thunderfx(fn: Callable[..., Any], **options: Any) -> ThunderFX:
     if not callable(fn):
         raise TypeError(f"thunderfx takes a function or a module, not {type(fn).__name__}: {fn!r}")
     of_torch = {name: options.pop(name) for name in _OF_TORCH if name in options}
-    import thunder
+    # Here: torch imports this module to list its backends, which should not load the compiler.
+    from thunder.api import jit
 
-    thunder.jit(lambda: None, **options)  # refuses options that nobody knows, now and with their names
+    jit(lambda: None, **options)  # refuses options that nobody knows, now and with their names
     return ThunderFX(fn, options, of_torch)

@@ -18,10 +18,10 @@ import thunder
 from surface.derived import samples_of
 from surface.names import Entry, entries
 from surface.reasons import reason_of
-from thunder.capture.dispatch.reshaping import FORMS
+from thunder.capture.dispatch.reshaping import VIEWS_IN_PLACE
 from thunder.core.pytree import tree_map
 from thunder.core.samples import SampleInput
-from thunder.core.symbol import OpTags
+from thunder.core.symbol import OpTags, proxies_in
 from thunder.core.trace import Trace
 from thunder.tests import gradients, running
 from thunder.tests.comparison import Mismatch, compare, widened
@@ -130,7 +130,7 @@ def _check_forward(finding: Finding, entry: Entry, sample: SampleInput, expected
 
 def _function_of(entry: Entry) -> Callable[..., Any]:
     call = entry.call
-    if entry.name in FORMS:  # which a program cannot do to a tensor of its caller's
+    if entry.name in VIEWS_IN_PLACE:  # which a program cannot do to a tensor of its caller's
 
         def on_copy(args: Any, kwargs: Any) -> Any:
             return call(args[0].clone(), *args[1:], **kwargs)
@@ -155,8 +155,6 @@ def _note_kind(finding: Finding, trace: Trace) -> None:
 
 
 def _gives_tensors(trace: Trace) -> bool:
-    from thunder.core.symbol import proxies_in
-
     return bool(proxies_in(trace.output))
 
 

@@ -16,16 +16,18 @@ import torch
 from thunder.capture.base.fallback import ModuleFallback, fall_back
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.sources import Source
+from thunder.capture.base.user_lines import annotate, line_of_user
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
 from thunder.capture.guards.prologue import Arguments, Prologue
 from thunder.capture.guards.tensor_check import overlap
+from thunder.capture.handlers import make_tracer
 from thunder.capture.higher_order.gradient_hooks import hooked
 from thunder.capture.numbers.symbolic import Dynamic, Inputs, Number
 from thunder.capture.reads.bytecode import raised_by_branch
 from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.tensors.leaks import describe_referrer
-from thunder.capture.tensors.tracer import Lifted, Tracer, annotate, line_of_user, tensors_in
+from thunder.capture.tensors.tracer import Lifted, Tracer, tensors_in
 from thunder.capture.torch_patches import replaced_entry_points
 from thunder.core import pytree
 from thunder.core.errors import DataDependentError, TracingError
@@ -134,7 +136,7 @@ def _acquire(
     """Run once; tensors with an id in `distinct` are an input for each argument that they are given for."""
     with tracing_lock:
         arguments = Arguments(args, kwargs, parameter_names(fn))
-        tracer = Tracer(name, executors)
+        tracer = make_tracer(name, executors)
         recorder = ReadRecorder()
         if distinct:
             recorder.watch_identity()

@@ -17,8 +17,8 @@ import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
-from thunder.capture.dispatch.data_dependent import number_checks
-from thunder.capture.dispatch.handlers import truncated_normal
+from thunder.capture.dispatch.initializers import truncated_normal
+from thunder.capture.dispatch.scalars import number_checks
 from thunder.capture.higher_order.branching import cond_traced, refuse_control_flow
 from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thunder.capture.handlers import make_tracer
 from thunder.capture.tensors.handle import Handle, Storage
-from thunder.capture.tensors.tracer import Tracer
 from thunder.capture.torch_patches import replaced_entry_points
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import TracingError
@@ -24,7 +24,7 @@ def trace_into(trace: Trace, fn: Callable[..., Any], arguments: Sequence[Any]) -
     The function is written as any that is jitted: with torch's functions, on tensors. It reads nothing but its
     arguments, and writes to none of them.
     """
-    tracer = Tracer(trace.name, lift=False)
+    tracer = make_tracer(trace.name, lift=False)
     tracer.trace = trace
     handles: list[Handle] = []
 

@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from thunder import clang
-from thunder.clang.base import clangop, maybe_convert_to_dtype
+from thunder.clang.base import clang_ops, clangop, maybe_convert_to_dtype
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
@@ -87,7 +86,7 @@ def mean(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any =
     )
     dims = reduction_dims(a, dim)
     total = _reduce(prims.sum, maybe_convert_to_dtype(a, compute_dtype(kind)), dims, keepdim) if dims else a
-    quotient = clang.true_divide(maybe_convert_to_dtype(total, compute_dtype(kind)), _number_of(a, dims))
+    quotient = clang_ops["true_divide"](maybe_convert_to_dtype(total, compute_dtype(kind)), _number_of(a, dims))
     return maybe_convert_to_dtype(quotient, kind)
 
 
@@ -178,11 +177,11 @@ def _truth_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
 
 def _counted(a: TensorProxy, dims: tuple[int, ...], keepdim: bool, *, zeros: bool) -> TensorProxy:
     """Whether there is a zero (`zeros`), or anything else, over `dims`."""
-    found = clang.eq(a, 0) if zeros else (a if dtypes.is_boolean_dtype(a.dtype) else clang.ne(a, 0))
+    found = clang_ops["eq"](a, 0) if zeros else (a if dtypes.is_boolean_dtype(a.dtype) else clang_ops["ne"](a, 0))
     if not dims:
         return prims.clone(found) if found is a else found
     count = prims.sum(maybe_convert_to_dtype(found, dtypes.int64), dims)
-    return kept(a, clang.ne(count, 0), dims, keepdim)
+    return kept(a, clang_ops["ne"](count, 0), dims, keepdim)
 
 
 @clangop()
@@ -194,4 +193,4 @@ def any(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
 @clangop()
 def all(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
     """Whether everything over `dim` is true, as a bool; an empty `dim` reduces nothing."""
-    return clang.logical_not(_counted(a, _truth_dims(a, dim), keepdim, zeros=True))
+    return clang_ops["logical_not"](_counted(a, _truth_dims(a, dim), keepdim, zeros=True))

@@ -71,6 +71,7 @@ def _last_words(output: bytes | None) -> str:
 
 def main(arguments: list[str]) -> int:
     """The child: load the plugin, or only look at the environment, and write the report."""
+    # Here: whoever only asks why a child has died loads none of it.
     from thunder.cli.plugins import quiet_records
     from thunder.plugins import PluginLoadError, load_named, manager
 

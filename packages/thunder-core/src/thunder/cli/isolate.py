@@ -58,6 +58,7 @@ def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]
 
 def run(executor: str, rest: Sequence[str], at_once: str) -> int:
     """Runs the suite for one executor; 0 where every process ended well and every test passed."""
+    # Here, as it imports torch: the command line answers without.
     from thunder.tests.target import WHOLE
 
     report, arguments = take_option(rest, REPORT)
@@ -134,6 +135,7 @@ def _write_outputs(sessions: Sequence[Session], folder: Path) -> None:
 
 
 def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str | None) -> int:
+    # Here, as it imports torch: the command line answers without.
     from pytest_thunder import environment
     from thunder.tests.report import Outcome, Summary, write_report
 
@@ -152,6 +154,7 @@ def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str 
 
 def main(arguments: Sequence[str]) -> int:
     """The child that lists families."""
+    # Here, as it imports torch: the command line answers without.
     from thunder.plugins import conformance_profile
     from thunder.tests.opinfos import all_opinfos
     from thunder.tests.target import executors_named

@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if error is not None:
         print(f"thunder ops: executors need torch, which cannot be imported: {error}", file=sys.stderr)
         return 1
+    # Here, as it imports torch: the command line answers without.
     from thunder.extend import get_executor
 
     executor = get_executor(args.executor)
@@ -81,6 +82,7 @@ def _text(identifier: Any) -> str:
 
 def claims_of(executor: Any) -> Iterator[Claim]:
     """The operations that an executor runs, whatever the arguments: its checkers are not asked."""
+    # Here, as it imports torch: the command line answers without.
     from thunder.core.prims import all_prims
     from thunder.core.symbol import BoundSymbol
     from thunder.torch import all_torchsymbols

@@ -14,6 +14,7 @@ def __getattr__(name: str) -> ModuleType:
     module = f"{__name__}.{name}"
     if not name.startswith("_"):
         try:
+            # At run time on purpose: a program that asks for one module does not wait for the others.
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name != module:

@@ -60,7 +60,8 @@ def resolve_language(language: str | LanguageContext) -> LanguageContext:
     if found is not None:
         return found
     if language in _OWN:
-        importlib.import_module(f"thunder.{language}")  # registers it
+        # At run time on purpose: languages stand above, register themselves here, and need not all be loaded.
+        importlib.import_module(f"thunder.{language}")
     try:
         return _languages[language]
     except KeyError:

@@ -8,17 +8,64 @@ Values that cannot be written as Python get a name in the `PrintContext`, which 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from thunder.core.devices import Device
 from thunder.core.dtypes import dtype
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
+from thunder.core.structures import proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
-from thunder.core.trace import RESERVED_NAMES, Trace
 
-__all__ = ["PrintContext", "bound_symbol_lines", "printable", "trace_text"]
+__all__ = ["RESERVED_NAMES", "PrintContext", "bound_symbol_lines", "printable", "trace_text"]
+
+# Names that the text of traces uses for something else: a value that had one of them would hide it.
+RESERVED_NAMES = frozenset({
+    "torch", "thunder", "ltorch", "lnp", "clang", "prims", "dtypes", "devices", "Tensor", "operator", "no_autocast",
+    "bool", "int", "float", "complex", "str", "slice", "set", "__debug__",
+})  # fmt: skip
+
+
+class PrintedSymbol(Protocol):
+    """What is written of an operation (`core/symbol.py`)."""
+
+    name: str
+    module: str | None
+    fn: Callable[..., Any] | None
+    is_kernel: bool
+    printer: Callable[..., list[str]] | None
+
+
+class PrintedCall(Protocol):
+    """What is written of a call (`core/symbol.py`)."""
+
+    @property
+    def sym(self) -> PrintedSymbol: ...
+    @property
+    def args(self) -> Sequence[Any]: ...
+    @property
+    def kwargs(self) -> dict[str, Any]: ...
+    @property
+    def output(self) -> Any: ...
+    @property
+    def subsymbols(self) -> Sequence[PrintedCall]: ...
+
+
+class PrintedTrace(Protocol):
+    """What is written of a program (`core/trace.py`)."""
+
+    name: str
+    names: set[str]
+    signature: str | None
+    decorated: bool
+
+    @property
+    def args(self) -> Sequence[Proxy]: ...
+    @property
+    def bound_symbols(self) -> Sequence[PrintedCall]: ...
+    @property
+    def provenance(self) -> object: ...
+
 
 INDENT = "  "
 
@@ -76,7 +123,7 @@ class PrintContext:
         self.objects[name] = x
         return name
 
-    def function(self, sym: Symbol) -> str:
+    def function(self, sym: PrintedSymbol) -> str:
         """How a call of `sym` is written."""
         if sym.module is not None:
             return f"{self.module(sym.module)}.{sym.name}"
@@ -145,8 +192,9 @@ def _special(x: Any, kind: type, context: PrintContext) -> str:
             return printable(tuple(x), context)
     if x is bool or x is int or x is float or x is complex or x is str:
         return x.__name__
-    if isinstance(x, Symbol):
-        return context.function(x)
+    text = getattr(kind, "__thunder_text__", None)  # of a symbol
+    if text is not None:
+        return text(x, context)  # type: ignore[no-any-return]
     if isinstance(x, SymbolicNumber):
         text = x.text()
         if "math." in text:
@@ -176,7 +224,7 @@ def type_comment(x: Any) -> str:
     return f'# {x.name}: "{x.type_string()}"'
 
 
-def call_line(bsym: BoundSymbol, context: PrintContext) -> str:
+def call_line(bsym: PrintedCall, context: PrintContext) -> str:
     """The line of one operation, without what it decomposes into."""
     args = [printable(a, context) for a in bsym.args]
     args += [f"{k}={printable(v, context)}" for k, v in bsym.kwargs.items()]
@@ -192,7 +240,7 @@ def call_line(bsym: BoundSymbol, context: PrintContext) -> str:
 
 
 def bound_symbol_lines(
-    bsym: BoundSymbol, *, depth: int | None = None, kernels: bool = False, context: PrintContext | None = None
+    bsym: PrintedCall, *, depth: int | None = None, kernels: bool = False, context: PrintContext | None = None
 ) -> list[str]:
     """The lines of one operation: its call, then what it decomposes into as indented comments.
 
@@ -217,7 +265,7 @@ def bound_symbol_lines(
     return lines
 
 
-def _header(trace: Trace, context: PrintContext, decorators: bool) -> list[str]:
+def _header(trace: PrintedTrace, context: PrintContext, decorators: bool) -> list[str]:
     lines = [f"# Constructed by {trace.provenance}"] if trace.provenance else []
     lines += sorted(context.imports - {"import torch"}, key=lambda line: line.split()[1])
     lines.append("import torch")
@@ -229,7 +277,7 @@ def _header(trace: Trace, context: PrintContext, decorators: bool) -> list[str]:
 
 
 def trace_text(
-    trace: Trace,
+    trace: PrintedTrace,
     *,
     depth: int | None = None,
     kernels: bool = False,
@@ -251,7 +299,7 @@ def trace_text(
     return "\n".join(lines)
 
 
-def lines_around(bound_symbols: Sequence[BoundSymbol], index: int, *, reach: int = 10) -> str:
+def lines_around(bound_symbols: Sequence[PrintedCall], index: int, *, reach: int = 10) -> str:
     """The lines of a program around one of its operations, which is marked: what an error shows."""
     first, last = max(0, index - reach), min(len(bound_symbols), index + reach + 1)
     lines = []

@@ -12,19 +12,29 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
-from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from thunder.core.binder import Binder
 from thunder.core.facts import Cost, FactOptions, Facts, facts_of, with_facts
+from thunder.core.printer import PrintContext, bound_symbol_lines
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, state
-from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.structures import ATOMS, argument_key, map_proxies, proxies_in, renamed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["NON_DIFFERENTIABLE", "BoundSymbol", "OpTags", "Symbol", "set_eager_runner"]
+__all__ = [
+    "NON_DIFFERENTIABLE",
+    "BoundSymbol",
+    "OpTags",
+    "Symbol",
+    "argument_key",
+    "map_proxies",
+    "proxies_in",
+    "renamed",
+    "set_eager_runner",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -134,7 +144,8 @@ class Symbol:
         trace = state.trace
         if trace is None:
             if not _eager_runner:
-                importlib.import_module("thunder.execution")  # says how symbols run
+                # At run time on purpose: what runs symbols stands above, and says so here (`set_eager_runner`).
+                importlib.import_module("thunder.execution")
             return _eager_runner[0](self, args, kwargs)
         frontend = state.frontend
         if frontend is not None:
@@ -235,6 +246,10 @@ class Symbol:
     def __repr__(self) -> str:
         return f"<Symbol {self.module + '.' if self.module else ''}{self.name}>"
 
+    def __thunder_text__(self, context: PrintContext) -> str:
+        """How it is written where it is an argument."""
+        return context.function(self)
+
     def __reduce__(self) -> Any:
         if self.module is None:
             return object.__reduce__(self)
@@ -262,99 +277,8 @@ def _facts(tags: frozenset[OpTags], options: FactOptions) -> Facts:
 def _symbol_by_name(module: str, name: str, declared_in: str | None = None) -> Symbol:
     if declared_in is not None:
         importlib.import_module(declared_in)  # a primitive of a language's family, which is loaded with the language
+    # At run time on purpose: a pickled symbol is found by its name, in whatever module that is.
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
-
-
-# Types of arguments in which there is never a proxy.
-_ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(...)})
-
-
-def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
-    """The proxies in an argument or output, in order, through tuples, lists, dicts, slices and symbolic numbers."""
-    if found is None:
-        found = []
-    kind = type(x)
-    if kind is tuple or kind is list:
-        for item in x:
-            if isinstance(item, Proxy):
-                found.append(item)
-            elif type(item) not in _ATOMS:
-                proxies_in(item, found)
-    elif isinstance(x, Proxy):
-        found.append(x)
-    elif kind in _ATOMS:
-        return found
-    elif isinstance(x, (tuple, list)):
-        for item in x:
-            proxies_in(item, found)
-    elif isinstance(x, dict):
-        for item in x.values():
-            proxies_in(item, found)
-    elif kind is slice:
-        proxies_in((x.start, x.stop, x.step), found)
-    elif isinstance(x, SymbolicNumber):
-        found.extend(x.leaves)
-    return found
-
-
-def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
-    """The same argument or output with `fn` of each proxy in it; what has no proxies comes back as it is."""
-    kind = type(x)
-    if kind is TensorProxy or isinstance(x, Proxy):
-        return fn(x)
-    if kind in _ATOMS:
-        return x
-    if kind is tuple:
-        new = tuple([map_proxies(item, fn) for item in x])
-        return new if any(map(is_not, new, x)) else x
-    if kind is list:
-        return [map_proxies(item, fn) for item in x]
-    if kind is dict:
-        return {key: map_proxies(item, fn) for key, item in x.items()}
-    if kind is slice:
-        return slice(map_proxies(x.start, fn), map_proxies(x.stop, fn), map_proxies(x.step, fn))
-    if isinstance(x, tuple) and hasattr(x, "_fields"):
-        return kind(*[map_proxies(item, fn) for item in x])
-    if isinstance(x, tuple) and type(x) is not tuple:
-        return kind([map_proxies(item, fn) for item in x]) if proxies_in(x) else x
-    if isinstance(x, SymbolicNumber):
-        leaves = {p.name: fn(p) for p in x.leaves}
-        return x if all(leaves[p.name] is p for p in x.leaves) else x.substitute(lambda p: leaves[p.name])
-    return x
-
-
-def argument_key(x: Any) -> Any:
-    """A hashable stand-in that is equal exactly for equal arguments. Values go by their names, strings do not."""
-    kind = type(x)
-    if kind is TensorProxy:
-        return x.name
-    if kind is float or kind is complex:
-        return kind, repr(x)  # 0.0 and -0.0 differ, nan equals itself
-    if kind in _ATOMS:
-        return kind, x
-    if isinstance(x, (tuple, list)):
-        return (kind, *[argument_key(i) for i in x])
-    if isinstance(x, Proxy):
-        return x.name
-    if isinstance(x, dict):
-        return (dict, *[(k, argument_key(v)) for k, v in x.items()])
-    if isinstance(x, slice):
-        return (slice, argument_key(x.start), argument_key(x.stop), argument_key(x.step))
-    if isinstance(x, SymbolicNumber):
-        return (kind, x.text())
-    if isinstance(x, (float, complex)):
-        return kind, repr(x)
-    return kind, x
-
-
-def renamed(p: Proxy, mapping: dict[str, Any], fresh: dict[str, str] | None) -> Any:
-    """What replaces `p`: what `mapping` has for its name, or a value with its name in `fresh`, which `mapping` gets."""
-    new = mapping.get(p.name)
-    if new is None:
-        if fresh is None or p.name not in fresh:
-            return p
-        mapping[p.name] = new = p.replace_name(fresh[p.name])
-    return new
 
 
 class BoundSymbol:
@@ -484,7 +408,7 @@ class BoundSymbol:
         new.sym = self.sym
         new.args = tuple([
             renamed(x, mapping, fresh) if type(x) is TensorProxy
-            else x if type(x) in _ATOMS else map_proxies(x, replaced)
+            else x if type(x) in ATOMS else map_proxies(x, replaced)
             for x in self.args
         ])  # fmt: skip
         new.kwargs = map_proxies(self.kwargs, replaced) if self.kwargs else self.kwargs
@@ -512,8 +436,6 @@ class BoundSymbol:
         return [p for p in self.flat_args if isinstance(p, TensorProxy)]
 
     def __str__(self) -> str:
-        from thunder.core.printer import bound_symbol_lines
-
         return "\n".join(bound_symbol_lines(self))
 
     __repr__ = __str__
@@ -540,7 +462,7 @@ def _arg_names(bsym: BoundSymbol) -> tuple[str, ...]:
     for x in bsym.args:
         if type(x) is TensorProxy:
             names.append(x.name)
-        elif type(x) not in _ATOMS:
+        elif type(x) not in ATOMS:
             names += [p.name for p in proxies_in(x)]
     if bsym.kwargs:
         names += [p.name for p in proxies_in(bsym.kwargs)]

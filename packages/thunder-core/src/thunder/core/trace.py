@@ -17,17 +17,13 @@ from time import perf_counter_ns
 from typing import Any
 
 from thunder.core.errors import TraceVerificationError
+from thunder.core.printer import RESERVED_NAMES, PrintContext, trace_text
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, proxies_in
 
 __all__ = ["Provenance", "Trace", "construct"]
 
 _counter = itertools.count()
-# Names that the text of traces uses for something else: a value that had one of them would hide it.
-RESERVED_NAMES = frozenset({
-    "torch", "thunder", "ltorch", "lnp", "clang", "prims", "dtypes", "devices", "Tensor", "operator", "no_autocast",
-    "bool", "int", "float", "complex", "str", "slice", "set", "__debug__",
-})  # fmt: skip
 
 
 class Provenance:
@@ -185,14 +181,10 @@ class Trace:
 
         The line of an executor's kernel stands alone; with `kernels` its decomposition is shown, too.
         """
-        from thunder.core.printer import trace_text
-
         return trace_text(self, depth=depth, kernels=kernels, decorators=decorators)
 
     def python_callable(self, *, decorators: bool = True) -> Callable[..., Any]:
         """Return the function that its text defines."""
-        from thunder.core.printer import PrintContext, trace_text
-
         context = PrintContext()
         text = trace_text(self, depth=0, decorators=decorators, context=context)
         namespace = dict(context.objects)
@@ -209,8 +201,6 @@ class Trace:
 
         The operators of executors are in it as symbols, so that the text can also be traced again.
         """
-        from thunder.core.printer import PrintContext, trace_text
-
         context = PrintContext(symbols=True)
         trace_text(self, depth=None, context=context)
         return context.objects

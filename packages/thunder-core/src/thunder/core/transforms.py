@@ -24,6 +24,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # At run time on purpose: the documented place of names that live on higher floors.
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from thunder.core.errors import TraceVerificationError
 from thunder.core.langctx import set_langctx
+from thunder.core.printer import lines_around
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
@@ -56,8 +57,6 @@ def _is_del(bsym: BoundSymbol) -> bool:
 
 
 def _fault(trace: Trace, index: int, message: str) -> TraceVerificationError:
-    from thunder.core.printer import lines_around
-
     where = f" (made by {trace.provenance.name})" if trace.provenance else ""
     source = trace.bound_symbols[index].source
     at = f"\n  traced from {source}" if source else ""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ __all__ = ["run_symbol"]
 
 def run_symbol(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run one operation: its own function if it has one, else what torch executes for it."""
-    importlib.import_module("thunder.executors.built_in")
+    executors = get_always_executors()  # which makes known what runs what
     if sym.fn is not None:
         return sym.fn(*args, **kwargs)
     trace = Trace(sym.name if sym.name.isidentifier() else "operation")
@@ -43,4 +42,4 @@ def run_symbol(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
         out = sym(*[proxy(a) for a in args], **{k: proxy(v) for k, v in kwargs.items()})
         python_return(out)
-    return transform_for_execution(trace, get_always_executors())[-1].python_callable(decorators=False)(*tensors)
+    return transform_for_execution(trace, executors)[-1].python_callable(decorators=False)(*tensors)

@@ -17,6 +17,7 @@ __all__ = ["PYTHON", "TORCH", "TORCH_COMPILE", "add_operator_executor"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
+        # At run time on purpose: the text of a compiled program imports this package, and uses few languages.
         value = getattr(importlib.import_module("thunder.executors.built_in"), name)
     else:
         try:

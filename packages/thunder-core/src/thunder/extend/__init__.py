@@ -24,6 +24,7 @@ from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace, construct
 from thunder.extend.compile_state import Compilation, compilation, compiling
 from thunder.extend.executor import Executor, FusionExecutor, Implementation, OperatorExecutor, implementations_epoch
+from thunder.extend.operations import symbol_of_id
 from thunder.extend.registry import (
     ExecutorList,
     add_always_executor,
@@ -39,7 +40,6 @@ from thunder.extend.registry import (
     remove_default_executor,
     resolve_executors,
     set_default_executors,
-    symbol_of_id,
 )
 from thunder.extend.rewriting import recording, rewrite
 

@@ -11,12 +11,16 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from torch.overrides import resolve_name
 
 from thunder.core.errors import ThunderError, name_source
+from thunder.core.langctx import langctx
 from thunder.core.state import registrations
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
+from thunder.extend.operations import id_of
 
 __all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "implementations_epoch"]
 
@@ -52,6 +56,8 @@ class Executor:
 
     # Whether it ends every list and takes what nobody else does: a registered gradient rule goes before its own.
     is_fallback = False
+    # Finds an executor by its name where one was pickled: the registry says how, which knows executors.
+    find: ClassVar[Any]
 
     def __init__(self, name: str, *, version: str | None = None):
         self.name = name
@@ -62,9 +68,7 @@ class Executor:
         self._lookasides: dict[Callable[..., Any], Symbol] = {}
 
     def __reduce__(self) -> Any:
-        from thunder.extend.registry import get_executor
-
-        return (get_executor, (self.name,))
+        return (type(self).find, (self.name,))
 
     def __repr__(self) -> str:
         return f"thunder.extend.{type(self).__name__}('{self.name}')"
@@ -111,7 +115,7 @@ class Executor:
             raise TypeError(f"register_operator({name!r}) takes functions as like= and meta=, not {description!r}")
         sym = Symbol(
             name,
-            _in_torch_language(description),
+            langctx("torch")(description),
             id=f"{self.name}.{name}",
             module=module_name,
             is_prim=meta is not None,
@@ -160,7 +164,7 @@ class Executor:
                 raise TypeError(f"{what} is a function, but register_implementation was given {given!r}")
         if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
             raise TypeError(f"priority is an integer, but register_implementation was given {priority!r}")
-        self.implmap[_id_of(sym_or_id)] = Implementation(
+        self.implmap[id_of(sym_or_id)] = Implementation(
             op, checker, execution_transform, grad_transform, priority, profitable
         )
         _changed()
@@ -227,45 +231,18 @@ class Executor:
         return self._lookasides.get(fn)
 
 
-def _id_of(sym_or_id: Symbol | Any) -> Any:
-    """The id of the operation that is meant: a function of torch stands for its symbol, and a name has to be one's.
-
-    Any other id may be an operation's that is not known yet: another package's, or one that thunder does not look into.
-    """
-    if isinstance(sym_or_id, Symbol):
-        return sym_or_id.id
-    if isinstance(sym_or_id, str) and sym_or_id.startswith(("torch.", "prims.")):
-        from thunder.extend.registry import symbol_of_id
-
-        return symbol_of_id(sym_or_id).id
-    if callable(sym_or_id):
-        from thunder.torch import torch_function_map
-
-        found = torch_function_map().get(sym_or_id)
-        return sym_or_id if found is None else found.id
-    return sym_or_id
-
-
 def _at(bsym: BoundSymbol) -> str:
     return f", which is called at {bsym.source}" if bsym.source else ""
 
 
 def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, if calls of it can be seen while a program is traced."""
-    from torch.overrides import resolve_name
-
     if resolve_name(fn) is None:
         raise TypeError(
             f"replaces= takes functions of torch, whose calls a traced program can be seen making, but {fn!r} is not "
             "one: call the operator in its place"
         )
     return fn
-
-
-def _in_torch_language(fn: Callable[..., Any]) -> Callable[..., Any]:
-    from thunder.core.langctx import langctx
-
-    return langctx("torch")(fn)
 
 
 class OperatorExecutor(Executor):
@@ -293,7 +270,7 @@ class FusionExecutor(Executor):
         grad_transform: Callable[..., Any] | None = None,
     ) -> None:
         """Says that it can take that operation into its fusions."""
-        id = _id_of(sym_or_id)
+        id = id_of(sym_or_id)
         self._supported[id] = checker
         if execution_transform is not None or grad_transform is not None:
             self.register_implementation(

@@ -7,12 +7,11 @@ names that are not in it are looked for among the installed plugins.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from thunder.core.symbol import Symbol
+from thunder import plugins
 from thunder.extend.executor import Executor, _changed
 
 _executors: dict[str, Executor] = {}
@@ -86,17 +85,20 @@ def get_executor(executor: Executor | str) -> Executor:
     _load_built_in()
     found = _executors.get(executor)
     if found is None:
-        importlib.import_module("thunder.plugins").load_named(executor)
+        plugins.load_named(executor)
         found = _executors.get(executor)
     if found is None:
         raise ValueError(f"there is no executor {executor!r}; the known ones: {', '.join(_executors)}")
     return found
 
 
+Executor.find = staticmethod(get_executor)
+
+
 def get_all_executors() -> tuple[Executor, ...]:
     """Every executor that is registered, those of usable plugins included, in the order they would be asked."""
     _load_built_in()
-    _load_plugins()
+    plugins.load_all()
     first = [_executors[name] for name in (*_defaults, *_always)]
     return (*first, *(ex for ex in _executors.values() if ex not in first))
 
@@ -104,10 +106,10 @@ def get_all_executors() -> tuple[Executor, ...]:
 def get_default_executors() -> tuple[Executor, ...]:
     """The executors that `thunder.jit` uses when none are named, before the ones that end every list."""
     _load_built_in()
-    order = importlib.import_module("thunder.plugins").executor_order()
+    order = plugins.executor_order()
     if order is not None:  # no plugin is imported but those it names
         return tuple(get_executor(name) for name in order)
-    _load_plugins()
+    plugins.load_all()
     return tuple(_executors[name] for name in _defaults)
 
 
@@ -158,23 +160,7 @@ def resolve_executors(executors: Sequence[Executor | str] | None) -> ExecutorLis
     return ExecutorList(dict.fromkeys((*chosen, *get_always_executors())), named=executors is not None)
 
 
-def symbol_of_id(id: Any) -> Symbol:
-    """The operation with that id."""
-    from thunder.core.prims import all_prims
-    from thunder.torch import all_torchsymbols
-
-    for known in (all_prims(), all_torchsymbols()):
-        if id in known:
-            return known[id]
-    close = difflib.get_close_matches(str(id), [known for known in all_torchsymbols() if isinstance(known, str)], n=1)
-    hint = f", did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"there is no operation with the id {id!r}{hint}")
-
-
 def _load_built_in() -> None:
     if not _always:
+        # At run time on purpose: they register themselves here, as executors from elsewhere do.
         importlib.import_module("thunder.executors.built_in")
-
-
-def _load_plugins() -> None:
-    importlib.import_module("thunder.plugins").load_all()

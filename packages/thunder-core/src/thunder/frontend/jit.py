@@ -16,6 +16,7 @@ from thunder.capture.base.modes import mode_around
 from thunder.capture.capture import Acquired, acquire, trace_function
 from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.symbolic import Dynamic
+from thunder.capture.trace_into import trace_into
 from thunder.core.errors import AsksForText, DataDependentError, TracingError
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
@@ -313,7 +314,7 @@ class JitFunction(Generic[P, R]):
     def _as_a_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs `fn` as a part of the program that is being traced."""
         if any(t.is_needed for t in self._transforms):
-            return call_transformed(self._fn, self._transforms, repr(self), args, kwargs)
+            return call_transformed(self._fn, self._transforms, repr(self), args, kwargs, trace_into)
         return self._eagerly(args, kwargs)
 
     def _eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import torch
 
@@ -25,9 +25,6 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.snapshots import cell_value
 from thunder.capture.reads.bytecode import nested_codes, stored_globals
 from thunder.core.state import state
-
-if TYPE_CHECKING:
-    from thunder.frontend.jit import JitFunction
 
 __all__ = ["PerModule", "disable"]
 
@@ -71,12 +68,19 @@ def disable(fn: Any = None) -> Any:
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------
+class Jitted(Protocol):
+    """What is asked of the function that is jitted (`JitFunction`)."""
+
+    def of_part(self, module: torch.nn.Module) -> Any:
+        """Return the program of one of the modules that it calls."""
+
+
 class PerModule:
     """How one jitted callable runs in pieces: the programs of the modules that it calls."""
 
-    def __init__(self, jitted: JitFunction):
+    def __init__(self, jitted: Jitted):
         self._jitted = jitted
-        self._programs: dict[int, JitFunction] = {}  # by the ids of the modules, which they keep alive
+        self._programs: dict[int, Any] = {}  # by the ids of the modules, which they keep alive
         self.calls = 0
 
     def __call__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -127,7 +131,7 @@ class PerModule:
         return found(*args, **kwargs)
 
     @property
-    def programs(self) -> list[JitFunction]:
+    def programs(self) -> list[Any]:
         """Those of the modules, in the order in which they were first called."""
         return list(self._programs.values())
 

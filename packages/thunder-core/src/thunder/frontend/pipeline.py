@@ -10,13 +10,14 @@ import torch
 
 from thunder.capture.capture import Acquired
 from thunder.capture.guards.prologue import Guarded
+from thunder.capture.trace_into import trace_into
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import Trace
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used, hand_over_early
-from thunder.execution.merge_views import merge_views
+from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.passes.cse import cse
@@ -99,9 +100,9 @@ class Passes:
     def run(self, traces: list[Trace], phase: str) -> None:
         """Appends what the passes of `phase` make of the last trace: first those of plugins, then the user's."""
         options = self.compilation.options
-        made = transformed(traces[-1], phase, options=options, executors=self.executors)
+        made = transformed(traces[-1], phase, options=options, executors=self.executors, trace_into=trace_into)
         traces.extend(verify_if_asked(trace) for trace in made)
-        context = PassContext(phase, options, tuple(self.executors))
+        context = PassContext(phase, options, tuple(self.executors), trace_into)
         for transform in self.transforms:
             if not transform.has(phase):
                 continue

@@ -23,24 +23,22 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError, name_source
+from thunder.core.executor import ExecutorLike
 from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import rule_of_vjp, zeros_of
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.state import SourceLine, registrations, state, tracectx
+from thunder.core.state import SourceLine, current_trace, registrations, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in, renamed
 from thunder.core.trace import Trace, construct
 from thunder.passes.remat import is_cheap
 from thunder.passes.trace_templates import Names, Recorded, Unlike, Values, likeness
-
-if TYPE_CHECKING:
-    from thunder.extend import Executor
 
 __all__ = ["GradRule", "JointTrace", "differentiate", "register_grad"]
 
@@ -55,7 +53,7 @@ def register_grad(sym_or_id: Symbol | Any, rule: GradRule) -> None:
     registrations[0] += 1
 
 
-def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule | None:
+def grad_rule(bsym: BoundSymbol, executors: Sequence[ExecutorLike] = ()) -> GradRule | None:
     """Return the gradient rule for one call; None if it is differentiated through its decomposition."""
     sym = bsym.sym
     registered = _registered.get(sym.id)
@@ -75,13 +73,13 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[Executor] = ()) -> GradRule
     return rule
 
 
-def _bringing(sym: Symbol, executors: Sequence[Executor]) -> list[Executor]:
+def _bringing(sym: Symbol, executors: Sequence[ExecutorLike]) -> list[ExecutorLike]:
     """Return the executors that have a gradient rule for an operation."""
     found = [(ex, ex.implmap.get(sym.id)) for ex in executors]
     return [ex for ex, brought in found if brought is not None and brought.grad_transform is not None]
 
 
-def _has_its_own_rule(sym: Symbol, executors: Sequence[Executor]) -> bool:
+def _has_its_own_rule(sym: Symbol, executors: Sequence[ExecutorLike]) -> bool:
     """Check whether its gradient rule depends on a call's arguments alone: rules from outside may have state."""
     return (
         sym.joint_rule is None
@@ -177,7 +175,7 @@ class JointTrace:
         self,
         source: Trace,
         wrt: Sequence[TensorProxy],
-        executors: Sequence[Executor] = (),
+        executors: Sequence[ExecutorLike] = (),
         *,
         into: Trace | None = None,
     ):
@@ -409,8 +407,7 @@ class JointTrace:
         asked = [renamed(a, env, fresh).name for a in block.asked]
         if asked and grads.keys().isdisjoint(asked):
             return  # nothing flows into this operation
-        trace = state.trace
-        assert trace is not None
+        trace: Trace = current_trace()
         put: list[tuple[str, Any]] = []
         for op in block.backward:
             if op.sym is prims.get_grad:
@@ -511,7 +508,7 @@ def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
     return [p for name, p in found.items() if name in tracked and is_inexact_dtype(p.dtype)]
 
 
-def differentiate(trace: Trace, executors: Sequence[Executor] = ()) -> Trace:
+def differentiate(trace: Trace, executors: Sequence[ExecutorLike] = ()) -> Trace:
     """Return the program of the gradients of `trace`'s outputs, a list with one for each floating point input.
 
     Outputs take ones as cotangents. Whether an input requires grad is not asked.

@@ -21,7 +21,7 @@ from thunder.core.devices import Device
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.state import SourceLine, state, tracectx
+from thunder.core.state import ActiveTrace, SourceLine, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace
 from thunder.passes.dce import has_effect
@@ -96,7 +96,7 @@ def _without_unused_results(operations: Sequence[BoundSymbol], used: set[str]) -
     return out[::-1]
 
 
-def copy_operations(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: Trace) -> list[BoundSymbol]:
+def copy_operations(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: ActiveTrace) -> list[BoundSymbol]:
     """Copy operations to other values: `names` maps inputs to them, and receives the new results."""
 
     def name(ops: Sequence[BoundSymbol]) -> None:

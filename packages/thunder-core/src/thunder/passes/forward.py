@@ -21,7 +21,7 @@ from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import flat_items
-from thunder.core.state import registrations, state
+from thunder.core.state import current_trace, registrations, state
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
 from thunder.core.trace import Trace
 from thunder.passes.autodiff import JointTrace, differentiable_outputs, grad_rule
@@ -88,8 +88,7 @@ class Forward:
     def _push(self, op: BoundSymbol) -> None:
         if self.env:
             op = op.substitute(self.env)
-        trace = state.trace
-        assert trace is not None
+        trace: Trace = current_trace()
         moving = _each({p.name: p for p in op.tensors() if p.name in self.tangents})
         if not moving or not op.sym.differentiable or OpTags.UNPACK_OP in op.sym.tags:
             trace.record(op)

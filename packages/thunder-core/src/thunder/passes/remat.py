@@ -32,17 +32,15 @@ runs it: the least memory, for some time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from thunder.core import prims
 from thunder.core.dtypes import bool8
+from thunder.core.executor import ExecutorLike
 from thunder.core.nbytes import bytes_of
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.passes.min_cut import cheapest_vertices
-
-if TYPE_CHECKING:
-    from thunder.extend import Executor
 
 __all__ = ["REMAT", "Remat", "choose_saved", "small_parts"]
 
@@ -62,7 +60,7 @@ _OF_INPUT, _OF_RESULT = 2, 3  # what it costs to save these, in bytes: one resul
 def choose_saved(
     read: Sequence[Proxy],
     producers: Producers,
-    executors: Sequence[Executor],
+    executors: Sequence[ExecutorLike],
     remat: str = "auto",
     results: Sequence[Proxy] = (),
     backward: Sequence[BoundSymbol] = (),
@@ -107,7 +105,7 @@ def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[
     return found
 
 
-def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> CanRecompute:
+def _rule(executors: Sequence[ExecutorLike], remat: str, producers: Producers) -> CanRecompute:
     """Return which operations may be run again in backward."""
     fusers = [ex for ex in executors if hasattr(ex, "can_fuse")]
     constants = _constants(producers)
@@ -129,7 +127,7 @@ def _rule(executors: Sequence[Executor], remat: str, producers: Producers) -> Ca
     return can_recompute
 
 
-def _fusers(executors: Sequence[Executor]) -> list[Any]:
+def _fusers(executors: Sequence[ExecutorLike]) -> list[Any]:
     return [ex for ex in executors if hasattr(ex, "can_fuse")]
 
 

@@ -141,7 +141,11 @@ class _Function(Rewriter):
 
     def __init__(self, name: str, replace: Callable[[BoundSymbol], Any]):
         self.pass_name = name
-        self.rewrite = replace  # type: ignore[method-assign]
+        self._replace = replace
+
+    def rewrite(self, op: BoundSymbol) -> Any:
+        """Return what the function makes of it."""
+        return self._replace(op)
 
 
 def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> Trace:

@@ -19,11 +19,12 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import UnsupportedError
+from thunder.core.executor import ExecutorLike
 from thunder.core.prims.structure import Saved
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
@@ -32,9 +33,6 @@ from thunder.core.trace import Trace, construct
 from thunder.passes.autodiff import JointTrace, differentiable_outputs, writes
 from thunder.passes.dce import dce, has_effect
 from thunder.passes.remat import choose_saved, small_parts
-
-if TYPE_CHECKING:
-    from thunder.extend import Executor
 
 __all__ = ["Split"]
 
@@ -47,7 +45,9 @@ class Split:
     what gradients flow to.
     """
 
-    def __init__(self, trace: Trace, executors: Sequence[Executor], wrt: Sequence[TensorProxy], *, remat: str = "auto"):
+    def __init__(
+        self, trace: Trace, executors: Sequence[ExecutorLike], wrt: Sequence[TensorProxy], *, remat: str = "auto"
+    ):
         self.source = trace
         self.wrt = list(wrt)
         self.executors = executors
@@ -352,7 +352,9 @@ def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
     return copies
 
 
-def _copies_by_fusers(forward: Trace, parts: Sequence[TensorProxy], executors: Sequence[Executor]) -> dict[str, Any]:
+def _copies_by_fusers(
+    forward: Trace, parts: Sequence[TensorProxy], executors: Sequence[ExecutorLike]
+) -> dict[str, Any]:
     """Return copies to save instead of these views, where a fuser makes them; insert each right after its view."""
     copies: dict[str, Any] = {}
     for p in parts:

@@ -27,6 +27,7 @@ from thunder.plugins.manager import PluginManager
 from thunder.plugins.profile import ConformanceProfile
 from thunder.plugins.record import ExecutorInfo, PluginRecord, PluginState
 from thunder.plugins.registry import PluginRegistry
+from thunder.transforms.base import TraceInto
 
 __all__ = [
     "API_VERSION",
@@ -151,13 +152,18 @@ def registered_transforms(phase: str) -> tuple[TransformSpec, ...]:
 
 
 def transformed(
-    trace: Any, phase: str, *, options: Mapping[str, Any] | None = None, executors: Iterable[Any] = ()
+    trace: Any,
+    phase: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    executors: Iterable[Any] = (),
+    trace_into: TraceInto | None = None,
 ) -> Iterator[Any]:
     """The traces that the passes of `phase` make of `trace`, one after the other; none where a pass changed nothing.
 
-    `options` are those that the user gave, and `executors` those that will be asked: passes find them in their context.
+    Passes find in their context the `options` that the user gave, the `executors` that will be asked, and `trace_into`.
     """
-    context = PassContext(phase, dict(options or {}), tuple(executors))
+    context = PassContext(phase, dict(options or {}), tuple(executors), trace_into)
     for spec in registered_transforms(phase):
         result = spec.apply(trace, context)
         if result is not trace:

@@ -77,6 +77,7 @@ class Env:
     @functools.cached_property
     def _torch(self) -> tuple[Any, str | None]:
         try:
+            # At run time on purpose: whether it can be imported is the question.
             torch = importlib.import_module("torch")
             # a directory called torch imports as an empty namespace package
             return (torch, None) if hasattr(torch, "Tensor") else (None, "the module 'torch' is not PyTorch")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from thunder.extend import Executor
+    from thunder.core.executor import ExecutorLike as Executor
     from thunder.plugins.env import Availability, Env
     from thunder.plugins.profile import ConformanceProfile
     from thunder.plugins.registry import PluginRegistry

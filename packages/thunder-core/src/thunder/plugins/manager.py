@@ -148,6 +148,7 @@ class PluginManager:
     def host(self) -> ExecutorHost:
         """Where executors are put into use. Importing it imports torch, so this is done as late as possible."""
         if self._host is None:
+            # At run time on purpose: what is asked about plugins (`thunder plugins list`) imports no torch.
             self._host = importlib.import_module(_EXTEND)
         return self._host
 

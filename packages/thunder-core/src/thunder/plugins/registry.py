@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from thunder.core.executor import ExecutorLike as Executor
 from thunder.plugins.catalog import Catalog, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.record import ExecutorInfo, PluginRecord
 
 if TYPE_CHECKING:
     from thunder.core.symbol import Symbol
-    from thunder.extend import Executor
 
 __all__ = ["ExecutorHost", "PluginRegistry"]
 

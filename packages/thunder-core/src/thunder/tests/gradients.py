@@ -15,6 +15,7 @@ from thunder.core.errors import ThunderError
 from thunder.core.pytree import tree_map
 from thunder.core.samples import SampleInput
 from thunder.core.trace import Trace
+from thunder.core.transforms import grad
 from thunder.tests import running
 from thunder.tests.comparison import Mismatch, compare, default_tolerance, widened
 
@@ -160,7 +161,6 @@ def compare_second_order(
     differentiated by require grad. `reference` gives the same of a sample in torch, where the program cannot run there.
     False where torch has no such gradients.
     """
-    from thunder.core.transforms import grad
 
     def scalar_of(result: Any) -> Any:
         found = [x for x in running.tensors_in(result) if x.is_floating_point() or x.is_complex()]

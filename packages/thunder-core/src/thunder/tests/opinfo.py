@@ -14,7 +14,9 @@ from thunder.core.devices import DeviceType
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.samples import ErrorSample, SampleInput
 from thunder.core.symbol import OpTags, Symbol
+from thunder.tests.known_failures import holds
 from thunder.tests.make_tensor import seeded
+from thunder.tests.running import REFUSALS, exists
 
 __all__ = ["DecorateInfo", "Domain", "OpInfo", "samples_under_seed"]
 
@@ -148,8 +150,6 @@ class OpInfo:
         return [s for s in found if getattr(s, "unless", None) is None or not self._is_left_out(s, device)]
 
     def _is_left_out(self, sample: SampleInput, device: Any) -> bool:
-        from thunder.tests.known_failures import holds
-
         return holds(sample.unless or {}, [str(device)], f"a sample of {self.name}")
 
     def error_inputs(self, device: Any = "cpu", **kwargs: Any) -> list[ErrorSample]:
@@ -175,8 +175,6 @@ class OpInfo:
 
     @functools.cache  # noqa: B019  an OpInfo lives as long as the process
     def _probe(self, device: str, dtype: torch.dtype) -> bool:
-        from thunder.tests.running import REFUSALS, exists
-
         try:
             samples = self.sample_inputs(device, dtype)
         except REFUSALS:

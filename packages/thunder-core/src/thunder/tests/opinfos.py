@@ -22,8 +22,11 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.samples import SampleInput
 from thunder.core.symbol import OpTags, Symbol
+from thunder.extend import get_executor
+from thunder.plugins import conformance_profile
 from thunder.tests.make_tensor import TensorMaker, make_tensor
 from thunder.tests.opinfo import DecorateInfo, Domain, OpInfo
+from thunder.tests.running import torch_implementation
 
 __all__ = [
     "DecorateInfo",
@@ -167,8 +170,6 @@ def _torch_functions() -> dict[Symbol, Any]:
 
 
 def _reference_of(sym: Symbol, functions: dict[Symbol, Any]) -> Callable[..., Any] | None:
-    from thunder.tests.running import torch_implementation
-
     found = sym.reference or functions.get(sym) or _REFERENCES.get(sym.id)
     if found is None:
         return torch_implementation(sym)
@@ -233,9 +234,6 @@ def opinfo_of(name: str, *, executor: str | None = None) -> OpInfo:
     """The OpInfo of that name (`add`, `prims.add`), or that of an operator which an executor's plugin brings."""
     infos = all_opinfos()
     if executor is not None:
-        from thunder.extend import get_executor
-        from thunder.plugins import conformance_profile
-
         profile = conformance_profile(get_executor(executor).name)
         infos = [*(profile.opinfos() if profile is not None and profile.opinfos is not None else ()), *infos]
     found = next((info for info in infos if info.name == name), None)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -22,9 +22,8 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
 from thunder.executors import TORCH
-from thunder.extend import Executor, FusionExecutor
+from thunder.extend import Executor, FusionExecutor, get_always_executors
 from thunder.tests.make_tensor import seeded
-from thunder.tests.opinfo import OpInfo
 
 __all__ = [
     "all_levels",
@@ -55,6 +54,21 @@ REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 
 # Torch has kernels for these.
 _PLAIN = (torch.float32, torch.float64, torch.int64, torch.bool)
+
+
+class Operation(Protocol):
+    """What is run of an `OpInfo` (`thunder.tests.opinfo`)."""
+
+    name: str
+    torch_reference: Callable[..., Any] | None
+
+    @property
+    def tags(self) -> Collection[OpTags]:
+        """Return the operator's tags."""
+
+    @property
+    def symbol(self) -> Symbol:
+        """Return the operator as a symbol."""
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -115,7 +129,7 @@ def torch_implementation(sym: Symbol) -> Callable[..., Any] | None:
     return None if found is None or found.op is None else found.op.fn
 
 
-def reference(info: OpInfo, sample: SampleInput) -> Any:
+def reference(info: Operation, sample: SampleInput) -> Any:
     """What torch gives for a sample; without a function of torch, what the operator decomposes into gives."""
     if info.torch_reference is None:
         trace = trace_sample(info, sample)
@@ -123,7 +137,7 @@ def reference(info: OpInfo, sample: SampleInput) -> Any:
     return info.torch_reference(*to_torch(sample.args), **to_torch(sample.kwargs))
 
 
-def exists(info: OpInfo, sample: SampleInput, *, with_values: bool = False) -> bool:
+def exists(info: Operation, sample: SampleInput, *, with_values: bool = False) -> bool:
     """Whether a sample is a call that has a result: torch takes it, and a primitive's meta function does.
 
     A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts. An operator
@@ -157,7 +171,7 @@ def exists(info: OpInfo, sample: SampleInput, *, with_values: bool = False) -> b
     return not with_values or (something and any(0 not in getattr(x, "shape", ()) for x in tree_leaves(result)))
 
 
-def writes(info: OpInfo) -> bool:
+def writes(info: Operation) -> bool:
     """Whether the operator writes to one of its arguments."""
     return OpTags.IN_PLACE_OP in info.tags
 
@@ -168,7 +182,7 @@ def same_random_numbers() -> AbstractContextManager[None]:
 
 
 # -- traces ------------------------------------------------------------------------------------------------------------
-def trace_sample(info: OpInfo, sample: SampleInput) -> Trace:
+def trace_sample(info: Operation, sample: SampleInput) -> Trace:
     """The trace of the operator called with the sample; its inputs are the sample's tensors in order."""
     name = "".join(c if c.isalnum() else "_" for c in info.name)
     trace = Trace(name)
@@ -207,8 +221,6 @@ def execution_trace(trace: Trace, executors: Sequence[Executor]) -> Trace:
 
 def with_torch(executors: Sequence[Executor]) -> list[Executor]:
     """The executors under test, and behind them those that end every list."""
-    from thunder.extend import get_always_executors
-
     return [*executors, *(ex for ex in get_always_executors() if ex not in executors)]
 
 
@@ -268,7 +280,7 @@ def has_implementation(bsym: BoundSymbol, executor: Executor) -> bool:
 
 
 # -- jit ---------------------------------------------------------------------------------------------------------------
-def run_jitted(info: OpInfo, sample: SampleInput, executors: Sequence[Executor]) -> tuple[Any, Any]:
+def run_jitted(info: Operation, sample: SampleInput, executors: Sequence[Executor]) -> tuple[Any, Any]:
     """What `thunder.jit` gives for a sample, and the jitted function."""
     symbol = info.symbol
 

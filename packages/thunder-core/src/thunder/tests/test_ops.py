@@ -40,8 +40,9 @@ from thunder.tests.cases import (
 from thunder.tests.comparison import Mismatch, compare, widened
 from thunder.tests.opinfo import OpInfo
 from thunder.tests.opinfos import opinfo_of
+from thunder.tests.options import families_of_run, targets_of_run
 from thunder.tests.special import special_samples
-from thunder.tests.target import Target, operators_without_samples
+from thunder.tests.target import WHOLE, Target, operators_without_samples
 
 # What torch says about experimental types and deprecated functions is not the subject here.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -49,9 +50,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes the cases of each test from the options of the run."""
-    from thunder.tests.options import families_of_run, targets_of_run
-    from thunder.tests.target import WHOLE
-
     targets, families = targets_of_run(metafunc.config), families_of_run(metafunc.config)
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", [] if families == [WHOLE] else generate(metafunc.function.__name__, targets))

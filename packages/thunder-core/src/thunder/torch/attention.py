@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
@@ -27,6 +26,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import equal_shapes, same_shape, specialized
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 from thunder.torch.dropout import dropped
 from thunder.torch.private import ATTENTION_ADDS_A_BATCH, DisableTorchFunction, fused_sdp_choice, without_modes

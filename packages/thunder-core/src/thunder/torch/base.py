@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -27,7 +28,16 @@ if TYPE_CHECKING:
 
     from thunder.core.facts import FactOptions
 
-__all__ = ["PerDimension", "all_torchsymbols", "for_dims", "named", "torch_function_map", "torchctx", "torchsymbol"]
+__all__ = [
+    "PerDimension",
+    "all_torchsymbols",
+    "for_dims",
+    "named",
+    "operations",
+    "torch_function_map",
+    "torchctx",
+    "torchsymbol",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 MODULE = "thunder.torch"
@@ -36,6 +46,10 @@ language = register_langctx(LanguageContext("torch"))
 
 # Decorator: reads a function's body in the torch language, whatever the language around its call.
 torchctx = langctx("torch")
+
+# The operations of the language by their names, under which the families use each other's. (They cannot import the
+# package, which imports them.)
+operations = SimpleNamespace()
 
 _symbols: dict[Any, Symbol] = {}
 _function_map: dict[Any, Symbol] = {}
@@ -100,6 +114,8 @@ def torchsymbol(
         )
         sym.reference = torch_functions[0] if torch_functions and executed_by_torch else None
         _symbols[sym.id] = sym
+        if sym.module is not None:
+            setattr(operations, name, sym)
         for target in torch_functions:
             _function_map[target] = sym
         if is_property:

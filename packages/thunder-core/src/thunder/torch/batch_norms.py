@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grads
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 from thunder.torch.norms import _statistics, by_channel, check_floating, wide
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.base import for_dims, torchsymbol
+from thunder.torch.base import operations as ltorch
 
 _TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
@@ -21,6 +20,7 @@ from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import equal_shapes
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 from thunder.torch.loss_arguments import reduction_of, upcast
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 # The slope of SELU below zero, times its scale: what alpha dropout sets dropped elements to, negated.

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 Subscript = Any  # a letter, or a negative number for a dimension of an ellipsis

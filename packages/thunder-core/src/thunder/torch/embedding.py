@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import UnsupportedError, check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
 from thunder.core.symint.numbers import is_unbacked
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 

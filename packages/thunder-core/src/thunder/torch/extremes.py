@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
@@ -20,6 +19,7 @@ from thunder.core.prims.sorting import distinct_values
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput, reduction
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 from thunder.torch.reductions import all_dims, along, unreduced, with_nans
 

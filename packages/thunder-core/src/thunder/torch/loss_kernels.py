@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.promotion import result_type
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 from thunder.torch.loss_arguments import reduced
 
@@ -33,7 +34,7 @@ def _check_float(name: str, x: Any) -> None:
 
 def pair(input: Any, target: Any) -> tuple[Any, Any, dtypes.dtype]:
     """Both tensors in the type that is computed in, and the type of the result."""
-    kind = dtypes.to_dtype(ltorch.result_type(input, target))
+    kind = dtypes.to_dtype(result_type(input, target))
     assert kind is not None
     wide = clang.reductions.compute_dtype(kind)
     a, b = clang.maybe_broadcast(input, target)

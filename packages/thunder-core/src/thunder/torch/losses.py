@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.promotion import result_type
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import equal_shapes
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 from thunder.torch.loss_arguments import reduced, reduction_of, upcast, warn_of_sizes
 from thunder.torch.loss_kernels import (
@@ -226,7 +227,7 @@ def binary_cross_entropy_with_logits(
     if p is not None:
         minus_log = minus_log * ((p - 1.0) * y + 1.0)
     loss = (1.0 - y) * x + minus_log
-    return reduced(loss if w is None else loss * w, reduction, dtypes.to_dtype(ltorch.result_type(input, target)))
+    return reduced(loss if w is None else loss * w, reduction, dtypes.to_dtype(result_type(input, target)))
 
 
 @binary_cross_entropy_with_logits.vjp

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 from thunder.torch.loss_arguments import reduced, reduction_of
 from thunder.torch.losses import bad_reduction

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
@@ -21,6 +20,7 @@ from thunder.core.prims.matmul import MATMUL_SHAPES, linear_grads, linear_sample
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import same_shape
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 _TAGS = (OpTags.MATMUL_OP,)

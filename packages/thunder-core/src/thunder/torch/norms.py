@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grads
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.errors import check
 from thunder.core.prims.pooling import _all_different
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.torch.base import for_dims, torchsymbol
+from thunder.torch.base import operations as ltorch
 
 _WORDS = {1: "one int", 2: "two ints", 3: "three ints"}
 

@@ -10,7 +10,9 @@ names (`torch._softmax_backward_data`, those of `torch._C._nn`), and what only o
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -29,6 +31,7 @@ __all__ = [
     "DISABLED_FUNCTION",
     "SCRIPTED",
     "TIES_ARE_SHARED",
+    "TORCH_FOLDER",
     "DataDependentOutputException",
     "DeviceContext",
     "DisableTorchFunction",
@@ -40,15 +43,22 @@ __all__ = [
     "OpOverloadPacket",
     "TorchDispatchMode",
     "attention_order",
+    "distribution_that_checks",
     "forward_not_begun",
     "hidden_from_dynamo",
+    "l1_loss_weight",
     "mask_detectors",
+    "module_with_legacy_hook",
+    "parameter_being_converted",
     "pytree",
     "sharding",
 ]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Where torch's own Python stands.
+TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
@@ -198,3 +208,70 @@ def hidden_from_dynamo(fn: F) -> F:
         skip: Any = eval_frame._FrameAction.SKIP  # type: ignore[attr-defined]
         eval_frame.set_code_exec_strategy(fn.__code__, eval_frame._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
     return fn
+
+
+# -- frames of torch's own Python -------------------------------------------------------------------------------------
+# What torch does not hand over in a call, but its code has in a variable: each function below looks at the frames of
+# those who called. A test for each fails where a version of torch has changed what it looks for.
+def l1_loss_weight() -> Any:
+    """Return the `weight` of the call of `l1_loss` that is running: torch drops it for those who override it."""
+    code = torch.nn.functional.l1_loss.__code__
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame and frame.f_locals.get("weight")
+
+
+def _code_that_calls_hooks() -> types.CodeType:
+    code: types.CodeType = torch.nn.Module._call_impl.__code__
+    return next((c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == "inner"), code)
+
+
+_CALLS_HOOKS = _code_that_calls_hooks()
+
+
+def module_with_legacy_hook() -> str | None:
+    """Return the class of a module that looks for the node that its hook (`register_backward_hook`) is put on."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALLS_HOOKS:
+            return type(frame.f_locals.get("self")).__name__
+        frame = frame.f_back
+    return None
+
+
+def parameter_being_converted(is_users: Callable[[str], bool]) -> Any:
+    """Return what `module.to(…)` has made of the parameter at hand, where it is that which asks, else None.
+
+    `is_users` says whether a file holds code of the user's, who may ask, too.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not torch.nn.Module._apply.__code__:
+        frame = None if is_users(frame.f_code.co_filename) else frame.f_back
+    return None if frame is None else frame.f_locals.get("param_applied")
+
+
+# Where torch checks values that programs give to distributions, and raises an error where they are wrong.
+_VALUE_CHECKS = {
+    ("distribution.py", "__init__"), ("distribution.py", "_validate_sample"), ("uniform.py", "__init__"),
+    ("geometric.py", "__init__"),
+}  # fmt: skip
+_DISTRIBUTIONS = TORCH_FOLDER + "distributions"
+_CONSTRAINTS = os.path.join(_DISTRIBUTIONS, "constraints.py")
+_ASKS = "_all_true_or_runtime_assert"  # through which the checks ask from torch 2.15 on
+
+
+def distribution_that_checks(is_ours: Callable[[str], bool]) -> str | None:
+    """Return the class of the distribution that checks a value (`validate_args`), where one does, else None.
+
+    Frames of files that are thunder's (`is_ours`) are passed over.
+    """
+    frame: Any = sys._getframe(1)
+    while is_ours(frame.f_code.co_filename):
+        frame = frame.f_back
+    while frame.f_code.co_filename == _CONSTRAINTS or frame.f_code.co_name == _ASKS:  # constraints ask others
+        frame = frame.f_back
+    folder, file = os.path.split(frame.f_code.co_filename)
+    if folder != _DISTRIBUTIONS or (file, frame.f_code.co_name) not in _VALUE_CHECKS:
+        return None
+    return type(frame.f_locals.get("self")).__name__

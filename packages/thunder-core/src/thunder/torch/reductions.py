@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput, reduction
 from thunder.core.symbol import NON_DIFFERENTIABLE, BoundSymbol, OpTags
 from thunder.core.symint.numbers import same_shape
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 _TAGS = (OpTags.REDUCTION_OP,)

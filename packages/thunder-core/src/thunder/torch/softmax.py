@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.dtypes import to_dtype
 from thunder.core.errors import check
 from thunder.core.prims.metas import canonicalize_dim
+from thunder.core.promotion import result_type
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 _TAGS = (OpTags.REDUCTION_OP,)
@@ -229,7 +230,7 @@ def _at_least(length: Any, eps: float) -> Any:
 @torchsymbol(torch.nn.functional.cosine_similarity, is_method=False, tags=_TAGS, autocast={"cuda": "float32"})
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """The cosine of the angle between vectors along `dim`; lengths less than `eps` are taken as `eps`."""
-    kind = ltorch.result_type(x1, x2)
+    kind = result_type(x1, x2)
     kind = to_dtype(kind)
     check(
         dtypes.is_inexact_dtype(kind),

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
+from thunder.core.dtypes import to_torch_dtype
 from thunder.core.errors import UnsupportedError, check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 from thunder.torch.reductions import unreduced
 
@@ -37,8 +38,7 @@ def _check_norm_dtype(x: Any, dtype: dtypes.dtype | None) -> None:
         lambda: f"{_NAME}: dtype should be {kind} for {kind} inputs, but got {dtype}",
     )
     check(
-        torch.promote_types(ltorch.to_torch_dtype(x.dtype), ltorch.to_torch_dtype(dtype))
-        == ltorch.to_torch_dtype(dtype),
+        torch.promote_types(to_torch_dtype(x.dtype), to_torch_dtype(dtype)) == to_torch_dtype(dtype),
         lambda: (
             f"{_NAME}: the dtype of the input ({x.dtype}) should be convertible without narrowing to the specified "
             "dtype "

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
@@ -15,6 +14,7 @@ from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch.nn.functional as F
 
-import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.errors import check
 from thunder.core.prims.resize import RESIZE_MODES
 from thunder.core.samples import MakeTensor, SampleInput
+from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 _SMOOTH = ("linear", "bilinear", "bicubic", "trilinear")

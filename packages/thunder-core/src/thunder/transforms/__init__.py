@@ -57,6 +57,7 @@ else:
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_HOMES)}")
+        # At run time on purpose: a program that uses one transform does not wait for the others.
         value = getattr(importlib.import_module(f"thunder.transforms.{_HOMES[name]}"), name)
         globals()[name] = value
         return value

@@ -28,6 +28,7 @@ from thunder.core.errors import ThunderError
 if TYPE_CHECKING:
     import torch
 
+    from thunder.core.symbol import BoundSymbol
     from thunder.core.trace import Trace
 
 __all__ = ["PHASES", "FunctionTransform", "PassContext", "Transform", "as_transforms", "check_names", "check_option"]
@@ -50,16 +51,23 @@ _METHODS = {
 }
 
 
+#: Traces a function into a program that is there already (`capture/trace_into.py`).
+TraceInto = Callable[..., "tuple[list[BoundSymbol], Any]"]
+
+
 @dataclass(frozen=True)
 class PassContext:
     """What a pass may know of the compilation it runs in. Later versions may know more; none will know less.
 
     options: the compile options that the user gave, of all plugins. executors: those that will be asked, in order.
+    trace_into: `trace_into(trace, fn, arguments)` traces a function of the user's on values of a trace and returns the
+    operations, which it does not put into the trace, and the function's result.
     """
 
     phase: str
     options: Mapping[str, Any] = field(default_factory=dict)
     executors: tuple[Any, ...] = ()
+    trace_into: TraceInto | None = None
 
 
 class Transform:

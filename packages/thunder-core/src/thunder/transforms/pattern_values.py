@@ -121,6 +121,10 @@ class _Recorder:
         args, kwargs = sym.bind(args, dict(kwargs))
         return Value(Call(sym.id, sym.name, args, kwargs))
 
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call of a function of torch makes."""
+        return _called(func, args, kwargs)
+
 
 def _record(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(fn, Symbol):

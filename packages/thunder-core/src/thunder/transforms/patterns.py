@@ -21,7 +21,6 @@ replacement gives tensors of the same shape, dtype and device.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,12 +68,12 @@ class Pattern(Transform):
         return phase == ("before_execution" if self.after_grad else "before_grad")
 
     def transform_computation(self, trace: Trace, context: PassContext) -> Trace:
-        return self.apply_to(trace)
+        return self.apply_to(trace, context)
 
     def transform_execution(self, trace: Trace, context: PassContext) -> Trace:
-        return self.apply_to(trace)
+        return self.apply_to(trace, context)
 
-    def apply_to(self, trace: Trace) -> Trace:
+    def apply_to(self, trace: Trace, context: PassContext) -> Trace:
         """Return the trace with each match replaced."""
         if self.replace is None:
             raise ThunderError(
@@ -85,27 +84,26 @@ class Pattern(Transform):
         matches = list(_Matcher(trace, self._written).matches())
         if not matches:
             return trace
-        return self._rewritten(trace, matches)
+        return self._rewritten(trace, matches, context)
 
-    def _rewritten(self, trace: Trace, matches: list[_Match]) -> Trace:
+    def _rewritten(self, trace: Trace, matches: list[_Match], context: PassContext) -> Trace:
         at = {match.position: match for match in matches}
         gone = {i for match in matches for i in match.operations}
         with construct(trace, f"Replacement of the {self.name}") as out:
             renamed: dict[str, Any] = {}
             for i, bsym in enumerate(trace.bound_symbols):
                 if i in at:
-                    self._write(out, at[i], renamed)
+                    self._write(out, at[i], renamed, context)
                 if i not in gone:
                     out.record(bsym.substitute(renamed) if renamed else bsym)
             if renamed:
                 out.output = map_proxies(out.output, lambda p: renamed.get(p.name, p))
         return out
 
-    def _write(self, out: Trace, match: _Match, renamed: dict[str, Any]) -> None:
-        assert self.replace is not None
-        frontend: Any = importlib.import_module("thunder.capture.trace_into")
+    def _write(self, out: Trace, match: _Match, renamed: dict[str, Any], context: PassContext) -> None:
+        assert self.replace is not None and context.trace_into is not None
         arguments = [map_proxies(match.bound[name], lambda p: renamed.get(p.name, p)) for name in self.parameters]
-        operations, result = frontend.trace_into(out, self.replace, arguments)
+        operations, result = context.trace_into(out, self.replace, arguments)
         wanted, found = match.results, _tensors(result)
         if len(wanted) != len(found):
             raise ThunderError(

@@ -135,6 +135,7 @@ class QuantizationTransform(Transform):
 
     def transform_module(self, module: torch.nn.Module) -> None:
         if self.kind == "nf4":
+            # Not before somebody asks for it: an optional library.
             importlib.import_module("bitsandbytes")
         can, what = (_is_linear, "torch.nn.Linear") if self.modules is None else (_has_weight, "module with a weight")
         chosen = chosen_modules(module, can, self.modules, option="QuantizationTransform", what=what, skip=self.skip)

@@ -20,7 +20,7 @@ class RunsEagerly(Exception):
 
 
 class ModuleFallback(RunsEagerly):
-    """The program calls a function that stays Python, or needs it to (`disabled.py`)."""
+    """The program calls a function that stays Python, or needs it to (`frontend/per_module.py`)."""
 
 
 def fall_back(why: str) -> NoReturn:

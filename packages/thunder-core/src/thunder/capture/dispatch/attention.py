@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from thunder.capture.base.modes import attention_kernels, with_attention_kernels
 from thunder.capture.base.predicates import is_mask
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.opaque import call_opaque
+from thunder.capture.dispatch.registry import handles
+from thunder.capture.tensors.tracer import Tracer
 
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
-
-__all__ = ["HANDLERS"]
+__all__: list[str] = []
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 
+@handles(_ATTENTION)
 def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     if any(map(is_mask, (*args, *kwargs.values()))):
         return _masked(*args, **kwargs)
@@ -39,8 +40,6 @@ def _masked(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float = 0.0, is_causal: bool = False, **how: Any
 ) -> Any:
     """Attention with a `CausalBias`: causal where its triangle begins in the first corner, else with the triangle."""
-    from thunder.capture.dispatch.dispatch import TracingMode
-
     if is_causal:
         raise ValueError("CausalBias should not be used with causal=True")
     with TracingMode():  # torch takes the mode off for the call that it hands over
@@ -58,7 +57,3 @@ def _attention_by(kernels: tuple[Any, ...]) -> Callable[..., Any]:
             return _ATTENTION(*args, **kwargs)
 
     return attention_by_choice
-
-
-# Functions of torch, and what they give in a traced program.
-HANDLERS: dict[Any, Callable[..., Any]] = {_ATTENTION: _attention}

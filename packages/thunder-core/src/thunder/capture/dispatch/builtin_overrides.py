@@ -3,7 +3,7 @@
 
 Python itself insists that `int()` gives an int, so a program that asks for one is traced once more, with classes of the
 same names in the place of the built-in ones, and with functions in the place of those of `math`
-(`core/symint/functions.py`). These give a number that only running tells (`unknown.py`), which may be computed with,
+(`core/symint/functions.py`). These give a number that only running tells (`scalars.py`), which may be computed with,
 stored and returned; where it decides what the program does, that is an error. For everything else, and for everybody
 but the program that is traced, they are what they stand for.
 """
@@ -11,15 +11,11 @@ but the program that is traced, they are what they stand for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from thunder.capture.dispatch.data_dependent import asks_for_value, holds_where_it_runs, number_in
-from thunder.capture.dispatch.packed_sequences import known_number
 from thunder.capture.numbers.overrides import BUILTINS
-from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.state import state
 from thunder.core.symint.functions import FUNCTIONS, made_complex
@@ -27,29 +23,8 @@ from thunder.core.symint.numbers import SymbolicNumber, converted, is_unbacked
 
 __all__ = [
     "CONVERSIONS",
-    "convert_natively",
     "functions_replaced",
 ]
-
-
-_NATIVE: dict[str, Callable[[Any], Any]] = {
-    "a branch on it": lambda n: bool(n != 0), "in": bool, "int()": int, "float()": float,
-    "its use as an index or a count": int,
-}  # fmt: skip
-
-
-def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
-    """What Python's own conversion of a tensor comes to."""
-    number = known_number(tracer, x)
-    if number is not None and what == "int()":
-        return int(number)
-    if what == "a branch on it" and holds_where_it_runs(tracer, x):
-        return True
-    if tracer.derived_scalars is not None and what in _NATIVE and x.numel() == 1:
-        number = number_in(tracer, x)
-        if not is_unbacked(number):  # inputs tell it
-            return _NATIVE[what](number)
-    raise asks_for_value(what, aliasing.read(tracer.handle_of(x)))
 
 
 class _Conversion(type):

@@ -2,7 +2,7 @@
 """Torch functions that thunder has no symbol for.
 
 One that is written in Python is traced through: its source runs on handles. Any other becomes an opaque operation
-(`opaque_symbols.py`) that torch runs.
+(`opaque_operations.py`) that torch runs.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.overrides
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.dispatch import rnn  # noqa: F401  (tells what its functions give)
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
 from thunder.capture.dispatch.writing import assign, assign_out, call_mutating, mutating_overload, writes_in_place
-from thunder.capture.higher_order.branching import leave_loop
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.pytree import flat_items
 from thunder.torch.private import SCRIPTED, FakeTensorMode, HigherOrderOperator
 
-__all__ = ["call_opaque", "call_python_source"]
+__all__ = ["call_opaque", "call_python_source", "leave_loop"]
 
 
 # -- through Python source --------------------------------------------------------------------------------------------
@@ -93,10 +92,13 @@ def _unchecked_value(value: Any) -> Any:
 
 def call_python_source(func: types.FunctionType, args: Any, kwargs: Any) -> Any:
     """Runs a torch function that is written in Python, so that what it calls is traced."""
-    from thunder.capture.dispatch.dispatch import TracingMode
-
     with TracingMode():
         return _without_override_check(func)(*args, **kwargs)
+
+
+def leave_loop(name: str) -> NoReturn:
+    """Fall back where a program calls `while_loop` or the like: its steps run as Python."""
+    fall_back(f"the program calls {name}, whose number of steps depends on values")
 
 
 # -- opaque operations ------------------------------------------------------------------------------------------------
@@ -146,12 +148,10 @@ def _without_gradients(tracer: Tracer, result: Any) -> Any:
 
 def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function that writes in place: the result of the one that does not is assigned."""
-    from thunder.capture.dispatch.dispatch import call_torch_function
-
     for owner in (torch.Tensor, torch):
         functional = getattr(owner, name[:-1], None)
         if functional is not None and getattr(owner, name, None) is func:
-            result = call_torch_function(functional, args, kwargs)
+            result = tracer.dispatch(functional, args, kwargs)
             if isinstance(args[0], (tuple, list)):  # torch._foreach_add_
                 for target, value in zip(args[0], result):
                     assign(tracer, target, value, name)

@@ -19,6 +19,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import refuse_kinds_of_memory
+from thunder.capture.dispatch.registry import gives, result_of
 from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_device, to_torch_device
 from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
@@ -119,10 +120,9 @@ def _result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
 
     The proxies of a result that torch's autograd takes for a constant say that it requires no grad.
     """
-    own = RESULTS.get(func)
-    if own is not None:
-        draws = DRAWS.get(func)
-        return own(*args, **kwargs), draws is not None and draws(*args, **kwargs)
+    rule = result_of(func)
+    if rule is not None:
+        return rule.result(*args, **kwargs), rule.draws(*args, **kwargs)
     try:
         return _on_fakes(func, args, kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -195,22 +195,7 @@ def _proxies_of(x: Any, *, gradients: bool, device: Device | None = None) -> Any
     return x
 
 
-# What a call gives, for functions that torch cannot run on tensors without data: a function of the call's arguments.
-RESULTS: dict[Any, Callable[..., Any]] = {}
-# Which calls of these draw random numbers; the others draw none.
-DRAWS: dict[Any, Callable[..., bool]] = {}
-
-
-def _result(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
-        for func in functions:
-            RESULTS[func] = rule
-        return rule
-
-    return register
-
-
-@_result(torch.ctc_loss)
+@gives(torch.ctc_loss)
 def _ctc_loss(
     log_probs: TensorProxy, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
     zero_infinity: bool = False,
@@ -219,7 +204,7 @@ def _ctc_loss(
     return TensorProxy(like=log_probs, shape=shape, requires_grad=True)
 
 
-@_result(torch.linalg.lstsq)
+@gives(torch.linalg.lstsq)
 def _lstsq(A: TensorProxy, B: TensorProxy, rcond: Any = None, *, driver: str | None = None) -> Any:
     driver = driver or ("gelsy" if A.device.type == "cpu" else "gels")
     if driver not in ("gels", "gelsy"):
@@ -269,7 +254,7 @@ def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
 def _differentiable_places(func: Any, args: Any, kwargs: Any) -> list[int]:
     """Which of the floating point and complex tensors among the arguments torch has derivatives by."""
     places = list(range(len(_differentiated(args, kwargs))))
-    if func in RESULTS or func in _CHECK_VALUES or _is_run(func, args, kwargs, places):
+    if result_of(func) is not None or func in _CHECK_VALUES or _is_run(func, args, kwargs, places):
         return places
     return [i for i in places if _is_run(func, args, kwargs, [i])]
 
@@ -533,7 +518,7 @@ def _derived(func: Any, what: str, run: Callable[..., Any], meta: Callable[..., 
     """The operation that runs what was made of `func`."""
     _, name = qualified_name(func)
     if meta is not None:
-        RESULTS[run] = meta
+        gives(run)(meta)
     run.from_outside = _from_outside(func)  # type: ignore[attr-defined]
     run.is_gradient = what == "vjp" and run.from_outside  # type: ignore[attr-defined]
     run.of = getattr(func, "of", None) or name  # type: ignore[attr-defined]

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch.nn.utils import rnn
 
-from thunder.capture.dispatch.data_dependent import HANDLERS, run, unknown_size
-from thunder.capture.dispatch.opaque_operations import RESULTS
+from thunder.capture.base.tracing_mode import TracingMode
+from thunder.capture.dispatch.data_dependent import run, unknown_size
+from thunder.capture.dispatch.registry import gives, handles
+from thunder.capture.dispatch.scalars import known_number
 from thunder.capture.tensors import aliasing
-from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.dtypes import int64
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import state
 
-__all__: list[str] = []
+__all__ = ["first_of"]
 
 _pack: Any = rnn._VF._pack_padded_sequence  # type: ignore[attr-defined]
 _pad: Any = rnn._VF._pad_packed_sequence  # type: ignore[attr-defined]
@@ -35,6 +36,7 @@ def _counts() -> dict[str, Any]:
     return found
 
 
+@gives(_pack)
 def _packed(input: TensorProxy, lengths: TensorProxy, batch_first: bool) -> Any:
     steps, count = input.shape[:2][::-1] if batch_first else input.shape[:2]
     rows = unknown_size(1, steps * count)
@@ -43,16 +45,13 @@ def _packed(input: TensorProxy, lengths: TensorProxy, batch_first: bool) -> Any:
     return TensorProxy(like=input, shape=(rows, *input.shape[2:]), requires_grad=True), sizes
 
 
+@gives(_pad)
 def _padded(data: TensorProxy, sizes: TensorProxy, batch_first: bool, value: float, steps: Any) -> Any:
     count = _counts().get(sizes.name)
     count = unknown_size(1) if count is None else count
     shape = (count, steps) if batch_first else (steps, count)
     out = TensorProxy(like=data, shape=(*shape, *data.shape[1:]), requires_grad=True)
     return out, TensorProxy(like=sizes, shape=(count,), dtype=int64)
-
-
-RESULTS[_pack] = _packed
-RESULTS[_pad] = _padded
 
 
 def _ran(func: Any) -> Callable[..., Any]:
@@ -62,8 +61,8 @@ def _ran(func: Any) -> Callable[..., Any]:
     return handler
 
 
-HANDLERS[_pack] = _ran(_pack)
-HANDLERS[_pad] = _ran(_pad)
+handles(_pack)(_ran(_pack))
+handles(_pad)(_ran(_pad))
 
 
 # -- the number of sequences ------------------------------------------------------------------------------------------
@@ -78,18 +77,11 @@ def first_of(tracer: Tracer, x: Any, key: Any) -> Any:
     return out
 
 
-def known_number(tracer: Tracer, x: Any) -> Any:
-    """What a tensor of one element is known to be; None where it is not."""
-    return tracer.unknown.get(("number", aliasing.read(x).name)) if isinstance(x, Handle) else None
-
-
 def _with_numbers(factory: Any) -> Callable[..., Any]:
     def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
         """A factory that is given tensors for sizes, which torch takes for numbers."""
         if not any(isinstance(x, torch.Tensor) for x in args):
             return NotImplemented
-        from thunder.capture.dispatch.dispatch import TracingMode
-
         given = []
         for x in args:
             number = known_number(tracer, x)
@@ -101,4 +93,4 @@ def _with_numbers(factory: Any) -> Callable[..., Any]:
 
 
 for _factory in (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn):
-    HANDLERS[_factory] = _with_numbers(_factory)
+    handles(_factory)(_with_numbers(_factory))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-place operations that change what a tensor looks like (`squeeze_`, `t_`, `as_strided_`) or which it is (`detach_`,
-`.data = `), and `as_strided`.
+"""Views that are checked or composed by hand, and in-place operations that change what a tensor looks like (`squeeze_`,
+`t_`, `as_strided_`) or which it is (`detach_`, `.data = `).
 
 The handle becomes the view that the form without the underscore gives: it stays the same Python object and gets the
 view's metadata and place.
@@ -19,44 +19,40 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.data_dependent import with_sizes
+from thunder.capture.dispatch.registry import handles, handles_property, methods
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
-from thunder.capture.tensors.layout import meta_of
+from thunder.capture.tensors.layout import check_view, meta_of
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.torch.private import DisableTorchFunction, swap_contents
 
-__all__ = [
-    "FORMS",
-    "as_strided",
-    "atleast_each",
-    "broadcast_each",
-    "detach_in_place",
-    "reshape_in_place",
-    "set_data",
-]
+__all__ = ["VIEWS_IN_PLACE"]
 
 #: Methods that give a view of the same memory, and change the tensor itself with an underscore.
-FORMS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_")
+VIEWS_IN_PLACE = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_")
 
 
-def reshape_in_place(name: str) -> Callable[..., Any]:
-    """What `tensor.name(…)` does while a program is traced."""
+# -- in place ---------------------------------------------------------------------------------------------------------
+def _reshape_in_place(name: str) -> Callable[..., Any]:
     view = getattr(torch.Tensor, name[:-1])
 
     def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
-        from thunder.capture.dispatch.dispatch import call_torch_function
-
         handle = tracer.handle_of(target)
         if any(lifted.handle is handle for lifted in tracer.inputs):
             fall_back(f"{name} changes the shape of a tensor that comes from outside of the program")
         before = aliasing.twin(handle)
-        after = call_torch_function(view, (before, *args), kwargs)
+        after = tracer.dispatch(view, (before, *args), kwargs)
         if after is not before:
             _become(handle, before, after)
         return target
 
     return handler
+
+
+for _name in VIEWS_IN_PLACE:
+    handles(getattr(torch.Tensor, _name))(_reshape_in_place(_name))
+handles(torch.as_strided_)(_reshape_in_place("as_strided_"))
 
 
 def _become(handle: Handle, before: Handle, after: Handle) -> None:
@@ -69,8 +65,8 @@ def _become(handle: Handle, before: Handle, after: Handle) -> None:
         setattr(handle, name, getattr(after, name))
 
 
-def detach_in_place(tracer: Tracer, target: Any) -> Any:
-    """What `tensor.detach_()` does while a program is traced."""
+@handles(torch.detach_, torch.Tensor.detach_)
+def _detach_in_place(tracer: Tracer, target: Any) -> Any:
     handle = tracer.handle_of(target)
     since = itertools.takewhile(lambda view: view.sym is not ltorch.detach, reversed(handle._views))
     if any(view.certain for view in since):
@@ -80,8 +76,15 @@ def detach_in_place(tracer: Tracer, target: Any) -> Any:
     return target
 
 
-def set_data(tracer: Tracer, handle: Handle, value: Handle) -> None:
-    """What `tensor.data = value` does while a program is traced: the tensor has the memory of `value` from then on."""
+@handles_property("data")
+def _get_data(tracer: Tracer, x: Any) -> Any:
+    return tracer.handle_of(x).detach()
+
+
+@handles_property("data", assigned=True)
+def _set_data(tracer: Tracer, x: Any, other: Any) -> None:
+    """The tensor has the memory of the other one from then on."""
+    handle, value = tracer.handle_of(x), tracer.handle_of(other)
     for each in (handle, value):
         with tracer.recording():
             aliasing.read(each)
@@ -100,9 +103,59 @@ def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> N
     _become(handle, before, tracer.call_symbol(ltorch.detach, (before if value is handle else value,), {}))
 
 
+def _memory_in_place(name: str) -> Callable[..., Any]:
+    def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
+        fall_back(f"{name} changes a tensor's own memory")
+
+    return handler
+
+
+for _name in ("set_", "share_memory_", "rename_"):
+    handles(*methods(_name))(_memory_in_place(_name))
+
+
+@handles(torch.Tensor.resize_)
+def _resize_(tracer: Tracer, target: Any, *size: Any, memory_format: Any = None) -> Any:
+    shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+    return target if tuple(target.shape) == shape else _memory_in_place("resize_")(tracer, target)
+
+
+@handles(torch.Tensor.resize_as_, torch.resize_as_)
+def _resize_as_(tracer: Tracer, target: Any, other: Any, memory_format: Any = None) -> Any:
+    return target if target.shape == other.shape else _memory_in_place("resize_as_")(tracer, target)
+
+
+# -- views that torch may refuse --------------------------------------------------------------------------------------
+_view_of_sizes = with_sizes(torch.Tensor.view)
+
+
+@handles(torch.Tensor.view, torch.Tensor.view_as)
+def _view(tracer: Tracer, x: Any, *shape: Any, **kwargs: Any) -> Any:
+    shape = shape or tuple(kwargs.values())  # the one argument that it has
+    if len(shape) > 1 or isinstance(shape[0], (tuple, list)):
+        found = _view_of_sizes(tracer, x, *shape)
+        if found is not NotImplemented:
+            return found
+    what = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    if isinstance(what, torch.Tensor):
+        what = what.shape  # view_as
+    if isinstance(what, torch.dtype) or (isinstance(what, (tuple, list)) and all(type(n) is int for n in what)):
+        with tracer.recording():
+            check_view(tracer.handle_of(x), torch.Tensor.view, what)
+    return NotImplemented
+
+
+@handles(torch.view_as_complex)
+def _view_as_complex(tracer: Tracer, x: Any) -> Any:
+    with tracer.recording():
+        check_view(tracer.handle_of(x), torch.view_as_complex)
+    return NotImplemented
+
+
 # -- views of several tensors at once ---------------------------------------------------------------------------------
-def broadcast_each(tracer: Tracer, *tensors: Any) -> Any:
-    """`torch.broadcast_tensors`: each is expanded by itself, so that writes reach it."""
+@handles(torch.broadcast_tensors)
+def _broadcast_each(tracer: Tracer, *tensors: Any) -> Any:
+    """Expand each by itself, so that writes reach it."""
     if not all(isinstance(x, torch.Tensor) for x in tensors):
         return NotImplemented
     shape = clang.base.compute_broadcast_shape(*[tracer.handle_of(x)._value.shape for x in tensors])
@@ -110,9 +163,7 @@ def broadcast_each(tracer: Tracer, *tensors: Any) -> Any:
     return tuple([x if x._value.shape == shape else tracer.call_symbol(ltorch.expand, (x, shape), {}) for x in handles])
 
 
-def atleast_each(sym: Any) -> Callable[..., Any]:
-    """`torch.atleast_1d` and the like, given several tensors: likewise."""
-
+def _atleast_each(sym: Any) -> Callable[..., Any]:
     def handler(tracer: Tracer, *tensors: Any) -> Any:
         several = tensors[0] if len(tensors) == 1 else tensors
         if not isinstance(several, (tuple, list)):
@@ -122,11 +173,16 @@ def atleast_each(sym: Any) -> Callable[..., Any]:
     return handler
 
 
+for _sym in (ltorch.atleast_1d, ltorch.atleast_2d, ltorch.atleast_3d):
+    handles(getattr(torch, _sym.name))(_atleast_each(_sym))
+
+
 # -- strides of one's own ---------------------------------------------------------------------------------------------
 _strided_by_sizes = with_sizes(torch.as_strided)
 
 
-def as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+@handles(torch.as_strided, torch.Tensor.as_strided)
+def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
     """Of a tensor that does not lie in memory in order it is the same of one that does, of the same memory."""
     handle = tracer.handle_of(x)
     found = _strided_by_sizes(tracer, x, size, stride, storage_offset)

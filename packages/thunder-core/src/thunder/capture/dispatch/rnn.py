@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.dispatch.opaque_operations import DRAWS, RESULTS
+from thunder.capture.dispatch.registry import gives
 from thunder.core.proxies import TensorProxy
 
 __all__: list[str] = []
@@ -31,39 +31,30 @@ def _shaped(x: TensorProxy, h: TensorProxy, params: Any, bidirectional: bool) ->
     return TensorProxy(like=x, shape=(*x.shape[:-1], h.shape[-1] * (2 if bidirectional else 1)), requires_grad=True)
 
 
-def _plain(*args: Any) -> Any:
-    x, hx, params, *_, bidirectional = _arguments(*args)
-    return _shaped(x, hx, params, bidirectional), TensorProxy(like=hx, requires_grad=True)
-
-
-def _lstm(*args: Any) -> Any:
-    x, (h, c), params, *_, bidirectional = _arguments(*args)
-    states = (TensorProxy(like=state, requires_grad=True) for state in (h, c))
-    return (_shaped(x, h, params, bidirectional), *states)
-
-
 def _drops(*args: Any) -> bool:
     """Whether there is dropout between layers."""
     *_, layers, dropout, train, _ = _arguments(*args)
     return bool(train and dropout > 0 and layers > 1)
 
 
+@gives(torch.gru, torch.rnn_tanh, torch.rnn_relu, draws=_drops)
+def _plain(*args: Any) -> Any:
+    x, hx, params, *_, bidirectional = _arguments(*args)
+    return _shaped(x, hx, params, bidirectional), TensorProxy(like=hx, requires_grad=True)
+
+
+@gives(torch.lstm, draws=_drops)
+def _lstm(*args: Any) -> Any:
+    x, (h, c), params, *_, bidirectional = _arguments(*args)
+    states = (TensorProxy(like=state, requires_grad=True) for state in (h, c))
+    return (_shaped(x, h, params, bidirectional), *states)
+
+
+@gives(torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
 def _cell(x: TensorProxy, hx: TensorProxy, *weights: Any) -> Any:
     return TensorProxy(like=hx, requires_grad=True)
 
 
+@gives(torch.lstm_cell)
 def _lstm_cell(x: TensorProxy, hx: Any, *weights: Any) -> Any:
     return tuple([TensorProxy(like=state, requires_grad=True) for state in hx])
-
-
-for _function, _result in {
-    torch.lstm: _lstm,
-    torch.gru: _plain,
-    torch.rnn_tanh: _plain,
-    torch.rnn_relu: _plain,
-}.items():
-    RESULTS[_function] = _result
-    DRAWS[_function] = _drops
-for _function in (torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell):
-    RESULTS[_function] = _cell
-RESULTS[torch.lstm_cell] = _lstm_cell

@@ -6,22 +6,21 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
+from thunder.capture.dispatch.registry import handles
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Storage
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
+from thunder.capture.tensors.tracer import Tracer
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
-
-__all__ = ["assign", "assign_out", "call_mutating", "mutating_overload", "writes_in_place"]
+__all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
 
 
 def writes_in_place(name: str) -> bool:
@@ -111,6 +110,34 @@ def _resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
     shaped = tracer.wrap(value)
     with DisableTorchFunction():
         handle.data = shaped
+
+
+# -- whole tensors ----------------------------------------------------------------------------------------------------
+@handles(torch.Tensor.copy_, traced=True)
+def copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) -> Any:
+    if not isinstance(source, torch.Tensor):
+        return _fill_(tracer, target, source)
+    source = tracer.handle_of(source)
+    value = source.to(device=target.device, dtype=target.dtype)
+    if value is source and value.shape == target.shape:  # else what is written is spread, into memory of its own
+        value = tracer.call_symbol(ltorch.clone, (source,), {})
+    return assign(tracer, target, value, "copy_")
+
+
+@handles(torch.Tensor.zero_, torch.zero_, traced=True)
+def _zero_(tracer: Tracer, target: Any) -> Any:
+    return assign(tracer, target, torch.zeros_like(target), "zero_")
+
+
+@handles(torch.Tensor.fill_, torch.fill_, traced=True)
+def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.dim() > 0:
+            raise RuntimeError(
+                f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions."
+            )
+        return copy_(tracer, target, value)
+    return assign(tracer, target, torch.full_like(target, value), "fill_")
 
 
 # -- custom operations that write to their arguments ------------------------------------------------------------------

@@ -29,6 +29,7 @@ from thunder.capture.reads.kinds.containers import base_of, items_of
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.tensors.handle import is_handle
+from thunder.core import prims
 from thunder.core.printer import printable
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
@@ -358,8 +359,6 @@ def _holds(x: Any, found: Callable[[Any], bool], seen: tuple[Any, ...] = ()) -> 
 
 
 def _return() -> Symbol:
-    from thunder.core import prims
-
     return prims.python_return  # type: ignore[no-any-return]
 
 

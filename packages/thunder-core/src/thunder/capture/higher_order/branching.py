@@ -9,13 +9,15 @@ random numbers, they are put back for it to where they stood, and forth again af
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import fall_back
-from thunder.capture.tensors.tracer import annotate, needs_grad, user_line
+from thunder.capture.base.user_lines import annotate, user_line
+from thunder.capture.dispatch.opaque import leave_loop
+from thunder.capture.dispatch.registry import handles
+from thunder.capture.tensors.tracer import Tracer, needs_grad
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import TracingError
@@ -38,10 +40,7 @@ from thunder.passes.cse import cse
 from thunder.passes.dce import dce, has_effect
 from thunder.passes.forward import Forward
 
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
-
-__all__ = ["cond_traced", "leave_loop", "refuse_control_flow"]
+__all__ = ["cond_traced", "refuse_control_flow"]
 
 
 class Branch:
@@ -271,6 +270,7 @@ def _of_their_own(values: Sequence[Any], given: Sequence[Proxy]) -> tuple[Any, .
 
 
 # -- tracing ----------------------------------------------------------------------------------------------------------
+@handles(torch.ops.higher_order.cond, traced=True)  # which `torch.cond` ends in, under whatever name it was called
 def cond_traced(
     tracer: Tracer, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()
 ) -> Any:
@@ -369,8 +369,3 @@ def refuse_control_flow(original: Callable[..., Any]) -> Callable[..., Any]:
         return leave_loop(name)
 
     return call
-
-
-def leave_loop(name: str) -> NoReturn:
-    """Its steps run as Python."""
-    fall_back(f"the program calls {name}, whose number of steps depends on values")

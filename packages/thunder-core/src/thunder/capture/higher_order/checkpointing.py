@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import noop_context_fn
 
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.tensors.tracer import needs_grad, user_line
+from thunder.capture.base.user_lines import user_line
+from thunder.capture.tensors.tracer import Tracer, needs_grad
 from thunder.passes.checkpoint import region
 from thunder.torch.private import TorchDispatchMode
-
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
 
 __all__ = ["checkpoint_traced"]
 

@@ -7,11 +7,12 @@ gradients, and becomes that operation's gradient rule.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.prims import get_grad, put_grad
@@ -20,9 +21,6 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
 from thunder.passes.checkpoint import copy_operations
-
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
 
 __all__ = ["apply_traced"]
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
+from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.higher_order.subtrace import Subtrace, handle_here, tracer_here
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
-from thunder.capture.tensors.tracer import Tracer, annotate, user_line
+from thunder.capture.tensors.tracer import Tracer
 from thunder.clang import maybe_convert_to_dtype
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import is_complex_dtype, is_inexact_dtype, to_torch_dtype

@@ -13,16 +13,17 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.hooks import BackwardHook
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import HasGradientHooks
+from thunder.capture.dispatch.registry import handles
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
-from thunder.capture.tensors.tracer import needs_grad
+from thunder.capture.tensors.tracer import Tracer, needs_grad
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.prims import get_grad, put_grad
@@ -30,10 +31,7 @@ from thunder.core.proxies import AnyProxy, TensorProxy
 from thunder.core.state import state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
-
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
-    from thunder.passes.autodiff import JointTrace
+from thunder.passes.autodiff import JointTrace
 
 __all__ = ["hooked", "hooked_gradient", "module_hook_class", "register_tensor_hook"]
 
@@ -315,6 +313,7 @@ class Removable:
         self.remove()
 
 
+@handles(torch.Tensor.register_hook)
 def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]) -> Removable:
     """`tensor.register_hook(hook)` in a traced program: from here on, its gradient goes through the hook."""
     handle = tracer.handle_of(tensor)

@@ -9,14 +9,16 @@ operations follow. They are operations like any other, so with `create_graph=Tru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.user_lines import user_line
+from thunder.capture.dispatch.registry import handles
 from thunder.capture.higher_order.derivatives import one_of
 from thunder.capture.higher_order.gradient_hooks import hooked_gradient
-from thunder.capture.tensors.tracer import needs_grad, user_line
+from thunder.capture.tensors.tracer import Tracer, needs_grad
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import TracingError
@@ -28,12 +30,10 @@ from thunder.executors.torchex.base import ex as torch_executor
 from thunder.passes.autodiff import JointTrace
 from thunder.passes.forward import part, pulled_back
 
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
-
 __all__ = ["gradients"]
 
 
+@handles(torch.autograd.grad)
 def gradients(
     tracer: Tracer,
     outputs: Any,

@@ -20,13 +20,18 @@ from thunder.core.errors import UnsupportedError
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace
-from thunder.transforms.base import PHASES, PassContext, Transform
+from thunder.transforms.base import PHASES, PassContext, TraceInto, Transform
 
 __all__ = ["call_transformed"]
 
 
 def call_transformed(
-    fn: Callable[..., Any], transforms: Sequence[Transform], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fn: Callable[..., Any],
+    transforms: Sequence[Transform],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    trace_into: TraceInto,
 ) -> Any:
     """What `fn` gives as a part of the program that is being traced, after the transforms."""
     _check(transforms, name)
@@ -51,7 +56,7 @@ def call_transformed(
     each = iter(values)
     output = pytree.tree_unflatten([next(each) if isinstance(x, torch.Tensor) else x for x in outputs], out_structure)
     program = _program(part, output, tracer.trace)
-    context = PassContext("before_grad", {}, tuple(tracer.executors))
+    context = PassContext("before_grad", {}, tuple(tracer.executors), trace_into)
     for transform in transforms:
         if transform.has("before_grad"):
             program = transform.apply(program, context)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import TracingError
@@ -25,9 +26,6 @@ from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, map_proxies
 from thunder.core.trace import Trace
 from thunder.passes.checkpoint import drop_unused_results
-
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
 
 __all__ = ["Escaped", "Subtrace", "handle_here", "tracer_here"]
 
@@ -38,8 +36,6 @@ class Escaped:
 
 def tracer_here(name: str) -> Tracer:
     """The tracer of the program that is being traced, for the transform `name`."""
-    from thunder.capture.tensors.tracer import Tracer
-
     tracer = state.frontend
     if not isinstance(tracer, Tracer):
         raise TracingError(f"{name} was called outside of the program that it is a part of")

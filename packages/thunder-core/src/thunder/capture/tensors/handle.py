@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 import torch
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.tracing_mode import dispatch
 from thunder.capture.reads.hooks import ABSENT
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import Symbol
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.trace import Trace
 
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
-
-__all__ = ["Handle", "Storage", "View", "is_handle"]
+__all__ = ["Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad"]
 
 
 class View(NamedTuple):
@@ -76,7 +77,7 @@ class Storage:
 class Handle(torch.Tensor):
     """A tensor that only records."""
 
-    _tracer: Tracer
+    _tracer: HandleOwner
     _storage: Storage
     _views: tuple[View, ...]
     _parent: Handle | None  # what it is a view of, as long as it is not certain that it is
@@ -86,7 +87,7 @@ class Handle(torch.Tensor):
 
     @staticmethod
     def make(
-        tracer: Tracer, value: TensorProxy, *, requires_grad: bool, storage: Storage | None = None,
+        tracer: HandleOwner, value: TensorProxy, *, requires_grad: bool, storage: Storage | None = None,
         views: tuple[View, ...] = (),
     ) -> Handle:  # fmt: skip
         """The handle of `value`, with memory of its own or as a view of `storage`."""
@@ -117,9 +118,7 @@ class Handle(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from thunder.capture.dispatch.dispatch import call_torch_function
-
-        return call_torch_function(func, args, kwargs or {})
+        return dispatch(func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -159,6 +158,50 @@ class Handle(torch.Tensor):
 
     def __format__(self, spec: str) -> str:
         return repr(self)
+
+
+class Lifted:
+    """A real tensor that became an input of the program because the program reached for it."""
+
+    __slots__ = ("handle", "proxy", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, proxy: TensorProxy, handle: Handle):
+        self.tensor = tensor
+        self.proxy = proxy
+        self.handle = handle
+
+
+class WriteObserver(Protocol):
+    """A part of the program that is traced by itself, to be transformed."""
+
+    def check_write(self, handle: Handle, name: str) -> None:
+        """Refuse an in-place operation that the transform does not allow."""
+
+
+class HandleOwner(Protocol):
+    """What handles, and the modules about their memory, layout and gradients, need of the tracer that made them."""
+
+    trace: Trace
+    handles: WeakSet[Handle]
+    inputs: list[Lifted]
+    parts: list[WriteObserver]
+    detaching: bool
+    meta_tensors: dict[str, torch.Tensor]
+    stand_ins: dict[str, tuple[TensorProxy, int | None]]
+
+    def producer(self, value: TensorProxy) -> BoundSymbol | None:
+        """Return the operation that made a value, None for an input."""
+
+    def attribute_of(self, handle: Handle, name: str) -> Any:
+        """Return an attribute that the user has given to an input, or `ABSENT`."""
+
+    def recording(self) -> AbstractContextManager[None]:
+        """Record operations on proxies; user code is not running."""
+
+
+def needs_grad(tensor: torch.Tensor) -> bool:
+    """Return a tensor's `requires_grad`, asked of a handle without going through torch's dispatch."""
+    return tensor._needs_grad if type(tensor) is Handle else tensor.requires_grad
 
 
 _ASKED = {

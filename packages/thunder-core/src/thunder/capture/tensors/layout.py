@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from thunder.capture.tensors.handle import Handle, HandleOwner, View
 from thunder.core.devices import Device, to_torch_device
 from thunder.core.dtypes import dtype, to_torch_dtype
 from thunder.core.proxies import TensorProxy
@@ -23,10 +24,6 @@ from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.executors import TORCH
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
-if TYPE_CHECKING:
-    from thunder.capture.tensors.handle import Handle, View
-    from thunder.capture.tensors.tracer import Tracer
-
 __all__ = ["check_view", "function_of", "is_view", "meta_of", "meta_tensor"]
 
 
@@ -34,7 +31,7 @@ class _UnknownSizes(Exception):
     """What is asked for depends on tensors whose sizes are symbolic."""
 
 
-def meta_tensor(tracer: Tracer, value: TensorProxy, *, specializing: bool = True) -> torch.Tensor:
+def meta_tensor(tracer: HandleOwner, value: TensorProxy, *, specializing: bool = True) -> torch.Tensor:
     """A tensor on the meta device with the strides that torch gives `value`.
 
     They are told of a program for these sizes: symbolic ones become constants, unless not `specializing`.
@@ -74,7 +71,7 @@ def _asks_for_layout(bsym: BoundSymbol) -> bool:
     return any(x not in (torch.contiguous_format, torch.preserve_format) for x in given)
 
 
-def _stand_in(tracer: Tracer, outer: TensorProxy, batch_dim: int | None) -> torch.Tensor:
+def _stand_in(tracer: HandleOwner, outer: TensorProxy, batch_dim: int | None) -> torch.Tensor:
     whole = meta_tensor(tracer, outer)
     with torch.no_grad(), DisableTorchFunction():
         return whole if batch_dim is None else whole.select(batch_dim, 0)

@@ -4,28 +4,26 @@ requires_grad=True)`, `nn.Parameter(…)`).
 
 Inside of the program `torch.autograd.grad` takes gradients by them as by any value. A leaf that outlives the call is
 different: torch's autograd would fill in its `.grad`, and what is computed of it requires grad though no input does. A
-compiled program has no such tensors, so one that gives them away runs in pieces (`disabled.py`), as it does that
-changes whether a tensor of the caller's requires grad.
+compiled program has no such tensors, so one that gives them away runs in pieces (`frontend/per_module.py`), as does one
+that changes whether a tensor of the caller's requires grad.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.user_lines import user_line
 from thunder.capture.tensors import aliasing
-from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.handle import Handle, HandleOwner
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.private import DisableTorchFunction
-
-if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
 
 __all__ = ["Leaves", "set_requires_grad"]
 
@@ -61,10 +59,8 @@ class Leaves:
                     return True
         return False
 
-    def switch(self, tracer: Tracer, handle: Handle, value: bool) -> None:
+    def switch(self, tracer: HandleOwner, handle: Handle, value: bool) -> None:
         """`handle.requires_grad_(value)`."""
-        from thunder.capture.tensors.tracer import user_line
-
         if handle._needs_grad is value:
             return
         if any(lifted.handle is handle for lifted in tracer.inputs):
@@ -84,7 +80,7 @@ class Leaves:
             self._values.add(value_made.name)
             self._line = self._line or user_line()
 
-    def stay_inside(self, tracer: Tracer, results: Sequence[torch.Tensor], hook: Any) -> None:
+    def stay_inside(self, tracer: HandleOwner, results: Sequence[torch.Tensor], hook: Any) -> None:
         """Leaves a program to Python whose results are leaves or require grad by them alone.
 
         So does one with hooks (operations `hook`) that gradients on their way to leaves go through, and nowhere else.

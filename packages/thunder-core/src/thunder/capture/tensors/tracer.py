@@ -7,13 +7,10 @@ then tensors that the program reaches by itself), and at the end writes back wha
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -22,20 +19,21 @@ from thunder.capture.base import modes
 from thunder.capture.base.fallback import fall_back, refuse_kinds_of_memory
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.base.sources import Attr
+from thunder.capture.base.tracing_mode import TracingMode
+from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads.hooks import ABSENT, pause_profile, resume_profile
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.autocast import autocast_arguments
-from thunder.capture.tensors.handle import Handle, Storage, View
+from thunder.capture.tensors.handle import Handle, Lifted, Storage, View, WriteObserver, needs_grad
 from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
 from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
 from thunder.core.errors import ThunderError, TracingError
 from thunder.core.langctx import set_langctx
-from thunder.core.locations import OWN_FOLDER, is_ours
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.state import SourceLine, state
+from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace
@@ -43,68 +41,7 @@ from thunder.extend import Executor
 from thunder.passes.checkpoint import drop_unused_results
 from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION, DisableTorchFunction
 
-if TYPE_CHECKING:
-    from thunder.capture.higher_order.subtrace import Subtrace
-
-__all__ = ["Lifted", "Tracer", "annotate", "asked_by_torch", "line_of_user", "user_line"]
-
-
-def _folder(path: str | None) -> str:
-    return os.path.dirname(path or "") + os.sep
-
-
-# Frames of torch, of thunder and of Python's library are not the user's.
-_LIBRARIES = (_folder(torch.__file__), OWN_FOLDER, _folder(contextlib.__file__))
-_PACKAGES = os.sep + "site-packages" + os.sep
-
-
-def needs_grad(tensor: torch.Tensor) -> bool:
-    """A tensor's `requires_grad`, asked of a handle without going through torch's dispatch."""
-    return tensor._needs_grad if type(tensor) is Handle else tensor.requires_grad
-
-
-def line_of_user(filename: str, line: int) -> SourceLine | None:
-    """A line, if it is neither torch's nor thunder's."""
-    if filename.startswith("<") or (
-        filename.startswith(_LIBRARIES) and (_PACKAGES not in filename or filename.startswith(_LIBRARIES[:2]))
-    ):
-        return None
-    return SourceLine(filename, line)
-
-
-def user_line() -> SourceLine | None:
-    """The line of the user's program that is running: the innermost frame that is neither torch's nor thunder's."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        found = line_of_user(frame.f_code.co_filename, frame.f_lineno)
-        if found is not None:
-            return found
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
-
-
-def asked_by_torch() -> bool:
-    """Whether it is Python of torch's that asks: the innermost frame that is not thunder's."""
-    frame = sys._getframe(1)
-    while frame is not None and is_ours(frame.f_code.co_filename):
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES[0])
-
-
-def annotate(error: BaseException, source: SourceLine | None) -> None:
-    """Adds the user's line to an error's message, once."""
-    if source is None or getattr(error, "_thunder_source", None) is not None:
-        return
-    try:
-        error._thunder_source = source  # type: ignore[attr-defined]
-        at = f"\n  at {source}"
-        if error.args and isinstance(error.args[0], str):
-            if not error.args[0].endswith(at):  # a pass that ran on a part of the program has named it
-                error.args = (error.args[0] + at, *error.args[1:])
-        else:
-            error.args = (*error.args, f"at {source}")
-    except Exception:  # an exception with attributes of its own stays as it is
-        return
+__all__ = ["Lifted", "Tracer", "needs_grad", "tensors_in"]
 
 
 class DerivedScalars(Protocol):
@@ -117,22 +54,16 @@ class DerivedScalars(Protocol):
         """Give an unbacked number its value in this call, if it derives from inputs."""
 
 
-class Lifted:
-    """A real tensor that became an input of the program because the program reached for it."""
-
-    __slots__ = ("handle", "proxy", "tensor")
-
-    def __init__(self, tensor: torch.Tensor, proxy: TensorProxy, handle: Handle):
-        self.tensor = tensor
-        self.proxy = proxy
-        self.handle = handle
+#: What calls a function of torch for user code: it is given the tracer, the function and the call's arguments.
+Dispatch = Callable[["Tracer", Any, "tuple[Any, ...]", "dict[str, Any]"], Any]
 
 
 class Tracer:
     """Records one run of a program into `trace`."""
 
-    def __init__(self, name: str = "computation", executors: Sequence[Executor] = (), *, lift: bool = True):
+    def __init__(self, name: str, dispatch: Dispatch, executors: Sequence[Executor] = (), *, lift: bool = True):
         self.trace = Trace(name)
+        self._dispatch = dispatch
         self.executors = executors
         self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self.inputs: list[Lifted] = []
@@ -141,19 +72,17 @@ class Tracer:
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
         self.leaves = Leaves()
         self.derived_scalars: DerivedScalars | None = None  # where numbers that derive from inputs are computed
-        self.unknown: dict[Any, Any] = {}  # what `unknown.py` has asked of values already
+        self.unknown: dict[Any, Any] = {}  # what has been asked of values already (`dispatch/scalars.py`)
         self.has_regions = False  # whether a part of the program is to be computed again for backward
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
         self.uncacheable: str | None = None  # why this trace cannot be cached
         self.refusal: Exception | None = None  # what the program was told that it cannot do, and may have caught
-        self.partly_eager: Exception | None = None  # the program calls a function that stays Python (`disabled.py`)
+        self.partly_eager: Exception | None = None  # the program calls a function that stays Python
         self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
         self.generators: list[torch.Generator] = []  # those that operations of the program are given
         self.detaching = True  # whether what runs under no_grad is cut off from gradients
-        self.parts: list[
-            Subtrace
-        ] = []  # those that are being traced to be transformed (`capture/higher_order/subtrace.py`)
+        self.parts: list[WriteObserver] = []  # subtraces: what is being traced to be transformed
         self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # their inputs: of what, and where it is batched
         self._known: dict[int, Lifted] = {}
         self._lift = lift
@@ -344,6 +273,10 @@ class Tracer:
         finally:
             self.detaching = before
 
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch for user code."""
+        return self._dispatch(self, func, args, kwargs)
+
     def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls an operation for user code."""
         with self.recording():
@@ -407,8 +340,6 @@ class Tracer:
     @contextmanager
     def user_code(self) -> Iterator[None]:
         """Within it, user code runs: operations go through this tracer into the trace."""
-        from thunder.capture.dispatch.dispatch import TracingMode
-
         before = state.trace, state.frontend, state.source
         state.trace, state.frontend = self.trace, self
         try:

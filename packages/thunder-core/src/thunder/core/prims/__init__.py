@@ -29,6 +29,7 @@ from thunder.core.prims.scans import *  # noqa: F403
 from thunder.core.prims.scattering import *  # noqa: F403
 from thunder.core.prims.shape import *  # noqa: F403
 from thunder.core.prims.sorting import *  # noqa: F403
+from thunder.core.prims.strided import *  # noqa: F403
 from thunder.core.prims.structure import *  # noqa: F403
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 

@@ -13,6 +13,7 @@ from typing import Any
 from thunder.core import devices, dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.creation import full, iota
 from thunder.core.prims.metas import canonicalize_dim, check_same_device
 from thunder.core.prims.shape import broadcast_in_dim, reshape, slice, sliced_shape, transpose
 from thunder.core.proxies import TensorProxy
@@ -40,8 +41,6 @@ def distinct_positions(make: MakeTensor, shape: Sequence[int], dim: int) -> Any:
 
 def arithmetic_index(size: Sequence[int], stride: Sequence[int], offset: int, device: devices.Device) -> TensorProxy:
     """`offset + i * stride` over all i in `size`, in order and flat: positions in strided memory."""
-    from thunder.core.prims import full, iota
-
     total: Any = None
     count = 1
     for d, (n, step) in enumerate(zip(size, stride)):

@@ -15,6 +15,7 @@ from thunder.core.printer import PrintContext, printable
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.symint.symbols import symbols_of
 
 __all__ = ["check_number", "item", "items", "number", "size"]
 
@@ -43,8 +44,6 @@ def item(x: TensorProxy, /) -> NumberProxy:
 
 
 def _element(x: TensorProxy) -> NumberProxy:
-    from thunder.core.symint.symbols import symbols_of
-
     assert state.trace is not None
     symbols = symbols_of(state.trace)
     if is_boolean_dtype(x.dtype):

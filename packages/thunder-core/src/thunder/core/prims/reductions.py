@@ -12,10 +12,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from thunder.core import dtypes, prims
+from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
-from thunder.core.prims.shape import broadcast_in_dim
+from thunder.core.prims.creation import full
+from thunder.core.prims.shape import broadcast_in_dim, cat
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
@@ -130,8 +131,8 @@ def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
 
 
 def _product_of_earlier(rows: Any) -> Any:
-    ones = prims.full((*rows.shape[:-1], 1), 1, device=rows.device, dtype=rows.dtype)
-    return prims.cat([ones, rows[..., :-1]], rows.ndim - 1).cumprod(-1)
+    ones = full((*rows.shape[:-1], 1), 1, device=rows.device, dtype=rows.dtype)
+    return cat([ones, rows[..., :-1]], rows.ndim - 1).cumprod(-1)
 
 
 @prod.batch

@@ -15,10 +15,10 @@ from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import greater, is_unbacked, same_number, same_shape
 
 _SHAPE = (OpTags.SHAPE_OP,)
-_VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)
+VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)
 
 
-def _product(shape: Sequence[int]) -> int:
+def product(shape: Sequence[int]) -> int:
     n = 1
     for s in shape:
         n *= s
@@ -26,7 +26,7 @@ def _product(shape: Sequence[int]) -> int:
 
 
 # -- more dimensions, other dimensions, fewer dimensions --------------------------------------------------------------
-@prim(tags=_VIEW)
+@prim(tags=VIEW)
 def broadcast_in_dim(a: TensorProxy, shape: Sequence[int], broadcast_dimensions: Sequence[int], /) -> TensorProxy:
     """`a` spread over `shape`: its dimension i becomes `broadcast_dimensions[i]`, the others are new."""
     check(
@@ -81,13 +81,13 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), [2, 3], (0,)), RuntimeError, "broadcast_dimensions"
 
 
-@prim(torch="torch.reshape", tags=_VIEW, view="maybe", keeps_order=True)
+@prim(torch="torch.reshape", tags=VIEW, view="maybe", keeps_order=True)
 def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     """The elements of `a`, in order, in another shape."""
     shape = tuple(shape)
     check(
-        is_unbacked(*shape, *a.shape) or (_product(shape) == _product(a.shape) and all(n >= 0 for n in shape)),
-        lambda: f"shape '{list(shape)}' is invalid for input of size {_product(a.shape)}",
+        is_unbacked(*shape, *a.shape) or (product(shape) == product(a.shape) and all(n >= 0 for n in shape)),
+        lambda: f"shape '{list(shape)}' is invalid for input of size {product(a.shape)}",
     )
     return TensorProxy(like=a, shape=shape)
 
@@ -116,13 +116,13 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), (4, 2)), RuntimeError, r"shape '\[4, 2\]' is invalid for input of size 6"
 
 
-@prim(torch="torch.Tensor.view", tags=_VIEW, keeps_order=True)
+@prim(torch="torch.Tensor.view", tags=VIEW, keeps_order=True)
 def view(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     """`reshape` of a tensor whose memory allows it without a copy; running it is an error where it does not."""
     shape = tuple(shape)
     check(
-        _product(shape) == _product(a.shape) and all(n >= 0 for n in shape),
-        lambda: f"shape '{list(shape)}' is invalid for input of size {_product(a.shape)}",
+        product(shape) == product(a.shape) and all(n >= 0 for n in shape),
+        lambda: f"shape '{list(shape)}' is invalid for input of size {product(a.shape)}",
     )
     return TensorProxy(like=a, shape=shape)
 
@@ -144,7 +144,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((0, 3)), (2, 0, 5))
 
 
-@prim(torch="torch.permute", tags=_VIEW)
+@prim(torch="torch.permute", tags=VIEW)
 def transpose(a: TensorProxy, permutation: Sequence[int], /) -> TensorProxy:
     """`a` with its dimensions in another order: dimension i of the result is dimension `permutation[i]` of `a`."""
     check(
@@ -181,7 +181,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), (0, 0)), RuntimeError, "is no order of the 2 dimensions"
 
 
-@prim(torch="torch.squeeze", tags=_VIEW, keeps_order=True)
+@prim(torch="torch.squeeze", tags=VIEW, keeps_order=True)
 def squeeze(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """`a` without the dimensions `dims`, which have one element each."""
     for d in dims:
@@ -239,7 +239,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((0, 3)), (0, 1))
 
 
-@prim(tags=_VIEW)
+@prim(tags=VIEW)
 def slice(
     a: TensorProxy,
     start_indices: Sequence[int],
@@ -409,121 +409,3 @@ def _(make: MakeTensor) -> Any:
     )
     yield SampleInput([make((2, 3)), make((2,))], 0), RuntimeError, "same number of dimensions"
     yield SampleInput([make((2, 3)), make((2, 3))], 2), IndexError, "Dimension out of range"
-
-
-# -- windows ----------------------------------------------------------------------------------------------------------
-@prim(torch="torch.Tensor.unfold", tags=_VIEW)
-def unfold(a: TensorProxy, dim: int, size: int, step: int, /) -> TensorProxy:
-    """All windows of `size` elements along `dim`, `step` apart; the windows' elements are the last dimension."""
-    dim = canonicalize_dim(a.ndim, dim)
-    longest = a.shape[dim] if a.ndim else 1
-    check(size <= longest, lambda: f"Maximum size for tensor at dimension {dim} is {longest} but size is {size}")
-    check(size >= 0, lambda: f"Size is {size} but must be >= 0")
-    check(step > 0, lambda: f"Step is {step} but must be > 0")
-    if a.ndim == 0:
-        return TensorProxy(like=a, shape=(size,))
-    windows = (longest - size) // step + 1
-    return TensorProxy(like=a, shape=(*a.shape[:dim], windows, *a.shape[dim + 1 :], size))
-
-
-@unfold.vjp
-def _(g: Any, out: Any, a: Any, dim: Any, size: Any, step: Any) -> Any:
-    from thunder.core.prims.indexing import arithmetic_index, index_add
-
-    zeros = a.new_zeros(a.shape)
-    if a.ndim == 0:
-        return zeros if size == 0 else reshape(g, ())
-    dim = canonicalize_dim(a.ndim, dim)
-    # Element j of window i is element i * step + j: bring the two dimensions together and add them up there.
-    order = (*range(dim + 1), a.ndim, *range(dim + 1, a.ndim))
-    windows = out.shape[dim]
-    flat = reshape(transpose(g, order), (*a.shape[:dim], windows * size, *a.shape[dim + 1 :]))
-    return index_add(zeros, dim, arithmetic_index((windows, size), (step, 1), 0, a.device), flat)
-
-
-@unfold.batch
-def _(b: Any, a: Any, dim: Any, size: Any, step: Any) -> Any:
-    out = unfold(b.at_least_1d(a), b.dim(a, dim), size, step)
-    return reshape(out, (b.size, size)) if b.ndim(a) == 0 else out
-
-
-@unfold.samples
-def _(make: MakeTensor) -> Any:
-    for shape, dim, size, step in (
-        ((6, 2), 0, 2, 2), ((), 0, 1, 3), ((), -1, 0, 5), ((0,), 0, 0, 1), ((8,), 0, 2, 1), ((2, 7, 3), 1, 3, 2),
-        ((2, 9), -1, 2, 4), ((5,), 0, 5, 1), ((3,), 0, 0, 1),
-    ):  # fmt: skip
-        yield SampleInput(make(shape), dim, size, step)
-    yield SampleInput(make((3, 6)).mT, 0, 3, 1)
-
-
-@unfold.errors
-def _(make: MakeTensor) -> Any:
-    too_long = "Maximum size for tensor at dimension 0 is {} but size is {}"
-    yield SampleInput(make(()), 0, 2, 1), RuntimeError, too_long.format(1, 2)
-    yield SampleInput(make((0,)), 0, 0, -1), RuntimeError, "Step is -1 but must be > 0"
-    yield (
-        SampleInput(make((8,)), 1, 2, 1),
-        IndexError,
-        r"Dimension out of range \(expected to be in range of \[-1, 0\], but got 1\)",
-    )
-    yield SampleInput(make((8,)), 0, -5, 1), RuntimeError, "Size is -5 but must be >= 0"
-    yield SampleInput(make((8,)), 0, 10, 1), RuntimeError, too_long.format(8, 10)
-
-
-@prim(tags=_VIEW)
-def as_strided(
-    a: TensorProxy, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None, /
-) -> TensorProxy:
-    """The elements of `a`, laid out in memory in order, read at any strides from `storage_offset` on.
-
-    Strides of a trace's values are not known while tracing: this is what torch means by it for a contiguous `a` that
-    starts at the beginning of its memory, and running it on any other is an error.
-    """
-    check(
-        len(size) == len(stride),
-        lambda: f"mismatch in length of strides and shape: {len(stride)} strides for {len(size)} dimensions",
-    )
-    offset = storage_offset or 0
-    check(
-        all(n >= 0 for n in size) and all(s >= 0 for s in stride) and offset >= 0,
-        lambda: "as_strided: sizes, strides and the offset must not be negative",
-    )
-    if _product(size):
-        last = offset + sum([(n - 1) * s for n, s in zip(size, stride)])
-        check(
-            last < _product(a.shape),
-            lambda: (
-                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} reach element "
-                f"{last}, which is out of bounds for the {_product(a.shape)} elements of {a.name}"
-            ),
-        )
-    return TensorProxy(like=a, shape=tuple(size))
-
-
-@as_strided.vjp
-def _(g: Any, out: Any, a: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    from thunder.core.prims.indexing import arithmetic_index, index_add
-
-    where = arithmetic_index(size, stride, storage_offset or 0, a.device)
-    flat = index_add(a.new_zeros((_product(a.shape),)), 0, where, reshape(g, (_product(size),)))
-    return reshape(flat, a.shape)
-
-
-@as_strided.batch
-def _(b: Any, a: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    return as_strided(a, (b.size, *size), (_product(a.shape[1:]), *stride), storage_offset)
-
-
-@as_strided.samples
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((4, 3)), (2, 2), (3, 1))
-    yield SampleInput(make((10,)), (4, 3), (2, 1), 1)
-    yield SampleInput(make((5,)), (), (), 3)
-    yield SampleInput(make((5,)), (2, 0), (1, 1))
-
-
-@as_strided.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((4,)), (3, 2), (2, 1)), RuntimeError, "out of bounds"
-    yield SampleInput(make((4,)), (3,), (2, 1)), RuntimeError, "mismatch in length of strides and shape"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,9 +13,7 @@ from thunder.core.errors import TracingError
 from thunder.core.proxies import NumberProxy
 from thunder.core.symint import numbers
 from thunder.core.symint.numbers import SymbolicNumber
-
-if TYPE_CHECKING:
-    from thunder.core.symint.symbols import Symbols
+from thunder.core.symint.table import SymbolTable
 
 __all__ = ["APPLY", "INFIX", "Expression", "number_of", "written"]
 
@@ -55,11 +53,11 @@ def written(kind: str, operands: list[str]) -> str:
 class Expression(SymbolicNumber):
     """A number that is computed from a program's numbers, by exactly the operations that the program wrote."""
 
-    symbols: Symbols
+    symbols: SymbolTable
     kind: str  # "leaf", or a key of `APPLY`
     operands: tuple[Any, ...]
 
-    def __init__(self, symbols: Symbols, kind: str, operands: tuple[Any, ...], hint: Any):
+    def __init__(self, symbols: SymbolTable, kind: str, operands: tuple[Any, ...], hint: Any):
         self.symbols = symbols
         self.kind = kind
         self.operands = operands

@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -28,9 +28,7 @@ from thunder.core.symint.scalars import (
     _one_of_two,
     _plain,
 )
-
-if TYPE_CHECKING:
-    from thunder.core.symint.symbols import Symbols
+from thunder.core.symint.table import SymbolTable
 
 __all__ = ["FUNCTIONS", "DeferredBool", "SymbolicBool", "SymbolicComplex", "made_complex"]
 
@@ -49,7 +47,7 @@ class SymbolicBool(SymbolicInt):
 class DeferredBool(SymbolicBool):
     """The answer to a comparison of data-dependent numbers, which `torch._check` may be given to rely on."""
 
-    def __init__(self, symbols: Symbols, poly: Poly, constraint: Constraint):
+    def __init__(self, symbols: SymbolTable, poly: Poly, constraint: Constraint):
         super().__init__(symbols, poly, None)
         self._constraint = constraint
 
@@ -133,7 +131,7 @@ def made_complex(real: Any, imag: Any = None) -> Any:
     return _complex("complex", real, imag)
 
 
-def _complex_operation(kind: str, a: Any, b: Any, symbols: Symbols) -> Any:
+def _complex_operation(kind: str, a: Any, b: Any, symbols: SymbolTable) -> Any:
     return SymbolicComplex(symbols, kind, (a, b), None) if _is_number(a) and _is_number(b) else NotImplemented
 
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from thunder.core.symint.numbers import SymbolicNumber
-
-if TYPE_CHECKING:
-    from thunder.core.symint.symbols import Symbols
+from thunder.core.symint.table import SymbolTable
 
 __all__ = ["Known", "Node", "of_node"]
 
@@ -25,7 +23,7 @@ __all__ = ["Known", "Node", "of_node"]
 class Node(SymbolicNumber):
     """What torch's C++ asks of a number: it is its own node, and a SymInt that C++ hands on has it as `.node`."""
 
-    symbols: Symbols
+    symbols: SymbolTable
 
     @property
     def node(self) -> Any:

@@ -16,14 +16,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from thunder.core.proxies import NumberProxy
+from typing import Any, NamedTuple
 
 __all__ = [
     "Atom",
     "Constraint",
+    "Leaf",
     "Poly",
     "SymbolicNumber",
     "always",
@@ -42,6 +40,10 @@ __all__ = [
 Poly = dict[tuple[int, ...], int]
 
 
+#: A leaf is a `NumberProxy`, which stands above: proxies have shapes, and shapes have numbers in them.
+Leaf = Any
+
+
 class SymbolicNumber:
     """A number that is not known while the program is traced, as an expression of the trace's `NumberProxy` values."""
 
@@ -49,15 +51,15 @@ class SymbolicNumber:
     hint: Any  # what it is in the call that is being traced; None where only running tells
 
     @property
-    def leaves(self) -> tuple[NumberProxy, ...]:
+    def leaves(self) -> tuple[Leaf, ...]:
         """The values of the trace that it is computed from."""
         raise NotImplementedError
 
-    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
+    def text(self, written: Callable[[Leaf], str] | None = None) -> str:
         """It as Python, where `written` says how a leaf is (by default by its name)."""
         raise NotImplementedError
 
-    def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
+    def substitute(self, mapping: Callable[[Leaf], Any]) -> Any:
         """It with other numbers, expressions or `NumberProxy` values in the place of leaves."""
         raise NotImplementedError
 
@@ -71,7 +73,7 @@ def in_parentheses(text: str) -> str:
     return f"({text})" if " " in text or text.startswith("-") else text
 
 
-def text_of(x: Any, written: Callable[[NumberProxy], str] | None = None) -> str:
+def text_of(x: Any, written: Callable[[Leaf], str] | None = None) -> str:
     """A number, symbolic or not, as Python."""
     if isinstance(x, SymbolicNumber):
         return x.text(written)
@@ -173,15 +175,15 @@ class Constraint(NamedTuple):
     relation: str
     right: Any
 
-    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
+    def text(self, written: Callable[[Leaf], str] | None = None) -> str:
         """It as Python."""
         left, right = text_of(self.left, written), text_of(self.right, written)
         return f"{left} {self.relation} {right}"
 
     @property
-    def leaves(self) -> tuple[NumberProxy, ...]:
+    def leaves(self) -> tuple[Leaf, ...]:
         """The values that it is about."""
-        found: dict[str, NumberProxy] = {}
+        found: dict[str, Leaf] = {}
         for x in (self.left, self.right):
             if isinstance(x, SymbolicNumber):
                 found.update((p.name, p) for p in x.leaves)
@@ -195,7 +197,7 @@ class Atom:
 
     def __init__(
         self, index: int, kind: str, operands: tuple[Any, ...], hint: Any, low: int | None, high: int | None,
-        proxy: NumberProxy | None = None,
+        proxy: Leaf | None = None,
     ):  # fmt: skip
         self.index = index
         self.kind = kind  # "leaf", or the Python operator or function that `operands` are given to

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,9 +17,7 @@ from thunder.core.symint import numbers
 from thunder.core.symint.expressions import APPLY, Expression
 from thunder.core.symint.node import Node, of_node
 from thunder.core.symint.numbers import Constraint, Poly, SymbolicNumber
-
-if TYPE_CHECKING:
-    from thunder.core.symint.symbols import Symbols
+from thunder.core.symint.table import SymbolTable
 
 __all__ = ["SymbolicFloat", "SymbolicInt"]
 
@@ -108,6 +106,7 @@ class _Arithmetic(Node):
     @property
     def proxy(self) -> NumberProxy:
         """The value of the trace that it is, where it is a leaf."""
+        proxy: NumberProxy
         (proxy,) = self.leaves
         return proxy
 
@@ -129,7 +128,7 @@ class _Arithmetic(Node):
     imag = property(lambda self: 0)
 
 
-def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Symbols) -> Any:
+def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: SymbolTable) -> Any:
     divisor: Any = operands[1] if kind in ("/", "//", "%") else None
     if isinstance(divisor, SymbolicNumber) and divisor.hint is not None and not divisor:
         raise ZeroDivisionError("division by zero")
@@ -193,11 +192,11 @@ _BITWISE: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _times(symbols: Symbols, a: Any, b: Any) -> Any:
+def _times(symbols: SymbolTable, a: Any, b: Any) -> Any:
     return symbols.make(numbers.multiply(poly_of(a), poly_of(b)))
 
 
-def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
+def _quotient(symbols: SymbolTable, a: Any, b: Any) -> Any:
     if not numbers.is_unbacked(b) and b == 0:  # else it is raised when the program runs
         raise ZeroDivisionError("integer division or modulo by zero")
     q, r = numbers.divide(poly_of(a), poly_of(b))
@@ -220,7 +219,7 @@ def _quotient(symbols: Symbols, a: Any, b: Any) -> Any:
     return symbols.make(numbers.add(q, atom.poly))
 
 
-def _small_quotient(symbols: Symbols, a: Poly, b: Poly) -> int | None:
+def _small_quotient(symbols: SymbolTable, a: Poly, b: Poly) -> int | None:
     """`a // b` where it is known to be 0 or -1: where 0 <= a < b, or -b <= a < 0."""
     low, high = numbers.bounds(a, symbols.atoms)
     if low is not None and low >= 0:
@@ -232,7 +231,7 @@ def _small_quotient(symbols: Symbols, a: Poly, b: Poly) -> int | None:
     return None
 
 
-def _is_positive(symbols: Symbols, b: Any) -> bool:
+def _is_positive(symbols: SymbolTable, b: Any) -> bool:
     """Whether a symbolic divisor is known to be positive, or is in this call."""
     if not numbers.is_unbacked(b):
         return bool(b > 0)
@@ -240,7 +239,7 @@ def _is_positive(symbols: Symbols, b: Any) -> bool:
     return low is not None and low > 0
 
 
-def _remainder(symbols: Symbols, a: Any, b: Any) -> Any:
+def _remainder(symbols: SymbolTable, a: Any, b: Any) -> Any:
     if not numbers.is_unbacked(b) and b == 0:  # else it is raised when the program runs
         raise ZeroDivisionError("integer division or modulo by zero")
     r = numbers.divide(poly_of(a), poly_of(b))[1]
@@ -263,7 +262,7 @@ def _remainder(symbols: Symbols, a: Any, b: Any) -> Any:
     return symbols.operation("%", (rest, b), hint, *limits)
 
 
-def _power(symbols: Symbols, a: Any, b: Any) -> Any:
+def _power(symbols: SymbolTable, a: Any, b: Any) -> Any:
     exponent = int(b)
     if exponent < 0:
         return _float_operation("**", operator.pow, (a, exponent), symbols)
@@ -306,7 +305,7 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
         self, other = _of_one_program(self, _plain(other))
         if not isinstance(self, SymbolicNumber):
             return fn(self, other)
-        symbols: Symbols = self.symbols  # type: ignore[attr-defined]
+        symbols: SymbolTable = self.symbols  # type: ignore[attr-defined]
         if _is_int(self) and _is_int(other):
             if state.frontend is None:
                 return _compare_integers(symbols, self, relation, other)
@@ -329,7 +328,7 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
     return compare
 
 
-def _compare_integers(symbols: Symbols, a: Any, relation: str, b: Any) -> bool:
+def _compare_integers(symbols: SymbolTable, a: Any, relation: str, b: Any) -> bool:
     if relation in ("==", "!="):
         return symbols.zero(numbers.add(poly_of(a), poly_of(b), -1)) is (relation == "==")
     if relation in (">", ">="):
@@ -340,7 +339,7 @@ def _compare_integers(symbols: Symbols, a: Any, relation: str, b: Any) -> bool:
     return symbols.at_most_zero(d)
 
 
-def _one_of_two(kind: str, symbols: Symbols, a: Any, b: Any) -> Any:
+def _one_of_two(kind: str, symbols: SymbolTable, a: Any, b: Any) -> Any:
     """The greater or the smaller of two integers, whichever the program is run with."""
     (low, high), (low_b, high_b) = (numbers.bounds(poly_of(x), symbols.atoms) for x in (a, b))
     if symbols.never_above_zero(numbers.add(poly_of(a), poly_of(b), -1)):
@@ -356,12 +355,12 @@ def _one_of_two(kind: str, symbols: Symbols, a: Any, b: Any) -> Any:
     return symbols.operation(kind, (a, b), hint, *((one, other) if kind == "max" else (other, one)))
 
 
-def _is_negative(symbols: Symbols, x: Any) -> Any:
+def _is_negative(symbols: SymbolTable, x: Any) -> Any:
     """1 where an integer is negative, else 0."""
     return -_one_of_two("min", symbols, _one_of_two("max", symbols, x, -1), 0)
 
 
-def _within(symbols: Symbols, x: Any, n: Any) -> Any:
+def _within(symbols: SymbolTable, x: Any, n: Any) -> Any:
     x = x + n * _is_negative(symbols, x)
     return _one_of_two("min", symbols, _one_of_two("max", symbols, x, 0), n)
 
@@ -372,7 +371,7 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
     __class__ = property(lambda self: int)
     hint: Any = None  # in newer versions of torch its class has a property of that name
 
-    def __init__(self, symbols: Symbols, poly: Poly, hint: int | None):
+    def __init__(self, symbols: SymbolTable, poly: Poly, hint: int | None):
         self.symbols = symbols
         self.poly = poly
         self.hint = hint

@@ -31,19 +31,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from thunder.core.errors import DataDependentError, TracingError
 from thunder.core.proxies import NumberProxy
-from thunder.core.state import state
+from thunder.core.state import ActiveTrace, state
 from thunder.core.symint import numbers
 from thunder.core.symint.expressions import APPLY, INFIX, number_of, written
 from thunder.core.symint.functions import DeferredBool, SymbolicBool, SymbolicComplex
 from thunder.core.symint.numbers import Atom, Constraint, Poly, SymbolicNumber
 from thunder.core.symint.scalars import SymbolicFloat, SymbolicInt, key_of, key_of_poly, poly_of
-
-if TYPE_CHECKING:
-    from thunder.core.trace import Trace
 
 __all__ = ["Constraint", "DataDependentError", "DeferredBool", "SymbolicFloat", "SymbolicInt", "Symbols", "symbols_of"]
 
@@ -415,7 +412,7 @@ def _signed(poly: Poly) -> Poly:
     return {m: -c for m, c in poly.items()} if poly and poly[max(poly)] < 0 else poly
 
 
-def symbols_of(trace: Trace) -> Symbols:
+def symbols_of(trace: ActiveTrace) -> Symbols:
     """The symbolic numbers of a trace, and of all that are derived from it."""
     found = trace.info.get("symbols")
     if found is None:

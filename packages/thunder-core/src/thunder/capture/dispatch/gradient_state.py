@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program reads and sets of a tensor's gradient and place in torch's graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.user_lines import asked_by_torch, line_of_user
+from thunder.capture.dispatch.registry import handles, handles_property
+from thunder.capture.tensors.tracer import Tracer, needs_grad
+from thunder.torch import private
+
+__all__: list[str] = []
+
+
+@handles_property("requires_grad", assigned=True)
+@handles(torch.Tensor.requires_grad_)
+def _requires_grad_(tracer: Tracer, x: Any, requires_grad: bool = True) -> Any:
+    tracer.leaves.switch(tracer, tracer.handle_of(x), requires_grad)
+    return x
+
+
+@handles(torch.Tensor.backward, torch.autograd.backward)
+def _backward(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    fall_back("the program calls backward(), which adds to the .grad of tensors")
+
+
+@handles(torch.Tensor.retain_grad)
+def _retain_grad(tracer: Tracer, x: Any) -> None:
+    if not needs_grad(x):
+        raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+    if not _is_leaf(tracer, x):
+        fall_back("the program calls retain_grad(), so that the .grad of a tensor that it computes is filled in")
+
+
+# -- properties -------------------------------------------------------------------------------------------------------
+@handles_property("grad_fn")
+def _get_grad_fn(tracer: Tracer, x: Any) -> Any:
+    handle = tracer.handle_of(x)
+    if _is_leaf(tracer, handle):
+        return None
+    _leave_hooks_to_python()
+    if asked_by_torch():
+        return None
+    fall_back("the program asks for the grad_fn of a tensor that it computes, a node of torch's graph")
+
+
+@handles_property("is_leaf")
+def _is_leaf(tracer: Tracer, x: Any) -> bool:
+    handle = tracer.handle_of(x)
+    if not handle._needs_grad or handle in tracer.leaves:
+        return True
+    return any(lifted.handle is handle and tracer.is_leaf(lifted.tensor) for lifted in tracer.inputs)
+
+
+def _leave_hooks_to_python() -> None:
+    """Fall back where a module with a legacy hook (`register_backward_hook`) asks: such a hook is given a node."""
+    module = private.module_with_legacy_hook()
+    if module is not None:
+        fall_back(f"the program calls a {module} with a legacy backward hook, which sees torch's own graph")
+
+
+@handles_property("grad")
+def _get_grad(tracer: Tracer, x: Any) -> Any:
+    if _is_converted_to_itself(tracer, x):
+        return None
+    if any(lifted.handle is tracer.handle_of(x) for lifted in tracer.inputs):
+        fall_back("the program reads the .grad of a tensor, which no guard can watch")
+
+
+def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:
+    """Check whether `module.to(…)` asks, for a parameter that is so already: then it changes nothing."""
+    converted = private.parameter_being_converted(lambda filename: line_of_user(filename, 0) is not None)
+    return converted is tracer.handle_of(x)
+
+
+@handles_property("grad", assigned=True)
+def _set_grad(tracer: Tracer, target: Any, value: Any) -> None:
+    fall_back("the program sets the .grad of a tensor")

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers read off tensors: `.item()`, `int(t)`, a branch on a tensor, `torch.equal`.
+
+Such a number is data-dependent: a symbolic one without a hint (`core/symint/symbols.py`). It can be computed with,
+given to operations, stored and returned; where the program has to know it to go on, that is an error with the user's
+line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.capture.base.user_lines import user_line
+from thunder.capture.dispatch.registry import handles, methods
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.tracer import Tracer
+from thunder.core import prims
+from thunder.core.dtypes import int64
+from thunder.core.errors import DataDependentError
+from thunder.core.locations import is_ours
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
+from thunder.core.state import state
+from thunder.core.symint.numbers import SymbolicNumber, is_unbacked, text_of
+from thunder.passes.dce import has_effect
+from thunder.torch import private
+
+__all__ = [
+    "asks_for_value",
+    "convert_natively",
+    "is_empty",
+    "known",
+    "known_number",
+    "number_checks",
+    "number_in",
+    "once",
+]
+
+# So many numbers are read off one tensor.
+MAX_NUMBERS = 1024
+
+
+def asks_for_value(what: str, *values: Proxy) -> DataDependentError:
+    """The error where the program asks for a value that it cannot go on without."""
+    return DataDependentError(
+        f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
+        "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
+        "computed with; pass the number as an argument; call thunder.jit on the parts before and after this line; or "
+        "put the line into a function that stays Python (thunder.disable)",
+        asked=tuple([value.name for value in values]),
+    )
+
+
+# -- one number -------------------------------------------------------------------------------------------------------
+@handles(torch.Tensor.item, traced=True)
+def _item(tracer: Tracer, x: Any) -> Any:
+    value = aliasing.read(tracer.handle_of(x))
+    if math.prod(value.shape) != 1:
+        raise RuntimeError(f"a Tensor with {math.prod(value.shape)} elements cannot be converted to Scalar")
+    return _number_in(tracer, value)
+
+
+def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
+    """The element of a tensor; that of `t + 1` is one more than that of `t`, and a constant is known."""
+    made_by = tracer.producer(value)
+    if made_by is not None and made_by.sym.name == "full" and value.dtype is int64 and type(made_by.args[1]) is int:
+        return made_by.args[1]  # what torch gives of integers alone: torch.div(8, 2, rounding_mode="trunc")
+    if made_by is not None and made_by.sym.name in ("add", "sub") and value.dtype is int64 and not made_by.kwargs:
+        a, b, *rest = made_by.args
+        if isinstance(a, TensorProxy) and a.dtype is int64 and a.shape == value.shape and type(b) is int and not rest:
+            return _number_in(tracer, a) + (b if made_by.sym.name == "add" else -b)
+    return known(tracer, once(tracer, "item", value, lambda: prims.item(value)))
+
+
+def known(tracer: Tracer, number: NumberProxy) -> Any:
+    """What the program is given of a number; where inputs tell it, that is found out."""
+    if tracer.derived_scalars is not None:
+        tracer.derived_scalars.resolve(number.symbol)
+    return tracer.wrap(number)
+
+
+def number_in(tracer: Tracer, x: Any) -> Any:
+    """The number in a tensor; anything else is itself."""
+    return _item(tracer, x) if isinstance(x, torch.Tensor) else x
+
+
+def known_number(tracer: Tracer, x: Any) -> Any:
+    """Return what a tensor of one element is known to be (`packed_sequences.py`); None where it is not."""
+    return tracer.unknown.get(("number", aliasing.read(x).name)) if isinstance(x, Handle) else None
+
+
+# -- several numbers --------------------------------------------------------------------------------------------------
+@handles(torch.Tensor.tolist, traced=True)
+def _tolist(tracer: Tracer, x: Any) -> Any:
+    if x.dim() == 0:
+        return _item(tracer, x)
+    count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
+    if is_unbacked(count) or count > MAX_NUMBERS:
+        raise asks_for_value(f".tolist() of {text_of(count)} elements: at most {MAX_NUMBERS} are read as numbers")
+    if is_empty(x):
+        return _nested(x.shape, iter(()))
+    if x.dim() > 1:
+        numbers = iter(_tolist(tracer, torch.Tensor.reshape(x, -1)))
+        return _nested(x.shape, numbers)
+    value = aliasing.read(tracer.handle_of(x))
+    return [known(tracer, number) for number in once(tracer, "items", value, lambda: prims.items(value))]
+
+
+def _nested(shape: Sequence[int], numbers: Iterator[Any]) -> Any:
+    """Lists in lists of numbers, of which there are as many as a tensor of that shape has."""
+    return [_nested(shape[1:], numbers) for _ in range(shape[0])] if shape else next(numbers)
+
+
+def is_empty(x: Any) -> bool:
+    return any(n == 0 for n in x.shape if not isinstance(n, SymbolicNumber))
+
+
+# -- what is asked twice ----------------------------------------------------------------------------------------------
+def once(tracer: Tracer, name: str, value: TensorProxy, make: Callable[[], Any]) -> Any:
+    """What is asked of a value twice, and at both places runs or does not, is one thing."""
+    scope = tracer.trace.scopes[-1]
+    key = name, _meaning(tracer, value), id(scope)
+    if key not in tracer.unknown:
+        with tracer.recording():
+            tracer.unknown[key] = make(), scope  # of which no other has the id while it is there
+    return tracer.unknown[key][0]
+
+
+def _meaning(tracer: Tracer, value: TensorProxy) -> Any:
+    """Stands for how a value is computed: two equal masks have the same true elements."""
+    made = {name: bsym for scope in tracer.trace.scopes for bsym in scope for name in bsym.out_names}
+
+    def of(p: Any, depth: int) -> Any:
+        bsym = made.get(p.name)
+        if bsym is None or depth == 0 or has_effect(bsym) or len(bsym.out_names) != 1:
+            return p.name
+        return (bsym.sym.id, *[_written(a, lambda q: of(q, depth - 1)) for a in (bsym.args, bsym.kwargs)])
+
+    return of(value, 6)
+
+
+def _written(x: Any, of: Callable[[Any], Any]) -> Any:
+    if isinstance(x, Proxy):
+        return of(x)
+    if isinstance(x, (tuple, list)):
+        return tuple([_written(i, of) for i in x])
+    if isinstance(x, dict):
+        return tuple([(k, _written(v, of)) for k, v in x.items()])
+    return f"{type(x).__name__} {text_of(x) if isinstance(x, SymbolicNumber) else x!r}"
+
+
+# -- Python's own conversions -----------------------------------------------------------------------------------------
+# What Python makes of a number that inputs determine.
+_NATIVE: dict[str, Callable[[Any], Any]] = {
+    "a branch on it": lambda n: bool(n != 0), "in": bool, "int()": int, "float()": float,
+    "its use as an index or a count": int,
+}  # fmt: skip
+
+
+def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
+    """What Python's own conversion of a tensor comes to."""
+    number = known_number(tracer, x)
+    if number is not None and what == "int()":
+        return int(number)
+    if what == "a branch on it" and _holds_where_it_runs(tracer, x):
+        return True
+    if tracer.derived_scalars is not None and what in _NATIVE and x.numel() == 1:
+        number = number_in(tracer, x)
+        if not is_unbacked(number):  # inputs tell it
+            return _NATIVE[what](number)
+    raise asks_for_value(what, aliasing.read(tracer.handle_of(x)))
+
+
+def _conversion(what: str) -> Callable[..., Any]:
+    def handler(tracer: Tracer, x: Any, *args: Any) -> Any:
+        return convert_natively(what, tracer, x)
+
+    return handler
+
+
+for _name, _what in (("__bool__", "a branch on it"), ("is_nonzero", "a branch on it"), ("__int__", "int()"),
+                     ("__float__", "float()"), ("__complex__", "complex()"),
+                     ("__index__", "its use as an index or a count")):  # fmt: skip
+    handles(getattr(torch.Tensor, _name))(_conversion(_what))
+handles(torch.is_nonzero)(_conversion("a branch on it"))
+
+
+def _asking(what: str) -> Callable[..., Any]:
+    def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+        raise asks_for_value(what)
+
+    return handler
+
+
+for _name, _what in (("numpy", ".numpy()"), ("__array__", "NumPy"), ("data_ptr", "its memory"),
+                     ("__dlpack__", "its memory")):  # fmt: skip
+    handles(*methods(_name))(_asking(_what))
+
+
+# -- comparisons of whole tensors -------------------------------------------------------------------------------------
+@handles(torch.Tensor.__contains__)
+def _contains(tracer: Tracer, x: Any, element: Any) -> Any:
+    found = tracer.call_symbol(ltorch.any, (tracer.call_symbol(ltorch.eq, (x, element), {}),), {})
+    return convert_natively("in", tracer, found)
+
+
+@handles(torch.equal, torch.Tensor.equal, traced=True)
+def _equal(tracer: Tracer, input: Any, other: Any) -> Any:
+    if input.dtype is not other.dtype:
+        return NotImplemented
+    if input.shape != other.shape:
+        return False
+    return _whether_all(tracer, ltorch.eq, input, other)
+
+
+@handles(torch.allclose, torch.Tensor.allclose, traced=True)
+def _allclose(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    return _whether_all(tracer, ltorch.isclose, *args, **kwargs)
+
+
+def _whether_all(tracer: Tracer, compare: Any, *args: Any, **kwargs: Any) -> Any:
+    return _item(tracer, tracer.call_symbol(ltorch.all, (tracer.call_symbol(compare, args, kwargs),), {}))
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+def number_checks() -> list[tuple[Any, str, Any]]:
+    """`torch._check` and `torch._check_is_size`, with which programs say what holds of numbers."""
+    check, is_size = torch._check, torch._check_is_size
+
+    def traced(condition: Any, message: Any = None) -> Any:
+        if isinstance(state.frontend, Tracer):
+            return _checked(state.frontend, check, condition, message)
+        return check(condition, message)
+
+    def traced_is_size(i: Any, *args: Any, **kwargs: Any) -> Any:
+        return traced(i >= 0) if state.frontend is not None else is_size(i, *args, **kwargs)
+
+    def tensors_too(name: str, original: Any) -> Any:
+        def traced_all(condition: Any, message: Any = None) -> Any:
+            if not isinstance(state.frontend, Tracer) or not isinstance(condition, torch.Tensor):
+                return original(condition, message)
+            held = torch.all(condition).item()
+            with state.frontend.recording():
+                text = "Expected every element to be true" if message is None else str(message())
+                return prims.check_number(held, "==", True, text)
+
+        return torch, name, traced_all
+
+    owners = [(torch, "_check", traced), (torch, "_check_is_size", traced_is_size)]
+    names = [name for name in ("_check_tensor_all",) if hasattr(torch, name)]
+    return owners + [tensors_too(name, getattr(torch, name)) for name in names]
+
+
+def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, message: Any) -> Any:
+    """What is said is relied on from there, and checked when the program runs."""
+    if not is_unbacked(condition) or condition.__class__ is not bool:
+        return original(condition, message)
+    truth: Any = condition
+    told = truth.constraint
+    with tracer.recording():
+        text = f"Expected {told.text()} to be true" if message is None else str(message())
+        prims.check_number(told.left, told.relation, told.right, text)
+        if told.relation != "!=" and all(issubclass(x.__class__, int) for x in (told.left, told.right)):
+            truth.symbols.assume(told.left, told.relation, told.right)
+    return None
+
+
+def _holds_where_it_runs(tracer: Tracer, condition: Any) -> bool:
+    """Check whether a branch is a distribution's check (`validate_args`): then it is made when the program runs."""
+    distribution = private.distribution_that_checks(is_ours)
+    if distribution is None:
+        return False
+    held = (condition if condition.dtype is torch.bool else condition != 0).item()
+    with tracer.recording():
+        text = f"Expected values of the distribution {distribution} to satisfy its constraints, at {user_line()}"
+        prims.check_number(held, "==", True, text, "ValueError")
+    return True

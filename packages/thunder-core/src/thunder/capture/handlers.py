@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All handlers of torch's functions, and the tracer that calls torch by way of them.
+
+Each module of `dispatch/` and `higher_order/` registers its own handlers where it is imported (`dispatch/registry.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thunder.capture.dispatch import (  # noqa: F401
+    attention,
+    conversions,
+    data_dependent,
+    factories,
+    functional,
+    gradient_state,
+    indexing,
+    initializers,
+    metadata,
+    opaque_operations,
+    packed_sequences,
+    reshaping,
+    rnn,
+    scalars,
+    writing,
+)
+from thunder.capture.dispatch.dispatch import call_torch_function
+from thunder.capture.higher_order import branching, gradient_hooks, inner_gradients  # noqa: F401
+from thunder.capture.tensors.tracer import Tracer
+from thunder.extend import Executor
+
+__all__ = ["make_tracer"]
+
+
+def make_tracer(name: str, executors: Sequence[Executor] = (), *, lift: bool = True) -> Tracer:
+    """Return a tracer that knows all handlers; unless `lift`, it takes no tensors but arguments."""
+    return Tracer(name, call_torch_function, executors, lift=lift)

@@ -65,11 +65,14 @@ def test_the_users_own_code_converts_nothing():
 @pytest.mark.parametrize(
     ("name", "program"),
     [
-        ("Normal", lambda: torch.distributions.Normal(torch.zeros(2), torch.ones(2))),
-        ("Exponential", lambda: torch.distributions.Exponential(torch.ones(2)).log_prob(torch.ones(2))),
-        ("Uniform", lambda: torch.distributions.Uniform(torch.zeros(2), torch.ones(2))),
-        ("Geometric", lambda: torch.distributions.Geometric(torch.full((2,), 0.5))),
-        ("Geometric", lambda: torch.distributions.Geometric(logits=torch.zeros(2))),
+        ("Normal", lambda: torch.distributions.Normal(torch.zeros(2), torch.ones(2), validate_args=True)),
+        (
+            "Exponential",
+            lambda: torch.distributions.Exponential(torch.ones(2), validate_args=True).log_prob(torch.ones(2)),
+        ),
+        ("Uniform", lambda: torch.distributions.Uniform(torch.zeros(2), torch.ones(2), validate_args=True)),
+        ("Geometric", lambda: torch.distributions.Geometric(torch.full((2,), 0.5), validate_args=True)),
+        ("Geometric", lambda: torch.distributions.Geometric(logits=torch.zeros(2), validate_args=True)),
     ],
 )
 def test_the_distribution_that_checks_a_value_is_found(name, program):

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch.overrides import resolve_name
-
 from thunder.core.errors import ThunderError, name_source
 from thunder.core.langctx import langctx
 from thunder.core.state import registrations
@@ -237,6 +235,8 @@ def _at(bsym: BoundSymbol) -> str:
 
 def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, if calls of it can be seen while a program is traced."""
+    from torch.overrides import resolve_name  # here: hooks of plugins use this module before torch is imported
+
     if resolve_name(fn) is None:
         raise TypeError(
             f"replaces= takes functions of torch, whose calls a traced program can be seen making, but {fn!r} is not "

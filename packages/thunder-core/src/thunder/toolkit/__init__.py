@@ -22,6 +22,7 @@ __all__ = ["benchmarking", "claiming", "conformance", "fusion", "launch", "testi
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    # At run time on purpose: who uses one of them does not load the others.
     return importlib.import_module(f"{__name__}.{name}")
 
 

@@ -15,7 +15,6 @@ from thunder.core.printer import PrintContext, printable
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, OpTags
-from thunder.core.symint.symbols import symbols_of
 
 __all__ = ["check_number", "item", "items", "number", "size"]
 
@@ -44,6 +43,8 @@ def item(x: TensorProxy, /) -> NumberProxy:
 
 
 def _element(x: TensorProxy) -> NumberProxy:
+    from thunder.core.symint.symbols import symbols_of  # here, as it imports torch: `thunder.extend` does not
+
     assert state.trace is not None
     symbols = symbols_of(state.trace)
     if is_boolean_dtype(x.dtype):

@@ -141,7 +141,7 @@ class _Function(Rewriter):
 
     def __init__(self, name: str, replace: Callable[[BoundSymbol], Any]):
         self.pass_name = name
-        self.rewrite = replace  # type: ignore[method-assign]
+        self.rewrite = replace  # type: ignore[method-assign, assignment]
 
 
 def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> Trace:

@@ -56,6 +56,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "RewritePass",
     "Transform",
     "__version__",
     "cache_hits",
@@ -90,7 +91,7 @@ __all__ = [
 # The same for type checkers, which do not run `__getattr__`. The modules are public too, but not in `__all__`:
 # `from thunder import *` must not replace a user's `torch`.
 if TYPE_CHECKING:
-    from thunder import clang, core, dynamo, executors, extend, numpy, plugins, prims, tests, torch, transforms
+    from thunder import clang, core, dynamo, executors, extend, numpy, plugins, prims, tests, toolkit, torch, transforms
     from thunder.api import (
         cache_hits,
         cache_misses,
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from thunder.frontend.per_module import disable
     from thunder.transforms.base import Transform
     from thunder.transforms.patterns import pattern
+    from thunder.transforms.rewrite import RewritePass
 
     examine: CallableModule
 else:

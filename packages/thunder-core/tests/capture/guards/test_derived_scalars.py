@@ -106,7 +106,7 @@ def test_the_guard_is_what_was_asked() -> None:
         results(jitted, values)
     assert thunder.cache_misses(jitted) == 2
     text = str(thunder.last_prologue_traces(jitted)[-1])
-    assert "= _told_0(m)" in text
+    assert "= _derived_scalars_0(m)" in text
     for values in ([0, 0, 0, 0], [3, 3, 3, 3]):
         results(jitted, values)
     assert thunder.cache_misses(jitted) == 2

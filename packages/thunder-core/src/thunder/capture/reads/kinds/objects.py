@@ -25,7 +25,7 @@ from thunder.capture.base.sources import Item, Source, Variables
 from thunder.capture.reads.guard_kinds import HasKeys, HasType, IsAlive, LacksAttribute
 from thunder.capture.reads.hooks import ABSENT, can_hook
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
-from thunder.capture.reads.kinds.containers import read_contents
+from thunder.capture.reads.kinds.containers import item_source, read_contents
 from thunder.capture.reads.libraries import is_library_class
 
 __all__ = ["Jitted", "Namespace", "Object", "read_whole"]
@@ -132,8 +132,9 @@ def read_whole(source: Source, obj: Any, recorder: Recorder) -> None:
                 recorder.value(source.attr(name), value, holder=(obj, name))
         elif snapshot.source is not source and not _is_table(snapshot.source):
             recorder.add(HasKeys(snapshot.source, tuple(snapshot.before)))
-            for key, value in snapshot.before.items():
-                recorder.value(snapshot.source.item(key), value, holder=(snapshot.target, key))
+            for i, (key, value) in enumerate(snapshot.before.items()):
+                inner = item_source(snapshot.source, snapshot.target, key, i)
+                recorder.value(inner, value, holder=(snapshot.target, key))
             if isinstance(snapshot.source, Variables):
                 _guard_empty_slots(source, obj, names, recorder)
     if variables(obj) is None:

@@ -127,9 +127,11 @@ class Noted(thunder.RewritePass):
     """Notes each sine."""
 
     def rewrite(self, op: BoundSymbol) -> Any:
-        if op.sym is ltorch.sin:
-            prims.comment("a sine")
-        return None
+        prims.comment("dropped where the operation stays as it is")
+        if op.sym is not ltorch.sin:
+            return None
+        prims.comment("a sine")
+        return self.record(op)
 
 
 def test_operations_without_results() -> None:
@@ -137,6 +139,7 @@ def test_operations_without_results() -> None:
     f = thunder.jit(lambda a: a.sin(), transforms=[Noted()])
     f(torch.ones(2))
     assert "# a sine\n  t0 = " in str(thunder.last_traces(f)[-1])
+    assert str(thunder.last_traces(f)[-1]).count("dropped") == 1
     g = thunder.jit(lambda a: a.sin(), transforms=[Noted(), Silent()])
     g(torch.ones(2))
     text = str(thunder.last_traces(g)[-1])
@@ -158,7 +161,7 @@ def test_what_does_not_fit() -> None:
         def rewrite(self, op: BoundSymbol) -> Any:
             return op.args * 2 if op.sym is ltorch.sin else None
 
-    with pytest.raises(ThunderError, match="Two replaces the 1 results of this call by 2"):
+    with pytest.raises(ThunderError, match="Two: what replaces sin gives 2 values instead of 1"):
         thunder.jit(lambda a: a.sin(), transforms=[Two()])(torch.ones(2))
     for phases in (("before",), "before_grad"):
         with pytest.raises(TypeError, match=r"phases is a tuple of some of before_grad, .* not 'before"):

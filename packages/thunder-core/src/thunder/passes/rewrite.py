@@ -40,13 +40,17 @@ class Rewriter:
     #: Whether to drop, at the end, operations whose results nobody reads any more.
     drops_dead_code = True
 
+    @property
+    def _title(self) -> str:
+        return self.pass_name or type(self).__name__
+
     def start(self) -> None:
         """Look at `self.trace` as a whole, before its operations are rewritten."""
 
     def rewrite(self, op: BoundSymbol) -> Any:
         """Return what takes the place of the results of `op`, or None to leave it as it is.
 
-        Operations that are called here are recorded before what follows `op`. Return a value for each result of `op`:
+        Operations that are called here take its place, unless None is returned: then they are dropped. Return a value for each result of `op`:
         one that was made here, any earlier one, or None where nothing reads that result; `()` drops an operation
         without results. To keep `op` and add to it,
         use `self.record(op)`, which gives its output: what is returned then takes the place of that for later readers.
@@ -59,9 +63,9 @@ class Rewriter:
         return output
 
     def record(self, op: BoundSymbol) -> Any:
-        """Record a call as it is and return its output."""
+        """Record a call as it is and return its output, `()` if it has none."""
         self.out.record(op)
-        return op.output
+        return () if op.output is None else op.output
 
     def run(self, trace: Trace) -> Trace:
         """Return the rewritten trace."""
@@ -70,7 +74,7 @@ class Rewriter:
         replaced: dict[str, Any] = {}
         program = trace.bound_symbols
         end = program[-1] if program and program[-1].sym.is_return else None
-        with construct(trace, self.pass_name or type(self).__name__) as out, tracectx(out), set_langctx("torch"):
+        with construct(trace, self._title) as out, tracectx(out), set_langctx("torch"):
             self.out = out
             operations, rewrite = out.bound_symbols, self.rewrite
             for op in program if end is None else program[:-1]:
@@ -79,21 +83,22 @@ class Rewriter:
                 before = len(operations)
                 result = rewrite(op)
                 if result is None:
-                    operations.append(op)
+                    operations[before:] = (op,)
                 else:
                     self.changed = True
                     operations[before:] = self._replacement(op, result, operations[before:], replaced)
             if end is not None:
                 self._return(end.substitute(replaced))
-            self.changed = self.changed or len(operations) != len(program)
             if self.changed and self.drops_dead_code:
                 operations[:] = live_operations(operations)
         return out
 
     def _return(self, op: BoundSymbol) -> None:
         output = op.args[0] if op.args else None
+        before = len(self.out.bound_symbols)
         new = self.rewrite_output(output)
         if new is output:
+            self.changed = self.changed or len(self.out.bound_symbols) > before
             self.out.record(op)
         else:
             self.changed = True
@@ -106,7 +111,7 @@ class Rewriter:
         wanted, found = [] if op.output is None else _values(op.output), _values(result)
         if len(wanted) != len(found):
             raise ThunderError(
-                f"{type(self).__name__} replaces the {len(wanted)} results of this call by {len(found)}{_at(op)}"
+                f"{self._title}: what replaces {op.sym.name} gives {len(found)} values instead of {len(wanted)}{_at(op)}"
             )
         kept = any(call is op for call in recorded)
         made = set() if kept else {name for call in recorded for name in call.out_names}
@@ -116,9 +121,7 @@ class Rewriter:
                 continue
             if isinstance(old, TensorProxy) and not (isinstance(new, TensorProxy) and same_type(old, new)):
                 what = new.type_string() if isinstance(new, Proxy) else repr(new)
-                raise ThunderError(
-                    f"{self.pass_name or type(self).__name__} replaces a {old.type_string()} by a {what}{_at(op)}"
-                )
+                raise ThunderError(f"{self._title} replaces a {old.type_string()} by a {what}{_at(op)}")
             if isinstance(new, Proxy):
                 new = replaced.get(new.name, new)  # a value of the trace that `start` looked at
             if isinstance(new, Proxy):
@@ -149,9 +152,12 @@ class _Function(Rewriter):
 
 
 def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> Trace:
-    """Return the trace rewritten by a function that is what `Rewriter.rewrite` is; `trace` if it replaces nothing.
+    """Return a trace in which operations are replaced, or `trace` itself where none is.
 
-    `name` is the pass's name, for the provenance. Operations whose results nobody reads any more stay.
+    `replace(operation)` is what `Rewriter.rewrite` is: it calls the operations that take its place and returns what
+    stands for its output, in the same structure; None in a place of it says that nothing reads that value. To keep the
+    operation it returns None. `name` is the pass's, for the trace's provenance. Operations whose results nobody reads
+    any more stay.
     """
     rewriter = _Function(name, replace)
     out = rewriter.run(trace)

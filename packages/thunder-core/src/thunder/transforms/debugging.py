@@ -38,9 +38,9 @@ class DebugTransform(RewritePass):
     def rewrite(self, op: BoundSymbol) -> Any:
         if not runs(op) or not (self.only is None or self.only(op)):
             return None
-        self.record(op)
+        output = self.record(op)
         self.record(self._line(op))
-        return () if op.output is None else op.output
+        return output
 
     def _line(self, bsym: BoundSymbol) -> BoundSymbol:
         values = {p.name: p for p in (*bsym.flat_args, *bsym.flat_outs)}

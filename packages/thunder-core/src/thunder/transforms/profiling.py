@@ -37,8 +37,7 @@ class ProfileTransform(RewritePass):
     def rewrite(self, op: BoundSymbol) -> Any:
         if not runs(op) or op.sym.fn is None:
             return None
-        self.record(self._ranged(op))
-        return () if op.output is None else op.output
+        return self.record(self._ranged(op))
 
     def _ranged(self, bsym: BoundSymbol) -> BoundSymbol:
         sym = bsym.sym

@@ -39,8 +39,6 @@ from thunder_ex_cudnn.attention.matmul_patterns import as_scores, as_weighted, i
 
 __all__ = ["register"]
 
-_CASTS = ("torch.to", "torch.type_as", "torch.float", "torch.bfloat16", "torch.half", "torch.type")
-
 
 class _Mask(NamedTuple):
     """What says which scores count: a tensor that is added, or a condition and what is filled in where it is false."""
@@ -158,7 +156,7 @@ class _Finder:
             return None
         weights, value, order = weighted
         p, cut, found = 0.0, False, self.inner(weights)
-        while found is not None and found.sym.id in (*_CASTS, "torch.dropout", "torch.detach"):
+        while found is not None and (found.sym.facts.casts or found.sym.id in ("torch.dropout", "torch.detach")):
             if found.sym.id == "torch.dropout":
                 p = _probability(found) if p == 0.0 else 1.0
             cut = cut or found.sym.id == "torch.detach"
@@ -195,7 +193,7 @@ class _Finder:
         if op.sym.id == "torch.detach":
             found = self.scores(op.args[0], scale, masks)
             return found and self.cut(found)
-        if op.sym.id in _CASTS:
+        if op.sym.facts.casts:
             return self.scores(op.args[0], scale, masks) if _is_widening(op.args[0], op.output) else None
         source, factor = self.scaled(op)
         if source is not None:

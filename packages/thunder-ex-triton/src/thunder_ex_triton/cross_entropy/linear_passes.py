@@ -30,8 +30,6 @@ __all__ = ["OPTION", "register"]
 
 OPTION = "triton_linear_cross_entropy"
 
-_RESHAPES = ("torch.reshape", "torch.view", "torch.flatten", "torch.contiguous", "torch.squeeze", "torch.unsqueeze")
-_CASTS = ("torch.float", "torch.to", "torch.type_as")
 _FUSED = tuple(getattr(dtypes, name) for name in ("float64", "float32", "float16", "bfloat16"))
 
 
@@ -137,9 +135,9 @@ class _Matcher:
             if op.sym.id == "torch.linear":
                 return op
             source = op.args[0]
-            if op.sym.id in _CASTS and not cast and _is_widening(source, p):
+            if op.sym.facts.casts and not cast and _is_widening(source, p):
                 cast = True
-            elif op.sym.id not in _RESHAPES or not _keeps_rows(source, p):
+            elif not op.sym.facts.keeps_order or not _keeps_rows(source, p):
                 return None
             p = source
 

@@ -18,12 +18,6 @@ from thunder_ex_triton.fusion.sizes import hint_of
 __all__ = ["contiguous", "dense", "layouts", "packed"]
 
 Strides = Sequence[Any]
-_PACKING = frozenset(
-    f"torch.{name}{part}"
-    for name in ("layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax")
-    for part in ("", "_forward", "_backward")
-)
-_REGROUPS = (prims.reshape, prims.view, prims.squeeze)
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -39,7 +33,7 @@ def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
     """The results of operations whose kernels in torch write new tensors in the usual order, whatever they read."""
     found: set[str] = set()
     for op in operations:
-        if op.sym.id in _PACKING:
+        if op.sym.facts.layout != "unknown" and op.sym.facts.view == "never":
             found.update(op.out_names)
         elif op.subsymbols:
             found |= packed(op.subsymbols)
@@ -77,7 +71,7 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
     if sym is prims.slice:
         steps = op.args[3] if len(op.args) > 3 and op.args[3] is not None else [1] * p.ndim
         return tuple([s * step for s, step in zip(strides, steps)])
-    if sym in _REGROUPS:
+    if sym.facts.keeps_order:
         return _as_view(a.shape, strides, p.shape) or contiguous(p.shape)
     return contiguous(p.shape)
 

@@ -50,10 +50,10 @@ class Rewriter:
     def rewrite(self, op: BoundSymbol) -> Any:
         """Return what takes the place of the results of `op`, or None to leave it as it is.
 
-        Operations that are called here take its place, unless None is returned: then they are dropped. Return a value for each result of `op`:
-        one that was made here, any earlier one, or None where nothing reads that result; `()` drops an operation
-        without results. To keep `op` and add to it,
-        use `self.record(op)`, which gives its output: what is returned then takes the place of that for later readers.
+        Operations that are called here take its place, unless None is returned: then they are dropped. Return a value
+        for each result of `op`: one that was made here, any earlier one, or None where nothing reads that result; `()`
+        drops an operation without results. To keep `op` and add to it, use `self.record(op)`, which gives its output:
+        what is returned then takes the place of that for later readers.
         The arguments of `op` are already those that earlier replacements gave it.
         """
         return None
@@ -110,9 +110,8 @@ class Rewriter:
         """Return what was recorded for `op`, under the names of its results; note other values in `replaced`."""
         wanted, found = [] if op.output is None else _values(op.output), _values(result)
         if len(wanted) != len(found):
-            raise ThunderError(
-                f"{self._title}: what replaces {op.sym.name} gives {len(found)} values instead of {len(wanted)}{_at(op)}"
-            )
+            count = f"{len(found)} values instead of {len(wanted)}"
+            raise ThunderError(f"{self._title}: what replaces {op.sym.name} gives {count}{_at(op)}")
         kept = any(call is op for call in recorded)
         made = set() if kept else {name for call in recorded for name in call.out_names}
         names: dict[str, Any] = {}

@@ -35,6 +35,7 @@ __all__ = [
     "Pattern",
     "ProfileTransform",
     "QuantizationTransform",
+    "RewritePass",
     "Transform",
     "autocast",
     "debug",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from thunder.transforms.patterns import Pattern
     from thunder.transforms.profiling import ProfileTransform
     from thunder.transforms.quantization import QuantizationTransform
+    from thunder.transforms.rewrite import RewritePass
 else:
 
     def __getattr__(name: str) -> Any:

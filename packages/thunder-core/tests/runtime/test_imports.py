@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import sys
-import thunder, thunder.runtime.autograd.node, thunder.runtime.lock
+import thunder, thunder.runtime.autograd.node, thunder.runtime.lock, thunder.runtime.guards, thunder.runtime.effects
 from thunder.executors.torchex import no_autocast
 import thunder.core.dtypes, thunder.core.devices
 heavy = ("thunder.torch", "thunder.numpy", "thunder.clang", "thunder.core.prims", "thunder.core.trace",

@@ -20,7 +20,6 @@ from thunder.capture.base.user_lines import annotate, line_of_user
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
 from thunder.capture.guards.prologue import Arguments, Prologue
-from thunder.capture.guards.tensor_check import overlap
 from thunder.capture.handlers import make_tracer
 from thunder.capture.higher_order.gradient_hooks import hooked
 from thunder.capture.numbers.symbolic import Dynamic, Inputs, Number
@@ -35,6 +34,7 @@ from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.runtime.lock import tracing_lock
+from thunder.runtime.tensor_check import overlap
 from thunder.torch.private import without_modes
 
 __all__ = ["Acquired", "acquire", "parameter_names", "trace_name"]

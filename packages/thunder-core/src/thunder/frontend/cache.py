@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from thunder.capture.guards.guards import GuardFailed, TensorsDiffer
 from thunder.capture.guards.prologue import Guarded
 from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.reads.guard_kinds import Equals, HasContents
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.extend import implementations_epoch
 from thunder.frontend.pipeline import Specialization
+from thunder.runtime.guards import GuardFailed, TensorsDiffer
 
 __all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
 

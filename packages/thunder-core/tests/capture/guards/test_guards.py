@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import thunder
 from thunder.capture.base.sources import Argument
-from thunder.capture.guards.guards import GuardFailed
-from thunder.capture.guards.tensor_check import TensorCheck
-from thunder.capture.reads.guard_kinds import Equals, same_contents, same_value
+from thunder.capture.reads.guard_kinds import Equals
+from thunder.runtime.guards import GuardFailed, same_contents, same_value
+from thunder.runtime.tensor_check import TensorCheck
 
 PLAIN = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=True, width=16), st.text("ab", max_size=2),

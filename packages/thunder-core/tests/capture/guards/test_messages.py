@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import thunder
-from thunder.capture.base.messages import format_value
-from thunder.capture.guards.guards import GuardFailed
+from thunder.runtime.guards import GuardFailed
+from thunder.runtime.messages import format_value
 
 X = torch.ones(2)
 

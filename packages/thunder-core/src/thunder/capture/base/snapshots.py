@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 from thunder.capture.base.sources import Source
 from thunder.capture.reads.hooks import ABSENT
+from thunder.runtime.containers import dict_type
+from thunder.runtime.guards import CLASS_INTERNALS
 
 __all__ = ["CONTAINERS", "Snapshot", "Write", "snapshots_of"]
 
@@ -131,7 +133,7 @@ class AttributesSnapshot(Snapshot):
         now = self.now()
         for key in {**self.before, **now}:
             old, value = self.before.get(key, ABSENT), now.get(key, ABSENT)
-            if old is value or key in _CLASS_INTERNALS:
+            if old is value or key in CLASS_INTERNALS:
                 continue
             if value is ABSENT:
                 writes.append(Write("delete_attribute", self.source, self.target, key, None))
@@ -202,23 +204,8 @@ class VariableSnapshot(Snapshot):
         return [Write("set_variable", self.source, self.target, None, value)]
 
 
-_CLASS_INTERNALS = frozenset({"__getattribute__", "__setattr__", "__dict__", "__weakref__", "__doc__",
-                              "__static_attributes__", "__firstlineno__", "_abc_impl", "__abstractmethods__",
-                              "__annotations_cache__"})  # fmt: skip
-
-
-def class_attributes(attributes: Any) -> dict[str, Any]:
-    """A class's attributes, or their values before, without what the interpreter and thunder keep there."""
-    return {name: value for name, value in attributes.items() if name not in _CLASS_INTERNALS}
-
-
 def _base(target: Any) -> Any:
     return type if isinstance(target, type) else object
-
-
-def dict_type(x: Any) -> Any:
-    """The built-in class whose methods read and write a dict without running a subclass's."""
-    return collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
 
 
 def cell_value(cell: Any) -> Any:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from thunder.capture.guards.guards import GuardFailed
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.proxies import NumberProxy, Proxy
@@ -24,6 +23,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
 from thunder.extend import get_always_executors
+from thunder.runtime.guards import GuardFailed
 
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer

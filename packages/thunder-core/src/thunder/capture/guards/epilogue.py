@@ -19,13 +19,12 @@ import torch
 
 from thunder.capture.base.fallback import RunsEagerly, fall_back
 from thunder.capture.base.predicates import is_tensor
-from thunder.capture.base.snapshots import CONTAINERS, Write, cell_value, dict_type, slot, slot_names, variables
+from thunder.capture.base.snapshots import CONTAINERS, Write, cell_value, slot, slot_names, variables
 from thunder.capture.base.sources import Source
 from thunder.capture.guards import guards
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.hooks import ABSENT
 from thunder.capture.reads.kinds.callables import Function
-from thunder.capture.reads.kinds.containers import base_of, items_of
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.tensors.handle import is_handle
@@ -36,6 +35,8 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.core.trace import Trace
 from thunder.executors.pythonex import ex as python_executor
+from thunder.runtime import effects
+from thunder.runtime.containers import dict_type, items_of
 
 __all__ = ["Epilogue"]
 
@@ -50,103 +51,8 @@ def _effect(fn: Any) -> Symbol:
     return python_executor.register_operator(fn.__name__, meta=_no_meta, fn=fn, tags=(OpTags.SIDE_EFFECT,))
 
 
-@_effect
-def set_item(target: Any, key: Any, value: Any) -> None:
-    """Assign an item, without code of a subclass."""
-    base = dict_type(target) if isinstance(target, dict) else base_of(target)
-    base.__setitem__(target, key, value)
-
-
-@_effect
-def delete_item(target: Any, key: Any) -> None:
-    """Delete an item, if it is there."""
-    dict_type(target).pop(target, key, None)
-
-
-@_effect
-def extend(target: Any, items: Any) -> None:
-    """Append items to a list or deque."""
-    base_of(target).extend(target, items)
-
-
-@_effect
-def replace_items(target: Any, items: Any) -> None:
-    """Replace the items of a list, deque, set or dict."""
-    base = base_of(target)
-    base.clear(target)
-    if isinstance(target, dict):
-        for key, value in items.items():
-            base.__setitem__(target, key, value)
-        return
-    (base.update if base is set else base.extend)(target, items)
-
-
-@_effect
-def set_attribute(target: Any, name: str, value: Any) -> None:
-    """Set a slot, or an attribute of a class."""
-    (type if isinstance(target, type) else object).__setattr__(target, name, value)
-
-
-@_effect
-def delete_attribute(target: Any, name: str) -> None:
-    """Delete a slot's value, or an attribute of a class."""
-    (type if isinstance(target, type) else object).__delattr__(target, name)
-
-
-@_effect
-def set_cell(cell: Any, value: Any) -> None:
-    """Assign the variable of a closure."""
-    cell.cell_contents = value
-
-
-@_effect
-def set_variable(variable: Any, value: Any) -> None:
-    """Set a context variable."""
-    variable.set(value)
-
-
-@_effect
-def fill_object(obj: Any, values: dict[str, Any], slots: dict[str, Any], items: Any) -> None:
-    """Give a new object its variables, slots and, where its class is a container's, its items."""
-    if values:
-        object.__getattribute__(obj, "__dict__").update(values)
-    for name, value in slots.items():
-        object.__setattr__(obj, name, value)
-    if items is not None:
-        base = base_of(obj)
-        for item in items:
-            if base in (dict, collections.OrderedDict):
-                base.__setitem__(obj, *item)
-            else:
-                (base.add if base is set else base.append)(obj, item)
-
-
-def _new_object(cls: Any) -> Any:
-    return cls.__new__(cls) if cls.__new__ in (object.__new__, dict.__new__) else object.__new__(cls)
-
-
-def _new_container(cls: type) -> Any:
-    bases: tuple[Any, ...] = (collections.OrderedDict, dict, list, set, collections.deque)
-    for base in bases:
-        if issubclass(cls, base):
-            return base.__new__(cls)
-    return object.__new__(cls)
-
-
-def _new_mask(cls: Any, variant: Any, rows: int, columns: int) -> Any:
-    return cls(variant, rows, columns)
-
-
-def _new_tuple(cls: type, items: Any) -> Any:
-    if cls is torch.Size:
-        return cls(items)
-    return tuple.__new__(cls, items) if hasattr(cls, "_fields") or not hasattr(cls, "n_fields") else cls(items)
-
-
-_EFFECTS = {
-    s.name: s
-    for s in (set_item, delete_item, extend, replace_items, set_attribute, delete_attribute, set_cell, set_variable)
-}
+fill_object = _effect(effects.fill_object)
+_EFFECTS = {s.name: s for s in map(_effect, effects.ASSIGNMENTS)}
 
 
 def _print_make(bsym: BoundSymbol, context: Any) -> list[str]:
@@ -155,8 +61,8 @@ def _print_make(bsym: BoundSymbol, context: Any) -> list[str]:
 
 make = Symbol("make", _no_meta, id="python.make", is_prim=True, printer=_print_make, tags=(OpTags.SIDE_EFFECT,))
 _OPERATORS = {
-    fn.__name__.strip("_"): Symbol(fn.__name__.strip("_"), _no_meta, id=f"python.{fn.__name__}", is_prim=True, fn=fn)
-    for fn in (_new_object, _new_container, _new_mask, _new_tuple)
+    fn.__name__: Symbol(fn.__name__, _no_meta, id=f"python.{fn.__name__}", is_prim=True, fn=fn)
+    for fn in effects.CONSTRUCTORS
 }
 
 

@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from thunder.capture.base.messages import Message, format_message, format_value
+from thunder.capture.base.messages import Message
 from thunder.capture.base.sources import Source
-from thunder.capture.guards.tensor_check import overlap
-from thunder.core import pytree
 from thunder.core.printer import printable
 from thunder.core.proxies import AnyProxy, Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.pythonex import ex as python_executor
+from thunder.runtime import guards as runtime
+from thunder.runtime.guards import GuardFailed, TensorsDiffer
+from thunder.runtime.messages import format_value
 from thunder.runtime.torch_private import (
     any_autocast,
     current_device,
@@ -30,25 +31,7 @@ from thunder.runtime.torch_private import (
     matmul_precision,
 )
 
-__all__ = ["GuardFailed", "Inline", "TensorsDiffer", "check_tensors", "fetched", "guard", "state_checks"]
-
-
-class GuardFailed(Exception):
-    """The specialization is not for this call: no error, only an answer.
-
-    Its arguments are texts and values in turn: what was read, how it was, and how it is.
-    """
-
-    def __str__(self) -> str:
-        return format_message(self.args)
-
-
-class TensorsDiffer(GuardFailed):
-    """Tensors are not as they were. What differs is found when somebody asks, as most lookups only go on."""
-
-    def __str__(self) -> str:
-        check, tensors = self.args
-        return check.explain(tensors)  # type: ignore[no-any-return]
+__all__ = ["Inline", "check_different", "check_distinct", "check_tensors", "fetched", "guard", "state_checks"]
 
 
 _TAGS = (OpTags.CHECK_OP, OpTags.NON_DIFFERENTIABLE)
@@ -184,18 +167,8 @@ def _print_derive(bsym: BoundSymbol, context: Any) -> list[str]:
 derive = Symbol("derive", _no_meta, id="python.derive", is_prim=True, printer=_print_derive, tags=_TAGS)
 
 
-@_guard
-def check_different(objects: Sequence[Any]) -> None:
-    """Refuse objects of which the program changes one, where they are fewer than they were."""
-    if len({*map(id, objects)}) != len(objects):
-        raise GuardFailed("objects that were different are the same object now, and the program changes it")
-
-
-@_guard
-def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
-    """Refuse inputs that the program writes to, where they share memory with others."""
-    if overlap(tensors, written) is not None:
-        raise GuardFailed("an input that is written in place overlaps another in memory")
+check_different = _guard(runtime.check_different)
+check_distinct = _guard(runtime.check_distinct)
 
 
 # -- reading inputs ---------------------------------------------------------------------------------------------------
@@ -203,15 +176,8 @@ def _flatten_meta(*args: Any) -> Any:
     raise TypeError("flatten_call is bound by the prologue's builder")
 
 
-def _flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
-    leaves, spec = pytree.tree_flatten((args, kwargs))
-    if spec != structure:
-        raise GuardFailed(f"the arguments were {structure} and are {spec}")
-    return leaves
-
-
 flatten_call = python_executor.register_operator(
-    "flatten_call", meta=_flatten_meta, fn=_flatten_call, tags=(OpTags.UNPACK_OP,)
+    "flatten_call", meta=_flatten_meta, fn=runtime.flatten_call, tags=(OpTags.UNPACK_OP,)
 )
 
 

@@ -15,7 +15,6 @@ from thunder.capture.base.messages import Message
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.sources import Argument, Size, Source
 from thunder.capture.guards import guards
-from thunder.capture.guards.tensor_check import TensorCheck
 from thunder.capture.reads.guard_kinds import Guard
 from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.tensors.tracer import Lifted, Tracer
@@ -25,6 +24,7 @@ from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
 from thunder.core.symint.symbols import Symbols
 from thunder.core.trace import Trace
+from thunder.runtime.tensor_check import TensorCheck
 
 __all__ = ["Arguments", "Guarded", "Prologue"]
 

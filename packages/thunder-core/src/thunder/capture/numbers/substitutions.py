@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from thunder.capture.base.snapshots import CellSnapshot, Snapshot, VariableSnapshot, dict_type
+from thunder.capture.base.snapshots import CellSnapshot, Snapshot, VariableSnapshot
 from thunder.capture.reads.hooks import ABSENT
+from thunder.runtime.containers import dict_type
 
 __all__ = ["Plants"]
 

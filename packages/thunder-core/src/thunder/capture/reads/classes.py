@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.snapshots import AttributesSnapshot, class_attributes
+from thunder.capture.base.snapshots import AttributesSnapshot
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.class_attributes import (
@@ -26,6 +26,7 @@ from thunder.capture.reads.kinds.base import Reached, Recorder
 from thunder.capture.reads.kinds.containers import has_plain_lookup
 from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.reads.memoized_functions import MEMOIZED, memoized_stand_in
+from thunder.runtime.guards import class_attributes
 
 __all__ = ["UNSHADOWED", "ClassReads"]
 

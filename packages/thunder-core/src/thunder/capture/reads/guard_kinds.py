@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from thunder.capture.base.messages import Message, format_value, name_of
-from thunder.capture.base.snapshots import class_attributes, dict_type
+from thunder.capture.base.messages import Message, name_of
 from thunder.capture.base.sources import Source, Variables
+from thunder.runtime.guards import same_attributes, same_contents, same_value
+from thunder.runtime.messages import format_value
 
 __all__ = [
     "Equals",
@@ -33,51 +34,7 @@ __all__ = [
     "LacksAttribute",
     "LacksKey",
     "LacksKeys",
-    "same_attributes",
-    "same_contents",
-    "same_value",
 ]
-
-
-# -- comparisons that conditions call ---------------------------------------------------------------------------------
-def same_value(x: Any, expected: Any) -> bool:
-    """Check whether a plain value is of the same type and equal, down to the sign of zeros; NaN equals NaN."""
-    if x is expected:
-        return True
-    kind = type(expected)
-    if type(x) is not kind:
-        return False
-    if kind is tuple:
-        return len(x) == len(expected) and all(map(same_value, x, expected))
-    if kind is float or kind is complex:
-        return repr(x) == repr(expected)
-    if kind is slice or kind is range:
-        return repr(x) == repr(expected)
-    return bool(x == expected)
-
-
-def same_contents(x: Any, expected: Any) -> bool:
-    """Check whether a container has the same plain values: `expected` is a tuple of its items, or a frozenset."""
-    if isinstance(expected, frozenset):
-        return len(x) == len(expected) and same_value(
-            tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected)))
-        )
-    if isinstance(x, dict):
-        x = dict_type(x).items(x)
-        return len(x) == len(expected) and all(
-            same_value(k, key) and same_value(v, value) for (k, v), (key, value) in zip(x, expected)
-        )
-    return len(x) == len(expected) and all(map(same_value, x, expected))
-
-
-def _typed(x: Any) -> str:
-    return f"{type(x).__qualname__}:{x!r}"
-
-
-def same_attributes(cls: type, expected: dict[str, Any]) -> bool:
-    """Check whether a class has these very attributes and no others."""
-    found = class_attributes(cls.__dict__)
-    return found.keys() == expected.keys() and all(found[name] is value for name, value in expected.items())
 
 
 # -- guards -----------------------------------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ import abc
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
-from thunder.capture.base.snapshots import Snapshot, container_snapshot, dict_type
+from thunder.capture.base.snapshots import Snapshot, container_snapshot
 from thunder.capture.base.sources import Attr, BaseItem, DictValue, Item, Source, is_literal
 from thunder.capture.reads.guard_kinds import HasContents, HasKeys, HasLength, HasMembers, HasType, IsEmpty
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
 from thunder.capture.reads.kinds.leaves import Identity, is_plain
+from thunder.runtime.containers import base_of, items_of
 
-__all__ = ["Container", "base_of", "has_plain_lookup", "item_source", "items_of", "read_contents"]
+__all__ = ["Container", "has_plain_lookup", "item_source", "read_contents"]
 
 EXACT = frozenset({list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict})
 # Containers with more items than this are not read item by item; those of plain values only, up to the second number.
@@ -87,21 +88,6 @@ def item_source(source: Source, x: Any, key: Any, position: int) -> Source:
     if type(x) in EXACT:
         return source.item(key)
     return source.to(BaseItem, dict if isinstance(x, dict) else base_of(x), key)
-
-
-def base_of(x: Any) -> Any:
-    """Return the built-in class that a container is an instance of."""
-    for base in (OrderedDict, dict, list, tuple, set, frozenset, deque):
-        if isinstance(x, base):
-            return base
-    raise TypeError(type(x).__name__)
-
-
-def items_of(x: Any) -> tuple[Any, ...]:
-    """Return the items of a container (pairs of a dict), read without running a subclass's code."""
-    if isinstance(x, dict):
-        return tuple(dict_type(x).items(x))
-    return tuple(base_of(x).__iter__(x))
 
 
 def has_plain_lookup(cls: type) -> bool:

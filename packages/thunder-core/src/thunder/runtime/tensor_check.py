@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.messages import format_value
+from thunder.runtime.messages import format_value
 from thunder.runtime.torch_private import tensor_guards
 
 __all__ = ["TensorCheck", "overlap"]

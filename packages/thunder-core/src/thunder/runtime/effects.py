@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lines of an epilogue call: assignments to the user's objects, and objects made anew for a result."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import torch
+
+from thunder.runtime.containers import base_of, dict_type
+
+__all__ = ["ASSIGNMENTS", "CONSTRUCTORS", "fill_object"]
+
+
+def set_item(target: Any, key: Any, value: Any) -> None:
+    """Assign an item, without code of a subclass."""
+    base = dict_type(target) if isinstance(target, dict) else base_of(target)
+    base.__setitem__(target, key, value)
+
+
+def delete_item(target: Any, key: Any) -> None:
+    """Delete an item, if it is there."""
+    dict_type(target).pop(target, key, None)
+
+
+def extend(target: Any, items: Any) -> None:
+    """Append items to a list or deque."""
+    base_of(target).extend(target, items)
+
+
+def replace_items(target: Any, items: Any) -> None:
+    """Replace the items of a list, deque, set or dict."""
+    base = base_of(target)
+    base.clear(target)
+    if isinstance(target, dict):
+        for key, value in items.items():
+            base.__setitem__(target, key, value)
+        return
+    (base.update if base is set else base.extend)(target, items)
+
+
+def set_attribute(target: Any, name: str, value: Any) -> None:
+    """Set a slot, or an attribute of a class."""
+    (type if isinstance(target, type) else object).__setattr__(target, name, value)
+
+
+def delete_attribute(target: Any, name: str) -> None:
+    """Delete a slot's value, or an attribute of a class."""
+    (type if isinstance(target, type) else object).__delattr__(target, name)
+
+
+def set_cell(cell: Any, value: Any) -> None:
+    """Assign the variable of a closure."""
+    cell.cell_contents = value
+
+
+def set_variable(variable: Any, value: Any) -> None:
+    """Set a context variable."""
+    variable.set(value)
+
+
+def fill_object(obj: Any, values: dict[str, Any], slots: dict[str, Any], items: Any) -> None:
+    """Give a new object its variables, slots and, where its class is a container's, its items."""
+    if values:
+        object.__getattribute__(obj, "__dict__").update(values)
+    for name, value in slots.items():
+        object.__setattr__(obj, name, value)
+    if items is not None:
+        base = base_of(obj)
+        for item in items:
+            if base in (dict, collections.OrderedDict):
+                base.__setitem__(obj, *item)
+            else:
+                (base.add if base is set else base.append)(obj, item)
+
+
+def new_object(cls: Any) -> Any:
+    return cls.__new__(cls) if cls.__new__ in (object.__new__, dict.__new__) else object.__new__(cls)
+
+
+def new_container(cls: type) -> Any:
+    bases: tuple[Any, ...] = (collections.OrderedDict, dict, list, set, collections.deque)
+    for base in bases:
+        if issubclass(cls, base):
+            return base.__new__(cls)
+    return object.__new__(cls)
+
+
+def new_mask(cls: Any, variant: Any, rows: int, columns: int) -> Any:
+    return cls(variant, rows, columns)
+
+
+def new_tuple(cls: type, items: Any) -> Any:
+    if cls is torch.Size:
+        return cls(items)
+    return tuple.__new__(cls, items) if hasattr(cls, "_fields") or not hasattr(cls, "n_fields") else cls(items)
+
+
+ASSIGNMENTS = (
+    set_item,
+    delete_item,
+    extend,
+    replace_items,
+    set_attribute,
+    delete_attribute,
+    set_cell,
+    set_variable,
+)
+CONSTRUCTORS = (new_object, new_container, new_mask, new_tuple)

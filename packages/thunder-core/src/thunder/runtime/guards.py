@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lines of a prologue call: comparisons with what the program read, and the answer that a call is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from thunder.core import pytree
+from thunder.runtime.containers import dict_type
+from thunder.runtime.messages import format_message
+from thunder.runtime.tensor_check import overlap
+
+__all__ = [
+    "CLASS_INTERNALS",
+    "GuardFailed",
+    "TensorsDiffer",
+    "check_different",
+    "check_distinct",
+    "class_attributes",
+    "flatten_call",
+    "same_attributes",
+    "same_contents",
+    "same_value",
+]
+
+
+class GuardFailed(Exception):
+    """The specialization is not for this call: no error, only an answer.
+
+    Its arguments are texts and values in turn: what was read, how it was, and how it is.
+    """
+
+    def __str__(self) -> str:
+        return format_message(self.args)
+
+
+class TensorsDiffer(GuardFailed):
+    """Tensors are not as they were. What differs is found when somebody asks, as most lookups only go on."""
+
+    def __str__(self) -> str:
+        check, tensors = self.args
+        return check.explain(tensors)  # type: ignore[no-any-return]
+
+
+# -- comparisons ------------------------------------------------------------------------------------------------------
+def same_value(x: Any, expected: Any) -> bool:
+    """Check whether a plain value is of the same type and equal, down to the sign of zeros; NaN equals NaN."""
+    if x is expected:
+        return True
+    kind = type(expected)
+    if type(x) is not kind:
+        return False
+    if kind is tuple:
+        return len(x) == len(expected) and all(map(same_value, x, expected))
+    if kind is float or kind is complex:
+        return repr(x) == repr(expected)
+    if kind is slice or kind is range:
+        return repr(x) == repr(expected)
+    return bool(x == expected)
+
+
+def same_contents(x: Any, expected: Any) -> bool:
+    """Check whether a container has the same plain values: `expected` is a tuple of its items, or a frozenset."""
+    if isinstance(expected, frozenset):
+        return len(x) == len(expected) and same_value(
+            tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected)))
+        )
+    if isinstance(x, dict):
+        x = dict_type(x).items(x)
+        return len(x) == len(expected) and all(
+            same_value(k, key) and same_value(v, value) for (k, v), (key, value) in zip(x, expected)
+        )
+    return len(x) == len(expected) and all(map(same_value, x, expected))
+
+
+def _typed(x: Any) -> str:
+    return f"{type(x).__qualname__}:{x!r}"
+
+
+# What the interpreter and thunder keep in a class.
+CLASS_INTERNALS = frozenset({"__getattribute__", "__setattr__", "__dict__", "__weakref__", "__doc__",
+                              "__static_attributes__", "__firstlineno__", "_abc_impl", "__abstractmethods__",
+                              "__annotations_cache__"})  # fmt: skip
+
+
+def class_attributes(attributes: Any) -> dict[str, Any]:
+    """Return a class's attributes, or their values before, without what the interpreter and thunder keep there."""
+    return {name: value for name, value in attributes.items() if name not in CLASS_INTERNALS}
+
+
+def same_attributes(cls: type, expected: dict[str, Any]) -> bool:
+    """Check whether a class has these very attributes and no others."""
+    found = class_attributes(cls.__dict__)
+    return found.keys() == expected.keys() and all(found[name] is value for name, value in expected.items())
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+def check_different(objects: Sequence[Any]) -> None:
+    """Refuse objects of which the program changes one, where they are fewer than they were."""
+    if len({*map(id, objects)}) != len(objects):
+        raise GuardFailed("objects that were different are the same object now, and the program changes it")
+
+
+def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
+    """Refuse inputs that the program writes to, where they share memory with others."""
+    if overlap(tensors, written) is not None:
+        raise GuardFailed("an input that is written in place overlaps another in memory")
+
+
+def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
+    """Take the arguments of a call apart; refuse it where they are not structured as they were."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    if spec != structure:
+        raise GuardFailed(f"the arguments were {structure} and are {spec}")
+    return leaves

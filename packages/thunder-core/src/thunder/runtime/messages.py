@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values as messages show them: what a guard says when it refuses a call."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["format_message", "format_value"]
+
+
+def format_message(parts: Sequence[Any]) -> str:
+    """Return the sentence that texts and values make, in turn."""
+    return " ".join([str(part) if i % 2 == 0 else format_value(part) for i, part in enumerate(parts)])
+
+
+def format_value(x: Any) -> str:
+    """Return a value as a message shows it. No code of the user's runs for it."""
+    if isinstance(x, type):
+        return f"the class {x.__qualname__}"
+    if isinstance(x, types.FunctionType):
+        return f"the function {x.__qualname__} ({_line(x.__code__)})"
+    if isinstance(x, (types.BuiltinFunctionType, types.MethodDescriptorType)):
+        return f"the function {x.__name__}"
+    if isinstance(x, types.CodeType):
+        return f"the code at {_line(x)}"
+    if isinstance(x, types.ModuleType):
+        return f"the module {x.__name__}"
+    if _is_simple(x):
+        text = repr(x)
+        return text if len(text) <= 120 else f"{text[:117]}..."
+    return f"a {type(x).__qualname__}"
+
+
+def _line(code: types.CodeType) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+_SIMPLE = (bool, int, float, complex, str, bytes, slice, range, type(None), torch.dtype, torch.device, torch.layout,
+           torch.memory_format, torch.Size)  # fmt: skip
+
+
+def _is_simple(x: Any, depth: int = 3) -> bool:
+    if type(x) in (list, tuple, set, frozenset):
+        return len(x) <= 100 and depth > 0 and all(_is_simple(i, depth - 1) for i in x)
+    if type(x) is dict:
+        return _is_simple([*x.keys(), *x.values()], depth)
+    return type(x) in _SIMPLE

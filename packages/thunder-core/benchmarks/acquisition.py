@@ -33,14 +33,14 @@ Jit = Callable[[Any], Callable[..., Any]]
 
 
 def jit(fn: Any) -> Any:
-    """thunder's side of a row."""
+    """Return thunder's side of a row."""
     import thunder
 
     return thunder.jit(fn)
 
 
 def capture(fn: Any) -> Any:
-    """torch.compile's side of a row: it captures, and runs what it captured with eager's kernels."""
+    """Return torch.compile's side of a row: it captures, and runs what it captured with eager's kernels."""
     torch._dynamo.reset()
     return torch.compile(fn, backend="eager")
 
@@ -58,7 +58,7 @@ def training(model: Any, idx: torch.Tensor) -> None:
 
 
 def first_call(wrap: Jit, run: Callable[..., None], layers: int = LAYERS) -> Callable[[], float]:
-    """Seconds of the first call of a model that nothing has seen before."""
+    """Return seconds of the first call of a model that nothing has seen before."""
 
     def measure() -> float:
         model, idx = Llama(layers), batch()
@@ -68,7 +68,7 @@ def first_call(wrap: Jit, run: Callable[..., None], layers: int = LAYERS) -> Cal
 
 
 def warm_model(wrap: Jit, run: Callable[..., None]) -> Callable[[], float]:
-    """Seconds of a later call."""
+    """Return seconds of a later call."""
     model, idx = wrap(Llama(LAYERS)), batch()
     run(model, idx)
     return lambda: per_call(lambda: run(model, idx), 0.1)
@@ -92,7 +92,7 @@ class Sum(nn.Module):
 
 
 def warm_function(wrap: Jit, grad: bool) -> Callable[[], float]:
-    """Seconds of a later call of a function of two tensors; with gradients one of them requires them."""
+    """Return seconds of a later call of a function of two tensors; with gradients one of them requires them."""
     fn = wrap(two_tensors)
     a, b = torch.randn(4, requires_grad=grad), torch.randn(4)
     fn(a, b)
@@ -100,7 +100,7 @@ def warm_function(wrap: Jit, grad: bool) -> Callable[[], float]:
 
 
 def torch_calls(layers: int) -> int:
-    """How many functions of torch the model calls, properties left out."""
+    """Return how many functions of torch the model calls, properties left out."""
     count = 0
 
     class Counting(torch.overrides.TorchFunctionMode):
@@ -120,7 +120,7 @@ def eager(fn: Any) -> Any:
 
 
 def of_all(measure: Callable[..., Callable[[], float]], *args: Any) -> dict[str, Callable[[], float]]:
-    """A measurement of each candidate."""
+    """Return a measurement of each candidate."""
     return {"eager": measure(eager, *args), "thunder": measure(jit, *args), CAPTURE: measure(capture, *args)}
 
 
@@ -268,7 +268,7 @@ ROWS = ("first_forward", "first_training", "tracing", "linear", "function", "fun
 
 
 def as_peer() -> dict[str, list[float]]:
-    """The peer's numbers: this runs in the peer's environment."""
+    """Return the peer's numbers: this runs in the peer's environment."""
     first = {"first_forward": forward, "first_training": training}
     found = {getattr(Benchmark, name).__doc__: [first_call(jit, run)()] for name, run in first.items()}
     for name, grad in (("function", False), ("function_with_gradients", True)):
@@ -279,7 +279,7 @@ def as_peer() -> dict[str, list[float]]:
 
 
 def ask_peer(python: str) -> dict[str, list[float]]:
-    """The peer's numbers, from a process of its own."""
+    """Return the peer's numbers, from a process of its own."""
     done = subprocess.run([python, __file__, "--as-peer"], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{python} could not run the peer:\n{done.stderr[-2000:]}")

@@ -28,7 +28,7 @@ NAMES = [OURS, "thunder", "torch executor, graphs", "torch executor", PEER, "tor
 
 
 def wrapped(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What a candidate makes of the model or its loss."""
+    """Return what a candidate makes of the model or its loss."""
     if name == "eager":
         return fn
     if name.startswith("torch.compile"):
@@ -53,7 +53,7 @@ class Candidate:
         self.run, self.loss = wrapped(name, self.model), wrapped(name, self.loss_of)
 
     def loss_of(self, batch: torch.Tensor) -> torch.Tensor:
-        """What is minimized."""
+        """Return what is minimized."""
         return F.cross_entropy(self.model(batch[:, :-1]).reshape(-1, VOCABULARY), batch[:, 1:].reshape(-1))
 
     def forward(self) -> None:
@@ -91,7 +91,7 @@ def seconds(run: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    """Measures the rows that were asked for."""
+    """Measure the rows that were asked for."""
     parser = measuring.parser((__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=512)

@@ -25,14 +25,14 @@ Wrap = Callable[[Any], Callable[..., Any]]
 
 
 def jit(fn: Any) -> Any:
-    """thunder's side of a row."""
+    """Return thunder's side of a row."""
     import thunder
 
     return thunder.jit(fn, executors=["torch_compile"])
 
 
 def compiled(fn: Any) -> Any:
-    """torch.compile's side of a row."""
+    """Return torch.compile's side of a row."""
     torch._dynamo.reset()
     return torch.compile(fn)
 
@@ -46,7 +46,7 @@ def tokens() -> torch.Tensor:
 
 
 def training_step(wrap: Wrap) -> Callable[[], float]:
-    """Seconds of a step: forward, loss, backward, optimizer."""
+    """Return seconds of a step: forward, loss, backward, optimizer."""
     torch.manual_seed(0)
     model = Llama(LAYERS, WIDTH, LENGTH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -68,7 +68,7 @@ def training_step(wrap: Wrap) -> Callable[[], float]:
 
 
 def inference(wrap: Wrap) -> Callable[[], float]:
-    """Seconds of a call without gradients."""
+    """Return seconds of a call without gradients."""
     torch.manual_seed(0)
     fast, batch = wrap(Llama(LAYERS, WIDTH, LENGTH)), tokens()[:, :-1]
 
@@ -81,7 +81,7 @@ def inference(wrap: Wrap) -> Callable[[], float]:
 
 
 def chain(wrap: Wrap) -> Callable[[], float]:
-    """Seconds of a chain of pointwise operations over a matrix, with its gradient."""
+    """Return seconds of a chain of pointwise operations over a matrix, with its gradient."""
     torch.manual_seed(0)
     x = torch.randn(1024, 1024, requires_grad=True)
 
@@ -107,7 +107,7 @@ ROWS = {
 
 
 def main() -> None:
-    """Measures the rows that were asked for."""
+    """Measure the rows that were asked for."""
     options = measuring.parser(__doc__ or "").parse_args()
     torch.set_num_threads(1)
     report = Report("inductor", __file__, ["thunder", PEER, "eager"])

@@ -35,7 +35,7 @@ def training(run: Callable[..., Any], tokens: torch.Tensor) -> None:
 
 
 def all_lengths(wrap: Callable[[Any], Any], call: Callable[..., None], made: list[Any]) -> Callable[[], float]:
-    """The seconds of the calls with each length, the first of them included; `made` is what was called."""
+    """Return the seconds of the calls with each length, the first of them included; `made` is what was called."""
     batches = [torch.randint(64, (2, n)) for n in LENGTHS]
 
     def run() -> float:
@@ -47,7 +47,7 @@ def all_lengths(wrap: Callable[[Any], Any], call: Callable[..., None], made: lis
 
 
 def capture(model: Any) -> Any:
-    """torch.compile's side."""
+    """Return torch.compile's side."""
     torch._dynamo.reset()
     return torch.compile(model, backend="eager")
 
@@ -74,7 +74,7 @@ def lengths(report: Report, repetitions: int) -> None:
 
 
 def turns(report: Report, repetitions: int) -> None:
-    """Calls of several programs of a two-tensor function in turns, against calls of one of them."""
+    """Call of several programs of a two-tensor function in turns, against calls of one of them."""
     import thunder
 
     def fn(a: Any, b: Any, mode: str) -> Any:

@@ -26,7 +26,7 @@ __all__ = ["Bar", "Report", "Row", "alternate", "best", "machine", "parser", "pe
 
 
 def machine() -> str:
-    """The machine and the versions, in one line."""
+    """Return the machine and the versions, in one line."""
     import torch
 
     model = platform.processor() or platform.machine()
@@ -42,7 +42,7 @@ def machine() -> str:
 
 
 def parser(about: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Return the options that every benchmark has."""
     found = argparse.ArgumentParser(description=about)
     found.add_argument("--repetitions", type=int, default=7, help="how often each row is measured (default: 7)")
     found.add_argument("--rows", default="", help="only rows whose name contains this")
@@ -52,14 +52,14 @@ def parser(about: str) -> argparse.ArgumentParser:
 
 
 def once(run: Callable[[], Any]) -> float:
-    """The seconds of one run."""
+    """Return the seconds of one run."""
     start = process_time()
     run()
     return process_time() - start
 
 
 def per_call(run: Callable[[], Any], seconds: float = 0.05) -> float:
-    """The seconds of one of many runs."""
+    """Return the seconds of one of many runs."""
     run()
     number = 1
     while (took := many(run, number)) < seconds:
@@ -68,7 +68,7 @@ def per_call(run: Callable[[], Any], seconds: float = 0.05) -> float:
 
 
 def many(run: Callable[[], Any], number: int) -> float:
-    """The seconds of `number` runs."""
+    """Return the seconds of `number` runs."""
     turns = range(number)
     start = process_time()
     for _ in turns:
@@ -77,7 +77,7 @@ def many(run: Callable[[], Any], number: int) -> float:
 
 
 def alternate(candidates: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, list[float]]:
-    """The measurements of each candidate; they take turns."""
+    """Return the measurements of each candidate; they take turns."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repetitions):
         for name, measure in candidates.items():
@@ -91,7 +91,7 @@ def alternate(candidates: Mapping[str, Callable[[], float]], repetitions: int) -
 
 
 def best(times: list[float]) -> float:
-    """The time least disturbed."""
+    """Return the time least disturbed."""
     return min(times)
 
 
@@ -139,13 +139,13 @@ class Report:
         self.rows: list[Row] = []
 
     def add(self, row: Row) -> None:
-        """Adds a row and prints it."""
+        """Add a row and prints it."""
         self.rows.append(row)
         cells = "  ".join(f"{name} {text}" for name, text in row.cells.items())
         print(f"{row.name}: {cells}", *(f"    {bar}" for bar in row.bars), sep="\n", flush=True)
 
     def markdown(self) -> str:
-        """The table."""
+        """Return the table."""
         barred = any(row.bars for row in self.rows)
         head = ["what", *self.columns, *(["ratio and bar"] if barred else [])]
         lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
@@ -157,7 +157,7 @@ class Report:
         return "\n".join([f"Measured {today} on a {machine()}.", "", *lines, ""])
 
     def finish(self, options: argparse.Namespace) -> None:
-        """Prints the table and writes what was asked for; exits with 1 when a bar is missed."""
+        """Print the table and writes what was asked for; exits with 1 when a bar is missed."""
         print("\n" + self.markdown())
         if options.markdown:
             options.markdown.write_text(self.markdown(), encoding="utf-8")
@@ -176,10 +176,10 @@ class Report:
 
 
 def milliseconds(seconds: float) -> str:
-    """A time as text."""
+    """Return a time as text."""
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.2f} ms"
 
 
 def microseconds(seconds: float) -> str:
-    """A time as text."""
+    """Return a time as text."""
     return f"{seconds * 1e6:.1f} µs"

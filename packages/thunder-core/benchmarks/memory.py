@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One layer."""
+        """Return one layer."""
         b, t, c = x.shape
         q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.first(x)).split(c, -1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -54,7 +54,7 @@ class Checkpointed(nn.Sequential):
     """Blocks that are computed again in backward."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """All of them."""
+        """Return all of them."""
         for block in self:
             x = checkpoint(block, x, use_reentrant=False)
         return x
@@ -68,7 +68,7 @@ class Classifier(nn.Module):
         self.embedding, self.head = nn.Embedding(classes, width), nn.Linear(width, classes, bias=bias)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The loss."""
+        """Return the loss."""
         return F.cross_entropy(self.head(self.embedding(tokens)).flatten(0, -2), tokens.flatten())
 
 
@@ -98,7 +98,7 @@ class Program(NamedTuple):
 
 
 def blocks(kind: Callable[..., nn.Module] = nn.Sequential) -> nn.Module:
-    """Three blocks."""
+    """Return three blocks."""
     return kind(*(Block() for _ in range(3)))
 
 
@@ -124,7 +124,7 @@ PROGRAMS = (
 
 
 def measured(run: Callable[[], Any]) -> float:
-    """The peak of a call, when everything is compiled and all gradients are there anew."""
+    """Return the peak of a call, when everything is compiled and all gradients are there anew."""
     for _ in range(3):
         run()
     gc.collect()
@@ -137,13 +137,13 @@ def measured(run: Callable[[], Any]) -> float:
 
 
 def predicted(fn: Any) -> float:
-    """The peak of the last call, as it is predicted."""
+    """Return the peak of the last call, as it is predicted."""
     report = thunder.examine.memory(fn, keep_outputs=False)
     return float(report.peak - report.inputs)
 
 
 def numbers(program: Program, executors: str) -> list[float]:
-    """The four numbers of a program, in bytes."""
+    """Return the four numbers of a program, in bytes."""
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = program.model().to(program.dtype)
@@ -175,7 +175,7 @@ def numbers(program: Program, executors: str) -> list[float]:
 
 
 def main() -> None:
-    """Measures the rows that were asked for."""
+    """Measure the rows that were asked for."""
     parser = measuring.parser((__doc__ or "").partition("\n")[0])
     given = parser.parse_args()
     report = Report("memory", __file__, [*COLUMNS])

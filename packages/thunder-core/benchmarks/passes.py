@@ -30,7 +30,7 @@ Program = Callable[[int], Callable[..., torch.Tensor]]  # of that many operation
 
 
 def program(count: int) -> Callable[..., torch.Tensor]:
-    """A function of `count` operations."""
+    """Return a function of `count` operations."""
 
     def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         for _ in range(count // PER_LAYER):
@@ -44,7 +44,7 @@ def program(count: int) -> Callable[..., torch.Tensor]:
 
 
 def unlike(count: int) -> Callable[..., torch.Tensor]:
-    """The same with layers each of which is wider than the one before: hardly a call is like another.
+    """Return the same with layers each of which is wider than the one before: hardly a call is like another.
 
     What passes find out once for calls that are alike is of no use to it.
     """
@@ -61,7 +61,7 @@ def unlike(count: int) -> Callable[..., torch.Tensor]:
 
 
 def measured(count: int, program: Program = program) -> tuple[float, float, float]:
-    """Seconds of tracing, of all passes, and of printing and compiling the text, each for one operation."""
+    """Return seconds of tracing, of all passes, and of printing and compiling the text, each for one operation."""
     from thunder.capture.capture import acquire
     from thunder.core.trace import Trace
     from thunder.frontend.options import Options
@@ -90,7 +90,7 @@ def measured(count: int, program: Program = program) -> tuple[float, float, floa
 
 
 def repeated(count: int, program: Program, times: int) -> dict[str, list[float]]:
-    """What was measured of a program, in several repetitions."""
+    """Return what was measured of a program, in several repetitions."""
     found: list[tuple[float, float, float]] = []
     for _ in range(times):
         gc.collect()
@@ -99,7 +99,7 @@ def repeated(count: int, program: Program, times: int) -> dict[str, list[float]]
 
 
 def row(name: str, times: dict[str, list[float]], bars: list[Bar]) -> Row:
-    """A line of the table."""
+    """Return a line of the table."""
     return Row(name, {what: microseconds(best(each)) for what, each in times.items()}, tuple(bars), dict(times))
 
 

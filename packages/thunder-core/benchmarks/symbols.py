@@ -20,7 +20,9 @@ DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
 
 def traced(info: Any) -> tuple[float, int] | None:
-    """Seconds and recorded operations of the operator's plainest sample; None where no dtype has one that traces."""
+    """Return seconds and recorded operations of the operator's plainest sample; None where no dtype has one that
+    traces.
+    """
     from thunder.tests.running import all_levels, trace_sample
 
     for dtype in DTYPES:

@@ -35,7 +35,7 @@ INDUCTOR, DEFAULTS = "torch.compile", "thunder, its defaults"
 
 
 def wrapped(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The loss as a candidate runs it."""
+    """Return the loss as a candidate runs it."""
     if name == EAGER:
         return fn
     if name in (OURS, DEFAULTS):
@@ -63,7 +63,7 @@ class Step:
         self()
 
     def loss_of(self, batch: torch.Tensor) -> torch.Tensor:
-        """What is minimized."""
+        """Return what is minimized."""
         logits = self.model(batch[:, :-1])
         return F.cross_entropy(logits.reshape(-1, VOCABULARY), batch[:, 1:].reshape(-1))
 
@@ -84,7 +84,7 @@ class Step:
         return (time.perf_counter() - start) / 10
 
     def peak(self) -> float:
-        """The bytes that a step allocates at most, beyond what was there."""
+        """Return the bytes that a step allocates at most, beyond what was there."""
         gc.collect()
         if self.cuda:
             torch.cuda.synchronize()
@@ -102,14 +102,14 @@ class Step:
         return float(most)
 
     def kernels(self) -> int:
-        """How many kernels a step launches."""
+        """Return how many kernels a step launches."""
         with profile(activities=[ProfilerActivity.CUDA]) as found:
             self()
             torch.cuda.synchronize()
         return sum(e.count for e in found.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA)
 
     def predicted(self) -> float:
-        """The peak of forward and backward that thunder predicts, beyond the inputs."""
+        """Return the peak of forward and backward that thunder predicts, beyond the inputs."""
         import thunder
 
         report = thunder.examine.memory(self.loss)
@@ -117,12 +117,12 @@ class Step:
 
 
 def mebibytes(n: float) -> str:
-    """Bytes as text."""
+    """Return bytes as text."""
     return f"{n / 2**20:.1f} MiB"
 
 
 def main() -> None:
-    """Measures the rows that were asked for."""
+    """Measure the rows that were asked for."""
     parser = measuring.parser((__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32")

@@ -30,7 +30,7 @@ NORMS = (
 
 
 def contenders(f: Callable[..., Any], named: str, inputs: Any, leaves: Any, g: Any) -> dict[str, Callable[[], Any]]:
-    """The function run by each."""
+    """Return the function run by each."""
     jitted = thunder.jit(f, executors=[named])
     out = {
         "apex": step(jitted, inputs, leaves, g),
@@ -43,7 +43,7 @@ def contenders(f: Callable[..., Any], named: str, inputs: Any, leaves: Any, g: A
 
 
 def losses(repetitions: int) -> list[tuple[str, dict[str, float]]]:
-    """Rows of cross-entropy."""
+    """Return rows of cross-entropy."""
     rows = []
     for n, classes, dtype in LOSSES:
         x = torch.randn(n, classes, device="cuda", dtype=dtype, requires_grad=True)
@@ -56,7 +56,7 @@ def losses(repetitions: int) -> list[tuple[str, dict[str, float]]]:
 
 
 def norms(repetitions: int) -> list[tuple[str, dict[str, float]]]:
-    """Rows of norms."""
+    """Return rows of norms."""
     rows = []
     for n, width, dtype in NORMS:
         x = torch.randn(n, width, device="cuda", dtype=dtype, requires_grad=True)
@@ -70,7 +70,7 @@ def norms(repetitions: int) -> list[tuple[str, dict[str, float]]]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and prints."""
     options = parser(__doc__).parse_args()
     rows = losses(options.repetitions) + norms(options.repetitions)
     names = list(rows[0][1])

@@ -34,7 +34,7 @@ NORMS = ((16384, 4096), (8192, 8192), (32768, 2048))
 
 
 def heads(b: int, h: int, t: int, d: int) -> torch.Tensor:
-    """As a projection makes them."""
+    """Return as a projection makes them."""
     return torch.randn(b, t, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
 
 
@@ -108,7 +108,7 @@ def kernels(repetitions: int) -> str:
 
 
 def host(repetitions: int) -> str:
-    """Microseconds of the calling thread."""
+    """Return microseconds of the calling thread."""
     q, k, v, g = (heads(2, 8, 128, 64) for _ in range(4))
     cudnn, ours = of_torch("cudnn", q, k, v, g), of_ours(q, k, v, g)
     grads = [x.detach().requires_grad_() for x in (q, k, v)]
@@ -139,7 +139,7 @@ def host(repetitions: int) -> str:
 
 
 def small(repetitions: int) -> str:
-    """Microseconds on the GPU of what is small: replayed from CUDA graphs, so that no host is waited for."""
+    """Return microseconds on the GPU of what is small: replayed from CUDA graphs, so that no host is waited for."""
     names = ["thunder-ex-cudnn", "torch's choice", "torch flash"]
     rows = []
     for b, h, hk, s, t, d in ((1, 32, 8, 1, 4096, 128), (8, 32, 32, 1, 1024, 128), (8, 12, 12, 256, 256, 64)):
@@ -197,7 +197,7 @@ def norms(repetitions: int) -> str:
 
 
 def main() -> None:
-    """Prints the tables, and writes them where it is told to."""
+    """Print the tables, and writes them where it is told to."""
     arguments = parser(__doc__)
     arguments.add_argument("--only", choices=["kernels", "host", "small", "norms"], action="append")
     options = arguments.parse_args()

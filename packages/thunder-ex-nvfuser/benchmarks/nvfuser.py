@@ -46,7 +46,7 @@ ROWS = (
 
 
 def contenders(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """The function run by each."""
+    """Return the function run by each."""
     out = {"nvfuser": thunder.jit(fn, executors=["nvfuser"]), "eager": fn}
     try:
         out["triton"] = thunder.jit(fn, executors=["triton"])
@@ -71,7 +71,9 @@ def cell(row: Row, fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> 
 
 
 def host_cost() -> str:
-    """Microseconds of a call of a fusion of two small tensors: by itself, through thunder.jit, and eager's launches."""
+    """Return microseconds of a call of a fusion of two small tensors: by itself, through thunder.jit, and eager's
+    launches.
+    """
     x, y = (torch.randn(64, 64, device="cuda") for _ in range(2))
     f = thunder.jit(lambda x, y: (x + y) * x, executors=["nvfuser"])
     f(x, y)
@@ -97,7 +99,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attention and the feed-forward layer."""
+        """Return attention and the feed-forward layer."""
         b, t, c = x.shape
         parts = self.qkv(self.norms[0](x)).split(c, 2)
         q, k, v = (p.view(b, t, self.heads, c // self.heads).transpose(1, 2) for p in parts)
@@ -116,7 +118,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(768), nn.Linear(768, 50304, bias=False)
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss."""
+        """Return the loss."""
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
@@ -124,7 +126,7 @@ class GPT(nn.Module):
 
 
 def model_rows() -> list[str]:
-    """A training step of each contender, in turns."""
+    """Return a training step of each contender, in turns."""
     tokens, labels = torch.randint(0, 50304, (2, 8, 256), device="cuda")
     steps: dict[str, Callable[[], Any]] = {}
     texts = {}
@@ -155,7 +157,7 @@ def model_rows() -> list[str]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and prints."""
     arguments = parser(__doc__, repetitions=None)
     arguments.add_argument("--models", action="store_true")
     options = arguments.parse_args()

@@ -46,7 +46,7 @@ LENGTH, BATCH = 512, 8  # of the corpus
 
 
 def table(head: str, found: dict[str, float], base: str) -> list[str]:
-    """Each time, and how many times faster than `base` it is."""
+    """Return each time, and how many times faster than `base` it is."""
     lines = [f"| {head} | ms | {base} / this |", "|---|---|---|"]
     return lines + [f"| {name} | {ms:.3f} | {found[base] / ms:.2f} |" for name, ms in found.items()]
 
@@ -85,7 +85,7 @@ def linear(options: Any) -> list[str]:
 
 
 def kernels(options: Any) -> list[str]:
-    """The kernels that one forward and backward of a layer launches, by their names, and their times."""
+    """Return the kernels that one forward and backward of a layer launches, by their names, and their times."""
     from torch.profiler import ProfilerActivity, profile
 
     n, lines = options.size or 8192, ["| recipe | kernel | calls | ms |", "|---|---|---|---|"]
@@ -120,7 +120,7 @@ class _Normed(torch.nn.Module):
 
 
 def norm(options: Any) -> list[str]:
-    """A norm and a layer that reads it."""
+    """Return a norm and a layer that reads it."""
     import transformer_engine.pytorch as te
 
     rows, n = options.rows or 16384, options.size or 4096
@@ -221,7 +221,7 @@ def groups(options: Any) -> list[str]:
 
 # -- a model -----------------------------------------------------------------------------------------------------------
 def llama(width: int, layers: int, length: int, norms: bool = False) -> Any:
-    """The Llama of thunder-core's benchmarks, in bf16, with its own norms or torch's."""
+    """Return the Llama of thunder-core's benchmarks, in bf16, with its own norms or torch's."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "thunder-core" / "benchmarks"))
     import llama as model
 
@@ -233,7 +233,7 @@ def llama(width: int, layers: int, length: int, norms: bool = False) -> Any:
 
 
 def trained(model: Any, f: Any, batches: Callable[[], Any], rate: float) -> Callable[[], Any]:
-    """One step of training."""
+    """Return one step of training."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
 
     def step() -> Any:
@@ -249,7 +249,7 @@ def trained(model: Any, f: Any, batches: Callable[[], Any], rate: float) -> Call
 
 
 def step(options: Any) -> list[str]:
-    """A whole step of each, one model after the other: two do not fit beside their optimizers."""
+    """Return a whole step of each, one model after the other: two do not fit beside their optimizers."""
     shape = (options.batch, options.length + 1)
     batch = torch.randint(0, 320, shape, device="cuda")
     kinds: dict[str, Any] = {"bf16, eager": None, "bf16, thunder": {}}
@@ -296,7 +296,7 @@ def corpus() -> Callable[[], Any]:
 
 
 def loss(options: Any) -> list[str]:
-    """The mean loss of the last tenth of the steps, from the same weights, on the same batches."""
+    """Return the mean loss of the last tenth of the steps, from the same weights, on the same batches."""
     draw = corpus()
     batches = [draw() for _ in range(options.steps)]
     lines = ["| steps | first loss | half way | mean of the last tenth | of bf16's |", "|---|---|---|---|---|"]
@@ -316,7 +316,7 @@ def loss(options: Any) -> list[str]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and prints."""
     parts = {"linear": linear, "kernels": kernels, "norm": norm, "groups": groups, "step": step, "loss": loss}
     arguments = parser(__doc__, repetitions=None)
     arguments.add_argument("what", choices=parts)

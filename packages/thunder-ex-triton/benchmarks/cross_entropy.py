@@ -25,7 +25,7 @@ LINEAR_ROWS = ((8192, 2048, 128256, torch.bfloat16),)
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second of a large copy."""
+    """Return bytes a second of a large copy."""
     x = torch.empty(1 << 29, dtype=torch.float32, device="cuda")
     y = torch.empty_like(x)
     best = min(by_events(lambda: y.copy_(x), 5) for _ in range(5))
@@ -33,7 +33,7 @@ def copy_bandwidth() -> float:
 
 
 def step(loss: Callable[..., Any], inputs: tuple[Any, ...], parameters: tuple[Any, ...]) -> Callable[[], Any]:
-    """One forward and backward."""
+    """Return one forward and backward."""
 
     def run() -> None:
         for p in parameters:
@@ -83,7 +83,7 @@ def loss_row(tokens: int, classes: int, dtype: torch.dtype, bandwidth: float, re
 def linear_row(
     tokens: int, features: int, classes: int, dtype: torch.dtype, bandwidth: float, repetitions: int
 ) -> list[str]:
-    """A linear layer and the cross-entropy of its result."""
+    """Return a linear layer and the cross-entropy of its result."""
     x = torch.randn(tokens, features, device="cuda", dtype=dtype, requires_grad=True)
     w = (torch.randn(classes, features, device="cuda", dtype=dtype) / features**0.5).requires_grad_()
     t = torch.randint(0, classes, (tokens,), device="cuda")
@@ -102,7 +102,7 @@ def linear_row(
 
 
 def products(x: torch.Tensor, w: torch.Tensor, repetitions: int) -> float:
-    """The matrix products of a linear layer, forward and backward."""
+    """Return the matrix products of a linear layer, forward and backward."""
     a = torch.randn(x.shape[0], w.shape[0], device="cuda", dtype=x.dtype)
 
     def run() -> None:
@@ -123,7 +123,7 @@ def liger_linear() -> Callable[..., Any] | None:
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, compiled by torch for these sizes."""
+    """Compute `fn`, compiled by torch for these sizes."""
     torch._dynamo.reset()
     return torch.compile(fn, dynamic=False)
 

@@ -46,14 +46,14 @@ def rope(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor)
 
 
 def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """A hundred operations."""
+    """Return a hundred operations."""
     for i in range(33):
         x = (x * 1.01 + y).clamp(-4, 4) if i % 2 else torch.sigmoid(x) - y * 0.5
     return x
 
 
 def residual_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> Any:
-    """A residual connection and the norm after it."""
+    """Return a residual connection and the norm after it."""
     h = x + r
     return F.rms_norm(h, w.shape, w), h
 
@@ -87,7 +87,7 @@ ROWS = (
 
 
 def liger() -> dict[str, Callable[..., Any]]:
-    """What Liger has for the rows, by the beginning of their names."""
+    """Return what Liger has for the rows, by the beginning of their names."""
     try:
         from liger_kernel.transformers import functional as lf
     except ImportError:
@@ -103,7 +103,7 @@ def liger() -> dict[str, Callable[..., Any]]:
 
 
 def measured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], leaves: tuple[torch.Tensor, ...]) -> Any:
-    """Milliseconds and kernels forward, and backward."""
+    """Return milliseconds and kernels forward, and backward."""
     outputs = fn(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     gradients = [torch.randn_like(o) for o in outputs]
@@ -118,7 +118,7 @@ def measured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], leaves: t
 
 
 def row_text(row: Row, repetitions: int) -> list[str]:
-    """One line of the table."""
+    """Return one line of the table."""
     inputs = tuple(torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in row.shapes)
     leaves = tuple(x.requires_grad_() for x in inputs)
     if row.name.startswith("rotary"):
@@ -163,7 +163,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Attention of a batch."""
+        """Return attention of a batch."""
         b, t, _ = x.shape
         q, k, v = self.qkv(x).split([n * self.size for n in (self.heads, self.groups, self.groups)], -1)
         q, k, v = (y.view(b, t, -1, self.size).transpose(1, 2) for y in (q, k, v))
@@ -183,7 +183,7 @@ class Block(nn.Module):
         self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """One layer."""
+        """Return one layer."""
         x = x + self.attention(self.first(x), cos, sin)
         h = self.second(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
@@ -202,7 +202,7 @@ class Llama(nn.Module):
         self.register_buffer("sin", angles.sin())
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The loss."""
+        """Return the loss."""
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, self.cos, self.sin)
@@ -221,7 +221,7 @@ class GPTBlock(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One layer."""
+        """Return one layer."""
         b, t, c = x.shape
         q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.first(x)).split(c, -1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -239,7 +239,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The loss."""
+        """Return the loss."""
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         logits = self.head(self.norm(self.blocks(x)))
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
@@ -271,14 +271,14 @@ class Contender:
         self.times: list[float] = []
 
     def step(self) -> Any:
-        """A training step without its optimizer."""
+        """Return a training step without its optimizer."""
         self.model.zero_grad(set_to_none=True)
         loss = self.run(self.tokens, self.tokens)
         loss.backward()
         return loss
 
     def timed(self, steps: int) -> None:
-        """Notes the milliseconds of a step, among others."""
+        """Note the milliseconds of a step, among others."""
         self.step()
         self.times.append(by_events(self.step, steps))
         self.model.zero_grad(set_to_none=True)
@@ -294,7 +294,7 @@ class Contender:
 
 
 def llama_floor(layers: int, width: int, heads: int, groups: int, inner: int, classes: int, b: int, t: int) -> Any:
-    """A function that runs the matrix products and the attention of a step, by cuDNN, one after the other."""
+    """Return a function that runs the matrix products and the attention of a step, by cuDNN, one after the other."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def new(*shape: int) -> torch.Tensor:

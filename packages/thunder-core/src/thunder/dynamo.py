@@ -71,7 +71,7 @@ class Subgraph:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether it says that thunder cannot trace something, and not that the program is wrong."""
+    """Check whether it says that thunder cannot trace something, and not that the program is wrong."""
     # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.core.errors import ThunderError
 
@@ -86,7 +86,7 @@ def backend(
     mode: str | None = None,
     subgraphs: list[Subgraph] | None = None,
 ) -> Callable[..., Any]:
-    """Compiles one graph of Dynamo's: what `torch.compile(…, backend="thunder", options={…})` calls.
+    """Compile one graph of Dynamo's: what `torch.compile(…, backend="thunder", options={…})` calls.
 
     `options` are those of `thunder.jit`. The parts of the graph are appended to `subgraphs`.
     """
@@ -111,7 +111,7 @@ def backend(
 
 
 def _put(whole: Any, name: str, part: Subgraph) -> None:
-    """Lets `whole` call `part` in the place of its submodule."""
+    """Let `whole` call `part` in the place of its submodule."""
     delattr(whole, name)
     object.__setattr__(whole, name, part)
 
@@ -144,7 +144,7 @@ def _write_contexts_plainly(graph: torch.fx.GraphModule) -> None:
 
 
 def _left_to_torch(node: Any) -> str | None:
-    """Why a node is not traced by thunder."""
+    """Return why a node is not traced by thunder."""
     # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.torch.private import HigherOrderOperator
 
@@ -163,7 +163,7 @@ _TRACED_THROUGH = ("tag_activation_checkpoint", "autograd_function_apply", "wrap
 
 
 def _sets_state(node: Any) -> bool:
-    """Whether what comes after it depends on it in a way that the graph does not show."""
+    """Check whether what comes after it depends on it in a way that the graph does not show."""
     import torch
 
     return node.op == "call_function" and node.target in (
@@ -174,7 +174,9 @@ def _sets_state(node: Any) -> bool:
 
 
 def _cut(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, str | None]] | None:
-    """The graph as parts, by their names, and why torch runs them or None; None if thunder takes the whole graph."""
+    """Return the graph as parts, by their names, and why torch runs them or None; None if thunder takes the whole
+    graph.
+    """
     from torch.fx.passes.split_module import split_module
 
     nodes = list(graph.graph.nodes)
@@ -225,7 +227,8 @@ class ThunderFX:
 
 
 def thunderfx(fn: Callable[..., Any], **options: Any) -> ThunderFX:
-    """`torch.compile(fn, backend="thunder")` with handles on the parts: the graphs, their traces, who runs them.
+    """Compute `torch.compile(fn, backend="thunder")` with handles on the parts: the graphs, their traces, who runs
+    them.
 
     `fullgraph` and `dynamic` are torch.compile's options, all others are thunder.jit's.
     """

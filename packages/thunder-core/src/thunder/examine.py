@@ -57,7 +57,7 @@ class Report:
 def examine(
     fn: Callable[..., Any], *args: Any, executors: Sequence[Executor | str] | None = None, **kwargs: Any
 ) -> Report:
-    """Traces `fn` for these arguments and says who would run each operation. `fn` may be jitted already."""
+    """Trace `fn` for these arguments and says who would run each operation. `fn` may be jitted already."""
     jitted = getattr(fn, "_jitted", fn)
     around = []
     compilation = Compilation()
@@ -96,7 +96,8 @@ def memory(
 
 
 def fusions(fn: Any) -> list[Fusion]:
-    """The fusions of the program that a jitted function or module ran last, forward before backward; or of a trace.
+    """Return the fusions of the program that a jitted function or module ran last, forward before backward; or of a
+    trace.
 
     Each has a `name`, the `source` of its kernels as a program that can be read and run, the `template` by which they
     work, the `bytes` that they move, and the `operations` of the trace that it stands for.
@@ -111,7 +112,7 @@ def fusions(fn: Any) -> list[Fusion]:
 def _specialization(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], executors: Sequence[Executor | str] | None
 ) -> Specialization:
-    """How `fn` is compiled for these arguments."""
+    """Return how `fn` is compiled for these arguments."""
     jitted = getattr(fn, "_jitted", fn)
     if not isinstance(jitted, JitFunction):
         jitted = JitFunction(fn, Options(executors=executors))
@@ -138,7 +139,7 @@ def _specialization(
 
 
 def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:
-    """A trace claimed by executors, unless it is already, with its `del`s."""
+    """Return a trace claimed by executors, unless it is already, with its `del`s."""
     if all(is_structural(op) or op.sym.is_fusion or op.sym.fn is not None for op in trace.bound_symbols):
         return trace
     return delete_last_used(transform_for_execution(dce(trace), executors)[-1])

@@ -45,7 +45,7 @@ def _symbol_of(entry: Entry) -> Symbol | None:
 
 
 def _base_names(entry: Entry) -> Iterator[Entry]:
-    """The entries whose samples an entry can take over, the nearest first."""
+    """Yield the entries whose samples an entry can take over, the nearest first."""
     name = entry.name
     if name.startswith("__"):
         plain = name.strip("_")
@@ -64,7 +64,7 @@ def _base_names(entry: Entry) -> Iterator[Entry]:
 
 
 def samples_of(entry: Entry, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
-    """Calls of the entry that torch may or may not take; the same ones each time."""
+    """Call of the entry that torch may or may not take; the same ones each time."""
     for each in (entry, *_base_names(entry)):
         if each.path in SAMPLES:
             found = samples_by_hand(each.path, dtype)

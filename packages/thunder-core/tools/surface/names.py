@@ -105,12 +105,12 @@ def _is_public(namespace: str, name: str) -> bool:
 
 
 def _is_callable_of_torch(value: Any) -> bool:
-    """Whether it is a function; classes (dtypes, layouts, types of tensors) and modules are not."""
+    """Check whether it is a function; classes (dtypes, layouts, types of tensors) and modules are not."""
     return callable(value) and not isinstance(value, (type, types.ModuleType))
 
 
 def entries() -> list[Entry]:
-    """Every public name, by namespace and then by name."""
+    """Return every public name, by namespace and then by name."""
     found = []
     for namespace, owner in NAMESPACES.items():
         for name in sorted(dir(owner)):
@@ -122,13 +122,13 @@ def entries() -> list[Entry]:
 
 
 def entry_of(path: str) -> Entry:
-    """The entry of a name in full."""
+    """Return the entry of a name in full."""
     namespace, _, name = path.rpartition(".")
     return Entry(namespace, name)
 
 
 def overridable() -> set[str]:
-    """The public names of torch's list of overridable functions, to check that `entries` has all of them."""
+    """Return the public names of torch's list of overridable functions, to check that `entries` has all of them."""
     found = set()
     for functions in torch.overrides.get_overridable_functions().values():
         for fn in functions:

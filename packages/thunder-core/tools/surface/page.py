@@ -40,7 +40,7 @@ _WIDTH = 118
 
 
 def counts(findings: Iterable[Finding]) -> dict[str, dict[str, int]]:
-    """How many names of each namespace are what; the last row is their sum."""
+    """Return how many names of each namespace are what; the last row is their sum."""
     table = {namespace: dict.fromkeys((OWN, OPAQUE, METADATA, NOT), 0) for namespace in (*NAMESPACES, "all")}
     for finding in findings:
         for row in (finding.entry.namespace, "all"):
@@ -49,7 +49,7 @@ def counts(findings: Iterable[Finding]) -> dict[str, dict[str, int]]:
 
 
 def rows(findings: Iterable[Finding]) -> list[tuple[object, ...]]:
-    """`counts` as rows of a table."""
+    """Compute `counts` as rows of a table."""
     return [
         (namespace, *(found[kind] for kind in (OWN, OPAQUE, METADATA, NOT)), sum(found.values()))
         for namespace, found in counts(findings).items()
@@ -60,7 +60,7 @@ HEADER = ("namespace", "own", "opaque", "metadata", "no operation", "all")
 
 
 def page(findings: Sequence[Finding]) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     version = ".".join(torch.__version__.split(".")[:2])
     calls, gradients, second, out = (
         sum(getattr(f, what) for f in findings) for what in ("samples", "gradients", "second", "out")
@@ -96,7 +96,7 @@ def _listed(title: str, names: Sequence[str]) -> list[str]:
 
 
 def names_on(text: str) -> dict[str, str]:
-    """The names in full that a page has, with the heading that each stands under."""
+    """Return the names in full that a page has, with the heading that each stands under."""
     found: dict[str, str] = {}
     kind = namespace = ""
     for line in text.splitlines():

@@ -237,13 +237,13 @@ REASONS: dict[str, tuple[str, ...]] = {
 
 
 def patterns() -> list[str]:
-    """Every pattern."""
+    """Return every pattern."""
     return [pattern for group in REASONS.values() for pattern in group]
 
 
 @functools.cache
 def reason_of(path: str) -> str | None:
-    """Why a name is no operation on tensors; None where it is one."""
+    """Return why a name is no operation on tensors; None where it is one."""
     for reason, group in REASONS.items():
         if any(fnmatch.fnmatchcase(path, pattern) for pattern in group):
             return reason

@@ -35,7 +35,7 @@ class Maker(TensorMaker):
         return self(*shape, dtype=torch.bool)
 
     def unit(self, *shape: int) -> torch.Tensor:
-        """Numbers between zero and one."""
+        """Return numbers between zero and one."""
         return self(*shape, low=0.05, high=0.95)
 
     def regular(self, *shape: int) -> torch.Tensor:
@@ -66,7 +66,7 @@ def calls(*paths: str) -> Callable[[Generator], Generator]:
 
 
 def samples_by_hand(path: str, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
-    """The calls of a name; the same ones each time."""
+    """Return the calls of a name; the same ones each time."""
     with seeded(zlib.crc32(path.encode())):
         return list(SAMPLES[path](Maker("cpu", dtype)))
 

@@ -51,14 +51,14 @@ class Finding:
 
 
 def walk(wanted: Callable[[Entry], bool] = lambda entry: True) -> Iterator[Finding]:
-    """What there is to say of each public name."""
+    """Yield what there is to say of each public name."""
     for entry in entries():
         if wanted(entry):
             yield examine(entry)
 
 
 def examine(entry: Entry) -> Finding:
-    """Calls one name with its samples."""
+    """Call one name with its samples."""
     if reason_of(entry.path) is not None:
         return Finding(entry, NOT)
     finding = Finding(entry, METADATA)
@@ -201,7 +201,9 @@ def _is_inexact(x: Any) -> bool:
 
 
 def _on_copies(program: Callable[..., Any]) -> Callable[..., Any]:
-    """The same program on copies of its arguments, which are no leaves: what writes to them has a gradient too."""
+    """Return the same program on copies of its arguments, which are no leaves: what writes to them has a gradient
+    too.
+    """
 
     def copying(args: Any, kwargs: Any) -> Any:
         args, kwargs = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))

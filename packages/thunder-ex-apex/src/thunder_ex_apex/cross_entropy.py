@@ -59,7 +59,7 @@ def takes(
 
 
 def profitable(input: Any, *args: Any, **kwargs: Any) -> bool | str:
-    """Where it is faster than torch."""
+    """Return where it is faster than torch."""
     if input.shape[1] < MEASURED_CLASSES:
         return f"was not measured to be faster than torch for fewer than {MEASURED_CLASSES} classes"
     size = input.shape[0] * input.shape[1] * input.dtype.bytes
@@ -70,14 +70,14 @@ def profitable(input: Any, *args: Any, **kwargs: Any) -> bool | str:
 def forward_like(
     logits: Any, labels: Any, reduction: str, label_smoothing: float, ignore_index: int = IGNORED
 ) -> tuple[Any, Any]:
-    """The loss, and the logarithm of each row's sum of exponentials."""
+    """Return the loss, and the logarithm of each row's sum of exponentials."""
     return ltorch.cross_entropy_forward(logits, labels, None, ignore_index, reduction, label_smoothing)
 
 
 def forward(
     logits: torch.Tensor, labels: torch.Tensor, reduction: str, label_smoothing: float, ignore_index: int = IGNORED
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """How it is computed."""
+    """Return how it is computed."""
     counts = labels != ignore_index
     labels = torch.where(counts, labels, 0)
     picked = logits.gather(1, labels[:, None])[:, 0]  # first: a number that is no class stops the program here
@@ -94,7 +94,7 @@ def forward(
 
 
 def backward_like(g: Any, logits: Any, *, target: Any, max_log_sum_exp: Any, label_smoothing: float) -> Any:
-    """The gradient of the logits, from that of each row's loss."""
+    """Return the gradient of the logits, from that of each row's loss."""
     classes = logits.shape[1]
     softmax = ltorch.exp(ltorch.to(logits, torch.float32) - ltorch.unsqueeze(max_log_sum_exp, 1))
     numbers = ltorch.arange(classes, device=logits.device)
@@ -107,14 +107,14 @@ def backward(
     g: torch.Tensor, logits: torch.Tensor, *, target: torch.Tensor, max_log_sum_exp: torch.Tensor,
     label_smoothing: float,
 ) -> torch.Tensor:  # fmt: skip
-    """How it is computed. apex writes the gradient as if logits were contiguous, whatever their strides are."""
+    """Return how it is computed. apex writes the gradient as if logits were contiguous, whatever their strides are."""
     return extension(CROSS_ENTROPY).backward(
         g.contiguous(), logits.contiguous(), max_log_sum_exp.contiguous(), target.contiguous(), label_smoothing
     )
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators, and what they stand for."""
+    """Bring the operators, and what they stand for."""
     apply = registry.register_operator("apex_cross_entropy", executor=executor, like=forward_like, fn=forward)
     differentiate = registry.register_operator(
         "apex_cross_entropy_backward", executor=executor, like=backward_like, fn=backward

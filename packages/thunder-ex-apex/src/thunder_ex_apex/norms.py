@@ -60,7 +60,7 @@ def takes_rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: f
 
 # -- the operators -----------------------------------------------------------------------------------------------------
 def _statistics(x: torch.Tensor, like: torch.Tensor, columns: int) -> torch.Tensor:
-    """A number for each row, in the shape that torch gives it."""
+    """Return a number for each row, in the shape that torch gives it."""
     return x.view(*like.shape[: like.ndim - columns], *([1] * columns))
 
 
@@ -71,7 +71,7 @@ def _shape(normalized_shape: Any) -> list[int]:
 def layer_norm(
     input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result, the mean and 1 / standard deviation of each row."""
+    """Return the result, the mean and 1 / standard deviation of each row."""
     x, shape, apex = input.contiguous(), _shape(normalized_shape), extension(NORMS)
     if weight is None or bias is None:
         out, mean, rstd = apex.forward(x, shape, eps)
@@ -84,7 +84,7 @@ def layer_norm_backward(
     grad: torch.Tensor, input: torch.Tensor, normalized_shape: Any, mean: torch.Tensor, rstd: torch.Tensor,
     weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
-    """The gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
     shape, apex = _shape(normalized_shape), extension(NORMS)
     what = (grad.contiguous(), mean.reshape(-1), rstd.reshape(-1), input.contiguous(), shape)
     if weight is None or bias is None:
@@ -96,14 +96,14 @@ def layer_norm_backward(
 def layer_norm_backward_like(
     grad: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
-    """What the gradients are."""
+    """Return what the gradients are."""
     return ltorch.layer_norm_backward(grad, ltorch.contiguous(input), normalized_shape, mean, rstd, weight, bias)
 
 
 def rms_norm(
     input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result, and 1 / the root mean square of each row."""
+    """Return the result, and 1 / the root mean square of each row."""
     x, shape, apex = input.contiguous(), _shape(normalized_shape), extension(NORMS)
     eps = _epsilon(x, eps)
     if weight is None:
@@ -117,7 +117,7 @@ def rms_norm_backward(
     grad: torch.Tensor, input: torch.Tensor, normalized_shape: Any, rstd: torch.Tensor, weight: torch.Tensor | None,
     eps: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """The gradients of input and weight."""
+    """Return the gradients of input and weight."""
     shape, apex = _shape(normalized_shape), extension(NORMS)
     what = (grad.contiguous(), rstd.reshape(-1), input.contiguous(), shape)
     if weight is None:
@@ -129,17 +129,17 @@ def rms_norm_backward(
 def rms_norm_backward_like(
     grad: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any, eps: float | None
 ) -> Any:
-    """What the gradients are."""
+    """Return what the gradients are."""
     return ltorch.rms_norm_backward(grad, ltorch.contiguous(input), normalized_shape, rstd, weight)
 
 
 def _epsilon(x: torch.Tensor, eps: float | None) -> float:
-    """torch's where none is given: that of the dtype in which it computes."""
+    """Return torch's where none is given: that of the dtype in which it computes."""
     return torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps if eps is None else eps
 
 
 def _like_contiguous(forward: Any) -> Any:
-    """What an operator is: torch's operation on a contiguous input."""
+    """Return what an operator is: torch's operation on a contiguous input."""
 
     def like(input: Any, *args: Any) -> Any:
         return forward(ltorch.contiguous(input), *args)
@@ -148,7 +148,7 @@ def _like_contiguous(forward: Any) -> Any:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators, and what they stand for."""
+    """Bring the operators, and what they stand for."""
 
     def operator(name: str, like: Any, fn: Any) -> Any:
         return registry.register_operator(name, executor=executor, like=like, fn=fn)

@@ -19,7 +19,7 @@ NORM = "apex_norm"
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """An NVIDIA GPU, and an extension of apex that loads."""
+    """Return an NVIDIA GPU, and an extension of apex that loads."""
     return Availability.unless(why_not(env))
 
 

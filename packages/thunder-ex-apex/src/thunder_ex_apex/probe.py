@@ -29,7 +29,7 @@ BUILD = (
 
 
 def extension(name: str) -> Any:
-    """One of apex's extensions. It needs torch's libraries, so torch is imported first."""
+    """Return one of apex's extensions. It needs torch's libraries, so torch is imported first."""
     importlib.import_module("torch")
     return importlib.import_module(name)
 
@@ -43,12 +43,12 @@ def _load_error(name: str) -> str | None:
 
 
 def loads(name: str) -> bool:
-    """Whether this extension is here and can be imported."""
+    """Check whether this extension is here and can be imported."""
     return importlib.util.find_spec(name) is not None and _load_error(name) is None
 
 
 def why_not(env: Env) -> str | None:
-    """Why nothing of apex can run on this machine; None when something can."""
+    """Return why nothing of apex can run on this machine; None when something can."""
     found = [name for name in (CROSS_ENTROPY, NORMS) if env.has_module(name)]
     if not found:
         return _missing(env)
@@ -74,20 +74,20 @@ def _missing(env: Env) -> str:
 
 
 def is_nvidias_apex() -> bool:
-    """Whether the package called apex, which is not imported for that, has the parts of NVIDIA's."""
+    """Check whether the package called apex, which is not imported for that, has the parts of NVIDIA's."""
     spec = importlib.util.find_spec("apex")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     return any((Path(folder) / "normalization").is_dir() for folder in folders)
 
 
 def unusable_device(name: str, device: Any) -> str | None:
-    """Why this extension cannot run on that device; None when it can. Its kernels are tried there, once."""
+    """Return why this extension cannot run on that device; None when it can. Its kernels are tried there, once."""
     return reject_device(device, "apex") or _trial(name, device.index or 0)
 
 
 @functools.cache
 def _trial(name: str, index: int) -> str | None:
-    """What the smallest call says: an extension holds code for the architectures that it was built for."""
+    """Return what the smallest call says: an extension holds code for the architectures that it was built for."""
     torch = importlib.import_module("torch")
     try:
         with torch.cuda.device(index), torch.no_grad():

@@ -91,7 +91,7 @@ def _rms_norm_backward(make: TensorMaker) -> Samples:
 
 
 def loss_opinfos() -> list[Any]:
-    """The operators of cross-entropy."""
+    """Return the operators of cross-entropy."""
     taken = cross_entropy.TAKEN
     table = {
         "apex_cross_entropy": OperatorSamples(_forward, cross_entropy.forward_like, taken),
@@ -101,7 +101,7 @@ def loss_opinfos() -> list[Any]:
 
 
 def norm_opinfos() -> list[Any]:
-    """The operators of norms."""
+    """Return the operators of norms."""
     layers, roots = norms.OF_LAYERS, norms.OF_ROOTS
     table = {
         "apex_layer_norm": OperatorSamples(_layer_norm, ltorch.layer_norm_forward, layers),

@@ -49,12 +49,12 @@ class Unsupported(RuntimeError):
 
 
 def library() -> Any:
-    """cuDNN's Python frontend, loaded when it is first needed."""
+    """Return cuDNN's Python frontend, loaded when it is first needed."""
     return importlib.import_module("cudnn")
 
 
 def type_of(dtype: torch.dtype) -> Any:
-    """cuDNN's name of a dtype."""
+    """Return cuDNN's name of a dtype."""
     names = {torch.float16: "HALF", torch.bfloat16: "BFLOAT16", torch.float32: "FLOAT", torch.int32: "INT32"}
     return getattr(library().data_type, names.get(dtype, "INT64"))
 
@@ -75,7 +75,7 @@ class Plan:
         self.execute = _by_address(graph, uids, context.handle) or _by_tensor(graph, uids, context.handle)
 
     def run(self, buffers: Sequence[torch.Tensor]) -> None:
-        """Executes it on the current device, which has to be the plan's, in its current stream."""
+        """Execute it on the current device, which has to be the plan's, in its current stream."""
         context = self.context
         stream = current_stream(context.device)
         handle = context.handle
@@ -86,7 +86,7 @@ class Plan:
 
 
 def _by_tensor(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any, Any], None]:
-    """The frontend's own way to execute a graph, which looks at each tensor again."""
+    """Return the frontend's own way to execute a graph, which looks at each tensor again."""
 
     def execute(buffers: Sequence[torch.Tensor], workspace: torch.Tensor | None) -> None:
         graph.execute(tuple(buffers), workspace, handle, tensor_uids=uids)
@@ -95,7 +95,7 @@ def _by_tensor(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any,
 
 
 def _by_address(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any, Any], None] | None:
-    """The way below it, which takes addresses; None where this frontend has none. What is private to it is here.
+    """Return the way below it, which takes addresses; None where this frontend has none. What is private to it is here.
 
     The addresses stand in an array in the order of the tensors' numbers. A plan is for one thread: it keeps the array.
     """
@@ -138,7 +138,7 @@ class Context:
         weakref.finalize(self, library().destroy_handle, self.handle).atexit = False
 
     def make(self, key: Hashable, build: Callable[[Context], Any], what: str) -> Any:
-        """Keeps and gives what `build` makes for a key that is not in `plans`; None where cuDNN has no plan for it."""
+        """Keep and gives what `build` makes for a key that is not in `plans`; None where cuDNN has no plan for it."""
         try:
             with torch.cuda.device(self.device):
                 made = build(self)
@@ -168,7 +168,7 @@ class Description:
         self.outputs: list[tuple[Ints, Ints, torch.dtype]] = []
 
     def tensor(self, name: str, layout: Layout, dtype: torch.dtype, **more: Any) -> Any:
-        """One that it is given."""
+        """Return one that it is given."""
         shape, strides = layout
         made = self.graph.tensor(name=name, dim=list(shape), stride=list(strides), data_type=type_of(dtype), **more)
         self.tensors.append(made)
@@ -182,7 +182,7 @@ class Description:
         self.outputs.append((shape, strides, dtype))
 
     def plan(self) -> Plan:
-        """The plan of what was described; raises Unsupported where cuDNN has none."""
+        """Return the plan of what was described; raises Unsupported where cuDNN has none."""
         cudnn = library()
         try:
             self.graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
@@ -208,13 +208,13 @@ def context(device: int) -> Context:
 
 
 def dense(x: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy of it, row by row from a place where cuDNN can read it."""
+    """Return the tensor, or a copy of it, row by row from a place where cuDNN can read it."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() & 15 else x
 
 
 def packed_strides(shape: Ints, strides: Ints) -> Ints:
-    """The strides of a tensor of that shape without gaps whose dimensions are nested as those of `strides` are.
+    """Return the strides of a tensor of that shape without gaps whose dimensions are nested as those of `strides` are.
 
     The last dimension is innermost; those of one element, whose strides mean nothing, are outermost.
     """

@@ -19,7 +19,7 @@ EXECUTOR = "cudnn"
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """An NVIDIA GPU, cuDNN, and its frontend."""
+    """Return an NVIDIA GPU, cuDNN, and its frontend."""
     return Availability.unless(why_not(env))
 
 

@@ -24,12 +24,12 @@ _INSTALL = f"pip install --no-deps '{FRONTEND}>={'.'.join(map(str, OLDEST_FRONTE
 
 
 def unusable_device(device: object) -> str | None:
-    """Why cuDNN cannot run on a device of this type; None when it can."""
+    """Return why cuDNN cannot run on a device of this type; None when it can."""
     return reject_device(device, "cuDNN")
 
 
 def why_not(env: Env) -> str | None:
-    """Why cuDNN's graphs cannot run on this machine; None when they can."""
+    """Return why cuDNN's graphs cannot run on this machine; None when they can."""
     return (
         env.lacks_version(FRONTEND, OLDEST_FRONTEND, module="cudnn", install=_INSTALL)
         or env.lacks_gpu(OLDEST_GPU)
@@ -38,7 +38,9 @@ def why_not(env: Env) -> str | None:
 
 
 def _why_not_loaded(version: str | None) -> str | None:
-    """What importing the frontend says: it was built for another Python, or finds no cuDNN, an old one, or another."""
+    """Return what importing the frontend says: it was built for another Python, or finds no cuDNN, an old one, or
+    another.
+    """
     own = importlib.import_module("torch").backends.cudnn.version()  # torch loads its cuDNN: the frontend finds it
     try:
         cudnn: Any = importlib.import_module("cudnn")

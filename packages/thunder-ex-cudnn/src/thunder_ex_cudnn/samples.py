@@ -101,7 +101,7 @@ def _sequences_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _rows(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
-    """Rows, their shape, weight, bias."""
+    """Yield rows, their shape, weight, bias."""
     for shape, size in (((32, 64), (64,)), ((3, 5), (5,)), ((2, 3, 8), (3, 8)), ((2, 7, 1000), (1000,))):
         yield make(shape, low=-2, high=2), size, make(size, low=-2, high=2), make(size, low=-2, high=2)
 
@@ -132,7 +132,7 @@ def _layer_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def opinfos() -> list[Any]:
-    """One for each operator of the executor. Gradients are operators of their own."""
+    """Return one for each operator of the executor. Gradients are operators of their own."""
     attention: dict[str, tuple[Any, Any]] = {
         "cudnn_attention": (_attention, lambda *args: fallback.forward(*args)[0]),
         "cudnn_attention_forward": (_attention, fallback.forward),

@@ -36,7 +36,7 @@ class Definition(NamedTuple):
 
 
 def order_of(strides: Sequence[int]) -> tuple[int, ...]:
-    """The rank of each dimension by its stride, the smallest 0, as nvFuser writes it."""
+    """Return the rank of each dimension by its stride, the smallest 0, as nvFuser writes it."""
     by_stride = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
     order = [0] * len(strides)
     for rank, d in enumerate(by_stride):
@@ -45,7 +45,7 @@ def order_of(strides: Sequence[int]) -> tuple[int, ...]:
 
 
 def by_place() -> Callable[[str], str]:
-    """Names values by the order in which they are first written."""
+    """Name values by the order in which they are first written."""
     names: dict[str, str] = {}
     return lambda name: names.setdefault(name, f"v{len(names)}")
 
@@ -58,7 +58,7 @@ class _Numbers:
         self.known: dict[str, Any] = {}
 
     def write(self, x: Any) -> str:
-        """A tensor by its name, a number by that of its input."""
+        """Return a tensor by its name, a number by that of its input."""
         if isinstance(x, TensorProxy):
             return self.name_of(x.name)
         text = x.name if isinstance(x, NumberProxy) else str(x)
@@ -66,7 +66,7 @@ class _Numbers:
         return self.name_of(f"number_{list(self.known).index(text)}")
 
     def lines(self) -> list[str]:
-        """Their definitions."""
+        """Return their definitions."""
         return [
             f"    {self.write(x)} = fd.define_scalar(DataType.{'Double' if _is_float(x) else 'Int'})  # {text}"
             for text, x in self.known.items()
@@ -78,7 +78,7 @@ def _is_float(x: Any) -> bool:
 
 
 def seeds_of(operations: Sequence[BoundSymbol]) -> list[TensorProxy]:
-    """What random numbers are drawn of: tensors of two numbers on the CPU, which calls give as such."""
+    """Return what random numbers are drawn of: tensors of two numbers on the CPU, which calls give as such."""
     return list({op.args[0].name: op.args[0] for op in operations if op.sym.id == UNIFORM}.values())
 
 
@@ -90,7 +90,7 @@ def definition(
     named: Callable[[str], str] | None = None,
     fixed: bool = False,
 ) -> Definition:
-    """The function that describes a region; with `named` values have other names, and there are no comments.
+    """Return the function that describes a region; with `named` values have other names, and there are no comments.
 
     Where sizes are `fixed`, nvFuser is told that they are.
     """
@@ -152,7 +152,7 @@ if __name__ == "__main__":
 def program(
     name: str, operations: Sequence[BoundSymbol], inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, fixed: bool
 ) -> str:
-    """The definition as a program that can be read and run."""
+    """Return the definition as a program that can be read and run."""
     text, numbers = definition(operations, inputs, outputs, fixed=fixed)
     given = [
         f"torch.empty_strided({shape}, {strides}, dtype={to_torch_dtype(p.dtype)}, device='cuda').fill_(1),  # {p.name}"

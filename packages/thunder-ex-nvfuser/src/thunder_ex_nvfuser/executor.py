@@ -63,7 +63,8 @@ class NvFusion(FusionExecutor):
 
 
 def _looks_for_largest(trace: Trace) -> bool:
-    """Whether it finds the largest or smallest elements of half precision, or looks for them as their gradient does.
+    """Check whether it finds the largest or smallest elements of half precision, or looks for them as their gradient
+    does.
 
     That computes the elements again, and asks which are equal. In another fusion, or in another kernel of it, nvFuser
     rounds the same operations otherwise: none may be. Where torch runs both programs whole, all have the same bits.
@@ -80,7 +81,7 @@ def _looks_for_largest(trace: Trace) -> bool:
 
 
 def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:
-    """Whether there is a tensor that comes in, and all sizes follow from what comes in."""
+    """Check whether there is a tensor that comes in, and all sizes follow from what comes in."""
     seeds = {p.name for p in seeds_of(operations)}
     leaves = {p.name for p in region.inputs if isinstance(p, NumberProxy)}
     tensors = [p for p in region.inputs if isinstance(p, TensorProxy) and p.name not in seeds]
@@ -91,7 +92,7 @@ def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Why a primitive is not given to nvFuser; of a composite, that its parts have to be asked."""
+    """Return why a primitive is not given to nvFuser; of a composite, that its parts have to be asked."""
     sym = bsym.sym
     if sym.id == UNIFORM:  # of a seed on the CPU
         return _reject([bsym.output])
@@ -113,7 +114,7 @@ def _unfit(bsym: BoundSymbol) -> str | None:
 
 
 def _reject(values: Sequence[Any]) -> str | None:
-    """Why nvFuser cannot hold these values; None where it can."""
+    """Return why nvFuser cannot hold these values; None where it can."""
     if any(type(d) is int and d == 0 for p in values if isinstance(p, TensorProxy) for d in p.shape):
         return "has no elements"
     return reject_values(values, "nvFuser", stored, unusable_device, max_dimensions=MOST_DIMENSIONS)

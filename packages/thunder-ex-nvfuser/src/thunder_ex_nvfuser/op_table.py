@@ -44,27 +44,27 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def stored(dtype: Any) -> str | None:
-    """What nvFuser calls a dtype in memory; None for those that it does not know."""
+    """Return what nvFuser calls a dtype in memory; None for those that it does not know."""
     return _TYPES.get(dtype)
 
 
 def held(dtype: Any) -> str:
-    """What values of a dtype are computed in."""
+    """Return what values of a dtype are computed in."""
     return "Float" if dtype in _HALF else _TYPES[dtype]
 
 
 def cast(text: str, to: str) -> str:
-    """The value as another dtype."""
+    """Return the value as another dtype."""
     return f"fd.ops.cast({text}, DataType.{to})"
 
 
 def is_told_at_the_call(x: Any) -> bool:
-    """Whether it is a number that is not known while definitions are written."""
+    """Check whether it is a number that is not known while definitions are written."""
     return isinstance(x, (SymbolicNumber, NumberProxy))
 
 
 def number(value: Any, dtype: Any) -> str:
-    """A number, as values of that dtype are computed with it."""
+    """Return a number, as values of that dtype are computed with it."""
     if dtypes.is_float_dtype(dtype):
         value = float(value)
         return repr(value) if math.isfinite(value) else f'float("{value}")'
@@ -76,7 +76,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _first(bsym: Any) -> Any:
-    """The first tensor that a call reads."""
+    """Return the first tensor that a call reads."""
     return next(a for a in bsym.args if isinstance(a, TensorProxy))
 
 
@@ -86,7 +86,7 @@ def _operand(bsym: Any, a: Any, write: Write) -> str:
 
 
 def _call(name: str, *, floats: bool = False, bools: bool = True, halves: bool = True) -> Entry:
-    """A function of nvFuser's with the same arguments."""
+    """Return a function of nvFuser's with the same arguments."""
 
     def entry(bsym: Any, write: Write) -> str | None:
         x = _first(bsym)
@@ -100,12 +100,12 @@ def _call(name: str, *, floats: bool = False, bools: bool = True, halves: bool =
 
 
 def _for_bools(name: str, of_bools: str) -> Entry:
-    """A function, and another of truth values."""
+    """Return a function, and another of truth values."""
     return lambda bsym, write: _call(of_bools if _first(bsym).dtype is dtypes.bool8 else name)(bsym, write)
 
 
 def rounded(text: str, dtype: Any) -> str:
-    """A value that is held in single precision as memory would have it."""
+    """Return a value that is held in single precision as memory would have it."""
     return cast(cast(text, _TYPES[dtype]), held(dtype)) if dtype in _HALF else text
 
 
@@ -153,7 +153,7 @@ def _where(bsym: Any, write: Write) -> str | None:
 
 
 def _scalar(value: Any, kind: Any, write: Write) -> str:
-    """A number of a dtype."""
+    """Return a number of a dtype."""
     if is_told_at_the_call(value):
         return cast(write(value), held(kind))
     return f"fd.define_scalar({number(value, kind)}, DataType.{held(kind)})"
@@ -192,7 +192,9 @@ def _iota(bsym: Any, write: Write) -> str | None:
 
 
 def uniform(sizes: str, seed: str) -> str:
-    """Numbers from [0, 1) of a seed and an offset: nvFuser's Philox, a function of these and of an element's place."""
+    """Return numbers from [0, 1) of a seed and an offset: nvFuser's Philox, a function of these and of an element's
+    place.
+    """
     low, high = (f"fd.define_scalar({n}, DataType.Float)" for n in (0.0, 1.0))
     state = f"rng_seed={seed}[0], rng_offset={seed}[1]"
     return f"fd.ops.uniform({low}, {high}, {sizes}, {state}, dtype=DataType.Float)"
@@ -228,7 +230,7 @@ def _variance(*, mean: bool) -> Entry:
 
 
 def _named(*names: str, **how: Any) -> dict[Any, Entry]:
-    """Functions that have the same name in both languages."""
+    """Return functions that have the same name in both languages."""
     return {getattr(prims, name).id: _call(name, **how) for name in names}
 
 

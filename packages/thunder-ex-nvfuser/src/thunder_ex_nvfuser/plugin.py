@@ -19,7 +19,7 @@ EXECUTOR = "nvfuser"
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """An NVIDIA GPU, and a wheel of nvFuser that fits this torch. The library is not loaded for that."""
+    """Return an NVIDIA GPU, and a wheel of nvFuser that fits this torch. The library is not loaded for that."""
     return Availability.unless(why_not(env), note=neighbour(env))
 
 

@@ -54,13 +54,13 @@ def _installed() -> tuple[importlib.metadata.Distribution, Wheel] | None:
 
 
 def installed_wheel() -> Wheel | None:
-    """The wheel of nvFuser that is installed; None where it came in another way."""
+    """Return the wheel of nvFuser that is installed; None where it came in another way."""
     found = _installed()
     return None if found is None else found[1]
 
 
 def why_not(env: Env) -> str | None:
-    """Why nvFuser cannot run on this machine; None when it can."""
+    """Return why nvFuser cannot run on this machine; None when it can."""
     if not env.has_module(MODULE):
         old = " (the module nvfuser alone is an older one)" if env.has_module("nvfuser") else ""
         return f"needs nvFuser's module {MODULE}, which is not installed{old}: pip install {_fitting(env)}"
@@ -81,7 +81,7 @@ def _misfit(wheel: Wheel, env: Env) -> str | None:
 
 
 def damage() -> str | None:
-    """Which of its libraries is not as long as the wheel says: to load what was cut off ends the process."""
+    """Return which of its libraries is not as long as the wheel says: to load what was cut off ends the process."""
     installed = _installed()
     for file in (installed[0].files or ()) if installed else ():
         if file.suffix == ".so" and file.parts[0] in (MODULE, "nvfuser_common") and file.size is not None:
@@ -92,7 +92,7 @@ def damage() -> str | None:
 
 
 def neighbour(env: Env) -> str | None:
-    """What there is to say where the wheel was built for another torch and is used all the same."""
+    """Return what there is to say where the wheel was built for another torch and is used all the same."""
     wheel = installed_wheel()
     if wheel is None or wheel.torch == major_and_minor(env.torch):
         return None
@@ -100,14 +100,14 @@ def neighbour(env: Env) -> str | None:
 
 
 def _fitting(env: Env) -> str:
-    """The name of the wheel for this machine."""
+    """Return the name of the wheel for this machine."""
     cuda, (major, minor) = str(env.cuda or "13.0").replace(".", ""), major_and_minor(env.torch)
     return f"nvfuser-cu{cuda}-torch{major}{minor}" if major else "nvfuser-cu130-torch211"
 
 
 @functools.cache
 def library() -> Any:
-    """The module `nvfuser_direct`. It is loaded at the first fusion: that takes seconds."""
+    """Return the module `nvfuser_direct`. It is loaded at the first fusion: that takes seconds."""
     importlib.import_module("torch")
     os.environ.setdefault("NVFUSER_MASTER_PORT", "29555")  # else a server of several GPUs looks for one, and logs it
     flags = sys.getdlopenflags()
@@ -120,7 +120,7 @@ def library() -> Any:
 
 @functools.cache
 def load_error() -> str | None:
-    """Why the library does not load; None when it does."""
+    """Return why the library does not load; None when it does."""
     try:
         library()
     except Exception as error:  # a library that does not fit raises what it likes
@@ -129,5 +129,5 @@ def load_error() -> str | None:
 
 
 def unusable_device(device: Any) -> str | None:
-    """Why kernels cannot run on a device of this type; None when they can."""
+    """Return why kernels cannot run on a device of this type; None when they can."""
     return reject_device(device, "nvFuser") or load_error()

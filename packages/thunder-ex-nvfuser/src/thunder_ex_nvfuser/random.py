@@ -29,7 +29,7 @@ WORDS = 4  # of a generator's stream for a draw: nvFuser takes four words at a p
 
 
 def generator_of(device: torch.device) -> Any:
-    """torch's generator of a GPU; there is none before CUDA is initialised, which seeds may be first to need."""
+    """Return torch's generator of a GPU; there is none before CUDA is initialised, which seeds may be first to need."""
     torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
@@ -49,13 +49,13 @@ def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _signed(seed: int) -> int:
-    """64 bits as a number of int64."""
+    """Compute 64 bits as a number of int64."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 @functools.cache
 def _uniform_definition(ndim: int) -> str:
-    """What nvFuser is told of a draw by itself; its sizes and its seed are told at the call."""
+    """Return what nvFuser is told of a draw by itself; its sizes and its seed are told at the call."""
     lines = [f"    n{d} = fd.define_scalar(DataType.Int)" for d in range(ndim)]
     sizes = ", ".join(f"n{d}" for d in range(ndim))
     drawn = uniform(f"[{sizes}]", "seed")
@@ -71,5 +71,5 @@ def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Ten
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators `nvfuser_seeds` and `nvfuser_uniform`, the option and the pass."""
+    """Bring the operators `nvfuser_seeds` and `nvfuser_uniform`, the option and the pass."""
     draw_from_seeds(registry, executor, drawn_seeds, _uniform, unusable_device, seeds_on=devices.cpu)

@@ -43,12 +43,12 @@ _layouts: dict[Any, list[tuple[int, ...]]] = {}
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a contiguous tensor."""
+    """Return the strides of a contiguous tensor."""
     return _dense(shape, range(len(shape))[::-1])
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor whose elements lie side by side in that order."""
+    """Return the strides of a tensor whose elements lie side by side in that order."""
     strides, step = [0] * len(shape), 1
     for d in sorted(range(len(shape)), key=order.__getitem__):
         strides[d] = step
@@ -103,7 +103,7 @@ class FusedRegion:
         )
 
     def _first_call(self, key: Any, inputs: Sequence[Any]) -> Any:
-        """What runs calls with such inputs. What nvFuser cannot do after all torch does."""
+        """Return what runs calls with such inputs. What nvFuser cannot do after all torch does."""
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
         value = self._values(inputs)
@@ -135,7 +135,7 @@ class FusedRegion:
         return result
 
     def _run_of(self, program: _Program | None, value: Callable[[Any], Any]) -> Run:
-        """What runs such calls, given their inputs."""
+        """Return what runs such calls, given their inputs."""
         if program is None:
             return lambda inputs: self._by_torch(*inputs)
         if not self.symbolic and not self.seeds:
@@ -145,7 +145,7 @@ class FusedRegion:
         return lambda inputs: run([*[inputs[i] for i in self.places], *numbers, *self._drawn(inputs)])
 
     def _drawn(self, inputs: Sequence[Any]) -> list[int]:
-        """The numbers of the seeds."""
+        """Return the numbers of the seeds."""
         return [n for i in self.seeds for n in inputs[i].tolist()]
 
     @functools.cached_property
@@ -154,7 +154,7 @@ class FusedRegion:
         return torch_program(self.name, self.region, self.executor).python_callable()
 
     def _values(self, inputs: Sequence[Any]) -> Callable[[Any], Any]:
-        """A function that says what a number of the trace is in a call."""
+        """Return a function that says what a number of the trace is in a call."""
         leaves: dict[str, Any] = {}
         for p, x in zip(self.region.inputs, inputs):
             if isinstance(p, NumberProxy):
@@ -172,7 +172,7 @@ class FusedRegion:
         return value
 
     def _laid_out(self, inputs: Sequence[Tensor], numbers: Sequence[Any], value: Callable[[Any], Any]) -> list[Tensor]:
-        """The outputs as torch lays them out, which is asked with tensors that hold nothing."""
+        """Return the outputs as torch lays them out, which is asked with tensors that hold nothing."""
         usual = [Tensor(p, shape := tuple(map(value, p.shape)), contiguous(shape)) for p in self.outputs]
         alike = definition(self.operations, inputs, usual, named=by_place()).text, *numbers
         if alike not in _layouts:
@@ -192,7 +192,9 @@ def _empty(t: Tensor) -> torch.Tensor:
 
 
 def _kind(t: Tensor) -> Any:
-    """What definitions are fixed to: the order of the dimensions, which are 1, and which follow on each other."""
+    """Return what definitions are fixed to: the order of the dimensions, which are 1, and which follow on each
+    other.
+    """
     order = order_of(t.strides)
     packed: list[Any] = []
     step = 1
@@ -207,7 +209,7 @@ def _kind(t: Tensor) -> Any:
 
 @functools.lru_cache(maxsize=MOST_DEFINITIONS)
 def compiled(text: str) -> Any:
-    """What nvFuser makes of a definition; it compiles kernels when it sees inputs."""
+    """Return what nvFuser makes of a definition; it compiles kernels when it sees inputs."""
     nvfuser = library()
     scope = {"DataType": nvfuser.DataType}
     exec(compile(text, "<nvfuser>", "exec"), scope)
@@ -222,7 +224,7 @@ def compiled(text: str) -> Any:
 
 
 def _packed(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """The strides that such a tensor has without gaps; the same where it has none."""
+    """Return the strides that such a tensor has without gaps; the same where it has none."""
     expanded = any(n > 1 and step == 0 for n, step in zip(shape, strides))
     return contiguous(shape) if expanded else _dense(shape, order_of(strides))
 
@@ -249,7 +251,7 @@ class _Program:
         self.laid_anew: list[int] = []
 
     def first(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
-        """The first run, which shows what nvFuser's results are."""
+        """Return the first run, which shows what nvFuser's results are."""
         found = self.execute([*inputs, *numbers])
         taken = {x.untyped_storage().data_ptr() for x in inputs}
         for i, (x, (p, shape, strides)) in enumerate(zip(found, self.wanted)):
@@ -262,7 +264,7 @@ class _Program:
         return self._anew(found, None) if self.laid_anew else found
 
     def execute(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-        """nvFuser's results of tensors and numbers."""
+        """Return nvFuser's results of tensors and numbers."""
         readable = list(inputs)
         for i in self.copied:
             readable[i] = _copy(readable[i])
@@ -270,12 +272,12 @@ class _Program:
         return found
 
     def run_of(self, shapes: Any) -> Run:
-        """What runs calls whose results have these `shapes`; None where sizes are fixed."""
+        """Return what runs calls whose results have these `shapes`; None where sizes are fixed."""
         execute: Run = self.execute if self.copied else self.compiled
         return (lambda inputs: self._anew(execute(inputs), shapes)) if self.laid_anew else execute
 
     def _anew(self, found: Sequence[torch.Tensor], shapes: Any) -> Any:
-        """The results, those that share memory or lie otherwise than eager's in memory of their own."""
+        """Return the results, those that share memory or lie otherwise than eager's in memory of their own."""
         out = list(found)
         for i in self.laid_anew:
             p, shape, strides = self.wanted[i]
@@ -288,5 +290,5 @@ class _Program:
 
 
 def _alike(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether the strides are the same, where there is more than one element."""
+    """Check whether the strides are the same, where there is more than one element."""
     return all(a == b for a, b, n in zip(strides, others, shape) if n != 1)

@@ -15,13 +15,13 @@ __all__ = ["opinfos"]
 
 
 def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.Tensor:
-    """The numbers that nvFuser makes of a seed, one after the other."""
+    """Return the numbers that nvFuser makes of a seed, one after the other."""
     words = philox_words(seed, shape, lambda block, offset: (offset, 0, block, 0))
     drawn = words.to(torch.float32) * 2.3283064e-10
     return torch.where(drawn == 1, 0.0, drawn).to(to_torch_device(device))
 
 
 def opinfos() -> list[Any]:
-    """One for each operator."""
+    """Return one for each operator."""
     examples = ((123456789012, 40), (-7, (1 << 31) - 1))
     return seeded_opinfos("nvfuser", _uniform, drawn_seeds, examples, seeds_on="cpu")

@@ -51,7 +51,7 @@ def like(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any =
 
 
 def run(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
-    """The same on real tensors, outside of a program."""
+    """Return the same on real tensors, outside of a program."""
     pieces = torch.split(input, list(sizes))
     return torch.cat([linear.run(x, w, b, recipe) for x, w, b in zip(pieces, weights, _each(biases, weights))])
 
@@ -85,7 +85,7 @@ class _Layers:
         self.scheme = self.each[0].scheme
 
     def quantized(self, x: TensorProxy, role: str) -> Quantized:
-        """The parts of groups of rows: each a tuple with one of each group."""
+        """Return the parts of groups of rows: each a tuple with one of each group."""
         how = getattr(self.scheme, role)
         args: tuple[Any, ...] = (x, self.sizes, how.kind, how.power_2, how.epsilon)
         if self.scheme.delayed is not None:
@@ -94,16 +94,16 @@ class _Layers:
         return Quantized(*(symbol(*args) if role == "grad" else quantized_once(symbol, args)))
 
     def weights(self) -> Quantized:
-        """The same of the weights, whose copies are kept one by one."""
+        """Return the same of the weights, whose copies are kept one by one."""
         return Quantized(*zip(*[layer.quantized(layer.weight, "weight") for layer in self.each]))
 
     def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, which: int, **how: Any) -> Any:
-        """One of the three products of a layer, of all groups."""
+        """Return one of the three products of a layer, of all groups."""
         split = self.scheme.split[which]
         return self.operators["te_matmul_groups"](*a, *b, to_torch_dtype(dtype), split=split, **how)
 
     def forward(self, x: TensorProxy, biases: Any) -> tuple[Any, Quantized, Quantized]:
-        """The result, and inputs and weights in fp8."""
+        """Return the result, and inputs and weights in fp8."""
         of_x, of_w = self.quantized(x, "input"), self.weights()
         a = (of_x.data, of_x.scale, self.scheme.input.kind)
         b = (of_w.data, of_w.scale, self.scheme.weight.kind)
@@ -111,7 +111,7 @@ class _Layers:
 
 
 def register(registry: Any, executor: str, operators: dict[str, Any]) -> Any:
-    """Brings the operator; returns it."""
+    """Bring the operator; returns it."""
 
     def execution(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
         return _Layers(operators, sizes, weights, recipe).forward(input, biases)[0]
@@ -142,7 +142,7 @@ GROUPED_MM = ("opaque", getattr(torch, "_grouped_mm", None))
 
 
 def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
-    """Why `torch.nn.functional.grouped_mm` stays what it is, where `grouped` has not replaced it before."""
+    """Return why `torch.nn.functional.grouped_mm` stays what it is, where `grouped` has not replaced it before."""
     if not linear.asked():
         return linear.NOT_ASKED
     return (
@@ -153,7 +153,7 @@ def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
 
 
 def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
-    """Where the program itself writes down where groups end, their sizes are known."""
+    """Return where the program itself writes down where groups end, their sizes are known."""
     if not any(op.sym.id == GROUPED_MM for op in trace.bound_symbols):
         return trace
     maker = {name: op for op in trace.bound_symbols for name in op.out_names}
@@ -170,7 +170,7 @@ def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
 
 
 def _known_sizes(op: BoundSymbol, maker: dict[str, BoundSymbol]) -> tuple[int, ...] | None:
-    """The sizes of the groups of rows of such a product, as far as they are numbers of the program."""
+    """Return the sizes of the groups of rows of such a product, as far as they are numbers of the program."""
     found = dict(zip(("input", "mat2", "offs", "bias", "out_dtype"), op.args), **op.kwargs)
     x, matrices, ends = found["input"], found["mat2"], found.get("offs")
     if x.ndim != 2 or matrices.ndim != 3 or ends is None or found.get("bias") is not None:
@@ -201,7 +201,7 @@ class _Family:
         return self.members[0] is not None and self.members[0].sym.id == "torch.linear"
 
     def ancestors(self) -> set[_Family]:
-        """What it is made of."""
+        """Return what it is made of."""
         found: set[_Family] = set()
         left = list(self.sources)
         while left:
@@ -217,7 +217,7 @@ class _Circle(Exception):
 
 
 def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
-    """The program with its experts' layers as one operator."""
+    """Return the program with its experts' layers as one operator."""
     if any(OpTags.IN_PLACE_OP in op.sym.tags for op in trace.bound_symbols):
         return trace
     trace = _with_known_sizes(trace, operator)
@@ -233,7 +233,7 @@ def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
 
 
 def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], dict[str, tuple[_Family, int]]]:
-    """What is done with all pieces of a matrix alike, where layers take part, and which piece each value is."""
+    """Return what is done with all pieces of a matrix alike, where layers take part, and which piece each value is."""
     pieces = dict(_pieces(trace))
     found: dict[Any, _Family] = {}
     for op in trace.bound_symbols if pieces else ():
@@ -261,7 +261,7 @@ def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], di
 
 
 def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
-    """Slices that one matrix's rows fall into, in order and without a rest."""
+    """Slice that one matrix's rows fall into, in order and without a rest."""
     slices: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     whole: dict[str, TensorProxy] = {}
     for op in trace.bound_symbols:
@@ -288,12 +288,12 @@ def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
 
 
 def _wide(steps: Any) -> bool:
-    """Whether a slice leaves out elements in between."""
+    """Check whether a slice leaves out elements in between."""
     return any(step != 1 for each in steps if each is not None for step in each)
 
 
 def _likeness(op: BoundSymbol, pieces: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
-    """What is equal for operations that do the same with pieces, of what these are pieces, and which."""
+    """Return what is equal for operations that do the same with pieces, of what these are pieces, and which."""
     if op.sym.id == "torch.linear":
         input, weight, bias = _arguments(op)
         if input.name not in pieces or weight.name in pieces or (bias is not None and bias.name in pieces):
@@ -322,7 +322,7 @@ def _arguments(op: BoundSymbol) -> tuple[Any, Any, Any]:
 
 
 def _is_taken(family: _Family, executors: Sequence[Any]) -> bool:
-    """Whether layers are what this executor and its operator take; what is done element by element is."""
+    """Check whether layers are what this executor and its operator take; what is done element by element is."""
     members = [op for op in family.members if op is not None]
     if not family.is_layer:
         return True
@@ -354,7 +354,7 @@ class _Writer:
         self.split: set[_Family] = set()
 
     def written(self) -> Trace:
-        """The program."""
+        """Return the program."""
         with construct(self.trace, "Layers of groups") as self.out:
             for op in self.trace.bound_symbols:
                 self.write(op)
@@ -362,7 +362,7 @@ class _Writer:
         return self.out
 
     def write(self, op: BoundSymbol, needed_by: _Family | None = None) -> None:
-        """Writes an operation, or the family that it belongs to, and before that what it needs."""
+        """Write an operation, or the family that it belongs to, and before that what it needs."""
         if id(op) in self.written_already:
             return
         if needed_by is not None and op.sym.must_stay:
@@ -390,7 +390,7 @@ class _Writer:
                 self.write(self.maker[name], needed_by)
 
     def write_family(self, family: _Family) -> None:
-        """Writes the operation that does for the whole what its members do for pieces."""
+        """Write the operation that does for the whole what its members do for pieces."""
         if family in self.whole:
             return
         if family in self.under_way:
@@ -423,7 +423,7 @@ class _Writer:
         return op.sym(*args, **kwargs)
 
     def joined(self, op: BoundSymbol) -> _Family | None:
-        """The family whose members an operation puts together again."""
+        """Return the family whose members an operation puts together again."""
         if (
             op.sym.id != "torch.cat"
             or len(op.args) + len(op.kwargs) > 2
@@ -437,7 +437,7 @@ class _Writer:
         return family if there == [(family, i) for i in range(len(family.sizes))] else None
 
     def write_pieces(self, family: _Family) -> None:
-        """Writes the pieces of a family's result, under the names of what its members gave."""
+        """Write the pieces of a family's result, under the names of what its members gave."""
         self.split.add(family)
         if family.whole is not None:
             return

@@ -49,13 +49,17 @@ def _on_its_device(fn: F) -> F:
 
 
 def _block(kind: str) -> int:
-    """The dimensions of the blocks that have a scale each: `e4m3 1x128` has 1, `e4m3 128x128` 2, plain `e4m3` none."""
+    """Return the dimensions of the blocks that have a scale each: `e4m3 1x128` has 1, `e4m3 128x128` 2, plain `e4m3`
+    none.
+    """
     return 0 if " " not in kind else 1 if kind.endswith(" 1x128") else 2
 
 
 @functools.lru_cache(maxsize=256)
 def _quantizer(kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Any:
-    """What quantizes by nothing but the tensor itself. With one scale, a transpose comes with the matrix only."""
+    """Return what quantizes by nothing but the tensor itself. With one scale, a transpose comes with the matrix
+    only.
+    """
     type, block = TYPES[kind.partition(" ")[0]], _block(kind)
     how = {"rowwise": rows or not block, "columnwise": columns, "force_pow_2_scales": power_2, "amax_epsilon": epsilon}
     if block:
@@ -68,7 +72,7 @@ def _quantizer(kind: str, power_2: bool, epsilon: float, rows: bool, columns: bo
 
 @_on_its_device
 def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Quantized:
-    """`x` in fp8, by its own largest elements. Its dimensions before the last are rows."""
+    """Compute `x` in fp8, by its own largest elements. Its dimensions before the last are rows."""
     return _parts(tex.quantize(x.contiguous(), _quantizer(kind, power_2, epsilon, rows, columns)), kind, rows, columns)
 
 
@@ -76,7 +80,7 @@ def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bo
 def quantize_scaled(
     x: torch.Tensor, kind: str, scale: torch.Tensor, amax: torch.Tensor, rows: bool, columns: bool
 ) -> Quantized:
-    """`x` times a known scale in fp8. Its largest absolute value goes to `amax`."""
+    """Compute `x` times a known scale in fp8. Its largest absolute value goes to `amax`."""
     return _parts(tex.quantize(x.contiguous(), _scaled(kind, scale, amax, columns)), kind, rows, columns)
 
 
@@ -85,7 +89,8 @@ def quantize_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, kind: str, power_2: bool,
     epsilon: float, scale: torch.Tensor | None, amax: torch.Tensor | None, rows: bool, columns: bool,
 ) -> tuple[Quantized, torch.Tensor | None, torch.Tensor]:  # fmt: skip
-    """The norm of `x` over its last dimension in fp8, its mean (none without a bias: the RMS norm) and 1 / deviation.
+    """Return the norm of `x` over its last dimension in fp8, its mean (none without a bias: the RMS norm) and 1 /
+    deviation.
 
     By a known `scale`, or where there is none by its own largest elements.
     """
@@ -125,7 +130,7 @@ _of_scales: dict[tuple[str, int, int, bool], Any] = {}  # each holds the tensors
 
 
 def _scaled(kind: str, scale: torch.Tensor, amax: torch.Tensor, columns: bool) -> Any:
-    """What quantizes by a known scale."""
+    """Return what quantizes by a known scale."""
     key = kind, id(scale), id(amax), columns
     made = _of_scales.get(key)
     if made is None:
@@ -137,7 +142,9 @@ def _scaled(kind: str, scale: torch.Tensor, amax: torch.Tensor, columns: bool) -
 
 
 def _parts(found: Any, kind: str, rows: bool, columns: bool) -> Quantized:
-    """What the library made, of it what was asked for. The transpose of a tensor of more dimensions is a matrix."""
+    """Return what the library made, of it what was asked for. The transpose of a tensor of more dimensions is a
+    matrix.
+    """
     if _block(kind):
         made = Quantized(
             found._rowwise_data, found._rowwise_scale_inv, found._columnwise_data, found._columnwise_scale_inv
@@ -163,7 +170,7 @@ def multiply(
     a: torch.Tensor, a_scale: torch.Tensor, a_kind: str, b: torch.Tensor, b_scale: torch.Tensor, b_kind: str,
     dtype: torch.dtype, bias: torch.Tensor | None, split: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """`a @ b.mT + bias` of fp8 factors. `split`: sums are carried on in float32 after every few products."""
+    """Compute `a @ b.mT + bias` of fp8 factors. `split`: sums are carried on in float32 after every few products."""
     right, left = _factor(b, b_scale, b_kind, dtype), _factor(a, a_scale, a_kind, dtype)
     found = general_gemm(right, left, out_dtype=dtype, layout="TN", bias=bias, use_split_accumulator=split)
     return found[0]  # type: ignore[no-any-return]
@@ -192,5 +199,5 @@ def update_scales(
     amax: torch.Tensor, histories: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], algorithm: str, kind: str,
     margin: int,
 ) -> None:  # fmt: skip
-    """Enters each largest value into its history (the first of `[length, 1]`, which moves on), and sets its scale."""
+    """Enter each largest value into its history (the first of `[length, 1]`, which moves on), and sets its scale."""
     tex.fused_amax_and_scale_update_after_reduction(amax, list(histories), list(scales), algorithm, TYPES[kind], margin)

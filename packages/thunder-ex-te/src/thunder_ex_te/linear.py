@@ -60,12 +60,12 @@ NOT_ASKED = f"computes in fp8 where it is asked to: thunder.jit(â€¦, {RECIPE}=â€
 
 
 def asked() -> bool:
-    """Whether the program that is compiled is to compute in fp8."""
+    """Check whether the program that is compiled is to compute in fp8."""
     return compilation().options.get(RECIPE) is not None
 
 
 def why_not(input: Any, weight: Any, bias: Any) -> str | None:
-    """Why such a layer cannot run in fp8; None when it can."""
+    """Return why such a layer cannot run in fp8; None when it can."""
     reason = unusable_device(input.device)
     if reason is not None:
         return reason
@@ -119,7 +119,7 @@ def _here() -> _Written:
 
 
 def _narrows(op: BoundSymbol) -> bool:
-    """Whether it is a cast to a narrower float type, as autocast makes them."""
+    """Check whether it is a cast to a narrower float type, as autocast makes them."""
     parts = op
     while len(parts.like.subsymbols) == 1:
         parts = parts.like.subsymbols[0]
@@ -135,13 +135,15 @@ def _narrows(op: BoundSymbol) -> bool:
 
 
 def lasting_name(x: TensorProxy) -> str:
-    """What a weight is called in all programs: an input by its name, another by an input's and how it is computed."""
+    """Return what a weight is called in all programs: an input by its name, another by an input's and how it is
+    computed.
+    """
     root, how = _computed(x.name, _here())
     return f"{root}.{how[:8]}" if how else root
 
 
 def _computed(name: str, known: _Written) -> tuple[str, str]:
-    """The first input that a value is made of, and a digest of what makes it, whoever runs that."""
+    """Return the first input that a value is made of, and a digest of what makes it, whoever runs that."""
     found = known.computed.get(name)
     if found is not None:
         return found
@@ -160,7 +162,7 @@ def _computed(name: str, known: _Written) -> tuple[str, str]:
 
 
 def primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
-    """What an operation consists of."""
+    """Yield what an operation consists of."""
     if op.sym.is_prim or not op.subsymbols:
         yield op
     for sub in op.subsymbols:
@@ -168,18 +170,18 @@ def primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
 
 
 def _identity(sym: Symbol, args: tuple[Any, ...]) -> Any:
-    """What is equal for quantizations of one value in one way. Slots do not count: one value has one scale."""
+    """Return what is equal for quantizations of one value in one way. Slots do not count: one value has one scale."""
     x, *how = sym.bind(args, {})[0]
     return sym.name, x.name, *[each for each in how if not is_slot(each)]
 
 
 def is_slot(x: Any) -> bool:
-    """Whether it is the place of a scale, or places of several."""
+    """Check whether it is the place of a scale, or places of several."""
     return isinstance(x, Slot) or (isinstance(x, tuple) and bool(x) and all(isinstance(each, Slot) for each in x))
 
 
 def quantized_once(symbol: Symbol, args: tuple[Any, ...], **how: Any) -> Any:
-    """What a quantization gives, which may be known from before: what several layers take is quantized once."""
+    """Return what a quantization gives, which may be known from before: what several layers take is quantized once."""
     known = _here().quantized.get(_identity(symbol, args))
     return symbol(*args, **how) if known is None else known
 
@@ -195,7 +197,7 @@ class Layer:
         self.weight = _here().sources.get(weight.name, weight)
 
     def quantized(self, x: TensorProxy, role: str) -> Quantized:
-        """`x` in fp8."""
+        """Compute `x` in fp8."""
         how: Quantization = getattr(self.scheme, role)
         by: tuple[Any, ...]
         keep = role == "weight" and bool(self.options.get(KEEP, True))
@@ -209,18 +211,18 @@ class Layer:
         return Quantized(*quantized_once(symbol, args, **({"keep": True} if keep else {})))
 
     def slot(self, role: str, kind: str) -> Slot:
-        """Where the scale of one of its tensors is kept."""
+        """Return where the scale of one of its tensors is kept."""
         assert self.scheme.delayed is not None
         name = f"{lasting_name(self.weight)}.{role}"
         return Slot(name, kept(compilation().state, name), kind, self.scheme.delayed, self.options.get(GROUP))
 
     def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, bias: Any, which: int) -> Any:
-        """One of the three products of a layer."""
+        """Return one of the three products of a layer."""
         split = self.scheme.split[which]
         return self.operators["te_matmul"](*a, *b, to_torch_dtype(dtype), bias, split=split)
 
     def forward(self, x: TensorProxy, bias: Any) -> tuple[Any, Quantized, Quantized]:
-        """The result, and input and weight in fp8."""
+        """Return the result, and input and weight in fp8."""
         of_x, of_w = self.quantized(x, "input"), self.quantized(self.weight, "weight")
         # The library would have it in bfloat16 beside float32.
         inside = bias if x.dtype is not dtypes.float32 else None
@@ -230,12 +232,12 @@ class Layer:
 
 
 def like(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
-    """A linear layer in fp8 by this recipe, or by the one that `thunder.jit` was given."""
+    """Return a linear layer in fp8 by this recipe, or by the one that `thunder.jit` was given."""
     return ltorch.linear(input, weight, bias)
 
 
 def run(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
-    """The same on real tensors, outside of a program; scales that move on are one there."""
+    """Return the same on real tensors, outside of a program; scales that move on are one there."""
     if why_not(input, weight, bias) is not None:
         return torch.nn.functional.linear(input, weight, bias)
     scheme = scheme_of(recipe)
@@ -255,7 +257,7 @@ def run(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
 
 
 def writes(operators: dict[str, Any]) -> Callable[..., Any]:
-    """What writes a layer in fp8, without its gradient."""
+    """Return what writes a layer in fp8, without its gradient."""
 
     def layer(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
         return Layer(operators, weight, recipe).forward(input, bias)[0]
@@ -264,7 +266,7 @@ def writes(operators: dict[str, Any]) -> Callable[..., Any]:
 
 
 def factors(kinds: Any, of_g: Any, of_w: Any, of_x: Any) -> tuple[Any, Any, Any, Any]:
-    """What backward multiplies: the gradient and the weight; the gradient and the input, both transposed."""
+    """Return what backward multiplies: the gradient and the weight; the gradient and the input, both transposed."""
     return (
         (of_g.data, of_g.scale, kinds.grad.kind),
         (of_w.transposed, of_w.transposed_scale, kinds.weight.kind),
@@ -274,7 +276,7 @@ def factors(kinds: Any, of_g: Any, of_w: Any, of_x: Any) -> tuple[Any, Any, Any,
 
 
 def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
-    """Takes linear layers, by thunder's operation and by its primitive, and those that say which recipe is theirs."""
+    """Take linear layers, by thunder's operation and by its primitive, and those that say which recipe is theirs."""
     execution = writes(operators)
 
     def gradient(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:

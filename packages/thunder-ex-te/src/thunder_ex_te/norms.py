@@ -45,7 +45,7 @@ def _layer(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = No
 
 
 def _norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> _Norm | None:
-    """What TransformerEngine's kernels take: one dimension, with a weight, all of one type."""
+    """Return what TransformerEngine's kernels take: one dimension, with a weight, all of one type."""
     parameters = [p for p in (weight, bias) if p is not None]
     if (
         weight is None
@@ -68,7 +68,7 @@ _NORMS: dict[Any, Callable[..., _Norm | None]] = {
 
 
 def fused(trace: Trace, context: Any, executor: str, operators: dict[str, Any], layer: Callable[..., Any]) -> Trace:
-    """The program with each such norm and the quantization of its result as one operator."""
+    """Return the program with each such norm and the quantization of its result as one operator."""
     if not any(op.sym.id in _NORMS for op in trace.bound_symbols):
         return trace
     return _with_norms(_with_layers(trace, context, executor, layer), operators["te_quantize_norm"])
@@ -107,7 +107,7 @@ def _with_layers(trace: Trace, context: Any, executor: str, layer: Callable[...,
 
 
 def _is_layer(op: BoundSymbol, x: TensorProxy, context: Any, executor: str) -> bool:
-    """Whether it is a layer of `x` that this executor takes."""
+    """Check whether it is a layer of `x` that this executor takes."""
     if op.sym.id not in LAYERS or op.args[0].name != x.name or list(op.arg_names).count(x.name) != 1:
         return False
     taker = choose(op, context.executors).executor
@@ -151,14 +151,14 @@ def _with_norms(trace: Trace, operator: Any) -> Trace:
 
 
 def _quantizes(op: BoundSymbol, x: TensorProxy) -> bool:
-    """Whether it is a quantization of `x` as what a layer takes in."""
+    """Check whether it is a quantization of `x` as what a layer takes in."""
     return (
         op.sym.name in ("te_quantize", "te_quantize_scaled") and op.args[0].name == x.name and not op.kwargs.get("keep")
     )
 
 
 def _how(op: BoundSymbol) -> Any:
-    """What is equal for quantizations by one scale: of one value a slot is one, whichever it is."""
+    """Return what is equal for quantizations by one scale: of one value a slot is one, whichever it is."""
     return op.sym.name, *[each for each in op.args[1:] if not isinstance(each, Slot)]
 
 

@@ -24,7 +24,9 @@ BLOCK = 128
 
 # -- quantize ----------------------------------------------------------------------------------------------------------
 def scale_shape(rows: Any, columns: Any, kind: str) -> tuple[Any, ...]:
-    """The shape of a matrix's inverse scales: blocks in one direction come first, and the other is padded to fours."""
+    """Return the shape of a matrix's inverse scales: blocks in one direction come first, and the other is padded to
+    fours.
+    """
     if " " not in kind:
         return (1,)
     if kind.endswith(" 1x128"):
@@ -51,7 +53,7 @@ def quantize_meta(
     x: TensorProxy, kind: str, power_2: bool = False, epsilon: float = 0.0, *, keep: bool = False, rows: bool = True,
     columns: bool = True,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """`x` in fp8, with its inverse scales, and the same of its transpose: (data, scale, data, scale).
+    """Compute `x` in fp8, with its inverse scales, and the same of its transpose: (data, scale, data, scale).
 
     `keep`: of a parameter they are kept until it changes. None stands for what `rows` or `columns` do not ask for.
     """
@@ -62,7 +64,7 @@ def quantize(
     x: torch.Tensor, kind: str, power_2: bool = False, epsilon: float = 0.0, *, keep: bool = False, rows: bool = True,
     columns: bool = True,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """Runs it."""
+    """Run it."""
 
     def make(rows: bool, columns: bool) -> Quantized:
         return kernels().quantize(x, kind, power_2, epsilon, rows, columns)
@@ -74,7 +76,7 @@ def quantize_scaled_meta(
     x: TensorProxy, kind: str, slot: scales.Slot, *, keep: bool = False, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """As `te_quantize`, by a scale that is known: that of `slot`.
+    """Return as `te_quantize`, by a scale that is known: that of `slot`.
 
     `note`: its largest value counts for the next scale. `again`: it was quantized in this step, by the scale before.
     """
@@ -85,7 +87,7 @@ def quantize_scaled(
     x: torch.Tensor, kind: str, slot: scales.Slot, *, keep: bool = False, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """Runs it."""
+    """Run it."""
     scale, amax = slot.at(x.device, note, again)
 
     def make(rows: bool, columns: bool) -> Quantized:
@@ -99,7 +101,8 @@ def quantize_norm_meta(
     epsilon: float = 0.0, slot: scales.Slot | None = None, *, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The norm of `x` over its last dimension as `te_quantize` gives it, or `te_quantize_scaled` where there is a slot.
+    """Return the norm of `x` over its last dimension as `te_quantize` gives it, or `te_quantize_scaled` where there is
+    a slot.
 
     Without a bias the RMS norm. After the matrices come the mean (None in an RMS norm) and 1 / deviation of each row.
     """
@@ -113,7 +116,7 @@ def quantize_norm(
     epsilon: float = 0.0, slot: scales.Slot | None = None, *, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """Runs it."""
+    """Run it."""
     by = (None, None) if slot is None else slot.at(x.device, note, again)
     made, mean, deviation = kernels().quantize_norm(
         x, weight, bias, eps, kind, power_2, epsilon, *by, rows, columns
@@ -140,7 +143,7 @@ def quantize_groups(
     slots: Sequence[scales.Slot] | None = None, *, rows: bool = True, columns: bool = True, note: bool = True,
     again: bool = False,
 ) -> tuple[tuple[torch.Tensor, ...] | None, ...]:  # fmt: skip
-    """Runs it."""
+    """Run it."""
     by = None if slots is None else [slot.at(x.device, note, again) for slot in slots]
     found = kernels().quantize_groups(x, sizes, kind, power_2, epsilon, by, rows, columns)
     return tuple(None if part[0] is None else tuple(part) for part in zip(*found))
@@ -151,7 +154,7 @@ def multiply_meta(
     a: TensorProxy, a_scale: TensorProxy, a_kind: str, b: TensorProxy, b_scale: TensorProxy, b_kind: str, dtype: Any,
     bias: TensorProxy | None = None, *, split: bool = False,
 ) -> TensorProxy:  # fmt: skip
-    """`a @ b.mT + bias` of fp8 factors, in `dtype`. `split`: sums go on in float32 after every few products."""
+    """Compute `a @ b.mT + bias` of fp8 factors, in `dtype`. `split`: sums go on in float32 after every few products."""
     return TensorProxy(like=a, shape=(*a.shape[:-1], b.shape[0]), dtype=to_dtype(dtype), requires_grad=False)
 
 
@@ -159,7 +162,7 @@ def multiply(
     a: torch.Tensor, a_scale: torch.Tensor, a_kind: str, b: torch.Tensor, b_scale: torch.Tensor, b_kind: str,
     dtype: torch.dtype, bias: torch.Tensor | None = None, *, split: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Runs it."""
+    """Run it."""
     return kernels().multiply(a, a_scale, a_kind, b, b_scale, b_kind, dtype, bias, split)
 
 
@@ -168,7 +171,9 @@ def multiply_groups_meta(
     b_scales: Sequence[TensorProxy], b_kind: str, dtype: Any, biases: Sequence[TensorProxy] | None = None, *,
     split: bool = False, joined: bool = True,
 ) -> Any:  # fmt: skip
-    """`te_matmul` of each pair of matrices. Results are the rows of one matrix (`joined`), or as many matrices."""
+    """Compute `te_matmul` of each pair of matrices. Results are the rows of one matrix (`joined`), or as many
+    matrices.
+    """
 
     def make(rows: Any) -> TensorProxy:
         return TensorProxy(like=a[0], shape=(rows, b[0].shape[0]), dtype=to_dtype(dtype), requires_grad=False)
@@ -181,7 +186,7 @@ def multiply_groups(
     b_scales: Sequence[torch.Tensor], b_kind: str, dtype: torch.dtype, biases: Sequence[torch.Tensor] | None = None, *,
     split: bool = False, joined: bool = True,
 ) -> Any:  # fmt: skip
-    """Runs it."""
+    """Run it."""
     columns, rows = b[0].shape[0], [each.shape[0] for each in a]
     shapes = [(sum(rows), columns)] if joined else [(n, columns) for n in rows]
     out = [torch.empty(shape, dtype=dtype, device=a[0].device) for shape in shapes]
@@ -191,11 +196,11 @@ def multiply_groups(
 
 # -- scales ------------------------------------------------------------------------------------------------------------
 def update_meta(slots: Sequence[scales.Slot]) -> None:
-    """Moves these scales on: the step in which they were used is over."""
+    """Move these scales on: the step in which they were used is over."""
 
 
 def update(slots: Sequence[scales.Slot]) -> None:
-    """Runs it."""
+    """Run it."""
     scales.update(slots)
 
 
@@ -206,7 +211,7 @@ NAMES = (
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators."""
+    """Bring the operators."""
     matmul, effect = (OpTags.MATMUL_OP,), (OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE)
     table = (
         (quantize_meta, quantize, ()), (quantize_scaled_meta, quantize_scaled, ()),

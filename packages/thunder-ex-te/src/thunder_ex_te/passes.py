@@ -31,10 +31,10 @@ __all__ = ["register"]
 
 
 def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any, groups: Any) -> None:
-    """Brings the passes. `layer` writes a linear layer in fp8, `groups` is the operator of layers of groups."""
+    """Bring the passes. `layer` writes a linear layer in fp8, `groups` is the operator of layers of groups."""
 
     def checked(trace: Trace, context: Any) -> Trace:
-        """A recipe that was asked for is followed, or is an error."""
+        """Return a recipe that was asked for is followed, or is an error."""
         recipe = context.options.get(RECIPE)
         if recipe is None:
             return trace
@@ -89,7 +89,7 @@ def _quantizes(op: BoundSymbol) -> bool:
 
 
 def _slots_of(op: BoundSymbol) -> list[Slot]:
-    """The places of the scales by which it quantizes, where these move on."""
+    """Return the places of the scales by which it quantizes, where these move on."""
     found = []
     for each in (*op.args, *op.kwargs.values()):
         found += [slot for slot in (each if isinstance(each, (list, tuple)) else (each,)) if isinstance(slot, Slot)]
@@ -97,7 +97,7 @@ def _slots_of(op: BoundSymbol) -> list[Slot]:
 
 
 def _as_read(trace: Trace) -> list[BoundSymbol]:
-    """The operations, quantizations with the parts of their results that somebody reads."""
+    """Return the operations, quantizations with the parts of their results that somebody reads."""
     backward, differentiated = _is_backward(trace), _is_differentiated(trace)
     read: set[str] = set()
     found = []
@@ -121,12 +121,12 @@ def _as_read(trace: Trace) -> list[BoundSymbol]:
 
 
 def _is_of_gradient(op: BoundSymbol) -> bool:
-    """Whether it quantizes a gradient, by a scale that moves on."""
+    """Check whether it quantizes a gradient, by a scale that moves on."""
     return any(slot.name.endswith(".grad") for slot in _slots_of(op))
 
 
 def _is_differentiated(trace: Trace) -> bool:
-    """Whether gradients flow: forward or backward, or (`thunder.grad`) both in one."""
+    """Check whether gradients flow: forward or backward, or (`thunder.grad`) both in one."""
     return _is_backward(trace) or _is_forward(trace) or any(_is_of_gradient(op) for op in trace.bound_symbols)
 
 
@@ -135,12 +135,12 @@ def _is_backward(trace: Trace) -> bool:
 
 
 def _is_forward(trace: Trace) -> bool:
-    """Whether a backward program belongs to it."""
+    """Check whether a backward program belongs to it."""
     output = trace.output
     return isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Saved)
 
 
 def _slots(program: list[BoundSymbol]) -> list[Any]:
-    """The scales that this program gives new values for, each once."""
+    """Return the scales that this program gives new values for, each once."""
     noted = [slot for op in program if op.kwargs.get("note") for slot in _slots_of(op)]
     return list({id(slot.tensors): slot for slot in noted}.values())

@@ -19,7 +19,7 @@ EXECUTOR = "te"
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """A Hopper GPU, and a TransformerEngine that loads."""
+    """Return a Hopper GPU, and a TransformerEngine that loads."""
     return Availability.unless(why_not(env))
 
 

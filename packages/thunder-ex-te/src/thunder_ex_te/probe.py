@@ -32,12 +32,12 @@ _INSTALL = "pip install --no-build-isolation 'transformer_engine[pytorch]=={}.{}
 
 
 def unusable_device(device: object) -> str | None:
-    """Why TransformerEngine cannot run on a device of this type; None when it can."""
+    """Return why TransformerEngine cannot run on a device of this type; None when it can."""
     return reject_device(device, "TransformerEngine")
 
 
 def why_not(env: Env) -> str | None:
-    """Why fp8 products cannot run on this machine; None when they can."""
+    """Return why fp8 products cannot run on this machine; None when they can."""
     if not env.has_module(META):
         return f"needs NVIDIA's TransformerEngine, which is not installed: {_INSTALL}"
     if not env.has_module(EXTENSION):
@@ -57,7 +57,7 @@ def _wrong_version(env: Env) -> str | None:
 
 
 def _for_another_torch(env: Env) -> str | None:
-    """What torch lacks of what the extension asks it for: looked up, as loading it takes seconds."""
+    """Return what torch lacks of what the extension asks it for: looked up, as loading it takes seconds."""
     spec = importlib.util.find_spec(EXTENSION)
     torch: Any = importlib.import_module("torch")
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
@@ -73,7 +73,7 @@ def _for_another_torch(env: Env) -> str | None:
 
 @functools.cache
 def kernels() -> Any:
-    """What calls the library, which is imported when something is to run in fp8: that takes seconds."""
+    """Return what calls the library, which is imported when something is to run in fp8: that takes seconds."""
     try:
         importlib.import_module("torch")
         return importlib.import_module("thunder_ex_te.kernels")

@@ -43,7 +43,7 @@ class Scheme(NamedTuple):
 
 
 def scheme_of(recipe: Any) -> Scheme:
-    """What a recipe says; a ThunderError that says why not where it cannot be followed here."""
+    """Return what a recipe says; a ThunderError that says why not where it cannot be followed here."""
     recipes = kernels().recipes
     name = type(recipe).__name__
     if not isinstance(recipe, recipes.Recipe):
@@ -90,7 +90,7 @@ def scheme_of(recipe: Any) -> Scheme:
 
 
 def _types(recipe: Any) -> tuple[str, str]:
-    """The types of forward and backward; E5M2 alone is refused by the recipes themselves."""
+    """Return the types of forward and backward; E5M2 alone is refused by the recipes themselves."""
     return "e4m3", "e5m2" if recipe.fp8_format.name == "HYBRID" else "e4m3"
 
 

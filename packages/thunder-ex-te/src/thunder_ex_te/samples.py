@@ -211,7 +211,7 @@ def _updates(make: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def opinfos() -> list[Any]:
-    """One for each operator of the executor."""
+    """Return one for each operator of the executor."""
     table: dict[str, tuple[Any, Any]] = {
         "te_quantize": (_quantize, _quantize_reference),
         "te_quantize_scaled": (_quantize_scaled, _quantize_scaled_reference),

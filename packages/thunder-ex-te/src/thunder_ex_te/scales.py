@@ -24,7 +24,9 @@ _KEPT = ("scale", "amax_history", "before")
 
 
 def kept(state: dict[str, Any], name: str) -> dict[str, torch.Tensor]:
-    """What a jitted function keeps of one tensor of a layer; an error where that has been given something else."""
+    """Return what a jitted function keeps of one tensor of a layer; an error where that has been given something
+    else.
+    """
     scales = state.setdefault(STATE, {})
     found = scales.setdefault(name, {}) if isinstance(scales, dict) else None
     if not isinstance(found, dict) or (found and not _fits(found)):
@@ -57,7 +59,7 @@ class Slot:
         self.known: tuple[torch.Tensor, ...] = ()  # what is kept, the history's first, and a value that nobody reads
 
     def at(self, device: torch.device, note: bool, again: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The scale to quantize by on that device, and where the largest value is noted.
+        """Return the scale to quantize by on that device, and where the largest value is noted.
 
         `again`: the scale of a step ago. Without `note` the largest value goes where nobody reads it.
         """
@@ -69,7 +71,7 @@ class Slot:
         return known[2 if again else 0], known[3 if note else 4]
 
     def on(self, device: torch.device) -> dict[str, torch.Tensor]:
-        """Its tensors on that device, made when they are first asked for."""
+        """Return its tensors on that device, made when they are first asked for."""
         found = self.tensors
         if "scale" not in found:
             found["scale"] = torch.ones(1, device=device)
@@ -95,7 +97,7 @@ class Slot:
 
 
 def update(slots: Sequence[Slot]) -> None:
-    """Ends a step: each tensor's largest value enters its history, and its scale follows from that."""
+    """End a step: each tensor's largest value enters its history, and its scale follows from that."""
     alike: dict[Any, list[Slot]] = {}
     for slot in slots:
         alike.setdefault((slot.kind, slot.how), []).append(slot)

@@ -22,7 +22,7 @@ _OF_TORCH = re.compile(rb"_Z\w*?(3c10|2at|5torch)\d")
 
 
 def asked_of_others(path: Path) -> Iterator[bytes]:
-    """The names that a shared library asks other libraries for; none where it is no 64-bit ELF file."""
+    """Yield the names that a shared library asks other libraries for; none where it is no 64-bit ELF file."""
     if path.stat().st_size < 64:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -41,12 +41,12 @@ def asked_of_others(path: Path) -> Iterator[bytes]:
 
 
 def missing_of_torch(path: Path, libraries: Path) -> str | None:
-    """The first name that an extension asks torch for and that none of torch's libraries in that folder has."""
+    """Return the first name that an extension asks torch for and that none of torch's libraries in that folder has."""
     wanted = [name.decode() for name in asked_of_others(path) if _OF_TORCH.match(name)]
     found = [ctypes.CDLL(str(each)) for each in sorted(libraries.glob("lib*.so")) if _holds_code(each.name)]
     return next((name for name in wanted if not any(hasattr(each, name) for each in found)), None)
 
 
 def _holds_code(name: str) -> bool:
-    """Whether it is one of torch's own libraries, which `import torch` has loaded."""
+    """Check whether it is one of torch's own libraries, which `import torch` has loaded."""
     return name in ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so")

@@ -39,7 +39,7 @@ class _Copies:
 
 
 def _is_captured(x: torch.Tensor) -> bool:
-    """Whether a CUDA graph is being made, which would use the same copies for ever."""
+    """Check whether a CUDA graph is being made, which would use the same copies for ever."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
@@ -51,7 +51,9 @@ register_optimizer_step_post_hook(_stepped)
 
 
 def kept(x: torch.Tensor, key: Any, rows: bool, columns: bool, make: Callable[[bool, bool], Quantized]) -> Quantized:
-    """The fp8 copies of `x` that are asked for: those that are kept, where it is a parameter and as it was then."""
+    """Return the fp8 copies of `x` that are asked for: those that are kept, where it is a parameter and as it was
+    then.
+    """
     if not isinstance(x, torch.nn.Parameter) or x.is_inference() or _is_captured(x):
         return make(rows, columns)
     state = x._version, x.data_ptr(), _steps[0] if x.requires_grad else -1

@@ -23,12 +23,12 @@ __all__ = ["folder", "identity", "kept", "remember_triton"]
 
 
 def folder() -> Path:
-    """Where it is kept."""
+    """Return where it is kept."""
     return Path(triton.knobs.cache.dir) / "thunder"
 
 
 def kept(name: str, make: Callable[[], str]) -> Path:
-    """The file of that name, which says what is in it. `make` gives the text of one that is not there yet.
+    """Return the file of that name, which says what is in it. `make` gives the text of one that is not there yet.
 
     Of two processes that write it at the same time the first one counts.
     """
@@ -50,7 +50,7 @@ def kept(name: str, make: Callable[[], str]) -> Path:
 
 
 def identity(package: ModuleType, make: Callable[[], str]) -> str:
-    """What `make` says of an installed Triton: what it said of the same files before, if it did."""
+    """Return what `make` says of an installed Triton: what it said of the same files before, if it did."""
     assert package.__file__ is not None
     root = Path(package.__file__).parent
     stated = [f"{package.__version__} {root}"]
@@ -62,7 +62,7 @@ def identity(package: ModuleType, make: Callable[[], str]) -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    """The files that Triton's hash of itself is made of."""
+    """Yield the files that Triton's hash of itself is made of."""
     yield root / "runtime" / "cache.py"
     yield from (root / "_C").glob("libtriton.*")
     for name in ("compiler", "backends", "language"):
@@ -71,7 +71,7 @@ def _sources(root: Path) -> Iterator[Path]:
 
 @functools.cache
 def remember_triton() -> None:
-    """Has Triton ask `identity` for the hash of itself, once."""
+    """Have Triton ask `identity` for the hash of itself, once."""
     cache = triton.runtime.cache
     own = getattr(cache, "triton_key", None)
     if own is None:  # a Triton that makes it otherwise

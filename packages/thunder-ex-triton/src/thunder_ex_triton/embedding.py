@@ -44,7 +44,7 @@ def in_order(
     indices_ptr, rows_ptr, places_ptr, out_ptr, count, table, elements,
     FILLING: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Indices in order, equal ones as they stood, and where they stood: each counts those that come before it.
+    """Return indices in order, equal ones as they stood, and where they stood: each counts those that come before it.
 
     What is no row of the table stays so: it becomes -1, or the number after the last. The first programs fill the
     gradient with zeros meanwhile: memory has little else to do.
@@ -118,7 +118,7 @@ def whole_rows(
     part_ptr, rows_ptr, out_ptr, count, width, padding,
     PIECE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Adds up what was left of the row that begins in a piece and goes on in the next."""
+    """Add up what was left of the row that begins in a piece and goes on in the next."""
     piece = tl.program_id(0)
     following = (piece + 1) * PIECE
     row = tl.load(rows_ptr + following).to(tl.int64)
@@ -141,7 +141,7 @@ def whole_rows(
 
 
 def _ordered(indices: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Indices in order, and where they stood; `out` is filled with zeros."""
+    """Return indices in order, and where they stood; `out` is filled with zeros."""
     count = indices.numel()
     if count > _MOST_COMPARED:
         out.zero_()
@@ -157,7 +157,7 @@ def _ordered(indices: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, to
 def embedding_backward(
     g: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> torch.Tensor:
-    """The rows of `g` added up by their index."""
+    """Return the rows of `g` added up by their index."""
     width, count = g.shape[-1], indices.numel()
     if g.numel() == 0:
         return g.new_zeros((num_weights, width))
@@ -203,7 +203,7 @@ def _workspace(g: Any, indices: Any, num_weights: int, *how: Any) -> int:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operator, and has it run the gradients of tables."""
+    """Bring the operator, and has it run the gradients of tables."""
     found = registry.register_operator(
         "triton_embedding_backward", executor=executor, like=_like, fn=embedding_backward, workspace=_workspace
     )

@@ -48,7 +48,7 @@ class Kernel:
         numbers: tuple[Any, ...],
         warps: int,
     ) -> None:
-        """Runs that many programs on the device of the first tensor, in its current stream."""
+        """Run that many programs on the device of the first tensor, in its current stream."""
         assert tensors[0] is not None
         device = tensors[0].device.index
         grid = (programs, 1) if isinstance(programs, int) else programs
@@ -67,13 +67,13 @@ class Kernel:
         numbers: tuple[Any, ...],
         warps: int,
     ) -> Any:
-        """Launches it on the current device, and gives what Triton compiled for such arguments."""
+        """Launch it on the current device, and gives what Triton compiled for such arguments."""
         return self.jit[grid](*tensors, *numbers, num_warps=warps, **self.options)
 
     def compile_ahead(
         self, grid: tuple[int, int], dtypes: tuple[torch.dtype, ...], numbers: tuple[Any, ...], warps: int
     ) -> None:
-        """Compiles it for tensors of these types at aligned addresses, without running it."""
+        """Compile it for tensors of these types at aligned addresses, without running it."""
         self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps, **self.options)
 
     def _launch(
@@ -106,12 +106,12 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 
 
 def blocks(number: int, size: int) -> int:
-    """How many blocks of that size hold that many. (Triton's own is for kernels, and slow outside of them.)"""
+    """Return how many blocks of that size hold that many. (Triton's own is for kernels, and slow outside of them.)"""
     return -(-number // size)
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is not less."""
+    """Return the smallest power of two that is not less."""
     return 1 << (number - 1).bit_length()
 
 
@@ -124,12 +124,12 @@ hooks: Any = triton.knobs.runtime
 
 
 def is_watched() -> bool:
-    """Whether a profiler wants to hear of launches, which Triton then has to make."""
+    """Check whether a profiler wants to hear of launches, which Triton then has to make."""
     return any(getattr(hook, "calls", hook) for hook in (hooks.launch_enter_hook, hooks.launch_exit_hook))
 
 
 def direct(compiled: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What launches a compiled kernel, and its arguments between the stream and those of the kernel.
+    """Return what launches a compiled kernel, and its arguments between the stream and those of the kernel.
 
     It is called with three sizes of the grid, the stream, these, and the kernel's arguments, tensors as addresses. For
     the Triton whose launcher is known that is the launcher's own C function.

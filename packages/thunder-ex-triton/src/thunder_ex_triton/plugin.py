@@ -23,7 +23,7 @@ FUSED = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """An NVIDIA GPU and Triton, or Triton's interpreter."""
+    """Return an NVIDIA GPU and Triton, or Triton's interpreter."""
     return Availability.unless(why_not(env))
 
 

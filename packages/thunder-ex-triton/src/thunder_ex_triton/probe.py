@@ -22,17 +22,17 @@ _INSTALL = "pip install 'triton>=3.6'"
 
 
 def interpreting() -> bool:
-    """Whether kernels are interpreted. Triton reads the same variable when a kernel is declared."""
+    """Check whether kernels are interpreted. Triton reads the same variable when a kernel is declared."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "y", "yes")
 
 
 def unusable_device(device: object) -> str | None:
-    """Why kernels cannot run on a device of this type; None when they can."""
+    """Return why kernels cannot run on a device of this type; None when they can."""
     return reject_device(device, "Triton", ("cuda", "cpu") if interpreting() else ("cuda",))
 
 
 def why_not(env: Env) -> str | None:
-    """Why Triton's kernels cannot run on this machine; None when they can."""
+    """Return why Triton's kernels cannot run on this machine; None when they can."""
     reason = env.lacks_version("triton", OLDEST_TRITON, name="Triton", module="triton", install=_INSTALL)
     if reason is not None:
         return reason

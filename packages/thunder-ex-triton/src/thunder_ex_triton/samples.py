@@ -127,7 +127,7 @@ def _linear_forward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
 
 
 def loss_opinfos() -> list[Any]:
-    """One for each operator of the cross-entropy executor."""
+    """Return one for each operator of the cross-entropy executor."""
     table: dict[str, tuple[Any, Any]] = {
         "triton_crossentropy": (_loss, operators.Loss),
         "triton_crossentropy_forward": (_numbers, operators.LossForward),
@@ -143,7 +143,7 @@ def loss_opinfos() -> list[Any]:
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.Tensor:
-    """The numbers that a kernel makes of a seed, one after the other."""
+    """Return the numbers that a kernel makes of a seed, one after the other."""
     words = philox_words(seed, shape, lambda block, offset: (block, offset, offset >> 32, 0))
     signed = torch.where(words >= 1 << 31, words - (1 << 32), words)
     folded = torch.where(signed < 0, -signed - 1, signed).to(torch.float32) * 4.6566127342e-10
@@ -151,5 +151,5 @@ def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.T
 
 
 def random_opinfos() -> list[Any]:
-    """One for each operator of the fusion executor."""
+    """Return one for each operator of the fusion executor."""
     return seeded_opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40)))

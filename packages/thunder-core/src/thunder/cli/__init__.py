@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status: 0 for success, 1 for trouble, 2 for a senseless command line."""
+    """Run one command; returns the exit status: 0 for success, 1 for trouble, 2 for a senseless command line."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     arguments, rest = conformance.split(arguments)
     args = build_parser().parse_args(arguments)
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(prog="thunder", description="thunder: a source-to-source compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"thunder-core {core_version() or '(not installed)'}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

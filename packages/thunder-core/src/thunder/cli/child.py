@@ -27,7 +27,9 @@ FATAL = "Fatal Python error"
 
 
 def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
-    """What a child process sees: `{"env": …, "record": …}`, or `{"crash": why, "output": last words}` if it died."""
+    """Return what a child process sees: `{"env": …, "record": …}`, or `{"crash": why, "output": last words}` if it
+    died.
+    """
     with tempfile.TemporaryDirectory(prefix="thunder-doctor-") as scratch:
         report = Path(scratch) / "report.json"
         # Not by -m, for which Python warns of a module that its package has imported already.
@@ -51,7 +53,7 @@ def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
 
 
 def death(status: int) -> str:
-    """How a process ended, in words."""
+    """Return how a process ended, in words."""
     if status < 0:
         try:
             return f"crashed: killed by {signal.Signals(-status).name}"
@@ -61,7 +63,7 @@ def death(status: int) -> str:
 
 
 def _last_words(output: bytes | None) -> str:
-    """The end of what it printed; of a crash that Python could still report, the beginning of that report."""
+    """Return the end of what it printed; of a crash that Python could still report, the beginning of that report."""
     lines = (output or b"").decode(errors="replace").strip().splitlines()
     for number, line in enumerate(lines):
         if line.startswith(FATAL):
@@ -70,7 +72,7 @@ def _last_words(output: bytes | None) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """The child: load the plugin, or only look at the environment, and write the report."""
+    """Return the child: load the plugin, or only look at the environment, and write the report."""
     # Here: whoever only asks why a child has died loads none of it.
     from thunder.cli.plugins import quiet_records
     from thunder.plugins import PluginLoadError, load_named, manager

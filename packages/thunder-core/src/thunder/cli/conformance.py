@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What is for this command line, and what is for pytest.
+    """Return what is for this command line, and what is for pytest.
 
     pytest's options take values (`-n 2`), and argparse, which does not know them, would take such a value for NAME.
     So NAME is what stands right behind the command, if that is no option; everything else is pytest's.
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def test(executor: str, rest: Sequence[str]) -> int:
-    """The suite for one executor, in one pytest session or, with `--isolate`, in one a family.
+    """Return the suite for one executor, in one pytest session or, with `--isolate`, in one a family.
 
     Its options come from an entry point, so no `-p` is given.
     """

@@ -101,7 +101,7 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
 
 
 def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]:
-    """What is known of a plugin: its record, in the state in which the child process left it."""
+    """Return what is known of a plugin: its record, in the state in which the child process left it."""
     if seen is None:
         return record.to_dict()
     if "crash" in seen:
@@ -114,7 +114,7 @@ def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _warnings() -> Iterator[str]:
-    """What is wrong with the environment besides its plugins."""
+    """Yield what is wrong with the environment besides its plugins."""
     for owner in other_owners():
         yield (
             f"{owner} also installs a module named 'thunder': its files and thunder-core's overwrite each other. "
@@ -177,7 +177,7 @@ def _row(plugin: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _slow(plugin: dict[str, Any]) -> str | None:
-    """What to say of a plugin that makes everybody's first compilation wait."""
+    """Return what to say of a plugin that makes everybody's first compilation wait."""
     seconds = plugin["import_seconds"]
     return f"its import takes {seconds:.1f} s" if seconds is not None and seconds >= SLOW_IMPORT else None
 

@@ -19,7 +19,7 @@ IMPORT_NAME = "thunder"
 
 
 def other_owners(distributions: Iterable[metadata.Distribution] | None = None) -> list[str]:
-    """The distributions, with versions, that install the module `thunder` and are not thunder-core."""
+    """Return the distributions, with versions, that install the module `thunder` and are not thunder-core."""
     owners = set()
     for distribution in metadata.distributions() if distributions is None else distributions:
         try:

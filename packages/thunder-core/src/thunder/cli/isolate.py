@@ -45,7 +45,7 @@ class Session(NamedTuple):
 
 
 def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]]:
-    """The value of `option` (`--x`, `--x=v`) among arguments, "" for none; and the other arguments."""
+    """Return the value of `option` (`--x`, `--x=v`) among arguments, "" for none; and the other arguments."""
     found, others = None, []
     for argument in rest:
         name, _, value = argument.partition("=")
@@ -57,7 +57,7 @@ def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]
 
 
 def run(executor: str, rest: Sequence[str], at_once: str) -> int:
-    """Runs the suite for one executor; 0 where every process ended well and every test passed."""
+    """Run the suite for one executor; 0 where every process ended well and every test passed."""
     # Here, as it imports torch: the command line answers without.
     from thunder.tests.target import WHOLE
 
@@ -75,7 +75,9 @@ def run(executor: str, rest: Sequence[str], at_once: str) -> int:
 
 
 def families_of(executor: str, folder: Path) -> list[str]:
-    """The families of operators that there are for an executor, asked in a process of its own: plugins may crash."""
+    """Return the families of operators that there are for an executor, asked in a process of its own: plugins may
+    crash.
+    """
     target = folder / "families.json"
     command = [sys.executable, "-X", "faulthandler", "-m", __name__, str(target), executor]
     done = subprocess.run(command, check=False)
@@ -153,7 +155,7 @@ def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The child that lists families."""
+    """Return the child that lists families."""
     # Here, as it imports torch: the command line answers without.
     from thunder.plugins import conformance_profile
     from thunder.tests.opinfos import all_opinfos

@@ -74,14 +74,14 @@ def _mark(value: bool) -> str:
 
 
 def _text(identifier: Any) -> str:
-    """An operation's id as a person would write it; any hashable value can be one."""
+    """Return an operation's id as a person would write it; any hashable value can be one."""
     if isinstance(identifier, tuple):
         return ".".join(map(_text, identifier))
     return identifier.__name__ if callable(identifier) and hasattr(identifier, "__name__") else str(identifier)
 
 
 def claims_of(executor: Any) -> Iterator[Claim]:
-    """The operations that an executor runs, whatever the arguments: its checkers are not asked."""
+    """Yield the operations that an executor runs, whatever the arguments: its checkers are not asked."""
     # Here, as it imports torch: the command line answers without.
     from thunder.core.prims import all_prims
     from thunder.core.symbol import BoundSymbol

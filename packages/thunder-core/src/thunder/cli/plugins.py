@@ -46,7 +46,7 @@ def _row(record: PluginRecord) -> tuple[object, ...]:
 
 
 def quiet_records() -> tuple[PluginRecord, ...]:
-    """The records, without the log lines about them: the command is about to print what they would say."""
+    """Return the records, without the log lines about them: the command is about to print what they would say."""
     with _silence():
         return records()
 

@@ -49,7 +49,9 @@ def delete_last_used(trace: Trace) -> Trace:
 
 
 def _at_first_use(lines: list[BoundSymbol]) -> list[BoundSymbol]:
-    """The lines with that of each input, which is a comment, above the first that reads it; at the top if none does."""
+    """Return the lines with that of each input, which is a comment, above the first that reads it; at the top if none
+    does.
+    """
     waiting = {p.name: line for line in lines if line.sym is prims.unpack_trivial for p in line.flat_outs}
     used = {name for line in lines if line.sym is not prims.unpack_trivial for name in line.arg_names}
     moved: list[BoundSymbol] = [line for name, line in waiting.items() if name not in used]

@@ -13,7 +13,9 @@ __all__ = ["executor_of_plugin"]
 
 
 def executor_of_plugin(executor: str, distribution: str, path: str) -> Executor:
-    """The executor that an installed plugin brings; an ImportError at `path` says what is missing where it cannot."""
+    """Return the executor that an installed plugin brings; an ImportError at `path` says what is missing where it
+    cannot.
+    """
     try:
         return get_executor(executor)
     except (PluginLoadError, ValueError) as error:

@@ -75,7 +75,7 @@ class TorchCompileExecutor(FusionExecutor):
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Why an operation is not given to Inductor, whatever it computes."""
+    """Return why an operation is not given to Inductor, whatever it computes."""
     sym = bsym.sym
     if sym.executor is not None and sym.executor is not torch_executor:
         return f"it is an operator of {sym.executor.name}"
@@ -99,7 +99,7 @@ def _unfit(bsym: BoundSymbol) -> str | None:
 
 
 def _reason_to_leave_out(bsym: BoundSymbol) -> str | None:
-    """What the tags of an operation, or of anything below it, say against it."""
+    """Return what the tags of an operation, or of anything below it, say against it."""
     for tag in bsym.sym.tags:
         if tag in _LEFT_OUT:
             return _LEFT_OUT[tag]
@@ -128,7 +128,9 @@ class CompiledRegion:
         return run(*inputs)
 
     def compile(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
-        """What runs the region on inputs with these strides: Inductor's program, or torch's where there is none."""
+        """Return what runs the region on inputs with these strides: Inductor's program, or torch's where there is
+        none.
+        """
         import torch._inductor
 
         try:
@@ -143,7 +145,7 @@ class CompiledRegion:
             return self.trace.python_callable()
 
     def graph(self) -> torch.fx.GraphModule:
-        """The region as an FX graph of calls of torch's functions."""
+        """Return the region as an FX graph of calls of torch's functions."""
         graph = torch.fx.Graph()
         nodes: dict[str, Any] = {p.name: graph.placeholder(f"in_{i}") for i, p in enumerate(self.trace.args)}
 
@@ -165,7 +167,7 @@ class CompiledRegion:
 
 
 def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) -> None:
-    """Notes which node is which value of an operation's output."""
+    """Note which node is which value of an operation's output."""
     if isinstance(output, Proxy):
         nodes[output.name] = node
     elif isinstance(output, (tuple, list)):
@@ -175,7 +177,7 @@ def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) 
 
 
 def program_of(name: str, region: Region, *others: Executor) -> Trace:
-    """The region as a program of its own, in terms of torch's functions, and of operators of `others`."""
+    """Return the region as a program of its own, in terms of torch's functions, and of operators of `others`."""
     trace = Trace(name, args=region.inputs)
     trace.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     trace.bound_symbols += region.operations

@@ -29,7 +29,7 @@ class Compilation:
 
 
 def put(state: Mapping[str, Any], into: dict[str, Any]) -> None:
-    """Gives what is kept other values. Programs hold on to the dicts, and graphs to the tensors: these stay."""
+    """Return what is kept other values. Programs hold on to the dicts, and graphs to the tensors: these stay."""
     for name in into.keys() - state.keys():
         if isinstance(into[name], dict):
             put({}, into[name])
@@ -55,7 +55,7 @@ _current = _Current()
 
 
 def compilation() -> Compilation:
-    """The compilation that runs on this thread; outside of any, one without options."""
+    """Return the compilation that runs on this thread; outside of any, one without options."""
     return _current.compilation or Compilation()
 
 

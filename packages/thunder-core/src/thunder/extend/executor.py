@@ -24,7 +24,7 @@ __all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "
 
 
 def implementations_epoch() -> int:
-    """Grows whenever an implementation is registered: what was compiled before may be compiled differently now."""
+    """Grow whenever an implementation is registered: what was compiled before may be compiled differently now."""
     return registrations[0]
 
 
@@ -86,7 +86,7 @@ class Executor:
         workspace: Callable[..., int] | None = None,
         kernel: bool | None = None,
     ) -> Symbol:
-        """Makes an operator that this executor runs, and returns its symbol.
+        """Make an operator that this executor runs, and returns its symbol.
 
         Give `meta`, which makes output proxies from input proxies, or `like`, which describes the operator by existing
         operations (it is then also decomposed and differentiated through them). `fn` runs it on real tensors; with
@@ -141,7 +141,7 @@ class Executor:
         priority: int | None = None,
         profitable: Callable[..., bool | str] | None = None,
     ) -> None:
-        """Says how this executor runs an existing operation; registering again replaces what was said before.
+        """Say how this executor runs an existing operation; registering again replaces what was said before.
 
         The operation is named by its symbol (`ltorch.mul`), by torch's function (`torch.mul`) or by its id.
         `op` is an operator that takes the same arguments; `execution_transform` is called with them instead and returns
@@ -169,7 +169,7 @@ class Executor:
 
     # -- asking -------------------------------------------------------------------------------------------------------
     def implementation(self, bsym: BoundSymbol) -> Implementation | None:
-        """How it would run that operation, whether or not the checker agrees."""
+        """Return how it would run that operation, whether or not the checker agrees."""
         found = self.implmap.get(bsym.sym.id)
         own = bsym.sym.executor is self and bsym.sym.fn is not None
         if own and (found is None or not found.executable):  # a gradient rule alone says nothing of how it runs
@@ -177,15 +177,15 @@ class Executor:
         return found
 
     def unconditional(self, sym: Symbol) -> Implementation | None:
-        """How it runs every call of an operation, where its arguments have no say; who overrides what is asked of a
-        call overrides this too."""
+        """Return how it runs every call of an operation, where its arguments have no say; who overrides what is asked
+        of a call overrides this too."""
         found = self.implmap.get(sym.id)
         if found is not None and found.executable:
             return found if found.checker is None and found.profitable is None else None
         return Implementation(op=sym) if sym.executor is self and sym.fn is not None else None
 
     def rejection(self, bsym: BoundSymbol, *, named: bool = True) -> str | None:
-        """Why it does not run that operation; None when it does. `named`: the user named this executor."""
+        """Return why it does not run that operation; None when it does. `named`: the user named this executor."""
         found = self.implementation(bsym)
         if found is None or not found.executable:
             return "has no implementation of it"
@@ -206,26 +206,26 @@ class Executor:
             raise
 
     def can_execute(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
-        """Whether it runs that operation."""
+        """Check whether it runs that operation."""
         return self.rejection(bsym, named=named) is None
 
     def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
-        """Whether it runs that operation in one way or another."""
+        """Check whether it runs that operation in one way or another."""
         return self.can_execute(bsym, named=named)
 
     def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with which an operator that implements that operation is called."""
+        """Return the arguments with which an operator that implements that operation is called."""
         return bsym.args, bsym.kwargs
 
     def grad_rule(self, bsym: BoundSymbol, *, named: bool = True) -> Callable[..., Any] | None:
-        """The gradient rule that it brings for that operation, if it takes it."""
+        """Return the gradient rule that it brings for that operation, if it takes it."""
         found = self.implmap.get(bsym.sym.id)
         if found is None or found.grad_transform is None or self._checked(found, bsym, named) is not None:
             return None
         return found.grad_transform
 
     def lookaside(self, fn: Callable[..., Any]) -> Symbol | None:
-        """The operator that replaces `fn` in traced programs."""
+        """Return the operator that replaces `fn` in traced programs."""
         return self._lookasides.get(fn)
 
 
@@ -234,7 +234,7 @@ def _at(bsym: BoundSymbol) -> str:
 
 
 def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, if calls of it can be seen while a program is traced."""
+    """Compute `fn`, if calls of it can be seen while a program is traced."""
     from torch.overrides import resolve_name  # here: hooks of plugins use this module before torch is imported
 
     if resolve_name(fn) is None:
@@ -258,7 +258,7 @@ class FusionExecutor(Executor):
         self._supported: dict[Any, Callable[..., bool | str] | None] = {}
 
     def fusion_pass(self, trace: Trace) -> Trace:
-        """A trace in which the regions it runs are operators of its own."""
+        """Return a trace in which the regions it runs are operators of its own."""
         raise ThunderError(f"the fusion executor {self.name} has no fusion_pass: write one in {type(self).__name__}")
 
     def register_supported(
@@ -269,7 +269,7 @@ class FusionExecutor(Executor):
         execution_transform: Callable[..., Any] | None = None,
         grad_transform: Callable[..., Any] | None = None,
     ) -> None:
-        """Says that it can take that operation into its fusions."""
+        """Say that it can take that operation into its fusions."""
         id = id_of(sym_or_id)
         self._supported[id] = checker
         if execution_transform is not None or grad_transform is not None:
@@ -279,7 +279,9 @@ class FusionExecutor(Executor):
         _changed()
 
     def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
-        """Why it does not take that operation into a fusion; None when it does: itself, or all it decomposes into."""
+        """Return why it does not take that operation into a fusion; None when it does: itself, or all it decomposes
+        into.
+        """
         owner = bsym.sym.executor
         if bsym.sym.is_fusion or owner not in (None, self):  # others run it, whatever it stands for
             return f"is run by {owner.name}" if owner is not None else "is a fusion already"
@@ -293,7 +295,9 @@ class FusionExecutor(Executor):
         return None
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
-        """Why it does not take that operation as it is, whatever it decomposes into; by default what is registered."""
+        """Return why it does not take that operation as it is, whatever it decomposes into; by default what is
+        registered.
+        """
         id = bsym.sym.id
         if id not in self._supported:
             return "does not support it"
@@ -307,13 +311,13 @@ class FusionExecutor(Executor):
         return self.can_fuse(bsym) or self.can_execute(bsym, named=named)
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Whether it takes that operation into a fusion."""
+        """Check whether it takes that operation into a fusion."""
         return self.fuse_rejection(bsym) is None
 
     def register_temporary_operation(
         self, name: str, fn: Callable[..., Any], *, inputs: Sequence[Any], outputs: Any, bsyms: Sequence[BoundSymbol]
     ) -> BoundSymbol:
-        """The bound symbol of a fusion: `fn` run on `inputs` gives `outputs` and stands for `bsyms`."""
+        """Return the bound symbol of a fusion: `fn` run on `inputs` gives `outputs` and stands for `bsyms`."""
 
         def meta(*args: Any) -> Any:
             return outputs
@@ -323,7 +327,7 @@ class FusionExecutor(Executor):
         return BoundSymbol(sym, tuple(inputs), {}, outputs, list(bsyms))
 
     def get_fuel(self, amount: int = 1) -> bool:
-        """Takes `amount` of the fuel for optimizations; False when it is used up (for bisecting a wrong fusion)."""
+        """Take `amount` of the fuel for optimizations; False when it is used up (for bisecting a wrong fusion)."""
         if self._fuel is None:
             return True
         if self._fuel < amount:

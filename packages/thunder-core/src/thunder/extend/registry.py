@@ -20,7 +20,7 @@ _always: list[str] = []
 
 
 def register_executor(executor: Executor, *, default: bool = False, priority: int | None = None) -> Executor:
-    """Makes an executor known by its name, and used without being named where `default` says so."""
+    """Make an executor known by its name, and used without being named where `default` says so."""
     if not isinstance(executor, Executor):
         raise TypeError(f"register_executor takes an Executor, not {type(executor).__name__}")
     known = _executors.get(executor.name)
@@ -38,7 +38,7 @@ def register_executor(executor: Executor, *, default: bool = False, priority: in
 
 
 def deregister_executor(executor: Executor | str) -> None:
-    """Forgets an executor."""
+    """Forget an executor."""
     name = executor if isinstance(executor, str) else executor.name
     _executors.pop(name, None)
     for names in (_defaults, _always):
@@ -48,7 +48,7 @@ def deregister_executor(executor: Executor | str) -> None:
 
 
 def add_default_executor(executor: Executor | str) -> None:
-    """Uses an executor without its being named, in the order of priorities."""
+    """Use an executor without its being named, in the order of priorities."""
     found = get_executor(executor)
     if found.name in _defaults:
         _defaults.remove(found.name)
@@ -58,7 +58,7 @@ def add_default_executor(executor: Executor | str) -> None:
 
 
 def remove_default_executor(executor: Executor | str) -> None:
-    """Does not use an executor any more unless it is named."""
+    """Do not use an executor any more unless it is named."""
     name = executor if isinstance(executor, str) else executor.name
     if name in _defaults:
         _defaults.remove(name)
@@ -66,20 +66,20 @@ def remove_default_executor(executor: Executor | str) -> None:
 
 
 def set_default_executors(executors: Iterable[Executor | str]) -> None:
-    """Uses exactly these executors, in this order, before the ones that end every list."""
+    """Use exactly these executors, in this order, before the ones that end every list."""
     _defaults[:] = [get_executor(ex).name for ex in named_executors(executors)]
     _changed()
 
 
 def add_always_executor(executor: Executor) -> None:
-    """Ends every list of executors that `thunder.jit` uses with this one."""
+    """End every list of executors that `thunder.jit` uses with this one."""
     register_executor(executor)
     if executor.name not in _always:
         _always.append(executor.name)
 
 
 def get_executor(executor: Executor | str) -> Executor:
-    """The executor of that name: a registered one, else an installed plugin's."""
+    """Return the executor of that name: a registered one, else an installed plugin's."""
     if isinstance(executor, Executor):
         return executor
     _load_built_in()
@@ -96,7 +96,7 @@ Executor.find = staticmethod(get_executor)
 
 
 def get_all_executors() -> tuple[Executor, ...]:
-    """Every executor that is registered, those of usable plugins included, in the order they would be asked."""
+    """Return every executor that is registered, those of usable plugins included, in the order they would be asked."""
     _load_built_in()
     plugins.load_all()
     first = [_executors[name] for name in (*_defaults, *_always)]
@@ -104,7 +104,7 @@ def get_all_executors() -> tuple[Executor, ...]:
 
 
 def get_default_executors() -> tuple[Executor, ...]:
-    """The executors that `thunder.jit` uses when none are named, before the ones that end every list."""
+    """Return the executors that `thunder.jit` uses when none are named, before the ones that end every list."""
     _load_built_in()
     order = plugins.executor_order()
     if order is not None:  # no plugin is imported but those it names
@@ -114,7 +114,7 @@ def get_default_executors() -> tuple[Executor, ...]:
 
 
 def get_always_executors() -> tuple[Executor, ...]:
-    """The executors that end every list: torch and python."""
+    """Return the executors that end every list: torch and python."""
     _load_built_in()
     return tuple(_executors[name] for name in _always)
 
@@ -138,12 +138,12 @@ class ExecutorList(tuple[Executor, ...]):
 
 
 def are_named(executors: Sequence[Executor]) -> bool:
-    """Whether these are executors that somebody named, and not those that happen to be installed."""
+    """Check whether these are executors that somebody named, and not those that happen to be installed."""
     return getattr(executors, "named", True)
 
 
 def named_executors(executors: Iterable[Executor | str]) -> tuple[Executor | str, ...]:
-    """Those that a user named, checked without looking any up."""
+    """Return those that a user named, checked without looking any up."""
     if isinstance(executors, (Executor, str)) or not isinstance(executors, Iterable):
         hint = f": write [{executors!r}]" if isinstance(executors, (Executor, str)) else ""
         raise TypeError(f"executors are given in a list, not as {executors!r}{hint}")
@@ -155,7 +155,7 @@ def named_executors(executors: Iterable[Executor | str]) -> tuple[Executor | str
 
 
 def resolve_executors(executors: Sequence[Executor | str] | None) -> ExecutorList:
-    """The executors to ask, in order: those named (else the defaults), then those that end every list."""
+    """Return the executors to ask, in order: those named (else the defaults), then those that end every list."""
     chosen = get_default_executors() if executors is None else map(get_executor, named_executors(executors))
     return ExecutorList(dict.fromkeys((*chosen, *get_always_executors())), named=executors is not None)
 

@@ -359,7 +359,7 @@ class _Composite:
         op = self.op
 
         def meta(*values: Any) -> Any:
-            """A composite over a batch."""
+            """Return a composite over a batch."""
             inner = self.batch_of(values)
             inner.run(op.subsymbols)
             return self.whole(inner, op.output)

@@ -72,22 +72,22 @@ _manager = PluginManager()
 
 
 def manager() -> PluginManager:
-    """The plugin manager of this process."""
+    """Return the plugin manager of this process."""
     return _manager
 
 
 def records() -> tuple[PluginRecord, ...]:
-    """Every executor plugin that is installed, from metadata alone; those that were loaded say how that went."""
+    """Return every executor plugin that is installed, from metadata alone; those that were loaded say how that went."""
     return _manager.records()
 
 
 def load_all() -> None:
-    """Loads every compatible plugin once; called at the first compilation that names no executors. Never raises."""
+    """Load every compatible plugin once; called at the first compilation that names no executors. Never raises."""
     _manager.load_all()
 
 
 def load_named(name: str) -> PluginRecord:
-    """Loads one plugin and imports no other; raises PluginLoadError with the reason if it cannot be used.
+    """Load one plugin and imports no other; raises PluginLoadError with the reason if it cannot be used.
 
     `name` is that of the plugin. An executor may have another name than the plugin that brings it; as nothing but the
     plugin's own code tells, a name that no plugin has loads all of them before it is refused.
@@ -111,7 +111,7 @@ def is_usable(name: str) -> bool:
 
 
 def executor_order() -> tuple[str, ...] | None:
-    """The names in THUNDER_EXECUTORS, or None if it is not set.
+    """Return the names in THUNDER_EXECUTORS, or None if it is not set.
 
     They stand in for the default executors: `thunder.jit(executors=…)` comes before them, and priorities, then names,
     order the executors where neither is given.
@@ -120,17 +120,19 @@ def executor_order() -> tuple[str, ...] | None:
 
 
 def conformance_profile(executor: str) -> ConformanceProfile | None:
-    """How the plugin that brought `executor` wants it tested; None without a profile or for core's own executors."""
+    """Return how the plugin that brought `executor` wants it tested; None without a profile or for core's own
+    executors.
+    """
     return _manager.conformance_profile(executor)
 
 
 def known_options() -> dict[str, OptionSpec]:
-    """The compile options that loaded plugins brought, by name."""
+    """Return the compile options that loaded plugins brought, by name."""
     return _manager.catalog.options()
 
 
 def check_options(values: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-    """Checks compile options that core does not know itself; an unknown one is a TypeError that lists the known ones.
+    """Check compile options that core does not know itself; an unknown one is a TypeError that lists the known ones.
 
     An option may belong to a plugin that is not loaded yet, so an unknown name loads all plugins before it is refused.
     One that begins with the name of a plugin that cannot be used is refused with the reason.
@@ -147,7 +149,7 @@ def check_options(values: Mapping[str, Any], others: Iterable[str] = ()) -> dict
 
 
 def registered_transforms(phase: str) -> tuple[TransformSpec, ...]:
-    """The passes that loaded plugins brought for a phase of compilation (see `PHASES`), in running order."""
+    """Return the passes that loaded plugins brought for a phase of compilation (see `PHASES`), in running order."""
     return _manager.catalog.transforms(phase)
 
 
@@ -159,7 +161,8 @@ def transformed(
     executors: Iterable[Any] = (),
     trace_into: TraceInto | None = None,
 ) -> Iterator[Any]:
-    """The traces that the passes of `phase` make of `trace`, one after the other; none where a pass changed nothing.
+    """Yield the traces that the passes of `phase` make of `trace`, one after the other; none where a pass changed
+    nothing.
 
     Passes find in their context the `options` that the user gave, the `executors` that will be asked, and `trace_into`.
     """
@@ -172,5 +175,5 @@ def transformed(
 
 
 def reset() -> None:
-    """Takes everything that plugins brought out of use and forgets what was found; the next use looks again."""
+    """Take everything that plugins brought out of use and forgets what was found; the next use looks again."""
     _manager.reset()

@@ -33,7 +33,7 @@ class OptionSpec:
             self.check(self.default)
 
     def check(self, value: Any) -> Any:
-        """Returns `value`, or raises TypeError or ValueError if the option cannot have it."""
+        """Return `value`, or raises TypeError or ValueError if the option cannot have it."""
         if value is None and self.default is None:  # whatever the type, an option may be left unset
             return value
         types = self.type if isinstance(self.type, tuple) else (self.type,)
@@ -67,7 +67,9 @@ class TransformSpec:
             raise TypeError(f"transform {self.name!r} must be callable, but it is {self.transform!r}")
 
     def apply(self, trace: Any, context: PassContext) -> Any:
-        """The pass's trace. A pass that raises is told apart from the user's program and from thunder's own passes."""
+        """Return the pass's trace. A pass that raises is told apart from the user's program and from thunder's own
+        passes.
+        """
         try:
             result = self.transform(trace, context)
         except ThunderError:  # it knows what is wrong, and tells the user
@@ -91,7 +93,7 @@ class Catalog:
         self._lock = threading.Lock()
 
     def add(self, options: Iterable[OptionSpec], transforms: Iterable[TransformSpec]) -> None:
-        """Adds all or, if a name is taken or the passes cannot be ordered, none of them."""
+        """Add all or, if a name is taken or the passes cannot be ordered, none of them."""
         with self._lock:
             new_options, new_transforms = dict(self._options), dict(self._transforms)
             for option in options:
@@ -103,23 +105,23 @@ class Catalog:
             self._options, self._transforms = new_options, new_transforms
 
     def remove(self, owner: str) -> None:
-        """Forgets everything of one owner."""
+        """Forget everything of one owner."""
         with self._lock:
             self._options = {name: spec for name, spec in self._options.items() if spec.owner != owner}
             self._transforms = {name: spec for name, spec in self._transforms.items() if spec.owner != owner}
 
     def options(self) -> dict[str, OptionSpec]:
-        """The options in use, by name."""
+        """Return the options in use, by name."""
         return dict(self._options)
 
     def transforms(self, phase: str) -> tuple[TransformSpec, ...]:
-        """The passes of `phase` in the order in which they run."""
+        """Return the passes of `phase` in the order in which they run."""
         if phase not in PHASES:
             raise ValueError(f"{phase!r} is no phase of compilation; the phases are {', '.join(PHASES)}")
         return _ordered(self._transforms, phase)
 
     def check_options(self, values: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-        """Checks values and returns them; `others` are names that the caller knows besides, for the message."""
+        """Check values and returns them; `others` are names that the caller knows besides, for the message."""
         checked = {}
         for name, value in values.items():
             if name not in self._options:

@@ -37,7 +37,9 @@ _GROUP = re.compile(re.escape(GROUP_PREFIX) + r"\d+")
 
 
 def core_version() -> str | None:
-    """The version of the installed thunder-core, or None when thunder runs from a source tree that is not installed."""
+    """Return the version of the installed thunder-core, or None when thunder runs from a source tree that is not
+    installed.
+    """
     try:
         return metadata.version(CORE_DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -45,18 +47,22 @@ def core_version() -> str | None:
 
 
 def names_in(variable: str, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The names in a comma-separated environment variable, in order, each once."""
+    """Return the names in a comma-separated environment variable, in order, each once."""
     value = (os.environ if environ is None else environ).get(variable, "")
     return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
 
 
 def disabled_names(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The names in THUNDER_DISABLE_PLUGINS: plugins or distributions, separated by commas; `*` stands for all."""
+    """Return the names in THUNDER_DISABLE_PLUGINS: plugins or distributions, separated by commas; `*` stands for
+    all.
+    """
     return frozenset(names_in(DISABLE_VARIABLE, environ))
 
 
 def without_plugin(name: str) -> str:
-    """What errors add where the distribution that a plugin would come from is there, and announces no such plugin."""
+    """Return what errors add where the distribution that a plugin would come from is there, and announces no such
+    plugin.
+    """
     distribution = f"thunder-ex-{normalize_name(name)}"
     try:
         version = metadata.version(distribution)
@@ -71,7 +77,8 @@ def discover(
     environ: Mapping[str, str] | None = None,
     core: str | None = None,
 ) -> list[PluginRecord]:
-    """A record for each plugin entry point, judged as far as metadata goes, ordered by plugin and distribution name.
+    """Return a record for each plugin entry point, judged as far as metadata goes, ordered by plugin and distribution
+    name.
 
     distributions: those to look at, by default all on `sys.path`.
     environ: where THUNDER_DISABLE_PLUGINS is read, by default `os.environ`.
@@ -125,7 +132,7 @@ def _records_of(distribution: metadata.Distribution) -> Iterator[PluginRecord]:
 
 
 def _judge(record: PluginRecord, disabled: frozenset[str], core: str | None) -> None:
-    """Moves a FOUND record on by its metadata alone."""
+    """Move a FOUND record on by its metadata alone."""
     group = record.entry_point.group
     distributions = {normalize_name(name) for name in disabled}
     if "*" in disabled or record.name in disabled or normalize_name(record.distribution) in distributions:

@@ -162,14 +162,14 @@ class Env:
         return reject_version(name, version, oldest, before, install=install)
 
     def has_module(self, name: str) -> bool:
-        """Whether a top-level module could be imported, without importing it."""
+        """Check whether a top-level module could be imported, without importing it."""
         try:
             return importlib.util.find_spec(name) is not None
         except (ImportError, ValueError):
             return False
 
     def version_of(self, distribution: str) -> str | None:
-        """The installed version of a distribution, from its metadata, or None."""
+        """Return the installed version of a distribution, from its metadata, or None."""
         try:
             return importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:

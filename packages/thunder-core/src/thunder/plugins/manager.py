@@ -69,7 +69,7 @@ class PluginManager:
     # ---- what is there ---------------------------------------------------------------------------------------------
 
     def records(self) -> tuple[PluginRecord, ...]:
-        """Every plugin of the environment; the first call scans metadata, no call imports a plugin."""
+        """Return every plugin of the environment; the first call scans metadata, no call imports a plugin."""
         with self._lock:
             if self._records is None:
                 self._records = self._scan()
@@ -78,18 +78,18 @@ class PluginManager:
             return tuple(self._records)
 
     def find(self, name: str) -> PluginRecord | None:
-        """The record of the plugin `name`: of several, the one that is used."""
+        """Return the record of the plugin `name`: of several, the one that is used."""
         matches = [record for record in self.records() if record.name == name]
         # one that lost its name to another has nothing to tell about that other
         return min(matches, key=lambda record: record.state in _NEVER_IMPORTED, default=None)
 
     def owner_of(self, executor: str) -> PluginRecord | None:
-        """The plugin that brought the executor of this name, or None."""
+        """Return the plugin that brought the executor of this name, or None."""
         owned = self._executors.get(executor)
         return owned[0] if owned else None
 
     def conformance_profile(self, executor: str) -> ConformanceProfile | None:
-        """How to test the executor of this name, by its plugin's own account; None if it brings no profile."""
+        """Return how to test the executor of this name, by its plugin's own account; None if it brings no profile."""
         if executor not in self._executors:
             return None
         record, instance = self._executors[executor]
@@ -103,7 +103,7 @@ class PluginManager:
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def load_all(self) -> None:
-        """Loads every compatible plugin that is not loaded yet. Raises nothing; what went wrong is in the records."""
+        """Load every compatible plugin that is not loaded yet. Raises nothing; what went wrong is in the records."""
         if self._all_loaded:
             return
         with self._lock:
@@ -116,7 +116,7 @@ class PluginManager:
             self._all_loaded = True
 
     def load_named(self, name: str) -> PluginRecord:
-        """Loads the plugin `name` and no other, and returns its record; raises PluginLoadError if it cannot be used.
+        """Load the plugin `name` and no other, and returns its record; raises PluginLoadError if it cannot be used.
 
         Where no plugin has that name, some plugin may bring an executor that has: all are loaded to see.
         """
@@ -133,7 +133,7 @@ class PluginManager:
             return record
 
     def reset(self) -> None:
-        """Takes everything that plugins brought out of use and forgets the records; the next use scans again."""
+        """Take everything that plugins brought out of use and forgets the records; the next use scans again."""
         with self._lock, self._working():
             if self._executors:
                 withdraw(self.host, [executor for _, executor in self._executors.values()])
@@ -219,7 +219,7 @@ class PluginManager:
             self._busy = busy
 
     def _in_use(self) -> Sequence[Any]:
-        """The executors in use; none where torch cannot be imported, and thunder.extend with it."""
+        """Return the executors in use; none where torch cannot be imported, and thunder.extend with it."""
         if self.env.torch_error is not None:
             return ()
         return tuple(self.host.get_all_executors())
@@ -258,14 +258,14 @@ class PluginManager:
 
 @contextmanager
 def _stage(record: PluginRecord, name: str) -> Iterator[None]:
-    """Names the stage a plugin is at; the name stays on the record only when the stage raises."""
+    """Name the stage a plugin is at; the name stays on the record only when the stage raises."""
     record.stage = name
     yield
     record.stage = None
 
 
 def plugin_hooks(plugin: Any, record: PluginRecord) -> Any:
-    """The hooks of one plugin, in a pluggy manager of its own; raises when it does not keep to the contract."""
+    """Return the hooks of one plugin, in a pluggy manager of its own; raises when it does not keep to the contract."""
     if isinstance(plugin, type):
         raise TypeError(f"{record.entry_point.value} is a class; the entry point must name a module, or an instance")
     _check_hooks(plugin, record)

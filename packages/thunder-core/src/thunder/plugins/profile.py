@@ -31,5 +31,5 @@ class ConformanceProfile:
     opinfos: Callable[[], Iterable[Any]] | None = None
 
     def tolerance(self, operator: str, dtype: str) -> tuple[float, float] | None:
-        """The `(rtol, atol)` this profile states for an operator and a dtype, or None for the suite's own."""
+        """Return the `(rtol, atol)` this profile states for an operator and a dtype, or None for the suite's own."""
         return self.tolerances.get(f"{operator}:{dtype}", self.tolerances.get(dtype))

@@ -95,13 +95,13 @@ class PluginRecord:
         self.end(PluginState.FAILED, f"{self.stage}: {summary}" if self.stage else summary)
 
     def describe(self) -> str:
-        """One line: which plugin, its state and why."""
+        """Return one line: which plugin, its state and why."""
         is_ = "" if self.state is PluginState.FAILED else "is "
         text = f"executor plugin {self.name!r} ({self.source}) {is_}{self.state.value}"
         return f"{text}: {self.reason}" if self.reason else text
 
     def load_error(self) -> PluginLoadError:
-        """The error for a user who named this plugin."""
+        """Return the error for a user who named this plugin."""
         hint = "" if self.state is PluginState.BLOCKED else f" `python -m thunder doctor {self.name}` shows more."
         return PluginLoadError(f"{self.describe().rstrip('.')}.{hint}")
 

@@ -60,7 +60,7 @@ class PluginRegistry:
     # ---- what hooks call -------------------------------------------------------------------------------------------
 
     def register_executor(self, executor: Executor, *, default: bool = False, priority: int = 0) -> Executor:
-        """Brings an executor. Returns it.
+        """Bring an executor. Returns it.
 
         default: `thunder.jit` uses it without being told to.
         priority: executors of higher priority are asked first; the torch executor is always asked last.
@@ -81,7 +81,7 @@ class PluginRegistry:
         return executor
 
     def register_operator(self, name: str, *, executor: Executor | str | None = None, **definition: Any) -> Symbol:
-        """Brings a new operator and returns its symbol.
+        """Bring a new operator and returns its symbol.
 
         The definition is that of `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the optional
         `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. It is a kernel, whose line stands alone in
@@ -107,7 +107,7 @@ class PluginRegistry:
         priority: int | None = None,
         profitable: Callable[..., Any] | None = None,
     ) -> None:
-        """Says that an executor takes an operation: directly by the operator `op`, or through `execution_transform`.
+        """Say that an executor takes an operation: directly by the operator `op`, or through `execution_transform`.
 
         As `OperatorExecutor.register_implementation`; takes effect when all hooks of the plugin have succeeded.
         """
@@ -131,7 +131,7 @@ class PluginRegistry:
         help: str = "",
         choices: Iterable[Any] | None = None,
     ) -> OptionSpec:
-        """Brings a compile option: `thunder.jit(fn, NAME=value)` is then accepted, and its value checked."""
+        """Bring a compile option: `thunder.jit(fn, NAME=value)` is then accepted, and its value checked."""
         self._check_open()
         spec = OptionSpec(name, type, default, help, None if choices is None else tuple(choices), owner=self.owner)
         self._options.append(spec)
@@ -146,7 +146,7 @@ class PluginRegistry:
         before: str | Iterable[str] = (),
         after: str | Iterable[str] = (),
     ) -> TransformSpec:
-        """Brings a pass: `transform(trace, context)` returns a new trace, or the same one when it has nothing to do.
+        """Bring a pass: `transform(trace, context)` returns a new trace, or the same one when it has nothing to do.
 
         phase: one of `thunder.plugins.PHASES`.
         before, after: names of passes of that phase; names that are not present are ignored.
@@ -157,7 +157,7 @@ class PluginRegistry:
         return spec
 
     def executor(self, executor: Executor | str | None = None) -> Any:
-        """The executor of this name that this plugin registered; without a name, its only one."""
+        """Return the executor of this name that this plugin registered; without a name, its only one."""
         self._check_open()
         if executor is None:
             if len(self._executors) == 1:
@@ -172,7 +172,7 @@ class PluginRegistry:
         return self._executors[name][0]
 
     def operator(self, name: str) -> Any:
-        """The symbol of an operator that this plugin registered."""
+        """Return the symbol of an operator that this plugin registered."""
         if name not in self._operators:
             have = ", ".join(self._operators) or "none"
             raise ValueError(f"plugin {self.plugin!r} has registered no operator {name!r}; it has: {have}")
@@ -190,7 +190,7 @@ class PluginRegistry:
         self._closed = True
 
     def commit(self, host: ExecutorHost, catalog: Catalog) -> None:
-        """Puts everything into use, or, when anything is refused, nothing."""
+        """Put everything into use, or, when anything is refused, nothing."""
         if not (self._executors or self._options or self._transforms):
             raise ValueError(f"plugin {self.plugin!r} registers no executor, no option and no transform")
         self._check_names(host)
@@ -208,7 +208,7 @@ class PluginRegistry:
             raise
 
     def describe_on(self, record: PluginRecord) -> None:
-        """Writes what was registered onto the plugin's record."""
+        """Write what was registered onto the plugin's record."""
         record.executors = tuple(info for _, info in self._executors.values())
         record.operators = tuple(self._operators)
         record.options = tuple(option.name for option in self._options)
@@ -233,7 +233,7 @@ class PluginRegistry:
 
 
 def withdraw(host: ExecutorHost, executors: Iterable[Any]) -> None:
-    """Takes executors out of use again, those among them that are in use."""
+    """Take executors out of use again, those among them that are in use."""
     for executor in executors:
         if any(other is executor for other in host.get_all_executors()):
             host.deregister_executor(executor)

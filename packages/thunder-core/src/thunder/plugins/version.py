@@ -63,7 +63,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Reads `text`, or raises InvalidRequirement."""
+        """Read `text`, or raises InvalidRequirement."""
         match = _VERSION.fullmatch(text.strip())
         if match is None:
             raise InvalidRequirement(f"{text!r} is not a version")
@@ -116,12 +116,12 @@ class Version:
 
 
 def normalize_name(name: str) -> str:
-    """The name of a distribution as installers compare it: `Thunder_Ex.Acme` is `thunder-ex-acme`."""
+    """Return the name of a distribution as installers compare it: `Thunder_Ex.Acme` is `thunder-ex-acme`."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def satisfies(version: str, specifiers: str) -> bool:
-    """Whether `version` lies in a range such as `>=0.1,<0.3`; pre-releases count as versions like any other."""
+    """Check whether `version` lies in a range such as `>=0.1,<0.3`; pre-releases count as versions like any other."""
     candidate = Version.parse(version)
     return all(_clause_holds(candidate, clause) for clause in specifiers.split(",") if clause.strip())
 
@@ -183,7 +183,7 @@ def _has_prefix(candidate: Version, epoch: int, prefix: tuple[int, ...]) -> bool
 
 
 def requirement_specifiers(requires: Iterable[str] | None, distribution: str) -> list[str]:
-    """The version ranges that a distribution's requirements put on `distribution`.
+    """Return the version ranges that a distribution's requirements put on `distribution`.
 
     Requirements under an environment marker are left out: those of an extra are optional, and others were judged by the
     installer, which knows the markers' language. A requirement by URL has no range.

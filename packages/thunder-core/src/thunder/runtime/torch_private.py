@@ -36,7 +36,7 @@ __all__ = [
 
 
 def current_device() -> torch.device | None:
-    """The default device, None where it is the usual one."""
+    """Return the default device, None where it is the usual one."""
     try:
         return torch.utils._device.CURRENT_DEVICE
     except AttributeError:
@@ -76,12 +76,13 @@ functorch_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transfo
 
 
 def differentiated_otherwise() -> bool:
-    """Whether one of torch.func's transforms runs, or torch's forward mode, which look into operations."""
+    """Check whether one of torch.func's transforms runs, or torch's forward mode, which look into operations."""
     return functorch_active() or forward_ad._current_level >= 0
 
 
 def direct_apply(function: type[torch.autograd.Function], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """`function.apply`, without the Python that is there for torch.func's transforms: it costs more than all the rest.
+    """Compute `function.apply`, without the Python that is there for torch.func's transforms: it costs more than all
+    the rest.
 
     Within these transforms, and in torch's forward mode, it is `otherwise`.
     """
@@ -96,7 +97,7 @@ def direct_apply(function: type[torch.autograd.Function], otherwise: Callable[..
 
 
 def direct_backward(function: Any, backward: Callable[..., Any]) -> None:
-    """Has nodes of `function` call `backward` itself, without the Python that looks for the user's first."""
+    """Have nodes of `function` call `backward` itself, without the Python that looks for the user's first."""
     node = getattr(function, "_backward_cls", None)
     if node is not None and hasattr(node, "apply"):
         node.apply = backward
@@ -132,7 +133,7 @@ def _public_allocation(shape: tuple[int, ...], strides: tuple[int, ...], dtype: 
 
 
 def no_device() -> int:
-    """The index of no device."""
+    """Return the index of no device."""
     return -1
 
 
@@ -151,7 +152,7 @@ _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")
 def tensor_guards(
     tensors: Sequence[torch.Tensor], dims: Sequence[frozenset[int]] = ()
 ) -> tuple[Callable[..., bool] | None, bool]:
-    """torch's own comparison of the metadata of several tensors with what it is now, in one call of C++.
+    """Return torch's own comparison of the metadata of several tensors with what it is now, in one call of C++.
 
     Of the dimensions in `dims` the sizes may differ, and in such tensors the strides. Also says whether it refuses a
     tensor that is given twice. `None` where torch has no comparison that takes these.

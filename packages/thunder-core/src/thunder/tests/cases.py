@@ -51,14 +51,16 @@ TESTS: dict[str, Kind] = {}
 
 # -- what tests run over -----------------------------------------------------------------------------------------------
 def each_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """The dtypes of the run that the operator exists for; with `every`, those of the profile."""
+    """Yield the dtypes of the run that the operator exists for; with `every`, those of the profile."""
     for dtype in target.every_dtype if every else target.dtypes:
         if any(info.exists_for(device, dtype) for device in target.devices):
             yield dtype
 
 
 def each_dtype_with_arithmetic(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """As `each_dtype`, without those for which torch has few kernels, so that parts of an operation may have none."""
+    """Yield as `each_dtype`, without those for which torch has few kernels, so that parts of an operation may have
+    none.
+    """
     yield from (d for d in each_dtype(info, target, every) if d not in _WITHOUT_KERNELS)
 
 
@@ -68,13 +70,13 @@ _WITHOUT_KERNELS = frozenset(
 
 
 def first_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """One dtype: float32 where that is tested and exists."""
+    """Yield one dtype: float32 where that is tested and exists."""
     order = sorted(each_dtype(info, target, every), key=lambda d: d is not torch.float32)
     yield from order if every else order[:1]
 
 
 def each_differentiable_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """The widest real and the widest complex type; in the full tier, or with `every`, all inexact ones."""
+    """Yield the widest real and the widest complex type; in the full tier, or with `every`, all inexact ones."""
     if info.supports_grad is False or OpTags.IN_PLACE_OP in info.tags:
         return
     inexact = [d for d in target.every_dtype if (d.is_floating_point or d.is_complex) and d not in _WITHOUT_KERNELS]
@@ -88,7 +90,7 @@ def each_differentiable_dtype(info: OpInfo, target: Target, every: bool) -> Iter
 
 
 def widest_when_full(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """The widest real and the widest complex type, in the full tier alone."""
+    """Yield the widest real and the widest complex type, in the full tier alone."""
     if info.supports_grad is False or OpTags.IN_PLACE_OP in info.tags or not (every or target.full):
         return
     for dtype in (torch.float64, torch.complex128):
@@ -111,7 +113,7 @@ SOME_OPERATORS = frozenset(
 
 
 def widest_dtypes(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """The widest dtype of the first kind that the operator exists for; in the quick tier for some operators.
+    """Yield the widest dtype of the first kind that the operator exists for; in the quick tier for some operators.
 
     What an executor brings itself is not transformed: its programs are, before it takes their operations.
     """
@@ -132,7 +134,7 @@ def no_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[None]:
 def conformance(
     dtypes: Dtypes = each_dtype, *, where: Callable[[OpInfo], bool] = lambda info: True, every_operator: bool = False
 ) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """Marks a test function `(case)` of the suite.
+    """Mark a test function `(case)` of the suite.
 
     dtypes: which dtypes it runs over. where: for which operators it makes sense. every_operator: also for those that
     the executor has nothing for.
@@ -180,15 +182,15 @@ class Case:
         return "-".join(filter(None, (self.info.name, self.target.name, self.device, self.dtype_name)))
 
     def claimed(self, yes: bool) -> None:
-        """Notes whether the executor under test ran (a part of) a sample; one is enough."""
+        """Note whether the executor under test ran (a part of) a sample; one is enough."""
         self.counted["claimed"] = bool(self.counted["claimed"]) or yes
 
     def tolerance(self, dtype: torch.dtype) -> tuple[float, float]:
-        """How close results have to be."""
+        """Return how close results have to be."""
         return self.target.tolerance(self.info, dtype)
 
     def samples(self, *, requires_grad: bool = False) -> Iterator[tuple[int, SampleInput]]:
-        """The samples that torch takes too, with their numbers."""
+        """Yield the samples that torch takes too, with their numbers."""
         assert self.dtype is not None
         for i, sample in enumerate(self.info.sample_inputs(self.device, self.dtype, requires_grad=requires_grad)):
             if exists(self.info, sample):
@@ -215,7 +217,7 @@ class Case:
             raise failure from error
 
     def told(self, number: int, sample: SampleInput) -> str:
-        """Which call it was, and how to see it again."""
+        """Return which call it was, and how to see it again."""
         args = [describe(a) for a in sample.args] + [f"{k}={describe(v)}" for k, v in sample.kwargs.items()]
         own = f", executor={self.target.name!r}" if self.info.name in self.target.own_operators else ""
         grad = ", requires_grad=True" if "grad" in self.test else ""
@@ -234,7 +236,7 @@ class Case:
         )
 
     def command(self) -> str:
-        """The command that runs this test alone."""
+        """Return the command that runs this test alone."""
         options = f"--thunder-device {self.device}"
         if self.dtype is not None and self.dtype not in self.target.dtypes:
             options += f" --thunder-dtypes {self.dtype_name}"
@@ -245,7 +247,7 @@ class Case:
 # -- generation --------------------------------------------------------------------------------------------------------
 @functools.cache
 def is_candidate(info: OpInfo, target: Target) -> bool:
-    """Whether the executor takes the operator or a part of it in any sample: else testing it would test torch."""
+    """Check whether the executor takes the operator or a part of it in any sample: else testing it would test torch."""
     if target.takes_everything or info.name in target.own_operators:
         return True
     for device in target.devices:
@@ -266,7 +268,7 @@ def _samples(info: OpInfo, device: str, dtype: torch.dtype) -> list[SampleInput]
 
 
 def takes(target: Target, info: OpInfo, sample: SampleInput) -> bool:
-    """Whether the executor runs (a part of) a sample."""
+    """Check whether the executor runs (a part of) a sample."""
     if not exists(info, sample):
         return False
     try:
@@ -279,7 +281,7 @@ def takes(target: Target, info: OpInfo, sample: SampleInput) -> bool:
 
 
 def cases_of(test: str, info: OpInfo, target: Target, *, every: bool = False) -> Iterator[Case]:
-    """The cases of a test function for one operator; with `every`, those of all tiers."""
+    """Yield the cases of a test function for one operator; with `every`, those of all tiers."""
     kind = TESTS[test]
     if not kind.where(info) or not (kind.every_operator or is_candidate(info, target)):
         return
@@ -290,7 +292,7 @@ def cases_of(test: str, info: OpInfo, target: Target, *, every: bool = False) ->
 
 
 def unmatched(target: Target) -> list[KnownFailure]:
-    """The known failures that no test of any tier answers to."""
+    """Return the known failures that no test of any tier answers to."""
     return [failure for failure in target.known_failures if not _is_matched(failure, target)]
 
 
@@ -306,7 +308,7 @@ def _is_matched(failure: KnownFailure, target: Target) -> bool:
 
 
 def marks_of(case: Case) -> list[Any]:
-    """The pytest marks of a case: its operator's directives, and the executor's known failures."""
+    """Return the pytest marks of a case: its operator's directives, and the executor's known failures."""
     marks = case.info.marks(case.test, case.target.name, case.device, case.dtype)
     for failure in case.target.known_failures:
         if failure.matches(case.info.name, case.test, case.dtype_name):
@@ -315,7 +317,7 @@ def marks_of(case: Case) -> list[Any]:
 
 
 def generate(test: str, targets: Iterable[Target]) -> list[Any]:
-    """The parameters of a test function."""
+    """Return the parameters of a test function."""
     with warnings.catch_warnings():
         # What torch says while it is asked what it takes: experimental types, deprecated functions.
         warnings.simplefilter("ignore")

@@ -42,7 +42,7 @@ class Mismatch(AssertionError):
 
 
 def default_tolerance(dtype: torch.dtype) -> Tolerance:
-    """The suite's own `(rtol, atol)` for results of a dtype."""
+    """Return the suite's own `(rtol, atol)` for results of a dtype."""
     return _TOLERANCES.get(str(dtype).removeprefix("torch."), (0.0, 0.0))
 
 
@@ -55,7 +55,7 @@ def compare(
     values: bool = True,
     signed_zeros: bool = False,
 ) -> None:
-    """Raises `Mismatch` unless `actual` is what `expected` says.
+    """Raise `Mismatch` unless `actual` is what `expected` says.
 
     truth: gives the same results from float64 inputs; asked only when values are not close.
     values: False: only structure, shapes, dtypes and devices count.
@@ -167,7 +167,7 @@ def _bitwise(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
-    """The same values in the widest type of their kind."""
+    """Return the same values in the widest type of their kind."""
     if x.is_complex():
         return x.to(torch.complex128)
     if x.is_floating_point():
@@ -187,7 +187,7 @@ def _close(a: torch.Tensor, e: torch.Tensor, rtol: float, atol: float) -> torch.
 
 
 def _as_good(a: torch.Tensor, e: torch.Tensor, truth: torch.Tensor, rtol: float, atol: float) -> torch.Tensor:
-    """Where `a` is not much further from the truth than torch's `e` gets anywhere."""
+    """Return where `a` is not much further from the truth than torch's `e` gets anywhere."""
     if truth.dtype != a.dtype:
         return torch.zeros_like(a, dtype=torch.bool)
     # What is the truth is right, even where torch's kernel misses it (an infinity that becomes NaN).
@@ -229,7 +229,7 @@ def _difference(
 
 
 def describe(x: Any) -> str:
-    """What an argument or result is, in a few words."""
+    """Return what an argument or result is, in a few words."""
     if isinstance(x, torch.Tensor):
         kind = f"{x.device!s} {str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
         return kind if x.is_contiguous() else f"{kind} with strides {list(x.stride())}"

@@ -33,7 +33,9 @@ __all__ = [
 
 
 def with_leaves(sample: SampleInput) -> tuple[SampleInput, list[torch.Tensor]]:
-    """The sample with every tensor that requires grad made a leaf of the same values and strides, and these leaves."""
+    """Return the sample with every tensor that requires grad made a leaf of the same values and strides, and these
+    leaves.
+    """
     leaves: list[torch.Tensor] = []
 
     def leaf(x: torch.Tensor) -> torch.Tensor:
@@ -46,7 +48,7 @@ def with_leaves(sample: SampleInput) -> tuple[SampleInput, list[torch.Tensor]]:
 
 
 def gradients_of(result: Any, leaves: Sequence[torch.Tensor], *, create_graph: bool = False) -> list[torch.Tensor]:
-    """The gradients of a result with respect to leaves, under cotangents that depend on the shapes alone."""
+    """Return the gradients of a result with respect to leaves, under cotangents that depend on the shapes alone."""
     outputs = [x for x in running.tensors_in(result) if x.requires_grad]
     if not outputs:
         return [torch.zeros_like(x) for x in leaves]
@@ -65,7 +67,7 @@ def cotangent(x: torch.Tensor) -> torch.Tensor:
 
 
 def compare_with_autograd(case: Case, sample: SampleInput) -> Trace | None:
-    """Compares the gradients of a sample; gives the forward trace, or None where torch has no gradient either."""
+    """Compare the gradients of a sample; gives the forward trace, or None where torch has no gradient either."""
     sample, leaves = with_leaves(sample)
     if not leaves:
         return None
@@ -101,7 +103,7 @@ STEP, DIFFERENCE = 1e-6, (1e-4, 1e-5)
 
 
 def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
-    """Compares the gradients of a sample, in one random direction, with a difference of results in double precision."""
+    """Compare the gradients of a sample, in one random direction, with a difference of results in double precision."""
     sample, leaves = with_leaves(sample)
     if not leaves or any(widened(x).dtype is not x.dtype for x in leaves):
         return None
@@ -117,7 +119,9 @@ def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
 
 
 def is_derivative_in_torch(case: Case, sample: SampleInput) -> bool:
-    """Whether torch's own gradient of a sample is the derivative: some are conventions (a padding row's, a kink's)."""
+    """Check whether torch's own gradient of a sample is the derivative: some are conventions (a padding row's, a
+    kink's).
+    """
     sample, leaves = with_leaves(sample)
     try:
         with running.same_random_numbers():
@@ -155,7 +159,7 @@ def compare_second_order(
     tolerance: Any = default_tolerance,
     reference: Callable[[SampleInput], Any] | None = None,
 ) -> bool:  # fmt: skip
-    """Compares the gradients of the sum of gradients, of a nonlinear function of what a program gives, with autograd's.
+    """Compare the gradients of the sum of gradients, of a nonlinear function of what a program gives, with autograd's.
 
     `program` takes the sample's arguments and keyword arguments, a tuple and a dict; its tensors that are to be
     differentiated by require grad. `reference` gives the same of a sample in torch, where the program cannot run there.

@@ -51,7 +51,7 @@ class KnownFailure:
     origin: str = ""
 
     def matches(self, operator: str, test: str, dtype: str | None) -> bool:
-        """Whether it speaks of that test."""
+        """Check whether it speaks of that test."""
         return (
             fnmatch.fnmatchcase(operator, self.operator)
             and (self.test is None or fnmatch.fnmatchcase(test, self.test))
@@ -68,7 +68,7 @@ class KnownFailure:
 def known_failures_of(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]], devices: Sequence[str]
 ) -> tuple[KnownFailure, ...]:
-    """The entries of a file, or those given, whose conditions hold here for tests on `devices`."""
+    """Return the entries of a file, or those given, whose conditions hold here for tests on `devices`."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         entries, origin = _entries_of_file(path), path.name
@@ -129,7 +129,7 @@ def _check(entry: Mapping[str, Any], where: str) -> None:
 
 
 def holds(when: Mapping[str, Any], devices: Sequence[str], where: str) -> bool:
-    """Whether all the conditions of a `when` are true here, of tests on `devices`."""
+    """Check whether all the conditions of a `when` are true here, of tests on `devices`."""
     for key, wanted in when.items():
         for each in (wanted,) if isinstance(wanted, str) else tuple(wanted):
             if key == "device":

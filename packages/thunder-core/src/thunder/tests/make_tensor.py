@@ -34,7 +34,7 @@ def make_tensor(
     exclude_zero: bool = False,
     noncontiguous: bool = False,
 ) -> torch.Tensor:
-    """A tensor of random values from `[low, high)`, from -9 to 9 where nothing is said.
+    """Return a tensor of random values from `[low, high)`, from -9 to 9 where nothing is said.
 
     `shape` is a tuple or its numbers. A dtype without negative values takes what the range has from 0 on.
     `requires_grad` says nothing for a dtype that cannot have gradients. `noncontiguous` leaves gaps between the

@@ -29,7 +29,7 @@ class Kernels(NamedTuple):
 
 
 def by_events(fn: Call, calls: int = 10) -> float:
-    """Milliseconds a call, by events."""
+    """Return milliseconds a call, by events."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(calls):
@@ -40,7 +40,7 @@ def by_events(fn: Call, calls: int = 10) -> float:
 
 
 def by_kernels(fn: Call, calls: int = 5) -> Kernels:
-    """The kernels of a call, by torch's profiler."""
+    """Return the kernels of a call, by torch's profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     warm(fn)
@@ -53,7 +53,7 @@ def by_kernels(fn: Call, calls: int = 5) -> Kernels:
 
 
 def on_host(fn: Call, calls: int = 300) -> float:
-    """Microseconds that a call takes the thread that makes it; the GPU has nothing else to do."""
+    """Return microseconds that a call takes the thread that makes it; the GPU has nothing else to do."""
     for _ in range(50):
         fn()
     torch.cuda.synchronize()
@@ -79,7 +79,7 @@ def in_turns(
     measure: Callable[[Call], float] = by_events,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> dict[str, float]:
-    """What is measured of each contender, chosen from repetitions in which each has its turn, in a drawn order.
+    """Return what is measured of each contender, chosen from repetitions in which each has its turn, in a drawn order.
 
     One that fails is left out, and why is printed.
     """

@@ -62,7 +62,7 @@ class DecorateInfo:
         self.active_if = active_if
 
     def applies(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> bool:
-        """Whether it is meant for that test."""
+        """Check whether it is meant for that test."""
         return (
             self.active_if
             and self.test_name in (None, test_name)
@@ -144,7 +144,7 @@ class OpInfo:
     def sample_inputs(
         self, device: Any = "cpu", dtype: Any = torch.float32, *, requires_grad: bool = False, **kwargs: Any
     ) -> list[SampleInput]:
-        """All its samples; the same ones each time."""
+        """Return all its samples; the same ones each time."""
         generator = functools.partial(self.sample_input_generator, self, device, to_torch_dtype(dtype), requires_grad)
         found = samples_under_seed(self.name, generator, **kwargs)
         return [s for s in found if getattr(s, "unless", None) is None or not self._is_left_out(s, device)]
@@ -153,20 +153,20 @@ class OpInfo:
         return holds(sample.unless or {}, [str(device)], f"a sample of {self.name}")
 
     def error_inputs(self, device: Any = "cpu", **kwargs: Any) -> list[ErrorSample]:
-        """All its samples that must fail; the same ones each time."""
+        """Return all its samples that must fail; the same ones each time."""
         if self.error_input_generator is None:
             return []
         return samples_under_seed(self.name, functools.partial(self.error_input_generator, self, device), **kwargs)
 
     def first_sample(self, device: Any = "cpu", dtype: Any = torch.float32) -> SampleInput | None:
-        """The plainest sample."""
+        """Return the plainest sample."""
         generator = functools.partial(self.sample_input_generator, self, device, to_torch_dtype(dtype), False)
         found = samples_under_seed(self.name, lambda: _first(generator()))
         return found[0] if found else None
 
     # -- where it exists ----------------------------------------------------------------------------------------------
     def exists_for(self, device: str, dtype: torch.dtype) -> bool:
-        """Whether it is an operation on that dtype and device: whether its reference takes any of its samples."""
+        """Check whether it is an operation on that dtype and device: whether its reference takes any of its samples."""
         if self.devicetypes is not None and device.partition(":")[0] not in self.devicetypes:
             return False
         if self.dtypes is not None:
@@ -185,7 +185,7 @@ class OpInfo:
         return any(exists(self, sample, with_values=self.has_values) for sample in samples)
 
     def marks(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> list[Any]:
-        """The pytest marks that its directives put on a test."""
+        """Return the pytest marks that its directives put on a test."""
         return [d.mark for d in self.test_directives if d.applies(test_name, executor, device, dtype)]
 
 
@@ -196,6 +196,6 @@ def _first(generator: Iterator[Any]) -> Iterator[Any]:
 
 
 def samples_under_seed(name: str, generator: Callable[..., Iterator[Any]], **kwargs: Any) -> list[Any]:
-    """What `generator` yields with torch's random state set by `name`, and put back afterwards."""
+    """Return what `generator` yields with torch's random state set by `name`, and put back afterwards."""
     with seeded(zlib.crc32(name.encode())):
         return list(generator(**kwargs))

@@ -133,7 +133,7 @@ def elementwise_binary_generator(
 
 
 def _elementwise_unary_torch(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of torch on one tensor, made to take a Python number too and give one back."""
+    """Return a function of torch on one tensor, made to take a Python number too and give one back."""
 
     @functools.wraps(fn)
     def reference(x: Any) -> Any:
@@ -162,7 +162,7 @@ def _errors_of(sym: Symbol) -> Callable[..., Iterator[Any]]:
 
 
 def _torch_functions() -> dict[Symbol, Any]:
-    """The first function of torch that each symbol stands for."""
+    """Return the first function of torch that each symbol stands for."""
     found: dict[Symbol, Any] = {}
     for fn, sym in ltorch.torch_function_map().items():
         found.setdefault(sym, fn)
@@ -214,7 +214,9 @@ def _refresh() -> None:
 
 
 def all_opinfos() -> list[OpInfo]:
-    """Every OpInfo there is: of what is declared by now, and of what was appended to the lists; each name once."""
+    """Return every OpInfo there is: of what is declared by now, and of what was appended to the lists; each name
+    once.
+    """
     _refresh()
     found: dict[str, OpInfo] = {}
     seen: set[OpInfo] = set()
@@ -231,7 +233,7 @@ def all_opinfos() -> list[OpInfo]:
 
 
 def opinfo_of(name: str, *, executor: str | None = None) -> OpInfo:
-    """The OpInfo of that name (`add`, `prims.add`), or that of an operator which an executor's plugin brings."""
+    """Return the OpInfo of that name (`add`, `prims.add`), or that of an operator which an executor's plugin brings."""
     infos = all_opinfos()
     if executor is not None:
         profile = conformance_profile(get_executor(executor).name)
@@ -243,7 +245,7 @@ def opinfo_of(name: str, *, executor: str | None = None) -> OpInfo:
 
 
 def __getattr__(name: str) -> OpInfo:
-    """`add_opinfo`, `prims_add_opinfo`."""
+    """Compute `add_opinfo`, `prims_add_opinfo`."""
     if name.endswith("_opinfo"):
         wanted = name.removesuffix("_opinfo")
         for candidate in (wanted, wanted.replace("prims_", "prims.", 1)):

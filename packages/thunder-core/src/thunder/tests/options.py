@@ -16,12 +16,12 @@ _KEY: pytest.StashKey[list[Target]] = pytest.StashKey()
 
 
 def families_of_run(config: pytest.Config) -> list[str]:
-    """The families that this run is about; none: all of them, and the executor as a whole."""
+    """Return the families that this run is about; none: all of them, and the executor as a whole."""
     return _names(config.getoption("thunder_family"))
 
 
 def targets_of_run(config: pytest.Config) -> list[Target]:
-    """What this run tests; the same objects each time it is asked."""
+    """Return what this run tests; the same objects each time it is asked."""
     if _KEY not in config.stash:
         try:
             config.stash[_KEY] = targets_of(
@@ -37,7 +37,7 @@ def targets_of_run(config: pytest.Config) -> list[Target]:
 
 
 def _installed() -> list[str]:
-    """The executors that a run without `--executor` tests: torch's, and those of plugins that can run here."""
+    """Return the executors that a run without `--executor` tests: torch's, and those of plugins that can run here."""
     plugins.load_all()
     return ["torch", *[info.name for record in plugins.records() if record.ready for info in record.executors]]
 

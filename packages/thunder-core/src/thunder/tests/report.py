@@ -73,7 +73,7 @@ class Summary:
                 found.failures.append(each.nodeid)
 
     def rows(self, executor: str) -> list[Row]:
-        """The families of an executor by name, and their sum."""
+        """Return the families of an executor by name, and their sum."""
         rows: dict[str, Row] = {}
         total = Row("all")
         for operator in self.executors[executor].values():
@@ -87,7 +87,7 @@ class Summary:
         return [*(rows[name] for name in sorted(rows)), total]
 
     def tests(self, executor: str) -> dict[str, int]:
-        """How many tests had which outcome."""
+        """Return how many tests had which outcome."""
         counts = dict.fromkeys((PASSED, FAILED, XFAILED, SKIPPED), 0)
         for operator in self.executors[executor].values():
             for outcome, number in operator.tests.items():
@@ -95,7 +95,7 @@ class Summary:
         return counts
 
     def text(self, executor: str) -> list[str]:
-        """The table as lines of text; families in which the executor does nothing share a line."""
+        """Return the table as lines of text; families in which the executor does nothing share a line."""
         *families, total = self.rows(executor)
         idle = [row for row in families if not (row.claimed or row.failed or row.known_failures)]
         rows = [row for row in families if row not in idle]
@@ -110,7 +110,7 @@ class Summary:
         return [lines[0], "-" * len(lines[0]), *lines[1:-1], "-" * len(lines[0]), lines[-1]]
 
     def markdown(self) -> str:
-        """The tables as Markdown."""
+        """Return the tables as Markdown."""
         parts = []
         for executor in sorted(self.executors):
             lines = [
@@ -126,7 +126,7 @@ class Summary:
         return "\n\n".join(parts) + "\n"
 
     def data(self) -> dict[str, Any]:
-        """The counts as plain data."""
+        """Return the counts as plain data."""
         out: dict[str, Any] = {}
         for executor, operators in sorted(self.executors.items()):
             rows = self.rows(executor)
@@ -167,7 +167,7 @@ def _row_data(row: Row) -> dict[str, int]:
 
 
 def write_report(summary: Summary, path: Path, environment: Mapping[str, str]) -> None:
-    """Writes the counts as JSON (`.json`) or as Markdown (anything else)."""
+    """Write the counts as JSON (`.json`) or as Markdown (anything else)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".json":
         content = {"environment": dict(environment), "executors": summary.data()}

@@ -73,13 +73,13 @@ class Operation(Protocol):
 
 # -- samples -----------------------------------------------------------------------------------------------------------
 def tensors_in(x: Any) -> list[torch.Tensor]:
-    """The tensors in a sample or a result, in order."""
+    """Return the tensors in a sample or a result, in order."""
     leaves = tree_leaves((x.args, x.kwargs)) if isinstance(x, SampleInput) else tree_leaves(x)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def map_tensors(sample: SampleInput, fn: Callable[[torch.Tensor], torch.Tensor]) -> SampleInput:
-    """The sample with `fn` of each tensor; a tensor that is given twice stays one."""
+    """Return the sample with `fn` of each tensor; a tensor that is given twice stays one."""
     done: dict[int, torch.Tensor] = {}
 
     def once(leaf: Any) -> Any:
@@ -94,7 +94,7 @@ def map_tensors(sample: SampleInput, fn: Callable[[torch.Tensor], torch.Tensor])
 
 
 def copied(sample: SampleInput) -> SampleInput:
-    """The sample on memory of its own, with the same strides: for operations that write to what they get."""
+    """Return the sample on memory of its own, with the same strides: for operations that write to what they get."""
     return map_tensors(sample, _copy)
 
 
@@ -105,7 +105,7 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 
 
 def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are views of the same memory."""
+    """Check whether two tensors are views of the same memory."""
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0
 
 
@@ -124,13 +124,13 @@ def to_torch(x: Any) -> Any:
 
 
 def torch_implementation(sym: Symbol) -> Callable[..., Any] | None:
-    """The function on real tensors with which the torch executor runs a primitive."""
+    """Return the function on real tensors with which the torch executor runs a primitive."""
     found = TORCH.implementation(BoundSymbol(sym, (), {}, None))
     return None if found is None or found.op is None else found.op.fn
 
 
 def reference(info: Operation, sample: SampleInput) -> Any:
-    """What torch gives for a sample; without a function of torch, what the operator decomposes into gives."""
+    """Return what torch gives for a sample; without a function of torch, what the operator decomposes into gives."""
     if info.torch_reference is None:
         trace = trace_sample(info, sample)
         return run_trace(execution_trace(to_primitives(trace), ()), sample)
@@ -138,7 +138,7 @@ def reference(info: Operation, sample: SampleInput) -> Any:
 
 
 def exists(info: Operation, sample: SampleInput, *, with_values: bool = False) -> bool:
-    """Whether a sample is a call that has a result: torch takes it, and a primitive's meta function does.
+    """Check whether a sample is a call that has a result: torch takes it, and a primitive's meta function does.
 
     A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts. An operator
     that torch does not have is what its decomposition takes. `with_values`: only what computes something from elements.
@@ -172,7 +172,7 @@ def exists(info: Operation, sample: SampleInput, *, with_values: bool = False) -
 
 
 def writes(info: Operation) -> bool:
-    """Whether the operator writes to one of its arguments."""
+    """Check whether the operator writes to one of its arguments."""
     return OpTags.IN_PLACE_OP in info.tags
 
 
@@ -183,7 +183,7 @@ def same_random_numbers() -> AbstractContextManager[None]:
 
 # -- traces ------------------------------------------------------------------------------------------------------------
 def trace_sample(info: Operation, sample: SampleInput) -> Trace:
-    """The trace of the operator called with the sample; its inputs are the sample's tensors in order."""
+    """Return the trace of the operator called with the sample; its inputs are the sample's tensors in order."""
     name = "".join(c if c.isalnum() else "_" for c in info.name)
     trace = Trace(name)
     leaves, structure = tree_flatten((sample.args, sample.kwargs))
@@ -209,23 +209,23 @@ def _input(trace: Trace, x: torch.Tensor) -> TensorProxy:
 
 
 def run_trace(trace: Trace, sample: SampleInput) -> Any:
-    """What an execution trace gives for the sample that it was traced with."""
+    """Return what an execution trace gives for the sample that it was traced with."""
     unique = {id(x): x for x in tensors_in(sample)}
     return trace.python_callable()(*unique.values())
 
 
 def execution_trace(trace: Trace, executors: Sequence[Executor]) -> Trace:
-    """The trace as the executors run it; torch and Python run what is left."""
+    """Return the trace as the executors run it; torch and Python run what is left."""
     return transform_for_execution(trace, with_torch(executors))[-1]
 
 
 def with_torch(executors: Sequence[Executor]) -> list[Executor]:
-    """The executors under test, and behind them those that end every list."""
+    """Return the executors under test, and behind them those that end every list."""
     return [*executors, *(ex for ex in get_always_executors() if ex not in executors)]
 
 
 def to_primitives(trace: Trace) -> Trace:
-    """The trace with every operation replaced by the primitives that it decomposes into."""
+    """Return the trace with every operation replaced by the primitives that it decomposes into."""
     out = trace.derive("Decompose to primitives")
 
     def write(bsym: BoundSymbol) -> None:
@@ -240,29 +240,29 @@ def to_primitives(trace: Trace) -> Trace:
 
 
 def all_levels(bsyms: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """The operations and all that they decompose into."""
+    """Yield the operations and all that they decompose into."""
     for bsym in bsyms:
         yield bsym
         yield from all_levels(bsym.subsymbols)
 
 
 def draws_random_numbers(trace: Trace) -> bool:
-    """Whether any operation of the trace draws random numbers."""
+    """Check whether any operation of the trace draws random numbers."""
     return any(OpTags.RANDOM_OP in bsym.sym.tags for bsym in all_levels(trace.bound_symbols))
 
 
 def operations(trace: Trace) -> list[BoundSymbol]:
-    """What a trace runs: none where the program only hands on its inputs."""
+    """Return what a trace runs: none where the program only hands on its inputs."""
     return [bsym for bsym in trace.bound_symbols if not is_structural(bsym)]
 
 
 def claimed_by(trace: Trace, executors: Sequence[Executor]) -> bool:
-    """Whether some operation of an execution trace is run by one of the executors."""
+    """Check whether some operation of an execution trace is run by one of the executors."""
     return any(bsym.sym.executor is ex for bsym in trace.bound_symbols for ex in executors)
 
 
 def could_claim(trace: Trace, executors: Sequence[Executor]) -> bool:
-    """Whether one of the executors has an implementation of an operation in the trace or of a part of one."""
+    """Check whether one of the executors has an implementation of an operation in the trace or of a part of one."""
     return any(
         has_implementation(bsym, ex)
         for bsym in all_levels(trace.bound_symbols)
@@ -272,7 +272,7 @@ def could_claim(trace: Trace, executors: Sequence[Executor]) -> bool:
 
 
 def has_implementation(bsym: BoundSymbol, executor: Executor) -> bool:
-    """Whether the executor can run that operation, or could if its checker agreed."""
+    """Check whether the executor can run that operation, or could if its checker agreed."""
     found = executor.implementation(bsym)
     if found is not None and found.executable:
         return True
@@ -281,7 +281,7 @@ def has_implementation(bsym: BoundSymbol, executor: Executor) -> bool:
 
 # -- jit ---------------------------------------------------------------------------------------------------------------
 def run_jitted(info: Operation, sample: SampleInput, executors: Sequence[Executor]) -> tuple[Any, Any]:
-    """What `thunder.jit` gives for a sample, and the jitted function."""
+    """Return what `thunder.jit` gives for a sample, and the jitted function."""
     symbol = info.symbol
 
     def call(args: Any, kwargs: Any) -> Any:

@@ -27,7 +27,9 @@ Jit = Callable[..., Any]
 
 
 def assert_dropout(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
-    """The share that it drops, what is left, another mask at each call, and a gradient with the mask of its call."""
+    """Return the share that it drops, what is left, another mask at each call, and a gradient with the mask of its
+    call.
+    """
     x = torch.ones(64, 64, device=device, dtype=dtype, requires_grad=True)
     jitted = jit(lambda x: F.dropout(x * 2, 0.3) * 1)
     first, second = jitted(x), jitted(x)
@@ -42,7 +44,7 @@ def assert_dropout(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
 
 
 def assert_residual_dropout_norm(jit: Jit, device: Any) -> Any:
-    """A residual connection, dropout and a norm keep no mask for backward, which has that of forward."""
+    """Return a residual connection, dropout and a norm keep no mask for backward, which has that of forward."""
 
     def f(x: Any, r: Any, w: Any) -> Any:
         h = x + F.dropout(r, 0.25)
@@ -63,7 +65,9 @@ def assert_residual_dropout_norm(jit: Jit, device: Any) -> Any:
 
 
 def assert_seeds_are_torchs(jit: Jit, device: Any) -> Any:
-    """torch's generator is advanced, and what follows from a seed repeats; two draws of a program are not one."""
+    """Return torch's generator is advanced, and what follows from a seed repeats; two draws of a program are not
+    one.
+    """
     jitted = jit(lambda x: F.dropout(x, 0.5) + F.dropout(x, 0.5))
     x = torch.ones(40, 8, device=device, requires_grad=True)
     results = []
@@ -111,7 +115,7 @@ def opinfos(
     *,
     seeds_on: Any = None,
 ) -> list[OpInfo]:
-    """The executor's two operators.
+    """Yield the executor's two operators.
 
     `uniform` makes the numbers of a seed, one after the other, which those of each of the `examples` are compared with.
     Seeds are on the device of what is drawn of them if not on `seeds_on`.

@@ -21,7 +21,7 @@ _INTEGERS = (0, 1, -1, 2, -2, 3, -3, 7, -7)
 
 
 def special_numbers(dtype: torch.dtype, *, zero: bool = True) -> torch.Tensor | None:
-    """The special values of a dtype; None where it has none that say anything."""
+    """Return the special values of a dtype; None where it has none that say anything."""
     if dtype.is_floating_point and dtype.itemsize > 1:
         return torch.tensor([x for x in _FLOATS if zero or x != 0], dtype=torch.float64).to(dtype)
     if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
@@ -34,7 +34,7 @@ def special_numbers(dtype: torch.dtype, *, zero: bool = True) -> torch.Tensor | 
 
 
 def special_samples(samples: Iterable[SampleInput], dtype: torch.dtype) -> Iterator[SampleInput]:
-    """The samples with special values in their tensors of `dtype`, one for each way of calling that they show.
+    """Yield the samples with special values in their tensors of `dtype`, one for each way of calling that they show.
 
     Two tensors take every pair of values. As integers cannot be divided by zero, each comes with zeros and without.
     """

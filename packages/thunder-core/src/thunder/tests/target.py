@@ -79,13 +79,13 @@ class Target:
         return self.name == "torch"
 
     def tolerance(self, info: OpInfo, dtype: torch.dtype) -> Tolerance:
-        """How close results of a dtype have to be."""
+        """Return how close results of a dtype have to be."""
         name = str(dtype).removeprefix("torch.")
         return self.profile.tolerance(info.name, name) or default_tolerance(dtype)
 
 
 def executors_named(name: str) -> list[Executor]:
-    """The executor of that name, or those that the plugin of that name brings; imports no other plugin."""
+    """Return the executor of that name, or those that the plugin of that name brings; imports no other plugin."""
     try:
         return [get_executor(name)]
     except ValueError:
@@ -99,7 +99,7 @@ def targets_of(
     names: Iterable[str], *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False,
     families: Sequence[str] = (),
 ) -> list[Target]:  # fmt: skip
-    """What the options of a run say is to be tested."""
+    """Return what the options of a run say is to be tested."""
     return [
         target_of(executor, devices=devices, dtypes=dtypes, full=full, families=families)
         for name in names
@@ -111,7 +111,7 @@ def target_of(
     executor: Executor, *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False,
     families: Sequence[str] = (),
 ) -> Target:  # fmt: skip
-    """An executor under test, as its plugin's profile and the options of a run say; `families`: only these."""
+    """Return an executor under test, as its plugin's profile and the options of a run say; `families`: only these."""
     profile = conformance_profile(executor.name) or ConformanceProfile()
     own = tuple(profile.opinfos()) if profile.opinfos is not None else ()
     every = _dtypes_named(profile.dtypes) if profile.dtypes is not None else FULL_DTYPES
@@ -132,7 +132,7 @@ def target_of(
 
 
 def operators_without_samples(target: Target) -> list[str]:
-    """The operators that the executor brings and that no OpInfo tests.
+    """Return the operators that the executor brings and that no OpInfo tests.
 
     An operator that runs one of thunder's with the same arguments is tested by the samples of that one.
     """
@@ -156,7 +156,7 @@ def _dtypes_named(names: Iterable[str]) -> tuple[torch.dtype, ...]:
 
 @functools.cache
 def device_is_there(device: str) -> bool:
-    """Whether this machine has that device."""
+    """Check whether this machine has that device."""
     kind = device.partition(":")[0]
     if kind in ("cpu", "meta"):
         return True

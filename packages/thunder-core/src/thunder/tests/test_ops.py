@@ -49,7 +49,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Makes the cases of each test from the options of the run."""
+    """Make the cases of each test from the options of the run."""
     targets, families = targets_of_run(metafunc.config), families_of_run(metafunc.config)
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", [] if families == [WHOLE] else generate(metafunc.function.__name__, targets))
@@ -60,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _counted(request: pytest.FixtureRequest) -> None:
-    """Hands on what the final table counts, which the test fills in."""
+    """Hand on what the final table counts, which the test fills in."""
     callspec = getattr(request.node, "callspec", None)
     case = callspec.params.get("case") if callspec is not None else None
     if case is not None:
@@ -68,17 +68,17 @@ def _counted(request: pytest.FixtureRequest) -> None:
 
 
 def is_composite(info: OpInfo) -> bool:
-    """Whether it decomposes."""
+    """Check whether it decomposes."""
     return not info.symbol.is_prim
 
 
 def is_elementwise(info: OpInfo) -> bool:
-    """Whether its edge cases are those of single numbers."""
+    """Check whether its edge cases are those of single numbers."""
     return OpTags.ELEMENTWISE_OP in info.tags and OpTags.RANDOM_OP not in info.tags
 
 
 def _truth(info: OpInfo, sample: SampleInput) -> Any:
-    """torch's result from the same values in double precision."""
+    """Return torch's result from the same values in double precision."""
     with running.same_random_numbers():
         return running.reference(info, running.map_tensors(sample, _doubled))
 
@@ -390,7 +390,7 @@ def test_jvp_vs_torch(case: Case) -> None:
 
 
 def _has_examples(info: OpInfo) -> bool:
-    """Whether it may be called for each of a batch: what is written, or a generator's state, is one for all."""
+    """Check whether it may be called for each of a batch: what is written, or a generator's state, is one for all."""
     return not running.writes(info) and OpTags.GENERATOR_STATE_OP not in info.tags
 
 

@@ -22,7 +22,7 @@ __all__ = ["compare_batched_gradients", "compare_batches", "compare_tangents"]
 
 # -- tangents ---------------------------------------------------------------------------------------------------------
 def compare_tangents(case: Case, sample: SampleInput) -> bool:
-    """Compares the tangents of a sample's results with torch's; False where torch has none.
+    """Compare the tangents of a sample's results with torch's; False where torch has none.
 
     torch has two ways to them: forward mode, and backward, which is linear in what arrives, differentiated by that.
     Where they differ (no_grad is nothing to forward mode) ours are as one of them.
@@ -64,7 +64,7 @@ def _finite(x: torch.Tensor) -> bool:
 
 
 def _attempt(way: Any, fn: Any, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> Any:
-    """The tangents that torch gives in one way, or None."""
+    """Return the tangents that torch gives in one way, or None."""
     try:
         with running.same_random_numbers():
             return way(fn, primals, tangents)
@@ -97,7 +97,7 @@ def _backward_twice(fn: Any, primals: Sequence[torch.Tensor], tangents: Sequence
 
 # -- batches ----------------------------------------------------------------------------------------------------------
 def compare_batches(case: Case, sample: SampleInput) -> int:
-    """Compares what a batch of variants of a sample gives with a loop over torch; how many ways there were to do so.
+    """Compare what a batch of variants of a sample gives with a loop over torch; how many ways there were to do so.
 
     Each tensor is batched alone, and all of them at once. What draws random numbers is refused.
     """
@@ -142,7 +142,7 @@ def _check_refused(fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> N
 
 
 def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
-    """Compares a gradient for each example of a batch with a loop over torch's; False where torch has none.
+    """Compare a gradient for each example of a batch with a loop over torch's; False where torch has none.
 
     In both orders: gradients of examples, and the gradient of what a batch gives.
     """
@@ -177,7 +177,7 @@ def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
 
 
 def _gradient_in_torch(fn: Callable[..., Any], wrt: Sequence[int], example: Sequence[torch.Tensor]) -> Any:
-    """The gradients for one example, or None: by autograd, which is not in all things what `torch.func.grad` is.
+    """Return the gradients for one example, or None: by autograd, which is not in all things what `torch.func.grad` is.
 
     (Under the latter the gradient of `max` is a product with a mask, so that a NaN that arrives is NaN everywhere.)
     """
@@ -209,7 +209,7 @@ def _symbol(info: Any, sample: SampleInput) -> Any:
 def _function(
     case: Case, sample: SampleInput, places: Sequence[int], call: Callable[..., Any], *, widen: bool = False
 ) -> Callable[..., Any]:
-    """The operator as a function of some of the sample's tensors that gives a tuple of tensors."""
+    """Return the operator as a function of some of the sample's tensors that gives a tuple of tensors."""
     tensors = _unique(sample)
     order = {id(x): i for i, x in enumerate(tensors)}
 

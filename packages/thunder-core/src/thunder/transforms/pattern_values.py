@@ -122,7 +122,7 @@ class _Recorder:
         return Value(Call(sym.id, sym.name, args, kwargs))
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call of a function of torch makes."""
+        """Return what a call of a function of torch makes."""
         return _called(func, args, kwargs)
 
 

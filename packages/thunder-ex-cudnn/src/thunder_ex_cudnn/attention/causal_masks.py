@@ -30,7 +30,7 @@ class _Band(NamedTuple):
     last: Any = None
 
     def within(self, other: _Band | None) -> _Band | None:
-        """What is in both."""
+        """Return what is in both."""
         if other is None:
             return None
         firsts = [n for n in (self.first, other.first) if n is not None]
@@ -38,7 +38,7 @@ class _Band(NamedTuple):
         return _Band(max(firsts, default=None), min(lasts, default=None))
 
     def outside(self) -> _Band | None:
-        """What is not in it, if that is a band."""
+        """Return what is not in it, if that is a band."""
         if self.first is None and self.last is not None:
             return _Band(self.last + 1, None)
         if self.first is not None and self.last is None:
@@ -47,7 +47,8 @@ class _Band(NamedTuple):
 
 
 def side_of(mask: Any, rows: int, columns: int, made: Made, *, negated: bool = False) -> Causal:
-    """The side at which a mask is a causal triangle of that size, and how many keys a query sees if not all before it.
+    """Return the side at which a mask is a causal triangle of that size, and how many keys a query sees if not all
+    before it.
 
     A mask of truth values says what is seen (`negated`: what is not); one of zeros and -inf is added to scores.
     """
@@ -66,7 +67,7 @@ def side_of(mask: Any, rows: int, columns: int, made: Made, *, negated: bool = F
 
 
 def _through(op: BoundSymbol, made: Made, how: Callable[[Any, Made], _Band | None]) -> _Band | None:
-    """The answer for what a view or a cast is of: it is the same for all masks that there are."""
+    """Return the answer for what a view or a cast is of: it is the same for all masks that there are."""
     source, result = op.args[0], op.output
     if op.sym.id == "torch.getitem" and not takes_all(op.args[1]):
         return None
@@ -76,7 +77,7 @@ def _through(op: BoundSymbol, made: Made, how: Callable[[Any, Made], _Band | Non
 
 
 def _seen(x: Any, made: Made) -> _Band | None:
-    """The band in which `x` is true, or one and not zero."""
+    """Return the band in which `x` is true, or one and not zero."""
     op = made.get(x.name) if isinstance(x, Proxy) else None
     if op is None:
         return None
@@ -119,7 +120,7 @@ def _diagonal(op: BoundSymbol) -> Any:
 
 
 def _compared(id: str, left: Number | None, right: Number | None) -> _Band | None:
-    """Where the number of a column is less, or more, than that of a row."""
+    """Return where the number of a column is less, or more, than that of a row."""
     if left is None or right is None or {left.dim, right.dim} != {-1, -2}:
         return None
     if left.dim == -2:
@@ -131,7 +132,7 @@ def _compared(id: str, left: Number | None, right: Number | None) -> _Band | Non
 
 
 def _added(x: Any, made: Made) -> _Band | None:
-    """The same for what is added to scores: zero where something is seen, -inf elsewhere."""
+    """Return the same for what is added to scores: zero where something is seen, -inf elsewhere."""
     op = made.get(x.name) if isinstance(x, Proxy) else None
     if op is None:
         return None
@@ -152,5 +153,5 @@ def _added(x: Any, made: Made) -> _Band | None:
 
 
 def is_least(x: Any) -> bool:
-    """Whether a number that is filled in or added says that something is not seen."""
+    """Check whether a number that is filled in or added says that something is not seen."""
     return type(x) in (int, float) and x <= _LEAST

@@ -21,7 +21,7 @@ Optional: TypeAlias = torch.Tensor | None
 
 
 def seed(device: Any) -> Tensor:
-    """A seed and an offset for random numbers, drawn from torch's generator of the device."""
+    """Return a seed and an offset for random numbers, drawn from torch's generator of the device."""
     return torch.empty(2, dtype=torch.int64, device=device).random_()
 
 
@@ -56,7 +56,7 @@ def _scores(query: Tensor, key: Tensor, bias: Optional, causal: Causal, scale: f
 def forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Attention, and the logarithm of each row's sum of exponentials."""
+    """Return attention, and the logarithm of each row's sum of exponentials."""
     scores = _scores(query, key, bias, causal, scale)
     sums = scores.logsumexp(-1)
     out = torch.softmax(scores, -1).nan_to_num(0.0) @ _wide(_repeated(value, query.shape[1]))
@@ -67,7 +67,7 @@ def backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
     causal: Causal, scale: float, bias_grad: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """The gradients of query, key and value, and of the bias if it is asked for."""
+    """Return the gradients of query, key and value, and of the bias if it is asked for."""
     heads, g = query.shape[1], _wide(grad)
     sums = sums.masked_fill(sums.isinf(), 0.0).unsqueeze(-1)
     weights = (_scores(query, key, bias, causal, scale) - sums).exp()

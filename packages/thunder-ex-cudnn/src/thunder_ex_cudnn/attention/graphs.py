@@ -24,7 +24,7 @@ Causal: TypeAlias = str | tuple[str, int] | None
 
 
 def side_and_window(causal: Causal) -> tuple[str | None, int | None]:
-    """Both parts of it."""
+    """Return both parts of it."""
     return causal if isinstance(causal, tuple) else (causal, None)
 
 
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
 
 def fits(shape: Ints, strides: Ints, itemsize: int) -> bool:
-    """Whether cuDNN can read a tensor of queries, keys, values or their gradients as it lies in memory."""
+    """Check whether cuDNN can read a tensor of queries, keys, values or their gradients as it lies in memory."""
     if strides[-1] != 1:
         return False
     step = _ALIGNED // itemsize
@@ -67,7 +67,7 @@ class _Description(Description):
 
 
 def _options(call: Call, d: _Description) -> dict[str, Any]:
-    """What is said of masks and dropout, alike in both directions; its tensors come in this order."""
+    """Return what is said of masks and dropout, alike in both directions; its tensors come in this order."""
     cudnn = library()
     how: dict[str, Any] = {"attn_scale": call.scale}
     if call.bias is not None:
@@ -85,7 +85,7 @@ def _options(call: Call, d: _Description) -> dict[str, Any]:
 
 
 def _out_layout(call: Call) -> Layout:
-    """The result lies in memory as the queries do."""
+    """Return the result lies in memory as the queries do."""
     shape = (*call.query[0][:3], call.value[0][3])
     return shape, packed_strides(shape, call.query[1])
 
@@ -96,7 +96,7 @@ def _sums_layout(call: Call) -> Layout:
 
 
 def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
-    """Takes query, key, value, the options' tensors, the result and, if asked for, the sums of exponentials."""
+    """Take query, key, value, the options' tensors, the result and, if asked for, the sums of exponentials."""
     d = _Description(context, call.dtype)
     q, k, v = (d.input(n, getattr(call, n), call.dtype) for n in ("query", "key", "value"))
     out, stats = d.graph.sdpa(q, k, v, generate_stats=sums, **_options(call, d))
@@ -109,7 +109,7 @@ def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
 
 
 def backward_plan(context: Context, call: Call) -> Plan:
-    """Takes query, key, value, result, its gradient, the sums, the options' tensors, and then the gradients."""
+    """Take query, key, value, result, its gradient, the sums, the options' tensors, and then the gradients."""
     assert call.grad is not None and call.out is not None
     d = _Description(context, call.dtype)
     names = ("query", "key", "value", "out", "grad")

@@ -23,7 +23,7 @@ _WIDEST = 256  # what its backward kernels take
 
 
 def why_not_kinds(query: Any, key: Any, value: Any) -> str | None:
-    """Why cuDNN has no kernels for tensors of these devices, dtypes, heads and widths; None where it has."""
+    """Return why cuDNN has no kernels for tensors of these devices, dtypes, heads and widths; None where it has."""
     reason = unusable_device(query.device)
     if reason is not None:
         return reason
@@ -95,12 +95,12 @@ def takes(
 
 
 def added_by(mask: Any, dtype: Any) -> Any:
-    """What a mask adds to the scores."""
+    """Return what a mask adds to the scores."""
     return ltorch.to(ltorch.where(mask, 0.0, -math.inf), dtype) if mask.dtype is dtypes.bool8 else mask
 
 
 def bias_of(mask: Any, query: Any, key: Any) -> Any:
-    """What a mask adds to the scores, with four dimensions and with all rows and columns."""
+    """Return what a mask adds to the scores, with four dimensions and with all rows and columns."""
     if mask is None:
         return None
     mask = added_by(mask, query.dtype)
@@ -112,7 +112,7 @@ def bias_of(mask: Any, query: Any, key: Any) -> Any:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators, and says what they stand for."""
+    """Bring the operators, and says what they stand for."""
     found = operators.register(registry, executor)
     plain = found["cudnn_attention"]
     forward, backward = found["cudnn_attention_forward"], found["cudnn_attention_backward"]

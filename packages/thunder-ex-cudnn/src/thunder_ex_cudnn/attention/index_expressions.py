@@ -40,7 +40,7 @@ class Number(NamedTuple):
 
 
 def filled(x: Any, made: Made) -> Any:
-    """A number, or that which a tensor is full of."""
+    """Return a number, or that which a tensor is full of."""
     if type(x) in (bool, int, float):
         return x
     op = made.get(x.name) if isinstance(x, Proxy) else None
@@ -59,7 +59,7 @@ def filled(x: Any, made: Made) -> Any:
 
 
 def number_of(x: Any, made: Made) -> Number | None:
-    """What the elements of `x` are, if they follow from their places."""
+    """Return what the elements of `x` are, if they follow from their places."""
     full = filled(x, made)
     if full is not None:
         return Number(None, int(full)) if full in (0, 1) or type(full) is int else None
@@ -122,7 +122,7 @@ def _differences(op: BoundSymbol, made: Made) -> Number | None:
 
 
 def _picked(x: Any, key: Any, made: Made) -> Number | None:
-    """What tensors of places pick, one for each dimension."""
+    """Return what tensors of places pick, one for each dimension."""
     source = number_of(x, made)
     if source is None or not isinstance(key, tuple) or len(key) != x.ndim:
         return None
@@ -135,7 +135,7 @@ def _picked(x: Any, key: Any, made: Made) -> Number | None:
 
 
 def takes_all(key: Any, *, slices: bool = False) -> bool:
-    """Whether an index adds dimensions and does nothing else; `slices`: or takes what is next to each other."""
+    """Check whether an index adds dimensions and does nothing else; `slices`: or takes what is next to each other."""
     parts = key if isinstance(key, tuple) else (key,)
     return all(
         part is None or part is ... or (isinstance(part, slice) and part.step in (None, 1) and (slices or _whole(part)))
@@ -148,7 +148,7 @@ def _whole(part: slice) -> bool:
 
 
 def _moved(op: BoundSymbol, dim: int) -> tuple[int, int] | None:
-    """Where a view has a dimension of its source, and at which place of that it begins."""
+    """Return where a view has a dimension of its source, and at which place of that it begins."""
     source, result, id = op.args[0], op.output, op.sym.id
     at = source.ndim + dim
     if id == "torch.expand":

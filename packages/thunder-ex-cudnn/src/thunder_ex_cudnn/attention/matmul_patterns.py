@@ -14,7 +14,7 @@ _MATMULS = ("torch.matmul", "torch.bmm")
 
 
 def is_product(op: BoundSymbol) -> bool:
-    """Whether it may be either of them."""
+    """Check whether it may be either of them."""
     return op.sym.id in _MATMULS or op.sym.id == "torch.einsum"
 
 
@@ -53,7 +53,7 @@ def as_weighted(op: BoundSymbol) -> tuple[Any, Any, tuple[int, ...] | None] | No
 
 
 def ordered(x: Any, dims: tuple[int, ...] | None) -> Any:
-    """`x` with its dimensions in that order."""
+    """Compute `x` with its dimensions in that order."""
     return x if dims is None else ltorch.permute(x, dims)
 
 
@@ -66,7 +66,7 @@ def _are(letters: str, *parts: str) -> bool:
 
 
 def _letters(op: BoundSymbol) -> tuple[str, str, str] | None:
-    """The letters of the two operands and the result of an einsum."""
+    """Return the letters of the two operands and the result of an einsum."""
     if op.sym.id != "torch.einsum" or len(op.args) != 3 or not isinstance(op.args[0], str):
         return None
     sides = op.args[0].replace(" ", "").split("->")

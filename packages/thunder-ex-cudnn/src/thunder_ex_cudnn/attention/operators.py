@@ -42,7 +42,7 @@ class Plain:
 
     @staticmethod
     def like(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> Any:
-        """What it computes."""
+        """Return what it computes."""
         mask, is_causal = _masked(query, key, bias, causal)
         grouped = query.shape[1] != key.shape[1]
         return ltorch.scaled_dot_product_attention(
@@ -57,7 +57,7 @@ class Forward:
 
     @staticmethod
     def like(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> tuple[Any, Any]:
-        """What it computes."""
+        """Return what it computes."""
         mask, is_causal = _masked(query, key, bias, causal)
         return ltorch.attention_forward(query, key, value, mask, is_causal, scale, "cudnn")
 
@@ -72,7 +72,7 @@ class Backward:
         grad: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, bias: Any, causal: Causal, scale: float,
         bias_grad: bool,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """What it computes."""
+        """Return what it computes."""
         mask, is_causal = _masked(query, key, bias, causal)
         grads = ltorch.attention_backward(grad, query, key, value, mask, out, sums, is_causal, scale, "cudnn")
         if not bias_grad:
@@ -91,7 +91,7 @@ class DropoutForward:
         query: TensorProxy, key: TensorProxy, value: TensorProxy, bias: TensorProxy | None, causal: Causal,
         scale: float, dropout_p: float,
     ) -> tuple[TensorProxy, TensorProxy, TensorProxy]:  # fmt: skip
-        """What its results are."""
+        """Return what its results are."""
         out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
         sums = TensorProxy(like=query, shape=query.shape[:-1], dtype=dtypes.float32)
         return out, sums, TensorProxy(like=query, shape=(2,), dtype=dtypes.int64)
@@ -108,7 +108,7 @@ class DropoutBackward:
         sums: TensorProxy, seed: TensorProxy, bias: TensorProxy | None, causal: Causal, scale: float,
         dropout_p: float, bias_grad: bool,
     ) -> tuple[TensorProxy, ...]:  # fmt: skip
-        """What its results are."""
+        """Return what its results are."""
         of = (query, key, value, bias) if bias_grad and bias is not None else (query, key, value)
         return tuple(TensorProxy(like=x) for x in of)
 
@@ -123,7 +123,7 @@ def _no_second_gradient(*args: Any) -> Any:
 
 
 def register(registry: Any, executor: str) -> dict[str, Any]:
-    """Brings the operators; gives their symbols by name."""
+    """Bring the operators; gives their symbols by name."""
     matmul, random = (OpTags.MATMUL_OP,), (OpTags.MATMUL_OP, OpTags.RANDOM_OP)
     found = {
         name: registry.register_operator(name, executor=executor, like=of.like, fn=of.run, tags=matmul)

@@ -69,26 +69,26 @@ class _Finder:
         self.uses.update({p.name for p in proxies_in(trace.output)})
 
     def replacement(self, op: BoundSymbol) -> Any:
-        """What takes the place of an operation's result; None where it stays."""
+        """Return what takes the place of an operation's result; None where it stays."""
         if op.sym.id == "torch.scaled_dot_product_attention":
             return self.simplified(op)
         return self.spelt_out(op) if is_product(op) else None
 
     def detached(self, x: Any) -> Any:
-        """`x` without gradients."""
+        """Compute `x` without gradients."""
         new = ltorch.detach(x)
         self.made[new.name] = BoundSymbol(ltorch.detach, (x,), {}, new)
         return new
 
     def cut(self, scores: _Scores) -> _Scores:
-        """The same without gradients."""
+        """Return the same without gradients."""
         masks = tuple(
             m if m.tensor.dtype is dtypes.bool8 else m._replace(tensor=self.detached(m.tensor)) for m in scores.masks
         )
         return scores._replace(query=self.detached(scores.query), key=self.detached(scores.key), masks=masks)
 
     def behind(self, x: Any) -> tuple[BoundSymbol | None, bool]:
-        """What makes `x`, and whether gradients are cut off on the way."""
+        """Return what makes `x`, and whether gradients are cut off on the way."""
         op = self.made.get(x.name) if isinstance(x, Proxy) else None
         cut = False
         while op is not None and op.sym.id == "torch.detach":
@@ -96,12 +96,12 @@ class _Finder:
         return op, cut
 
     def inner(self, x: Any) -> BoundSymbol | None:
-        """What makes `x`, if nothing else reads it than what it was reached from."""
+        """Return what makes `x`, if nothing else reads it than what it was reached from."""
         return self.made.get(x.name) if isinstance(x, TensorProxy) and self.uses[x.name] == 1 else None
 
     # -- attention that is called ------------------------------------------------------------------------------------
     def simplified(self, op: BoundSymbol) -> Any:
-        """The same attention with heads as they were before they were repeated, and a triangle for a mask."""
+        """Return the same attention with heads as they were before they were repeated, and a triangle for a mask."""
         query, key, value, mask, p, is_causal, scale, _ = _arguments(*op.args, **op.kwargs)
         lacks_batch = query.ndim == key.ndim == value.ndim == 3
         if lacks_batch:
@@ -135,7 +135,7 @@ class _Finder:
         return self.detached(source) if cut else source
 
     def spread(self, op: BoundSymbol, x: Any) -> Any:
-        """What `op` makes heads of that were spread over a dimension of their own."""
+        """Return what `op` makes heads of that were spread over a dimension of their own."""
         wide, cut = self.behind(op.args[0])
         if wide is None or wide.sym.id not in ("torch.expand", "torch.repeat"):
             return None
@@ -150,7 +150,7 @@ class _Finder:
 
     # -- attention that is spelt out ---------------------------------------------------------------------------------
     def spelt_out(self, op: BoundSymbol) -> Any:
-        """The product of weights and values as one attention."""
+        """Return the product of weights and values as one attention."""
         weighted = as_weighted(op)
         if weighted is None:
             return None
@@ -181,7 +181,7 @@ class _Finder:
         return ordered(_without_heads(out) if weights.ndim == 3 else out, order)
 
     def scores(self, x: Any, scale: float = 1.0, masks: tuple[_Mask, ...] = ()) -> _Scores | None:
-        """What softmax is taken of, read from its end."""
+        """Return what softmax is taken of, read from its end."""
         op = self.inner(x)
         if op is None:
             return None
@@ -207,7 +207,7 @@ class _Finder:
         return None
 
     def scaled(self, op: BoundSymbol) -> tuple[Any, float]:
-        """What is multiplied by a number, and the number; None where `op` does something else."""
+        """Return what is multiplied by a number, and the number; None where `op` does something else."""
         if op.sym.id not in ("torch.mul", "torch.div") or len(op.args) != 2 or op.kwargs:
             return None, 1.0
         for x, factor in (op.args, op.args[::-1]):
@@ -220,7 +220,7 @@ class _Finder:
         return None, 1.0
 
     def unscaled(self, x: Any) -> tuple[Any, float]:
-        """A factor of the product without the number that it was multiplied with."""
+        """Return a factor of the product without the number that it was multiplied with."""
         op, cut = self.behind(x)
         source, factor = (None, 1.0) if op is None else self.scaled(op)
         if source is None or source.dtype is not x.dtype:
@@ -238,7 +238,7 @@ class _Finder:
 
     # -- what takes its place ----------------------------------------------------------------------------------------
     def side(self, masks: tuple[_Mask, ...], query: Any, key: Any) -> Causal:
-        """The side at which the only mask is a triangle, or a band."""
+        """Return the side at which the only mask is a triangle, or a band."""
         if len(masks) != 1:
             return None
         return side_of(masks[0].tensor, query.shape[2], key.shape[2], self.made, negated=masks[0].negated)
@@ -246,7 +246,7 @@ class _Finder:
     def made_of(
         self, query: Any, key: Any, value: Any, masks: tuple[_Mask, ...], p: float, side: Causal, scale: float
     ) -> Any:
-        """An attention that the executor takes; None where it does not."""
+        """Return an attention that the executor takes; None where it does not."""
         kind = (query.dtype, *((m.tensor.name, m.fill, m.negated) for m in masks))
         mask = self.biases.get(kind)
         if mask is None and masks:
@@ -274,7 +274,7 @@ def _probability(dropout: BoundSymbol) -> float:
 
 
 def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
-    """What may be masked by an operation, and how."""
+    """Yield what may be masked by an operation, and how."""
     id, args = op.sym.id, op.args
     if id == "torch.add" and len(args) == 2 and not op.kwargs:
         for x, mask in (args, args[::-1]):
@@ -287,7 +287,7 @@ def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
 
 
 def _joined(masks: tuple[_Mask, ...]) -> Any:
-    """One mask that says the same: of truth values where all of them are, else one that is added."""
+    """Return one mask that says the same: of truth values where all of them are, else one that is added."""
     seen: Any = None
     added: Any = None
     for mask in masks:
@@ -311,7 +311,7 @@ def _is_widening(source: Any, result: Any) -> bool:
 
 
 def _adds_third(op: BoundSymbol) -> bool:
-    """Whether it puts a dimension of one element in the third place, and does nothing else."""
+    """Check whether it puts a dimension of one element in the third place, and does nothing else."""
     if op.sym.id == "torch.unsqueeze":
         return op.args[1] in (2, -3)
     if op.sym.id != "torch.getitem" or not isinstance(op.args[1], tuple):
@@ -330,7 +330,7 @@ def _without_heads(x: Any) -> Any:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the passes."""
+    """Bring the passes."""
     attention = registry.operator("cudnn_attention")
     backward = [registry.operator(f"cudnn_attention_{name}backward") for name in ("", "dropout_")]
     with_bias = {sym.id: sym for sym in backward}

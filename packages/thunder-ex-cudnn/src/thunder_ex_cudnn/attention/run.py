@@ -40,7 +40,7 @@ def _readable(tensors: Sequence[Tensor], bias: Optional) -> _Copied | None:
 
 
 def _copies(tensors: Sequence[Tensor], bias: Optional, found: Any) -> list[Any]:
-    """The tensors and the bias, with copies of those that cuDNN cannot read."""
+    """Return the tensors and the bias, with copies of those that cuDNN cannot read."""
     every = (*tensors, bias)
     which = found.which if isinstance(found, _Copied) else [False] * len(every)
     return [
@@ -50,7 +50,9 @@ def _copies(tensors: Sequence[Tensor], bias: Optional, found: Any) -> list[Any]:
 
 
 def _planned(here: Context, key: Any, call: Call, tensors: Sequence[Tensor], bias: Optional, sums: bool) -> Any:
-    """What is kept under a key that was not known: a plan, what has to be copied, or None where cuDNN has no plan."""
+    """Return what is kept under a key that was not known: a plan, what has to be copied, or None where cuDNN has no
+    plan.
+    """
 
     def make(here: Context) -> Any:
         copied = _readable(tensors, bias)
@@ -66,7 +68,7 @@ def _results(plan: Any) -> list[Tensor]:
 
 
 def _without_plan(what: str, query: Tensor) -> Unsupported:
-    """The error where nobody else can take over: random numbers are cuDNN's own."""
+    """Return the error where nobody else can take over: random numbers are cuDNN's own."""
     return Unsupported(
         f"cuDNN has no plan for {what} of shape {tuple(query.shape)} on {query.device}: leave it out with "
         "torch.backends.cuda.enable_cudnn_sdp(False), or thunder.jit(…, executors=[…])"
@@ -78,7 +80,7 @@ def _forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float, dropout_p: float,
     seed: Optional, sums: bool,
 ) -> Any:  # fmt: skip
-    """The results of the plan, a list; None where cuDNN has none."""
+    """Return the results of the plan, a list; None where cuDNN has none."""
     device = query.get_device()
     if device != current_device():
         with torch.cuda.device(device):
@@ -112,7 +114,7 @@ def _forward(
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float) -> Tensor:
-    """softmax(query @ key.T * scale + bias) @ value."""
+    """Compute softmax(query @ key.T * scale + bias) @ value."""
     made = _forward(query, key, value, bias, causal, scale, 0.0, None, False)
     return fallback.forward(query, key, value, bias, causal, scale)[0] if made is None else made[0]
 
@@ -120,7 +122,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal:
 def attention_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Attention, and the logarithm of each row's sum of exponentials."""
+    """Return attention, and the logarithm of each row's sum of exponentials."""
     made = _forward(query, key, value, bias, causal, scale, 0.0, None, True)
     if made is None:
         return fallback.forward(query, key, value, bias, causal, scale)
@@ -130,7 +132,7 @@ def attention_forward(
 def dropout_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float, dropout_p: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Attention with dropout, the sums, and the seed and offset of cuDNN's own random numbers.
+    """Return attention with dropout, the sums, and the seed and offset of cuDNN's own random numbers.
 
     Both are drawn from torch's generator of the device: they repeat with its seed, also when a CUDA graph is replayed.
     """
@@ -186,7 +188,7 @@ def attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
     causal: Causal, scale: float, bias_grad: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of query, key and value, and of the bias if it is asked for.
+    """Return the gradients of query, key and value, and of the bias if it is asked for.
 
     A bias's gradient where values are of another width than keys is torch's: cuDNN's is wrong, and that of queries too.
     """
@@ -202,7 +204,7 @@ def dropout_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, seed: Tensor, bias: Optional,
     causal: Causal, scale: float, dropout_p: float, bias_grad: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The gradients of `dropout_forward`, which draws the same numbers again."""
+    """Return the gradients of `dropout_forward`, which draws the same numbers again."""
     made = _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
     if made is None:
         raise _without_plan("the gradient of attention with dropout", query)

@@ -103,7 +103,7 @@ def _described(context: Context, call: Call) -> Plan:
 
 # -- running it --------------------------------------------------------------------------------------------------------
 def _run(tensors: Any, places: Any, outputs: Any, how: Any, *, backward: bool) -> bool:
-    """Computes the outputs; False where cuDNN has no plan."""
+    """Compute the outputs; False where cuDNN has no plan."""
     longest, same, window, scale = how
     # With one query for each sequence its sums of other heads than the first would be missing, without a word, and so
     # gradients wrong: there may be two.
@@ -139,7 +139,7 @@ def _sequences(places: Any, *tensors: Any) -> Any:
 
 
 def _unseen(rows: int, columns: int, window: tuple[int, int], like: Tensor) -> Tensor | None:
-    """What is added to the scores of a sequence: -inf where a query does not see a key."""
+    """Return what is added to the scores of a sequence: -inf where a query does not see a key."""
     left, right = window
     if left < 0 and right < 0:
         return None
@@ -164,7 +164,7 @@ def _forward(
 def forward_in_steps(
     query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, window: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """The same by torch, one sequence after the other."""
+    """Return the same by torch, one sequence after the other."""
     out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
     sums = torch.zeros(query.shape[:2], dtype=torch.float32, device=query.device)
     parts = ((query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
@@ -191,7 +191,7 @@ def backward_in_steps(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, places: Any, longest: Any,
     same: bool, window: Any, scale: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The same by torch, one sequence after the other."""
+    """Return the same by torch, one sequence after the other."""
     made = tuple(torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     parts = ((grad, False), (query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
     for g, q, k, v, o, s, *of in _sequences(places, *parts, (made[0], False), (made[1], True), (made[2], True)):
@@ -241,7 +241,7 @@ class _Arguments:
         return second is not None and first.name == second.name and self.longest[0] == self.longest[1]
 
     def why_not(self) -> str | None:
-        """Why cuDNN does not compute this; None where it does."""
+        """Return why cuDNN does not compute this; None where it does."""
         q, k, v = self.query, self.key, self.value
         if self.further or self.starts[1] is None:
             return f"takes sequences without {' and '.join(self.further) or 'a cache'}"
@@ -272,7 +272,7 @@ class _Arguments:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators, and takes torch's where this torch has it."""
+    """Bring the operators, and takes torch's where this torch has it."""
     tags = (OpTags.MATMUL_OP,)
     forward = registry.register_operator(
         "cudnn_varlen_forward", executor=executor, meta=_forward_meta, fn=_forward, tags=tags

@@ -49,7 +49,7 @@ class _Description(Description):
 
 
 def forward_plan(context: Context, call: Call) -> Plan:
-    """Takes rows, weight, (bias,) epsilon, and then the result, (the means,) and 1 / the standard deviations."""
+    """Take rows, weight, (bias,) epsilon, and then the result, (the means,) and 1 / the standard deviations."""
     d = _Description(context, call)
     x, w = d.input("x", "x"), d.input("weight", "w")
     phase = library().norm_forward_phase.TRAINING
@@ -66,7 +66,7 @@ def forward_plan(context: Context, call: Call) -> Plan:
 
 
 def backward_plan(context: Context, call: Call) -> Plan:
-    """Takes gradient, rows, weight, the statistics, and then the gradients of rows, weight (and bias)."""
+    """Take gradient, rows, weight, the statistics, and then the gradients of rows, weight (and bias)."""
     d = _Description(context, call)
     g, x, w = d.input("grad", "x"), d.input("x", "x"), d.input("weight", "w")
     if call.centred:

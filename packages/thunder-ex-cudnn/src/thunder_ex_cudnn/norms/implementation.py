@@ -53,7 +53,7 @@ def _takes_layer_backward(
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators, which compute what thunder's operations of the same names do."""
+    """Bring the operators, which compute what thunder's operations of the same names do."""
     table = (
         ("rms_norm_forward", ltorch.rms_norm_forward, run.rms_norm_forward, _takes_rms),
         ("rms_norm_backward", ltorch.rms_norm_backward, run.rms_norm_backward, _takes_rms_backward),

@@ -19,7 +19,7 @@ Tensor: TypeAlias = torch.Tensor
 
 @functools.lru_cache(maxsize=64)
 def _epsilon(eps: float) -> Tensor:
-    """The number as cuDNN takes it, from the host."""
+    """Return the number as cuDNN takes it, from the host."""
     return torch.tensor(eps, dtype=torch.float32)
 
 
@@ -91,7 +91,7 @@ def _backward(
 
 
 def rms_norm_forward(input: Tensor, normalized_shape: Any, weight: Tensor, eps: float | None) -> tuple[Tensor, Tensor]:
-    """The result, and 1 / the root of the mean square of each row."""
+    """Return the result, and 1 / the root of the mean square of each row."""
     eps = torch.finfo(torch.float32).eps if eps is None else eps
     made = _forward(input, normalized_shape, weight, None, eps)
     if made is None:  # in steps
@@ -104,7 +104,7 @@ def rms_norm_forward(input: Tensor, normalized_shape: Any, weight: Tensor, eps: 
 def rms_norm_backward(
     grad: Tensor, input: Tensor, normalized_shape: Any, rstd: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of rows and weight."""
+    """Return the gradients of rows and weight."""
     made = _backward(grad, input, normalized_shape, None, rstd, weight)
     if made is None:  # in steps
         dims, x, g = _dims(input, normalized_shape), input.float() * rstd, grad.float()
@@ -117,7 +117,7 @@ def rms_norm_backward(
 def layer_norm_forward(
     input: Tensor, normalized_shape: Any, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result, and mean and 1 / standard deviation of each row."""
+    """Return the result, and mean and 1 / standard deviation of each row."""
     made = _forward(input, normalized_shape, weight, bias, eps)
     if made is None:
         out, mean, rstd = torch.ops.aten.native_layer_norm(input, list(normalized_shape), weight, bias, eps)
@@ -128,7 +128,7 @@ def layer_norm_forward(
 def layer_norm_backward(
     grad: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of rows, weight and bias."""
+    """Return the gradients of rows, weight and bias."""
     made = _backward(grad, input, normalized_shape, mean, rstd, weight)
     if made is None:  # in steps
         dims, g = _dims(input, normalized_shape), grad.float()

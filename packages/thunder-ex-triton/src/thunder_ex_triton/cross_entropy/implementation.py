@@ -44,7 +44,7 @@ def takes(
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators, and what they stand for."""
+    """Bring the operators, and what they stand for."""
 
     def operator(name: str, of: Any) -> Any:
         return registry.register_operator(name, executor=executor, like=of.like, fn=of.run)

@@ -34,14 +34,14 @@ def row_offsets(rows, inner, stride_outer, stride_inner):
 
 @triton.jit
 def _whole_vectors(base, VECTOR: tl.constexpr):
-    """The offset of the 16 bytes that hold a row's first element, and how many elements come before it."""
+    """Return the offset of the 16 bytes that hold a row's first element, and how many elements come before it."""
     before = base % VECTOR
     return tl.multiple_of(base - before, VECTOR), before.to(tl.int32)
 
 
 @triton.jit
 def _load(x_ptr, offsets, mask, inside, other: tl.constexpr, VECTOR: tl.constexpr):
-    """Loads what the mask lets through; without the mask where all is inside, so that whole vectors are read."""
+    """Load what the mask lets through; without the mask where all is inside, so that whole vectors are read."""
     if VECTOR > 1:
         if inside:
             x = tl.load(x_ptr + offsets)
@@ -120,7 +120,7 @@ def finish_kernel(
     partial_ptr, out_ptr, total_ptr, fine_ptr, programs,
     MEAN: tl.constexpr, ZERO: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sums over all tiles, always in the same order."""
+    """Return the sums over all tiles, always in the same order."""
     loss = tl.zeros((BLOCK,), ACC)
     weight = tl.zeros((BLOCK,), ACC)
     wrong = tl.zeros((BLOCK,), ACC)
@@ -148,7 +148,7 @@ def backward_kernel(
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
     ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a tile of rows and classes."""
+    """Return the gradient of a tile of rows and classes."""
     pid = tl.program_id(0)
     rows = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     start = (pid % chunks) * BLOCK
@@ -222,7 +222,7 @@ class Rows(NamedTuple):
 
     @staticmethod
     def of(x: torch.Tensor) -> Rows:
-        """The rows of `(classes,)`, `(rows, classes)` or `(batch, classes, …)`."""
+        """Return the rows of `(classes,)`, `(rows, classes)` or `(batch, classes, …)`."""
         if x.ndim == 1:
             return Rows(x, 1, x.shape[0], 1, 0, 0, x.stride(0))
         if x.ndim == 2:
@@ -245,7 +245,9 @@ class Rows(NamedTuple):
         return tl.float64 if self.tensor.dtype is torch.float64 else tl.float32
 
     def tile(self, elements: int) -> tuple[int, int]:
-        """Rows and classes of a tile: along the classes where they are neighbours in memory, else along the rows."""
+        """Return rows and classes of a tile: along the classes where they are neighbours in memory, else along the
+        rows.
+        """
         if self.stride_class == 1 or self.inner == 1:
             block = min(power_of_two(self.classes), elements)
             rows = max(1, min(elements // block, power_of_two(self.number)))
@@ -255,14 +257,16 @@ class Rows(NamedTuple):
         return rows, block
 
     def vector(self, rows: int, block: int) -> int:
-        """How many elements whole vectors hold, where rows begin in the middle of them; else 1: nothing to shift."""
+        """Return how many elements whole vectors hold, where rows begin in the middle of them; else 1: nothing to
+        shift.
+        """
         size = 16 // self.tensor.element_size()
         shifted = self.inner == 1 and self.stride_class == 1 and self.stride_outer % size != 0
         return size if shifted and rows == 1 and block >= 1024 and self.tensor.data_ptr() % 16 == 0 else 1
 
 
 def in_two(number: float) -> tuple[float, float]:
-    """A number as the sum of two of single precision, which is what kernels are given."""
+    """Return a number as the sum of two of single precision, which is what kernels are given."""
     high = struct.unpack("f", struct.pack("f", number))[0]
     return high, number - high
 
@@ -300,7 +304,9 @@ def forward(
 def finish(
     x: Rows, partial: torch.Tensor, *, mean: bool, dtype: torch.dtype | None = None, single: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss, in `dtype` or that of the logits, and the sum of weights; an error where a target is no class."""
+    """Return the loss, in `dtype` or that of the logits, and the sum of weights; an error where a target is no
+    class.
+    """
     out = torch.empty((), dtype=dtype or x.tensor.dtype, device=partial.device)
     total = torch.empty((), dtype=partial.dtype, device=partial.device)
     fine = torch.empty((), dtype=torch.int8, device=partial.device)
@@ -314,7 +320,7 @@ def finish(
 
 
 def refuse_unless(fine: torch.Tensor, classes: int) -> None:
-    """Stops the program where a target is no class: at once on the CPU, as torch does on a GPU (at the next wait)."""
+    """Stop the program where a target is no class: at once on the CPU, as torch does on a GPU (at the next wait)."""
     message = f"cross_entropy: a target is out of bounds, neither ignore_index nor one of the {classes} classes"
     if not INTERPRETED:
         torch._assert_async(fine, message)
@@ -326,7 +332,7 @@ def backward(
     g: torch.Tensor | None, x: Rows, target: torch.Tensor, lse: torch.Tensor, total: torch.Tensor | None,
     weight: torch.Tensor | None, ignore_index: int, smoothing: float, *, by_row: bool, mean: bool, out: Rows,
 ) -> None:  # fmt: skip
-    """Writes the gradient of the logits into `out`, which may be the logits themselves; without `g` it is of a sum."""
+    """Write the gradient of the logits into `out`, which may be the logits themselves; without `g` it is of a sum."""
     rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
     vector = x.vector(rows, block) if x.strides == out.strides and out.tensor.data_ptr() % 16 == 0 else 1
     chunks = blocks(x.classes + vector - 1, block)

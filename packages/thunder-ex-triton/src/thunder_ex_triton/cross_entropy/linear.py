@@ -26,14 +26,14 @@ _CHUNK_BYTES = 1 << 29
 
 
 def chunk_rows(rows: int, classes: int, itemsize: int) -> int:
-    """How many tokens to take at a time: chunks of one size, as few as fit."""
+    """Return how many tokens to take at a time: chunks of one size, as few as fit."""
     chunks = max(1, -(-rows * classes * itemsize // _CHUNK_BYTES))
     even = -(-rows // chunks)
     return min(rows, -(-even // 128) * 128)
 
 
 def workspace(x: Any, w: Any, *how: Any) -> int:
-    """The bytes of a chunk's logits, of tensors in a trace."""
+    """Return the bytes of a chunk's logits, of tensors in a trace."""
     rows, classes, itemsize = math.prod(x.shape[:-1]), w.shape[0], x.dtype.bytes
     return int(chunk_rows(rows, classes, itemsize) * classes * itemsize)
 
@@ -50,7 +50,7 @@ class LinearLoss:
         x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
         loss_dtype: str | None,
     ) -> Any:  # fmt: skip
-        """What it computes."""
+        """Return what it computes."""
         logits = ltorch.linear(ltorch.reshape(x, (-1, x.shape[-1])), w, bias)
         if loss_dtype is not None:
             logits = ltorch.to(logits, _kind(loss_dtype))
@@ -63,7 +63,7 @@ class LinearLoss:
         x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor, weight: torch.Tensor | None,
         ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None,
     ) -> torch.Tensor:  # fmt: skip
-        """How it is computed."""
+        """Return how it is computed."""
         how = (weight, ignore_index, reduction, label_smoothing, loss_dtype)
         loss: torch.Tensor = _chunked(x, w, bias, labels, *how, wanted=None)[0]
         return loss
@@ -77,7 +77,7 @@ class LinearLossForward:
         x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
         loss_dtype: str | None, wanted: tuple[bool, bool, bool],
     ) -> tuple[Any, ...]:  # fmt: skip
-        """What it computes."""
+        """Return what it computes."""
         flat = ltorch.reshape(x, (-1, x.shape[-1]))
         logits = ltorch.linear(flat, w, bias)
         wide = ltorch.to(logits, wide_dtype(logits))
@@ -104,7 +104,7 @@ class LinearLossForward:
         ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None,
         wanted: tuple[bool, bool, bool],
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        """How it is computed."""
+        """Return how it is computed."""
         how = (weight, ignore_index, reduction, label_smoothing, loss_dtype)
         return _chunked(x, w, bias, labels, *how, wanted=wanted)
 
@@ -124,7 +124,7 @@ class _Gradients:
         self.begun = False
 
     def add(self, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, start: int) -> None:
-        """Adds what comes of the gradient `g` of the logits of the chunk that begins there."""
+        """Add what comes of the gradient `g` of the logits of the chunk that begins there."""
         if self.x is not None:
             torch.mm(g, w, out=self.x[start : start + len(g)] if len(g) < len(self.x) else self.x)
         if self.w is not None:
@@ -157,7 +157,7 @@ def _chunked(
     ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None, *,
     wanted: tuple[bool, bool, bool] | None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """The loss and, where gradients are wanted, the sum of weights and those gradients."""
+    """Return the loss and, where gradients are wanted, the sum of weights and those gradients."""
     flat, labels = x.reshape(-1, x.shape[-1]), labels.contiguous()
     weight = None if weight is None else weight.contiguous()
     number, classes = flat.shape[0], w.shape[0]
@@ -194,5 +194,5 @@ def _chunked(
 
 
 def profitable(rows: int, classes: int, itemsize: int) -> bool:
-    """Whether chunking saves memory that matters, at no cost in time."""
+    """Check whether chunking saves memory that matters, at no cost in time."""
     return rows * classes * itemsize >= 1 << 27 and chunk_rows(rows, classes, itemsize) >= 512

@@ -34,7 +34,7 @@ _FUSED = tuple(getattr(dtypes, name) for name in ("float64", "float32", "float16
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators, the passes and the option."""
+    """Bring the operators, the passes and the option."""
     loss = registry.register_operator(
         "triton_linear_crossentropy",
         executor=executor,
@@ -126,7 +126,7 @@ class _Matcher:
         return self.loss(x, w, bias, target, weight, ignore_index, reduction, smoothing, loss_dtype)
 
     def linear_of(self, logits: Proxy) -> BoundSymbol | None:
-        """The linear layer that the logits come from, when nothing else reads them on the way."""
+        """Return the linear layer that the logits come from, when nothing else reads them on the way."""
         p, cast = logits, False
         while True:
             op = self.made_by.get(p.name)
@@ -142,7 +142,7 @@ class _Matcher:
             p = source
 
     def fits(self, linear: BoundSymbol, logits: Any) -> bool:
-        """Whether the kernels can take it, and it is worth it."""
+        """Check whether the kernels can take it, and it is worth it."""
         x, w = linear.args[0], linear.args[1]
         if w.ndim != 2 or x.dtype not in _FUSED or x.dtype is not w.dtype or unusable_device(x.device) is not None:
             return False

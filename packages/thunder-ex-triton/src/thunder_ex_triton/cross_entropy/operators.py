@@ -33,7 +33,7 @@ def _class_dim(x: Any) -> int:
 
 
 def wide_dtype(x: Any) -> torch.dtype:
-    """What losses of `x`, a real tensor or a proxy, are computed in."""
+    """Return what losses of `x`, a real tensor or a proxy, are computed in."""
     return torch.float64 if x.dtype in (dtypes.float64, torch.float64) else torch.float32
 
 
@@ -68,7 +68,7 @@ class Loss:
         logits: Any, labels: Any, weight: Any, size_average: Any, ignore_index: int, reduce: Any, reduction: str,
         label_smoothing: float,
     ) -> Any:  # fmt: skip
-        """What it computes."""
+        """Return what it computes."""
         return ltorch.cross_entropy(
             logits, labels, weight, size_average, ignore_index, reduce, reduction, label_smoothing
         )
@@ -78,7 +78,7 @@ class Loss:
         logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, size_average: Any, ignore_index: int,
         reduce: Any, reduction: str, label_smoothing: float,
     ) -> torch.Tensor:  # fmt: skip
-        """How it is computed."""
+        """Return how it is computed."""
         if labels.shape == logits.shape:
             return _soft_loss(logits, labels, weight, reduction, label_smoothing, save=False)[0]
         return _loss(logits, labels, weight, ignore_index, reduction, label_smoothing, save=False)[0]
@@ -91,7 +91,7 @@ class LossForward:
     def like(
         logits: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
     ) -> tuple[Any, Any, Any]:
-        """What it computes."""
+        """Return what it computes."""
         how = (weight, ignore_index, reduction, label_smoothing)
         loss, lse = ltorch.cross_entropy_forward(logits, labels, *how)
         counts = ltorch.ne(labels, ignore_index)
@@ -108,7 +108,7 @@ class LossForward:
         logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, reduction: str,
         label_smoothing: float,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """How it is computed."""
+        """Return how it is computed."""
         return _loss(logits, labels, weight, ignore_index, reduction, label_smoothing, save=True)
 
 
@@ -138,7 +138,7 @@ class LossBackward:
         g: Any, logits: Any, labels: Any, lse: Any, total: Any, weight: Any, ignore_index: int, reduction: str,
         label_smoothing: float,
     ) -> Any:  # fmt: skip
-        """What it computes."""
+        """Return what it computes."""
         how = (weight, ignore_index, reduction, label_smoothing)
         return ltorch.cross_entropy_backward(g, logits, labels, lse, *how)
 
@@ -147,7 +147,7 @@ class LossBackward:
         g: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, lse: torch.Tensor, total: torch.Tensor,
         weight: torch.Tensor | None, ignore_index: int, reduction: str, label_smoothing: float,
     ) -> torch.Tensor:  # fmt: skip
-        """How it is computed."""
+        """Return how it is computed."""
         out, rows = _like_rows(logits)
         kernels.backward(
             g.contiguous(), Rows.of(logits), labels.contiguous(), lse, total, _contiguous(weight), ignore_index,
@@ -171,7 +171,7 @@ class SoftForward:
 
     @staticmethod
     def like(logits: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> tuple[Any, Any, Any]:
-        """What it computes."""
+        """Return what it computes."""
         dim = _class_dim(logits)
         loss = ltorch.cross_entropy(logits, target, weight, reduction=reduction, label_smoothing=label_smoothing)
         lse = ltorch.logsumexp(_wide(logits), dim)
@@ -184,7 +184,7 @@ class SoftForward:
     def run(
         logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: str, label_smoothing: float
     ) -> tuple[Any, Any, Any]:
-        """How it is computed."""
+        """Return how it is computed."""
         return _soft_loss(logits, target, weight, reduction, label_smoothing, save=True)
 
 
@@ -212,7 +212,7 @@ class SoftBackward:
     def like(
         g: Any, logits: Any, target: Any, lse: Any, mass: Any, weight: Any, reduction: str, label_smoothing: float
     ) -> Any:
-        """What it computes."""
+        """Return what it computes."""
         dim = _class_dim(logits)
         t = _smoothed(_wide(target), label_smoothing, logits.shape[dim])
         if weight is not None:
@@ -226,7 +226,7 @@ class SoftBackward:
         g: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, mass: torch.Tensor,
         weight: torch.Tensor | None, reduction: str, label_smoothing: float,
     ) -> torch.Tensor:  # fmt: skip
-        """How it is computed."""
+        """Return how it is computed."""
         out, rows = _like_rows(logits)
         soft_kernels.backward(
             g.contiguous(), Rows.of(logits), Rows.of(target), lse, mass, _contiguous(weight), label_smoothing,
@@ -238,7 +238,7 @@ class SoftBackward:
 def gradient_of_probabilities(
     g: Any, logits: Any, target: Any, lse: Any, weight: Any, reduction: str, label_smoothing: float
 ) -> Any:
-    """The gradient of the target, in operations of torch: pointwise, and seldom wanted."""
+    """Return the gradient of the target, in operations of torch: pointwise, and seldom wanted."""
     log_p = _wide(logits) - ltorch.unsqueeze(lse, _class_dim(logits))
     out = -(_of_element(g, logits, reduction) * log_p) * (1 - label_smoothing)
     if weight is not None:
@@ -247,7 +247,7 @@ def gradient_of_probabilities(
 
 
 def _of_element(g: Any, logits: Any, reduction: str) -> Any:
-    """The gradient of the loss as each element of the logits sees it."""
+    """Return the gradient of the loss as each element of the logits sees it."""
     g, dim = _wide(g), _class_dim(logits)
     if reduction == "none":
         return ltorch.unsqueeze(g, dim)

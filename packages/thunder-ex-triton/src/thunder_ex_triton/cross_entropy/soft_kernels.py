@@ -80,7 +80,7 @@ def soft_backward_kernel(
     HAS_WEIGHT: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
     ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the logits, of a tile of rows and classes."""
+    """Return the gradient of the logits, of a tile of rows and classes."""
     pid = tl.program_id(0)
     rows = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = (pid % chunks) * BLOCK + tl.arange(0, BLOCK)
@@ -132,7 +132,7 @@ def backward(
     g: torch.Tensor, x: Rows, t: Rows, lse: torch.Tensor, mass: torch.Tensor, weight: torch.Tensor | None,
     smoothing: float, *, by_row: bool, mean: bool, out: Rows,
 ) -> None:  # fmt: skip
-    """Writes the gradient of the logits into `out`."""
+    """Write the gradient of the logits into `out`."""
     rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
     chunks = blocks(x.classes, block)
     tensors = (g, x.tensor, t.tensor, weight, lse, mass, out.tensor)

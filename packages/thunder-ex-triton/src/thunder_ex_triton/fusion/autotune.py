@@ -27,7 +27,7 @@ _TURNS, _CALLS = 5, 4
 
 
 def register(registry: Any) -> None:
-    """Brings the option."""
+    """Bring the option."""
     registry.register_option(
         OPTION,
         type=bool,
@@ -37,7 +37,7 @@ def register(registry: Any) -> None:
 
 
 def digest(*parts: Any) -> str:
-    """A name for what a choice depends on; Triton's version is part of it."""
+    """Return a name for what a choice depends on; Triton's version is part of it."""
     return hashlib.sha256(repr((triton.__version__, *parts)).encode()).hexdigest()[:24]
 
 
@@ -46,7 +46,7 @@ def _file(name: str) -> str:
 
 
 def known(name: str, ways: int) -> int | None:
-    """The choice that was made, if one was; a file that holds no choice is none."""
+    """Return the choice that was made, if one was; a file that holds no choice is none."""
     try:
         found = int((folder() / _file(name)).read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -55,7 +55,7 @@ def known(name: str, ways: int) -> int | None:
 
 
 def chosen(name: str, ways: int, find: Callable[[], int]) -> int:
-    """The choice that was made, by whichever process; `find` makes it where there is none. Else the rule's."""
+    """Return the choice that was made, by whichever process; `find` makes it where there is none. Else the rule's."""
     with contextlib.suppress(OSError):
         path = folder() / _file(name)
         if path.exists() and known(name, ways) is None:
@@ -65,12 +65,12 @@ def chosen(name: str, ways: int, find: Callable[[], int]) -> int:
 
 
 def can_time(device: torch.device) -> bool:
-    """Whether kernels can be timed now: on a GPU that does not record a graph."""
+    """Check whether kernels can be timed now: on a GPU that does not record a graph."""
     return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
 
 
 def took(run: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
-    """Milliseconds of a call's kernels. They wait behind a kernel that idles until all are queued."""
+    """Return milliseconds of a call's kernels. They wait behind a kernel that idles until all are queued."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(2_000_000)
     begin.record()
@@ -84,7 +84,7 @@ def took(run: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
 def fastest(
     candidates: Sequence[Callable[..., Any]], inputs: Sequence[torch.Tensor], device: torch.device | None = None
 ) -> int:
-    """The number of the candidate that takes least time on a device; the first unless another is clearly faster.
+    """Return the number of the candidate that takes least time on a device; the first unless another is clearly faster.
 
     They write to memory of their own, and have no effects. One that the device has no room for is none.
     """

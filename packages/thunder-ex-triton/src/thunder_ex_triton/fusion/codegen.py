@@ -65,7 +65,7 @@ class Writer:
 
     # -- values -------------------------------------------------------------------------------------------------------
     def value(self, x: Any, index: Index, guard: str = "") -> str:
-        """The name, or the text, of a value at an index; `guard` says where it is defined."""
+        """Return the name, or the text, of a value at an index; `guard` says where it is defined."""
         if isinstance(x, Size):
             return str(x)
         if not isinstance(x, TensorProxy):
@@ -106,7 +106,7 @@ class Writer:
         return self.shaped(op, x, index, guard)
 
     def _of_logistic(self, op: BoundSymbol) -> Any:
-        """`x` where the operation's result is 1 / (1 + exp(-x)) in single precision, else None."""
+        """Compute `x` where the operation's result is 1 / (1 + exp(-x)) in single precision, else None."""
         x: Any = op.output
         if interpreting() or op.sym is not prims.div or compute_type(x.dtype) != "tl.float32":
             return None
@@ -120,11 +120,11 @@ class Writer:
         return x
 
     def _made(self, x: Any) -> BoundSymbol | None:
-        """The operation that makes a value here."""
+        """Return the operation that makes a value here."""
         return self.made_by[x.name][0] if getattr(x, "name", None) in self.made_by else None
 
     def _is_sum_of_exponentials(self, x: Any) -> bool:
-        """Whether a value is that of a row, and one of whose reciprocal can be taken."""
+        """Check whether a value is that of a row, and one of whose reciprocal can be taken."""
         for sym in (prims.sum, prims.exp):
             made = self._made(x)
             while made is not None and made.sym is prims.broadcast_in_dim:
@@ -135,7 +135,7 @@ class Writer:
         return not interpreting()
 
     def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
-        """The value of an operation that only moves elements, or makes constants."""
+        """Return the value of an operation that only moves elements, or makes constants."""
         sym, args = op.sym, op.args
         if sym is prims.broadcast_in_dim:
             return self.value(args[0], index.of_broadcast(args[0].shape, args[2]), guard)
@@ -169,7 +169,7 @@ class Writer:
         raise Unfit(f"does not write {sym.name}")
 
     def gathered(self, args: Sequence[Any], leading: int, index: Index, guard: str) -> str:
-        """An element of a table's row, by the row's number. A number that no row has stops the program."""
+        """Return an element of a table's row, by the row's number. A number that no row has stops the program."""
         table, numbers = (a for a in args if isinstance(a, TensorProxy))
         first, rest = index.split(leading)
         number = self.value(numbers, first.reshaped(numbers.shape), guard)
@@ -179,7 +179,7 @@ class Writer:
         return self.value(table, Index([Group(row, (table.shape[0],)), *rest.groups]), guard)
 
     def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
-        """Each part where it is."""
+        """Return each part where it is."""
         dim %= parts[0].ndim
         where = _block(index.dims()[dim].expression)
         start, text = 0, ""
@@ -198,7 +198,7 @@ class Writer:
         return self.named(text)
 
     def pad(self, a: TensorProxy, value: Any, config: Sequence[Sequence[int]], index: Index, guard: str) -> str:
-        """The element, or what is put around."""
+        """Return the element, or what is put around."""
         conditions = []
         for d, (low, high, between), size in zip(index.dims(), config, a.shape):
             if between:
@@ -216,7 +216,7 @@ class Writer:
         return self.named(f"tl.where({condition}, {element}, {literal(value)})")
 
     def load(self, x: TensorProxy, index: Index, guard: str) -> str:
-        """An element of an input."""
+        """Return an element of an input."""
         if x.name not in self.reads:
             self.reads.append(x.name)
         if math.prod(x.shape) == self.space.size:
@@ -236,7 +236,7 @@ class Writer:
         return self.named(text, access=Access(pointer(x.name), offset, mask))
 
     def drawn(self, op: BoundSymbol, index: Index) -> str:
-        """A random number of an element."""
+        """Return a random number of an element."""
         seed, shape, _ = op.args
         if seed.name not in self.reads:
             self.reads.append(seed.name)
@@ -244,7 +244,7 @@ class Writer:
         return self.named(f"uniform({pointer(seed.name)}, {_block(place)})", kind=DRAW)
 
     def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
-        """What is reduced over a row."""
+        """Return what is reduced over a row."""
         own = reduces(op)
         if self.axis == "r":
             raise Unfit("reads what is reduced over rows after what is reduced over columns")
@@ -263,7 +263,7 @@ class Writer:
         return self._reduced(op.sym.id, tile, a.dtype)
 
     def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any) -> str:
-        """What the elements of a row are together."""
+        """Return what the elements of a row are together."""
         text, combined, neutral = REDUCTIONS[kind]
         if neutral in ("inf", "-inf"):
             if compute_type(dtype) not in ("tl.float32", "tl.float64"):
@@ -279,7 +279,7 @@ class Writer:
         return self.named(f"{text.format(whole, 1)}[:, None]", row=True)
 
     def _gone_over(self, tile: Callable[[], str], combined: str, neutral: str, kind: str) -> str:
-        """A tile that has what the pieces of a long row are together: written as a loop over them."""
+        """Return a tile that has what the pieces of a long row are together: written as a loop over them."""
         before = self.lines, self.known
         self.lines, self.known = [], self._of_rows()
         whole = f"tl.where(rm, tl.broadcast_to({tile()}, (XB, RB)), {neutral})"
@@ -293,7 +293,7 @@ class Writer:
         return name
 
     def _of_rows(self) -> dict[Any, str]:
-        """The known values that are the same for all elements of a row."""
+        """Return the known values that are the same for all elements of a row."""
         return {key: value for key, value in self.known.items() if "r" not in self.depends.get(value, ())}
 
     def _variance(self, op: BoundSymbol, position: int, index: Index, tile: Callable[[], str]) -> str:
@@ -318,7 +318,7 @@ class Writer:
 
     # -- text ---------------------------------------------------------------------------------------------------------
     def named(self, text: str, *, access: Access | None = None, kind: str = VALUE, row: bool = False) -> str:
-        """Writes a line that computes `text`, as early as what it depends on allows, and gives its name."""
+        """Write a line that computes `text`, as early as what it depends on allows, and gives its name."""
         if text in self.depends:
             return text
         line = Line(text, access, kind)
@@ -337,7 +337,7 @@ class Writer:
         return name
 
     def stored(self, p: TensorProxy, index: Index, value: str) -> Line:
-        """The line that writes an output."""
+        """Return the line that writes an output."""
         offset = address(index, self.strides[p.name])
         if offset == "0":
             offset = self.axis  # a single element: written by the first of a block
@@ -361,7 +361,7 @@ def _stored_type(p: TensorProxy) -> str:
 
 
 def _block(expression: str) -> str:
-    """An expression as a block, of one element if need be: single numbers have not all that blocks have."""
+    """Return an expression as a block, of one element if need be: single numbers have not all that blocks have."""
     if re.search(r"\b(?:x|r|zero|[vc]\d+)\b", expression):
         return expression
     return "zero" if expression == "0" else f"(zero + {expression})"
@@ -381,7 +381,7 @@ def _moved(expression: str, start: int, step: int) -> str:
 
 
 def in_pieces(body: Sequence[Line], space: Space) -> Loop:
-    """A loop over the pieces of rows."""
+    """Return a loop over the pieces of rows."""
     head = (
         f"for start in range(0, {space.columns}, RB):",
         "r = (start + tl.arange(0, RB))[None, :]",

@@ -32,7 +32,9 @@ def program(
     launches: Sequence[Any],
     partial: tuple[int, int],
 ) -> str:
-    """The program: `launches` are kernels with grid, numbers and warps; `partial` the shape of sums of columns."""
+    """Return the program: `launches` are kernels with grid, numbers and warps; `partial` the shape of sums of
+    columns.
+    """
     moved = in_bytes(sum(bytes_of(p) for p in (*inputs, *(p for p, _ in outputs))))
     templates = ", ".join(k.source.template for k in launches)
     lines = [f"# {name}: {size}, {moved} moved, template {templates}. It stands for", "#"]
@@ -43,7 +45,7 @@ def program(
 
 
 def _kernel(source: KernelSource) -> str:
-    """The text of a kernel with the trace's names."""
+    """Return the text of a kernel with the trace's names."""
     names = dict(_PLACES_OF_ELEMENTS if source.template == "elements" else _PLACES)
     taken = {*_TAKEN, *names.values()}
 
@@ -71,7 +73,7 @@ def _function(
     launches: Sequence[Any],
     partial: tuple[int, int],
 ) -> list[str]:
-    """What allocates the results and launches the kernels."""
+    """Return what allocates the results and launches the kernels."""
     given = {p.name for p in (*inputs, *(p for p, _ in outputs))}
     body = [f"{p.name} = {_empty(tuple(p.shape), tuple(strides), p)}" for p, strides in outputs]
     device = repr(str(to_torch_device(outputs[0][0].device)))
@@ -92,7 +94,7 @@ def _empty(shape: tuple[int, ...], strides: tuple[int, ...], p: TensorProxy) -> 
 
 
 def _example(name: str, inputs: Sequence[TensorProxy]) -> list[str]:
-    """A call with tensors of the sizes of the trace."""
+    """Return a call with tensors of the sizes of the trace."""
     lines = ['if __name__ == "__main__":']
     for p in inputs:
         make = "randn" if dtypes.is_float_dtype(p.dtype) else "ones"

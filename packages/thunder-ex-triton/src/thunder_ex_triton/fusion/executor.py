@@ -86,7 +86,7 @@ class TritonFusion(FusionExecutor):
             return [*before, whole, *after]
 
         def in_halves(region: Region) -> Sequence[BoundSymbol] | None:
-            """What is no kernel as a whole may be two."""
+            """Return what is no kernel as a whole may be two."""
             if len(region) == 1:
                 return None
             middle = len(region) // 2
@@ -106,7 +106,7 @@ _MOST_ASKED = 20_000
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Why a primitive is not written into kernels; of a composite, that its parts have to be asked.
+    """Return why a primitive is not written into kernels; of a composite, that its parts have to be asked.
 
     It is asked of an operation whenever anything it is a part of is looked at, so answers are remembered.
     """
@@ -157,7 +157,7 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
 
 
 def _holds(dtype: Any, number: int) -> bool:
-    """Whether an integer type has a number; others have them all."""
+    """Check whether an integer type has a number; others have them all."""
     if dtype is dtypes.bool8 or not dtypes.is_exact_dtype(dtype):
         return True
     limits = torch.iinfo(dtypes.to_torch_dtype(dtype))
@@ -182,21 +182,21 @@ def _unfit_reduction(bsym: BoundSymbol) -> str | None:
 
 
 def _primitives(bsym: BoundSymbol) -> list[BoundSymbol]:
-    """What an operation consists of, in terms that kernels are written in."""
+    """Return what an operation consists of, in terms that kernels are written in."""
     if _unfit(bsym) is None:
         return [bsym]
     return [op for sub in bsym.subsymbols for op in _primitives(sub)]
 
 
 def _computes(bsym: BoundSymbol) -> bool:
-    """Whether an operation does more than to look at its input otherwise, or to copy rows of it."""
+    """Check whether an operation does more than to look at its input otherwise, or to copy rows of it."""
     return OpTags.VIEW_OP not in bsym.sym.tags and any(
         op.sym not in _CONSTANTS and op.sym not in GATHERS for op in _primitives(bsym)
     )
 
 
 def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -> Trace:
-    """The trace in which each operation that can be fused expands what it reads for itself.
+    """Return the trace in which each operation that can be fused expands what it reads for itself.
 
     Layers expand the same small tensors (angles, masks, weights). If they shared what comes of it, one of their regions
     had to hand it to the others, as a view with strides of its own.
@@ -221,7 +221,7 @@ def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -
 
 
 def _expands(bsym: BoundSymbol) -> bool:
-    """Whether an operation only looks at a tensor as a larger one."""
+    """Check whether an operation only looks at a tensor as a larger one."""
     if OpTags.VIEW_OP not in bsym.sym.tags or len(bsym.out_names) != 1 or not isinstance(bsym.output, TensorProxy):
         return False
     a = bsym.args[0]
@@ -229,7 +229,7 @@ def _expands(bsym: BoundSymbol) -> bool:
 
 
 def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]:
-    """Whether two lists of operations have one space, and make nothing for others that does not fit into it."""
+    """Check whether two lists of operations have one space, and make nothing for others that does not fit into it."""
     readers: dict[str, set[int]] = {}
     for op in trace.bound_symbols:
         for name in op.arg_names:

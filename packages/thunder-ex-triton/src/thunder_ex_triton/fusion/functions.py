@@ -31,7 +31,7 @@ def rounded_to_bfloat16(x):
 
 @triton.jit
 def logistic(x):
-    """1 / (1 + exp(-x)). What is not normal is taken for zero, in exp(-x) and in the result."""
+    """Compute 1 / (1 + exp(-x)). What is not normal is taken for zero, in exp(-x) and in the result."""
     return tl.inline_asm_elementwise(
         "{ .reg .f32 t; mul.f32 t, $1, 0fbfb8aa3b; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3f800000;"
         " rcp.approx.ftz.f32 $0, t; }",
@@ -41,7 +41,9 @@ def logistic(x):
 
 @triton.jit
 def tanh(x):
-    """1 - 2 / (1 + exp(2x)), near zero a polynomial; right to three units in the last place, without branches."""
+    """Compute 1 - 2 / (1 + exp(2x)), near zero a polynomial; right to three units in the last place, without
+    branches.
+    """
     far = tl.inline_asm_elementwise(
         "{ .reg .f32 t; mul.f32 t, $1, 0f4038aa3b; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3f800000;"
         " rcp.approx.ftz.f32 t, t; fma.rn.f32 $0, t, 0fc0000000, 0f3f800000; }",
@@ -55,7 +57,9 @@ def tanh(x):
 if interpreting():
 
     def row_number(number, rows, exists):
-        """A number of a row, where it exists; one that no row has is an error. (The interpreter asserts nothing.)"""
+        """Return a number of a row, where it exists; one that no row has is an error. (The interpreter asserts
+        nothing.)
+        """
         if (exists & ((number < 0) | (number >= rows))).handle.data.any():
             raise IndexError("index out of range in self")
         return tl.where(exists, number, 0).to(tl.int64)
@@ -64,6 +68,6 @@ else:
 
     @triton.jit
     def row_number(number, rows, exists):
-        """A number of a row, where it exists; one that no row has stops the program."""
+        """Return a number of a row, where it exists; one that no row has stops the program."""
         tl.device_assert((exists == 0) | ((number >= 0) & (number < rows)), "index out of range")
         return tl.where(exists, number, 0).to(tl.int64)

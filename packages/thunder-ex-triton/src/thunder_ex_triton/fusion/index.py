@@ -31,14 +31,14 @@ class Group(NamedTuple):
 
 
 def times(expression: str, factor: int) -> str:
-    """A product."""
+    """Return a product."""
     if factor == 0 or expression == "0":
         return "0"
     return expression if factor == 1 else f"{expression} * {factor}"
 
 
 def plus(*terms: str) -> str:
-    """A sum."""
+    """Return a sum."""
     kept = [t for t in terms if t != "0"]
     return f"({' + '.join(kept)})" if len(kept) > 1 else (kept or ["0"])[0]
 
@@ -60,7 +60,7 @@ class Index:
         return tuple((g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1)
 
     def dims(self) -> list[Group]:
-        """A group for each dimension."""
+        """Return a group for each dimension."""
         out = []
         for expression, dims in self.groups:
             for i, d in enumerate(dims):
@@ -74,7 +74,7 @@ class Index:
         return out
 
     def split(self, count: int) -> tuple[Index, Index]:
-        """The index of the first `count` dimensions, and that of the others."""
+        """Return the index of the first `count` dimensions, and that of the others."""
         first: list[Group] = []
         last: list[Group] = []
         for expression, dims in self.groups:
@@ -92,7 +92,7 @@ class Index:
         return Index(first), Index(last)
 
     def reshaped(self, shape: Sequence[int]) -> Index:
-        """The index of a tensor of that shape, seen from one of this."""
+        """Return the index of a tensor of that shape, seen from one of this."""
         wanted = [d for d in shape if d != 1]
         groups = [Group(g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1]
         try:
@@ -101,7 +101,7 @@ class Index:
             raise Unfit("is reshaped to sizes that may be others") from None
 
     def transposed(self, permutation: Sequence[int]) -> Index:
-        """The index of `a`, where this is one of `a.permute(permutation)`."""
+        """Return the index of `a`, where this is one of `a.permute(permutation)`."""
         mine = self.dims()
         out = [mine[0]] * len(mine) if mine else []
         for i, p in enumerate(permutation):
@@ -109,7 +109,7 @@ class Index:
         return Index(out)
 
     def of_broadcast(self, shape: Sequence[int], dimensions: Sequence[int]) -> Index:
-        """The index of what is broadcast to this shape, its dimensions becoming `dimensions`.
+        """Return the index of what is broadcast to this shape, its dimensions becoming `dimensions`.
 
         What is not of size 1 is as large here: programs are guarded so, where sizes are written in different ways.
         """
@@ -134,7 +134,7 @@ class Index:
         return Index([Group("0" if hint_of(n) == 1 else single[d].expression, (n,)) for n, d in zip(full, dimensions)])
 
     def mapped(self, change: Callable[[int, str], str], shape: Sequence[int]) -> Index:
-        """The index whose dimension `i` is `change(i, expression)`, in a tensor of that shape."""
+        """Return the index whose dimension `i` is `change(i, expression)`, in a tensor of that shape."""
         return Index([Group(change(i, g.expression), (shape[i],)) for i, g in enumerate(self.dims())])
 
 
@@ -156,7 +156,7 @@ def _regrouped(groups: Sequence[Group], wanted: Sequence[int]) -> list[Group]:
 
 
 def _joined(groups: Sequence[Group]) -> str:
-    """One expression that counts through several groups."""
+    """Return one expression that counts through several groups."""
     out = "0"
     for i, g in enumerate(groups):
         out = plus(out, times(g.expression, math.prod(following.size for following in groups[i + 1 :])))
@@ -164,7 +164,7 @@ def _joined(groups: Sequence[Group]) -> str:
 
 
 def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
-    """The same groups with the dimensions of size 1 that `shape` has besides theirs."""
+    """Return the same groups with the dimensions of size 1 that `shape` has besides theirs."""
     out: list[Group] = []
     dims: list[int] = []
     left = iter(groups)
@@ -182,7 +182,7 @@ def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
 
 
 def address(index: Index, strides: Sequence[int]) -> str:
-    """The offset of an element, of a tensor with these strides."""
+    """Return the offset of an element, of a tensor with these strides."""
     terms, position = [], 0
     for group in index.groups:
         own = strides[position : position + len(group.dims)]
@@ -199,7 +199,7 @@ def address(index: Index, strides: Sequence[int]) -> str:
 
 
 def _even(dims: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride from element to element, where dimensions follow each other without gaps; else None."""
+    """Return the stride from element to element, where dimensions follow each other without gaps; else None."""
     pairs = [(d, s) for d, s in zip(dims, strides) if d != 1]
     for (_, outer), (d, inner) in itertools.pairwise(pairs):
         if outer != d * inner:

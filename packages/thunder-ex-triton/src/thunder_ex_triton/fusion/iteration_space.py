@@ -44,17 +44,17 @@ class Space(NamedTuple):
 
 
 def is_long(space: Space) -> bool:
-    """Whether a row is more than the registers of one program hold: it is gone over in pieces, more than once."""
+    """Check whether a row is more than the registers of one program hold: it is gone over in pieces, more than once."""
     return space.by_row and space.columns > MAX_COLUMNS
 
 
 def is_reduction(bsym: BoundSymbol) -> bool:
-    """Whether an operation is a reduction that kernels know."""
+    """Check whether an operation is a reduction that kernels know."""
     return bsym.sym.id in REDUCTIONS or bsym.sym in (prims.var_mean, prims.var)
 
 
 def reduces(bsym: BoundSymbol) -> Space | None:
-    """The space of a reduction; None where it reduces neither trailing nor leading dimensions."""
+    """Return the space of a reduction; None where it reduces neither trailing nor leading dimensions."""
     a, dims = bsym.args[0], sorted(bsym.args[1])
     count, last = len(dims), list(range(a.ndim))
     if not count or 0 in a.shape:
@@ -67,7 +67,7 @@ def reduces(bsym: BoundSymbol) -> Space | None:
 
 
 def space_of(operations: Sequence[BoundSymbol]) -> Space:
-    """The one space of all these operations; `Unfit` where they have none."""
+    """Return the one space of all these operations; `Unfit` where they have none."""
     found: Space | None = None
     largest = 0
     for op in operations:

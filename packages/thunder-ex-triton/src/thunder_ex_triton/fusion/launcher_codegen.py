@@ -44,7 +44,7 @@ def warm_call(
     device: int,
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """The function of a region's inputs, so many, that launches `steps` and gives its outputs.
+    """Return the function of a region's inputs, so many, that launches `steps` and gives its outputs.
 
     `layouts` are the strides that inputs are to have, None where they are to be contiguous; without it they are known
     to be right. `otherwise` is called where anything is not as it should be.
@@ -96,7 +96,7 @@ def _allocation(made: Made, names: dict[str, Any]) -> str:
 
 
 def _scratch(scratch: Sequence[Made], names: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Where each array of scratch memory is, and the lines that allocate it: all of it at once."""
+    """Return where each array of scratch memory is, and the lines that allocate it: all of it at once."""
     if not scratch:
         return [], []
     at, size = [], 0
@@ -107,7 +107,7 @@ def _scratch(scratch: Sequence[Made], names: dict[str, Any]) -> tuple[list[str],
 
 
 def _launch(i: int, step: Step, known: Sequence[str], names: dict[str, Any]) -> str:
-    """The line that makes a launch."""
+    """Return the line that makes a launch."""
     names[f"launch{i}"], fixed = direct(step.compiled)
     arguments = [str(n) for n in (*step.grid, 1)] + ["stream"]
     for j, x in enumerate(fixed):

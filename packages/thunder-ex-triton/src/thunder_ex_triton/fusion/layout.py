@@ -21,7 +21,7 @@ Strides = Sequence[Any]
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a new tensor."""
+    """Return the strides of a new tensor."""
     out, rest = [], 1
     for d in reversed(shape):
         out.append(rest)
@@ -30,7 +30,9 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
-    """The results of operations whose kernels in torch write new tensors in the usual order, whatever they read."""
+    """Return the results of operations whose kernels in torch write new tensors in the usual order, whatever they
+    read.
+    """
     found: set[str] = set()
     for op in operations:
         if op.sym.facts.layout != "unknown" and op.sym.facts.view == "never":
@@ -43,7 +45,7 @@ def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
 def layouts(
     operations: Sequence[BoundSymbol], known: Mapping[str, Strides], packed: frozenset[str] = frozenset()
 ) -> dict[str, tuple[Any, ...]]:
-    """The strides of all values, from those of the inputs; `packed` are known to lie in the usual order."""
+    """Return the strides of all values, from those of the inputs; `packed` are known to lie in the usual order."""
     found: dict[str, tuple[Any, ...]] = {name: tuple(s) for name, s in known.items()}
     for op in operations:
         for p in op.flat_outs:
@@ -77,7 +79,7 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
 
 
 def _together(shape: Sequence[int], operands: Sequence[Strides]) -> tuple[Any, ...]:
-    """The strides of what is computed of tensors element by element: its dimensions in the order of theirs."""
+    """Return the strides of what is computed of tensors element by element: its dimensions in the order of theirs."""
 
     def compared(a: int, b: int) -> int:
         for strides in operands:
@@ -109,7 +111,7 @@ def _together(shape: Sequence[int], operands: Sequence[Strides]) -> tuple[Any, .
 
 
 def _as_view(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> tuple[Any, ...] | None:
-    """The strides of a tensor seen in another shape; None where that takes a copy."""
+    """Return the strides of a tensor seen in another shape; None where that takes a copy."""
     runs: list[list[Any]] = []  # neighbouring dimensions that are one in memory: its size, and its innermost stride
     for d, s in zip(shape, strides):
         if d == 1:
@@ -134,12 +136,12 @@ def _as_view(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> t
 
 
 def dense(shape: Sequence[int], strides: Strides) -> tuple[Any, ...]:
-    """The strides of new memory whose dimensions are in the order of these strides."""
+    """Return the strides of new memory whose dimensions are in the order of these strides."""
     return tuple(strides) if _is_dense(shape, strides) else _together(shape, [strides])
 
 
 def _is_dense(shape: Sequence[int], strides: Strides) -> bool:
-    """Whether a tensor's elements lie side by side, in some order of its dimensions."""
+    """Check whether a tensor's elements lie side by side, in some order of its dimensions."""
     expected: Any = 1
     for stride, size in sorted((s, d) for s, d in zip(strides, shape) if d != 1):
         if stride != expected:

@@ -29,17 +29,17 @@ _TYPES = {
 
 
 def storage_type(dtype: Any) -> str | None:
-    """What Triton calls a dtype; None when kernels do not know it."""
+    """Return what Triton calls a dtype; None when kernels do not know it."""
     return _TYPES.get(dtype)
 
 
 def compute_type(dtype: Any) -> str:
-    """What values of a dtype are computed in."""
+    """Return what values of a dtype are computed in."""
     return "tl.float32" if dtype in (dtypes.float16, dtypes.bfloat16) else _TYPES[dtype]
 
 
 def literal(value: Any) -> str:
-    """A number in Triton's language."""
+    """Return a number in Triton's language."""
     if isinstance(value, bool):
         return "True" if value else "False"
     if isinstance(value, float) and not math.isfinite(value):
@@ -48,7 +48,7 @@ def literal(value: Any) -> str:
 
 
 def operands_of(bsym: Any) -> list[Any]:
-    """The tensors and numbers that a pointwise operation computes with."""
+    """Return the tensors and numbers that a pointwise operation computes with."""
     return [a for a in bsym.args if isinstance(a, (Proxy, Size, int, float, complex))]
 
 
@@ -65,7 +65,7 @@ def _binary(text: str) -> Callable[..., str]:
 
 
 def _libdevice(name: str) -> Callable[..., str | None]:
-    """A function of the device library."""
+    """Return a function of the device library."""
 
     def write(bsym: Any, *args: str) -> str | None:
         if interpreting():
@@ -173,7 +173,7 @@ def _power(bsym: Any, a: str, b: str) -> str | None:
 
 
 def _equality(text: str) -> Callable[..., str]:
-    """Half precision is compared as the program has it: what was stored with what is computed anew."""
+    """Return half precision is compared as the program has it: what was stored with what is computed anew."""
 
     def write(bsym: Any, *operands: str) -> str:
         dtype = next(x.dtype for x in bsym.args if isinstance(x, TensorProxy))

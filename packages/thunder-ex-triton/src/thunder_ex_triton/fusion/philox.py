@@ -25,7 +25,7 @@ def philox_words(state, four):
 
 @triton.jit
 def uniform(state, place):
-    """Numbers from [0, 1) for elements at these places of a tensor."""
+    """Return numbers from [0, 1) for elements at these places of a tensor."""
     a, b, c, d = philox_words(state, place // 4)
     which = place % 4
     word = tl.where(which < 2, tl.where(which == 0, a, b), tl.where(which == 2, c, d))

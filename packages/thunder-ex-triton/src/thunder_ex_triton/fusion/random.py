@@ -47,5 +47,5 @@ def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Ten
 
 
 def register(registry: Any, executor: str) -> None:
-    """Brings the operators `triton_seeds` and `triton_uniform`, the option and the pass."""
+    """Bring the operators `triton_seeds` and `triton_uniform`, the option and the pass."""
     draw_from_seeds(registry, executor, drawn_seeds, _uniform, unusable_device)

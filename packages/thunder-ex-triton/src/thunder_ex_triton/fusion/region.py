@@ -74,7 +74,7 @@ class FusedRegion:
         return self._run(*inputs)
 
     def _general(self, *inputs: torch.Tensor) -> Any:
-        """A call with inputs of any strides."""
+        """Return a call with inputs of any strides."""
         key = tuple([x.stride() for x in inputs])
         program = self._programs.get(key)
         if program is None:
@@ -106,14 +106,16 @@ class FusedRegion:
         return program(self.name, size, self.operations, self.inputs, outputs, launches, parts)
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """How its outputs lie in memory: as in eager."""
+        """Return how its outputs lie in memory: as in eager."""
         found = layouts(self.operations, {p.name: s for p, s in zip(self.inputs, strides)}, self.packed)
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
     def _sources(
         self, strides: Sequence[Sequence[int]], wide: bool | None = None, long: bool | None = None
     ) -> list[KernelSource]:
-        """The text of its kernels; `wide` where offsets need 64 bits, `long` where a row does not fit into a tile."""
+        """Return the text of its kernels; `wide` where offsets need 64 bits, `long` where a row does not fit into a
+        tile.
+        """
         known = {p.name: s for p, s in zip(self.inputs, strides)}
         known.update({p.name: s for p, s in zip(self.outputs, self.output_strides(strides))})
         if wide is None:
@@ -123,18 +125,18 @@ class FusedRegion:
         return kernels_of(self.operations, known, self.outputs, self.space, wide, long)
 
     def prepare(self) -> None:
-        """Begins to compile it for contiguous inputs, in another thread."""
+        """Begin to compile it for contiguous inputs, in another thread."""
         usual = tuple(self._usual)
         if not interpreting():
             self._begin(usual, lambda: self._compiled_for(usual))
 
     def _begin(self, key: Any, write: Callable[[], Program]) -> None:
-        """Begins to compile the program that `write` makes, in another thread; `_compile` gives it for this key."""
+        """Begin to compile the program that `write` makes, in another thread; `_compile` gives it for this key."""
         dtypes = [to_torch_dtype(p.dtype) for p in self.inputs]
         self._begun[key] = _compilers().submit(lambda: write().compiled_ahead(dtypes))
 
     def _compile(self, key: Any) -> Program:
-        """The program for inputs of this kind: the one that was begun, where it is the same kind."""
+        """Return the program for inputs of this kind: the one that was begun, where it is the same kind."""
         begun = self._begun.pop(key, None)
         for other in self._begun.values():
             other.cancel()  # its inputs lie otherwise than was guessed
@@ -142,11 +144,11 @@ class FusedRegion:
         return self._compiled_for(key) if begun is None else begun.result()
 
     def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[Launch], int]:
-        """Its kernels and how they are launched, and how many programs leave sums of columns behind."""
+        """Return its kernels and how they are launched, and how many programs leave sums of columns behind."""
         return self._candidates(strides)[0]
 
     def _candidates(self, strides: Sequence[Sequence[int]]) -> list[tuple[list[Launch], int]]:
-        """The same for each way to cut its work into tiles; the rule's is the first."""
+        """Return the same for each way to cut its work into tiles; the rule's is the first."""
         sources = self._written if [*strides] == self._usual else self._sources(strides)
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
@@ -164,14 +166,14 @@ class FusedRegion:
         return Program(self, device, *launches, self.output_strides(key))
 
     def _digest(self, candidates: list[tuple[list[Launch], int]]) -> str:
-        """What the choice of a candidate depends on: their text and how they are launched, and the device."""
+        """Return what the choice of a candidate depends on: their text and how they are launched, and the device."""
         device = to_torch_device(self.outputs[0].device)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
         ways = [(k.source.text, k.grid, k.numbers, k.warps) for launches, _ in candidates for k in launches]
         return autotune.digest(name, ways)
 
     def _fastest(self, key: Any, program: Program, inputs: Sequence[torch.Tensor]) -> Program:
-        """The fastest of the candidates: what an earlier call found, of any process, or what is timed now."""
+        """Return the fastest of the candidates: what an earlier call found, of any process, or what is timed now."""
         candidates = self._candidates(key)
         if len(candidates) == 1:
             return program
@@ -227,25 +229,27 @@ class Program:
     def warm(
         self, layouts: Sequence[tuple[int, ...] | None] | None, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """The function for warm calls; it looks at the strides of its inputs if it is told `layouts` (`warm_call`)."""
+        """Return the function for warm calls; it looks at the strides of its inputs if it is told `layouts`
+        (`warm_call`).
+        """
         steps = [Step(c, grid, places, n) for c, (_, grid, places, n, _) in zip(self.compiled, self.steps)]
         made = self.outputs, self.scratch
         return warm_call(self.name, self.inputs, layouts, *made, steps, self.device.index, otherwise)
 
     def _first(self, *inputs: torch.Tensor) -> Any:
-        """Launches as Triton does, until all is compiled for the addresses that tensors usually have."""
+        """Launch as Triton does, until all is compiled for the addresses that tensors usually have."""
         made = self._launch(*inputs)
         if self.compiled:
             self.run = self._second
         return made
 
     def _second(self, *inputs: torch.Tensor) -> Any:
-        """Writes the function for warm calls, which a program that is called once does without."""
+        """Write the function for warm calls, which a program that is called once does without."""
         self.run = self.warm(None, self._launch)
         return self.run(*inputs)
 
     def _launch(self, *inputs: torch.Tensor) -> Any:
-        """Launches the kernels one after the other, as Triton does."""
+        """Launch the kernels one after the other, as Triton does."""
         if self.device.type != "cuda":
             return self._launch_there(inputs)
         with torch.cuda.device(self.device):
@@ -271,7 +275,7 @@ class Program:
 
 
 def processors(device: Any) -> int:
-    """How many multiprocessors a device has."""
+    """Return how many multiprocessors a device has."""
     if interpreting():
         return 1
     count: int = torch.cuda.get_device_properties(to_torch_device(device)).multi_processor_count
@@ -286,7 +290,7 @@ def launches_of(
     multiprocessors: int,
     way: int = 0,
 ) -> tuple[list[Launch], int]:
-    """How each kernel is launched, and how many programs leave sums of columns behind.
+    """Return how each kernel is launched, and how many programs leave sums of columns behind.
 
     `way` says which of its tilings the first kernel has; the one that finishes has its rule's.
     """
@@ -309,7 +313,7 @@ def _compilers() -> ThreadPoolExecutor:
 
 @functools.lru_cache(maxsize=4096)
 def load(text: str) -> ModuleType:
-    """The module of that text, from a file that is named by what is in it."""
+    """Return the module of that text, from a file that is named by what is in it."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     path = kept(f"fused_{digest}.py", lambda: text)
     spec = importlib.util.spec_from_file_location(f"thunder_triton_{digest}", path)

@@ -80,12 +80,12 @@ Size.__neg__ = lambda self: 0 - self  # type: ignore[attr-defined]
 
 
 def hint_of(x: Any) -> Any:
-    """What a number is in the call that was traced."""
+    """Return what a number is in the call that was traced."""
     return x.hint if isinstance(x, (Size, SymbolicNumber)) else x
 
 
 def is_symbolic(op: BoundSymbol) -> bool:
-    """Whether an operation has a number that only a call tells, itself or in a shape."""
+    """Check whether an operation has a number that only a call tells, itself or in a shape."""
     if any(isinstance(p, NumberProxy) for p in op.flat_args):
         return True
     return any(type(d) is not int for p in op.tensors() for d in p.shape)
@@ -101,7 +101,7 @@ class Sizes:
         self._lock = threading.RLock()  # kernels are written by several threads
 
     def of(self, x: Any, made_of: tuple[Any, ...] | None = None) -> Any:
-        """A number of the trace as one that kernels are written with."""
+        """Return a number of the trace as one that kernels are written with."""
         if isinstance(x, NumberProxy):
             x = x.symbol
         if not isinstance(x, SymbolicNumber):
@@ -117,7 +117,7 @@ class Sizes:
         return size
 
     def free(self, key: Any, hint: int) -> Any:
-        """A number of its own, for a stride that follows from no size: one for each key."""
+        """Return a number of its own, for a stride that follows from no size: one for each key."""
         with self._lock:
             if key not in self._free:
                 if not self.known:  # all sizes have turned out to be constants: so may be strides
@@ -127,17 +127,17 @@ class Sizes:
             return self._free[key]
 
     def is_free(self, x: Any) -> bool:
-        """Whether it is such a number."""
+        """Check whether it is such a number."""
         return isinstance(x, Size) and any(x is size for size in self._free.values())
 
     def tensor(self, p: Any) -> Any:
-        """A tensor with such sizes; anything else as it is."""
+        """Return a tensor with such sizes; anything else as it is."""
         if not isinstance(p, TensorProxy) or all(type(d) is int for d in p.shape):
             return p
         return TensorProxy(p.name, like=p, shape=tuple([self.of(d) for d in p.shape]))
 
     def operation(self, op: BoundSymbol) -> BoundSymbol:
-        """An operation in these terms."""
+        """Return an operation in these terms."""
         if not is_symbolic(op):
             return op
         args, kwargs, output = (self._converted(x) for x in (op.args, op.kwargs, op.output))
@@ -153,7 +153,9 @@ class Sizes:
         return {k: self._converted(v) for k, v in x.items()} if type(x) is dict else x
 
     def _line(self, size: Size) -> tuple[int, int] | None:
-        """`factor, constant` where a size is `factor * n + constant` of one number of the program; else None."""
+        """Compute `factor, constant` where a size is `factor * n + constant` of one number of the program; else
+        None.
+        """
         if size.index not in self._lines:
             number, found = size.number, None
             if len(number.leaves) == 1:
@@ -170,7 +172,8 @@ class Sizes:
     def values(
         self, inputs: Sequence[Any], found: Sequence[Any], more: Mapping[int, int] | None = None
     ) -> Callable[[Any], Any]:
-        """A function that says what a number is in a call: `inputs` of a region, tensors and numbers, are `found`.
+        """Return a function that says what a number is in a call: `inputs` of a region, tensors and numbers, are
+        `found`.
 
         For a number that does not follow from them it raises `UnknownSize`. `more` are sizes that are known besides.
         """

@@ -70,11 +70,11 @@ class SymbolicRegion(FusedRegion):
 
     @functools.cache  # noqa: B019  (one for each region, which lives as long)
     def _by_torch(self) -> Any:
-        """Its operations as torch runs them."""
+        """Return its operations as torch runs them."""
         return torch_program(self.name, self.region, self.executor).python_callable()
 
     def prepare(self) -> None:
-        """Begins to compile it, in another thread, for the sizes of the call that was traced and contiguous inputs."""
+        """Begin to compile it, in another thread, for the sizes of the call that was traced and contiguous inputs."""
         if not interpreting():
             self._begin(self._as_traced(), functools.partial(self._program, *self._traced))
 
@@ -92,7 +92,7 @@ class SymbolicRegion(FusedRegion):
         return program(self.name, size, self.original, inputs, outputs, launches, (partial, columns))
 
     def _as_traced(self) -> tuple[Any, ...]:
-        """A key of the call that was traced, with contiguous inputs."""
+        """Return a key of the call that was traced, with contiguous inputs."""
         key: list[Any] = []
         for p in self.given:
             if isinstance(p, NumberProxy):
@@ -109,7 +109,7 @@ class SymbolicRegion(FusedRegion):
         return self._program(*self._launched(key))
 
     def _program(self, launches: list[Launch], partial: int, value: Any, strides: Sequence[tuple[int, ...]]) -> Program:
-        """The program for sizes that are known: what each is, is told by `value`."""
+        """Return the program for sizes that are known: what each is, is told by `value`."""
         there: Any = SimpleNamespace(
             name=self.name,
             inputs=[self._concrete(p, value) for p in self.inputs],

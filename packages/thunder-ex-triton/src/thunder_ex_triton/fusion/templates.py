@@ -114,7 +114,7 @@ def kernels_of(
     wide: bool,
     long: bool = False,
 ) -> list[KernelSource]:
-    """The kernels that make `outputs`; `strides` are those of inputs and outputs. `Unfit` where there are none.
+    """Return the kernels that make `outputs`; `strides` are those of inputs and outputs. `Unfit` where there are none.
 
     `wide` where offsets need 64 bits, `long` where a row is gone over in pieces.
     """
@@ -152,7 +152,7 @@ def kernels_of(
 
 
 def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str) -> KernelSource:
-    """A program for each row or several."""
+    """Return a program for each row or several."""
     space = writer.space
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     body: list[str | Line | Loop] = [*head, *_columns(space, whole=True), *writer.before, *writer.lines, *stores]
@@ -160,7 +160,7 @@ def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer
 
 
 def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
-    """A loop over the rows of a program, the next of which are on their way."""
+    """Return a loop over the rows of a program, the next of which are on their way."""
     head = (
         f"for row in tl.range(first * XB, {space.rows}, tl.num_programs(0) * XB, num_stages=stages):",
         f"x = (row{integer} + tl.arange(0, XB))[:, None]",
@@ -194,7 +194,7 @@ def _long(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, integer: str,
 ) -> KernelSource:  # fmt: skip
-    """Rows that are gone over in pieces: once for each reduction, and once more for what is made of these."""
+    """Return rows that are gone over in pieces: once for each reduction, and once more for what is made of these."""
     if space.by_column:
         raise Unfit("reduces long rows, and columns")
     writer = Writer(operations, strides, space, long=True)
@@ -215,7 +215,9 @@ def _long(
 
 
 def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
-    """Lines whose loads say that a row stays in the cache as long as it is gone over again, and need not afterwards."""
+    """Return lines whose loads say that a row stays in the cache as long as it is gone over again, and need not
+    afterwards.
+    """
 
     def pointer_of(line: Line) -> str | None:
         return line.access.pointer if line.is_load and line.access and line.access.mask.startswith(_IN_ROW) else None
@@ -234,7 +236,7 @@ def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
 
 
 def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, integer: str) -> list[Line | Loop]:
-    """Lines of which rows that begin anywhere are read and written in vectors of so many elements.
+    """Return lines of which rows that begin anywhere are read and written in vectors of so many elements.
 
     Pieces in the middle begin after the vector that holds the first element. They need no mask, which would take
     vectors apart. That vector and what is left at the end of the row, mostly one piece, come after them; there a mask
@@ -289,7 +291,7 @@ def _unmasked(line: Line) -> Line:
 
 
 def _by_vectors(line: Line) -> Line:
-    """A load or store that is masked for each vector."""
+    """Return a load or store that is masked for each vector."""
     assert line.access is not None
     pointer, _, _, value, policy = line.access
     if value is None:
@@ -305,7 +307,7 @@ def _columns(space: Space, *, whole: bool) -> list[str]:
 
 
 def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
-    """The line that writes an output of a kernel that reduces."""
+    """Return the line that writes an output of a kernel that reduces."""
     size = math.prod(p.shape)
     if size == space.size:
         index = Index([Group("x", (space.rows,)), Group("r", (space.columns,))]).reshaped(p.shape)
@@ -325,7 +327,7 @@ def _by_column(op: BoundSymbol, space: Space) -> bool:
 
 
 def _after_columns(operations: Sequence[BoundSymbol]) -> set[str]:
-    """The values that are made of what is reduced over columns."""
+    """Return the values that are made of what is reduced over columns."""
     late: set[str] = set()
     for op in operations:
         own = reduces(op) if is_reduction(op) else None
@@ -338,7 +340,7 @@ def _finish(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
 ) -> KernelSource:  # fmt: skip
-    """Adds what the programs found for each column, in their order, and computes what is made of it."""
+    """Add what the programs found for each column, in their order, and computes what is made of it."""
     writer = Writer(operations, strides, space, axis="r")
     head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
@@ -373,7 +375,9 @@ def _kernel(
     parameters: str,
     body: Sequence[str | Line | Loop],
 ) -> KernelSource:
-    """The text of a kernel. Names are by position: layers of a model that are alike are one kernel, compiled once."""
+    """Return the text of a kernel. Names are by position: layers of a model that are alike are one kernel, compiled
+    once.
+    """
     names = {f"{n}_ptr": f"p{i}" for i, n in enumerate((*reads, *writes))}
     parts = [n for n in (*reads, *writes) if n.endswith("_part")]
     names.update({n: f"sum{i}" for i, n in enumerate(parts)})

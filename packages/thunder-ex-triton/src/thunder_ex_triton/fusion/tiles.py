@@ -67,7 +67,8 @@ class Kernel(Protocol):
 
 
 def pieces_pay(columns: int, tiles_read: int, lines: Sequence[Line]) -> bool:
-    """Whether a row is read again for each reduction, from the cache: it leaves registers to more programs at a time.
+    """Check whether a row is read again for each reduction, from the cache: it leaves registers to more programs at a
+    time.
 
     What is computed of it is computed again too, and should be little. Rows that begin anywhere are read in whole
     vectors only so.
@@ -77,7 +78,7 @@ def pieces_pay(columns: int, tiles_read: int, lines: Sequence[Line]) -> bool:
 
 
 def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) -> list[Tiling]:
-    """How a kernel may be launched: by the rule, and in up to three other ways that may be faster.
+    """Return how a kernel may be launched: by the rule, and in up to three other ways that may be faster.
 
     `partial` says how many programs left sums of columns to the one that finishes.
     """
@@ -147,7 +148,7 @@ def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
 
 
 def _piece(columns: int, passes: int, moved: int) -> tuple[int, int]:
-    """How much of a long row is taken at a time, and by how many warps; `moved` are the bytes of an element."""
+    """Return how much of a long row is taken at a time, and by how many warps; `moved` are the bytes of an element."""
     if columns % 8:  # it begins anywhere: pieces at its ends cost twice as much, and should be small
         warps = min(max(4, power_of_two(blocks(columns * moved, _CACHED))), 32)
         return 256 * warps, warps
@@ -171,15 +172,15 @@ def _tile_of_rows(wide: int) -> tuple[int, int, int]:
 
 
 def _stages(shared: int, most: int) -> int:
-    """How many rows are on their way, one of them being computed with: as many as shared memory holds."""
+    """Return how many rows are on their way, one of them being computed with: as many as shared memory holds."""
     return max(1, min(most, _SHARED // max(shared, 1) + 1))
 
 
 def _exact(columns: int) -> int:
-    """The width of tiles that leaves least of the last one empty; of equal ones the largest."""
+    """Return the width of tiles that leaves least of the last one empty; of equal ones the largest."""
     return min((1024, 512, 256, 128), key=lambda w: blocks(columns, w) * w) if columns > 128 else power_of_two(columns)
 
 
 def _warps(elements: int) -> int:
-    """How many warps hold a tile."""
+    """Return how many warps hold a tile."""
     return 4 if elements <= 4096 else 8 if elements <= 8192 else 16

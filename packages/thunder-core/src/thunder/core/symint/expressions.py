@@ -30,7 +30,7 @@ APPLY: dict[str, Callable[..., Any]] = {
 
 
 def number_of(x: Any) -> Any:
-    """What stands for a number of the trace in expressions."""
+    """Return what stands for a number of the trace in expressions."""
     if isinstance(x, NumberProxy):
         if x.symbol is None:
             raise TracingError(f"the number {x.name} is no symbolic number of its trace")
@@ -39,7 +39,7 @@ def number_of(x: Any) -> Any:
 
 
 def written(kind: str, operands: list[str]) -> str:
-    """An operation as Python."""
+    """Return an operation as Python."""
     if kind in INFIX:
         left, right = map(numbers.in_parentheses, operands)
         return f"{left} {kind} {right}"

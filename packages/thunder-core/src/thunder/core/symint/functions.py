@@ -125,7 +125,7 @@ def _complex(kind: str, *operands: Any) -> Any:
 
 
 def made_complex(real: Any, imag: Any = None) -> Any:
-    """`complex(real, imag)`, of which one is symbolic."""
+    """Compute `complex(real, imag)`, of which one is symbolic."""
     if imag is None:
         return real if real.__class__ is complex else _complex("complex", real)
     return _complex("complex", real, imag)
@@ -136,7 +136,7 @@ def _complex_operation(kind: str, a: Any, b: Any, symbols: SymbolTable) -> Any:
 
 
 def _with_tensor(method: str, tensor: torch.Tensor, number: Any) -> Any:
-    """An operator of a tensor's: torch itself knows no such number, and leaves the operation to it."""
+    """Return an operator of a tensor's: torch itself knows no such number, and leaves the operation to it."""
     handle: Any = state.frontend.handle_of(tensor)  # type: ignore[union-attr]
     return type(handle).__torch_function__(getattr(torch.Tensor, method), (), (handle, number))
 
@@ -165,7 +165,7 @@ APPLY["complex"] = lambda *xs: made_complex(*xs) if any(isinstance(x, SymbolicNu
 
 # -- functions --------------------------------------------------------------------------------------------------------
 def _traced(kind: str, fn: Callable[..., Any], gives: type) -> Callable[..., Any]:
-    """A function that gives another number of the program where it is given one that only running tells."""
+    """Return a function that gives another number of the program where it is given one that only running tells."""
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -174,7 +174,7 @@ class Known(Node):
 
 
 def of_node(node: Any) -> Any:
-    """The number that a node, or a SymInt, is."""
+    """Return the number that a node, or a SymInt, is."""
     node = getattr(node, "node", node)
     return node.value if isinstance(node, Known) else node
 

@@ -64,7 +64,7 @@ class SymbolicNumber:
         raise NotImplementedError
 
     def same(self, other: Any) -> bool:
-        """Whether it is `other` whatever the leaves are, as far as is known. Assumes nothing."""
+        """Check whether it is `other` whatever the leaves are, as far as is known. Assumes nothing."""
         raise NotImplementedError
 
 
@@ -74,19 +74,19 @@ def in_parentheses(text: str) -> str:
 
 
 def text_of(x: Any, written: Callable[[Leaf], str] | None = None) -> str:
-    """A number, symbolic or not, as Python."""
+    """Return a number, symbolic or not, as Python."""
     if isinstance(x, SymbolicNumber):
         return x.text(written)
     return f'float("{x}")' if isinstance(x, float) and not math.isfinite(x) else repr(x)
 
 
 def index(n: Any) -> Any:
-    """`operator.index`, which leaves a symbolic integer what it is."""
+    """Compute `operator.index`, which leaves a symbolic integer what it is."""
     return n if isinstance(n, SymbolicNumber) and isinstance(n, int) else operator.index(n)
 
 
 def converted(x: Any, kind: type) -> Any:
-    """`kind(x)` for a Python number type, which leaves a symbolic number symbolic where it can be."""
+    """Compute `kind(x)` for a Python number type, which leaves a symbolic number symbolic where it can be."""
     if isinstance(x, SymbolicNumber):
         if kind is x.__class__:
             return x
@@ -98,7 +98,9 @@ def converted(x: Any, kind: type) -> Any:
 
 
 def specialized(x: Any) -> Any:
-    """An argument with the symbolic numbers in it as they are in this call, which is from now on what they are."""
+    """Return an argument with the symbolic numbers in it as they are in this call, which is from now on what they
+    are.
+    """
     if isinstance(x, SymbolicNumber):
         return float(x) if isinstance(x, float) else int(x)  # type: ignore[call-overload]
     if type(x) in (tuple, list):
@@ -111,12 +113,12 @@ def specialized(x: Any) -> Any:
 
 
 def is_unbacked(*xs: Any) -> bool:
-    """Whether any of some numbers is one that only running the program tells."""
+    """Check whether any of some numbers is one that only running the program tells."""
     return any(isinstance(x, SymbolicNumber) and x.hint is None for x in xs)
 
 
 def always(left: Any, relation: str, right: Any) -> bool | None:
-    """Whether two integers compare like that whatever the program is run with; None where that differs."""
+    """Check whether two integers compare like that whatever the program is run with; None where that differs."""
     known: Any = left if isinstance(left, SymbolicNumber) else right
     difference = add(known.poly_of(left), known.poly_of(right), -1)
     low, high = bounds(difference, known.symbols.atoms)
@@ -133,14 +135,14 @@ def always(left: Any, relation: str, right: Any) -> bool | None:
 
 
 def greater(a: Any, b: Any) -> Any:
-    """The greater of two integers, where only running the program may tell which that is."""
+    """Return the greater of two integers, where only running the program may tell which that is."""
     if isinstance(a, SymbolicNumber):
         return a.at_least(b)  # type: ignore[attr-defined]
     return b.at_least(a) if isinstance(b, SymbolicNumber) else max(a, b)  # type: ignore[attr-defined]
 
 
 def same_number(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same, known or not. Assumes nothing, unlike `==` of symbolic numbers."""
+    """Check whether two sizes are the same, known or not. Assumes nothing, unlike `==` of symbolic numbers."""
     if a is b:
         return True
     if isinstance(a, SymbolicNumber):
@@ -149,7 +151,7 @@ def same_number(a: Any, b: Any) -> bool:
 
 
 def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Whether two shapes are the same. Assumes nothing."""
+    """Check whether two shapes are the same. Assumes nothing."""
     if a is b:
         return True
     if len(a) != len(b):
@@ -161,7 +163,7 @@ def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
 
 
 def equal_shapes(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Whether two shapes are the same, if need be by what they are in this call.
+    """Check whether two shapes are the same, if need be by what they are in this call.
 
     Unlike `==` of tuples it does not compare sizes where there are more of one than of the other.
     """
@@ -210,7 +212,7 @@ class Atom:
 
 # -- polynomials ------------------------------------------------------------------------------------------------------
 def add(a: Poly, b: Poly, factor: int = 1) -> Poly:
-    """a + factor * b."""
+    """Compute a + factor * b."""
     out = dict(a)
     for monomial, coefficient in b.items():
         total = out.get(monomial, 0) + factor * coefficient
@@ -222,7 +224,7 @@ def add(a: Poly, b: Poly, factor: int = 1) -> Poly:
 
 
 def multiply(a: Poly, b: Poly) -> Poly:
-    """a * b."""
+    """Compute a * b."""
     out: Poly = {}
     for m, c in a.items():
         for n, d in b.items():
@@ -236,14 +238,14 @@ def multiply(a: Poly, b: Poly) -> Poly:
 
 
 def constant(poly: Poly) -> int | None:
-    """The number that a polynomial is, if it is one."""
+    """Return the number that a polynomial is, if it is one."""
     if not poly:
         return 0
     return poly.get(()) if len(poly) == 1 else None
 
 
 def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
-    """`q, r` with a == q * b + r: polynomial division by the term of `b` of the highest degree."""
+    """Compute `q, r` with a == q * b + r: polynomial division by the term of `b` of the highest degree."""
     lead = max(b, key=_order)
     factor = b[lead]
     q: Poly = {}
@@ -275,14 +277,14 @@ def _without(monomial: tuple[int, ...], divisor: tuple[int, ...]) -> tuple[int, 
 
 
 def replace(poly: Poly, known: Mapping[int, Poly]) -> Poly:
-    """A polynomial with polynomials in the place of some of its atoms, and of those in these."""
+    """Return a polynomial with polynomials in the place of some of its atoms, and of those in these."""
     while any(atom in known for monomial in poly for atom in monomial):
         poly = replace_each(poly, known)
     return poly
 
 
 def replace_each(poly: Poly, by: Mapping[int, Poly]) -> Poly:
-    """A polynomial with polynomials in the place of some of its atoms."""
+    """Return a polynomial with polynomials in the place of some of its atoms."""
     out: Poly = {}
     for monomial, coefficient in poly.items():
         term: Poly = {tuple(a for a in monomial if a not in by): coefficient}
@@ -313,7 +315,7 @@ def _ends(a: Interval) -> tuple[float, float]:
 
 
 def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
-    """The least and the greatest that a polynomial can be, as far as is known."""
+    """Return the least and the greatest that a polynomial can be, as far as is known."""
     low, high = _interval(poly, atoms)
     if (low is None or high is None) and any(len(m) > 1 for m in poly):
         least, most = _interval_above(poly, atoms)
@@ -330,7 +332,7 @@ def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
 
 
 def _without_quotients(poly: Poly, atoms: list[Atom], *, upper: bool) -> tuple[Poly, int]:
-    """A polynomial that is at least (or at most) `scale` times another, of what that one takes quotients of.
+    """Return a polynomial that is at least (or at most) `scale` times another, of what that one takes quotients of.
 
     As `r - c < c * (r // c) <= r`. The scale is 0 where there are no quotients.
     """
@@ -366,7 +368,7 @@ def _interval(poly: Poly, atoms: list[Atom]) -> Interval:
 
 
 def _interval_above(poly: Poly, atoms: list[Atom]) -> Interval:
-    """The same, of what each atom has above the least it can be: nothing, or anything.
+    """Return the same, of what each atom has above the least it can be: nothing, or anything.
 
     Where terms of one sign are left, `n - m * n` say, they cannot be on the other side of what the least makes.
     """
@@ -380,7 +382,7 @@ def _interval_above(poly: Poly, atoms: list[Atom]) -> Interval:
 
 
 def _shared_atoms(monomials: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """What all the monomials have as a factor."""
+    """Return what all the monomials have as a factor."""
     shared: list[int] = []
     rest = [list(m) for m in monomials]
     for atom in monomials[0]:
@@ -392,12 +394,12 @@ def _shared_atoms(monomials: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def common_factor(poly: Poly) -> int:
-    """The greatest common divisor of the coefficients of what is unknown in it."""
+    """Return the greatest common divisor of the coefficients of what is unknown in it."""
     return math.gcd(*[c for monomial, c in poly.items() if monomial])
 
 
 def render(poly: Poly, atom_text: Callable[[int], str]) -> str:
-    """A polynomial as Python."""
+    """Return a polynomial as Python."""
     parts: list[str] = []
     for monomial, coefficient in sorted(poly.items(), key=lambda item: (-len(item[0]), item[0])):
         factors = [atom_text(i) for i in monomial]

@@ -23,19 +23,19 @@ __all__ = ["SymbolicFloat", "SymbolicInt"]
 
 
 def poly_of(x: Any) -> Poly:
-    """An integer, symbolic or not, as a polynomial."""
+    """Return an integer, symbolic or not, as a polynomial."""
     if isinstance(x, SymbolicInt):
         return x.poly
     return {(): int(x)} if x else {}
 
 
 def key_of_poly(poly: Poly) -> Any:
-    """A hashable stand-in for a polynomial."""
+    """Return a hashable stand-in for a polynomial."""
     return tuple(sorted(poly.items()))
 
 
 def key_of(x: Any) -> Any:
-    """A hashable stand-in for a number, symbolic or not."""
+    """Return a hashable stand-in for a number, symbolic or not."""
     if isinstance(x, SymbolicInt):
         return key_of_poly(x.poly)
     return x.text() if isinstance(x, Expression) else repr(x)
@@ -143,7 +143,7 @@ def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Sym
 
 
 def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., Any] | None) -> tuple[Any, Any]:
-    """An operator and its mirror image: `integers` is it for two integers, `fn` where the result is a float."""
+    """Return an operator and its mirror image: `integers` is it for two integers, `fn` where the result is a float."""
     operation = fn or _BITWISE[kind]
 
     def apply(self: Any, a: Any, b: Any) -> Any:
@@ -172,14 +172,14 @@ def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., An
 
 
 def _plain(x: Any) -> Any:
-    """A number that C++ has handed on as a SymInt of its own class."""
+    """Return a number that C++ has handed on as a SymInt of its own class."""
     if isinstance(x, Node):
         return x
     return of_node(x) if type(x) in (torch.SymInt, torch.SymFloat) else x
 
 
 def _of_one_program(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two numbers, of which one that a program has left behind somewhere is what it was when that was traced."""
+    """Return two numbers, of which one that a program has left behind somewhere is what it was when that was traced."""
     if isinstance(a, SymbolicNumber) and isinstance(b, SymbolicNumber):
         ours, theirs = a.symbols, b.symbols  # type: ignore[attr-defined]
         if ours is not theirs:
@@ -220,7 +220,7 @@ def _quotient(symbols: SymbolTable, a: Any, b: Any) -> Any:
 
 
 def _small_quotient(symbols: SymbolTable, a: Poly, b: Poly) -> int | None:
-    """`a // b` where it is known to be 0 or -1: where 0 <= a < b, or -b <= a < 0."""
+    """Compute `a // b` where it is known to be 0 or -1: where 0 <= a < b, or -b <= a < 0."""
     low, high = numbers.bounds(a, symbols.atoms)
     if low is not None and low >= 0:
         most = numbers.bounds(numbers.add(a, b, -1), symbols.atoms)[1]
@@ -232,7 +232,7 @@ def _small_quotient(symbols: SymbolTable, a: Poly, b: Poly) -> int | None:
 
 
 def _is_positive(symbols: SymbolTable, b: Any) -> bool:
-    """Whether a symbolic divisor is known to be positive, or is in this call."""
+    """Check whether a symbolic divisor is known to be positive, or is in this call."""
     if not numbers.is_unbacked(b):
         return bool(b > 0)
     low = numbers.bounds(poly_of(b), symbols.atoms)[0]
@@ -340,7 +340,7 @@ def _compare_integers(symbols: SymbolTable, a: Any, relation: str, b: Any) -> bo
 
 
 def _one_of_two(kind: str, symbols: SymbolTable, a: Any, b: Any) -> Any:
-    """The greater or the smaller of two integers, whichever the program is run with."""
+    """Return the greater or the smaller of two integers, whichever the program is run with."""
     (low, high), (low_b, high_b) = (numbers.bounds(poly_of(x), symbols.atoms) for x in (a, b))
     if symbols.never_above_zero(numbers.add(poly_of(a), poly_of(b), -1)):
         return b if kind == "max" else a
@@ -356,7 +356,7 @@ def _one_of_two(kind: str, symbols: SymbolTable, a: Any, b: Any) -> Any:
 
 
 def _is_negative(symbols: SymbolTable, x: Any) -> Any:
-    """1 where an integer is negative, else 0."""
+    """Compute 1 where an integer is negative, else 0."""
     return -_one_of_two("min", symbols, _one_of_two("max", symbols, x, -1), 0)
 
 
@@ -456,13 +456,13 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         return _within(self.symbols, self, n)
 
     def bounds_slice(self, x: int) -> Any:
-        """`x` as a bound of a slice of so many elements."""
+        """Compute `x` as a bound of a slice of so many elements."""
         return _within(self.symbols, x, self)
 
     poly_of = staticmethod(poly_of)
 
     def at_least(self, x: Any) -> Any:
-        """The greater of it and `x`."""
+        """Return the greater of it and `x`."""
         return _one_of_two("max", self.symbols, self, x)
 
     def position(self, n: Any) -> Any:

@@ -78,15 +78,15 @@ class Symbols:
 
     # -- leaves -------------------------------------------------------------------------------------------------------
     def size(self, hint: int, name: str | None = None) -> Any:
-        """A size of an input. It is not 0 or 1: those are different programs (they broadcast)."""
+        """Return a size of an input. It is not 0 or 1: those are different programs (they broadcast)."""
         return self._leaf(int, hint, name or self._make_name("s"), 2)
 
     def number(self, value: float, name: str | None = None) -> Any:
-        """A Python number, an int or a float, that is an input."""
+        """Return a Python number, an int or a float, that is an input."""
         return self._leaf(type(value), value, name or self._make_name("n"), None)
 
     def unbacked(self, python_type: type = int, *, low: int | None = None, high: int | None = None) -> Any:
-        """A number that only running the program tells; an int is between `low` and `high`."""
+        """Return a number that only running the program tells; an int is between `low` and `high`."""
         return self._leaf(python_type, None, self._make_name("u"), low, high)
 
     def _leaf(self, python_type: type, hint: Any, name: str, low: int | None, high: int | None = None) -> Any:
@@ -108,7 +108,7 @@ class Symbols:
         return out
 
     def operation(self, kind: str, operands: tuple[Any, ...], hint: Any, low: Any = None, high: Any = None) -> Any:
-        """The integer that an operation gives whose value is taken as a whole."""
+        """Return the integer that an operation gives whose value is taken as a whole."""
         key = (kind, *[key_of(x) for x in operands])
         atom = self._operations.get(key)
         if atom is None:
@@ -117,23 +117,23 @@ class Symbols:
         return SymbolicInt(self, {(atom.index,): 1}, hint)
 
     def truth(self, kind: str, operands: tuple[Any, ...]) -> Any:
-        """The truth value that an operation gives of what only running tells."""
+        """Return the truth value that an operation gives of what only running tells."""
         (monomial,) = self.operation(kind, operands, None, 0, 1).poly
         self._truths.update(monomial)
         return SymbolicBool(self, {monomial: 1}, None)
 
     def is_truth(self, poly: Poly) -> bool:
-        """Whether an integer is a truth value that is computed with."""
+        """Check whether an integer is a truth value that is computed with."""
         ((monomial, coefficient),) = poly.items() if len(poly) == 1 else (((), 0),)
         return coefficient == 1 and len(monomial) == 1 and monomial[0] in self._truths
 
     def make(self, poly: Poly) -> Any:
-        """The number that a polynomial is: a symbolic one, or an int where nothing is unknown in it."""
+        """Return the number that a polynomial is: a symbolic one, or an int where nothing is unknown in it."""
         known = numbers.constant(poly)
         return SymbolicInt(self, poly, self.hint_of(poly)) if known is None else known
 
     def hint_of(self, poly: Poly) -> int | None:
-        """What a polynomial is in this call."""
+        """Return what a polynomial is in this call."""
         total = 0
         for monomial, coefficient in poly.items():
             for i in monomial:
@@ -162,30 +162,30 @@ class Symbols:
         return numbers.bounds(poly, usual)
 
     def _is_usual(self, atom: Atom) -> bool:
-        """Whether a number that only running tells is taken not to be 0 or 1."""
+        """Check whether a number that only running tells is taken not to be 0 or 1."""
         if atom.hint is not None or atom.index in self._parts or (atom.high is not None and atom.high <= 2):
             return False
         return atom.kind == "leaf" or (atom.kind in ("max", "min") and (atom.low or 0) >= 0)
 
     def is_quotient(self, term: tuple[tuple[int, ...], int]) -> bool:
-        """Whether a term is nothing but a quotient, a remainder or a comparison."""
+        """Check whether a term is nothing but a quotient, a remainder or a comparison."""
         monomial, coefficient = term
         return coefficient == 1 and len(monomial) == 1 and self.atoms[monomial[0]].kind in INFIX
 
     def known_at_most_zero(self, poly: Poly) -> bool | None:
-        """Whether `poly <= 0`, where that is known of all calls."""
+        """Check whether `poly <= 0`, where that is known of all calls."""
         low, high = self._bounds(poly)
         if (high is not None and high <= 0) or self.never_above_zero(poly):
             return True
         return False if low is not None and low > 0 else None
 
     def never_above_zero(self, poly: Poly) -> bool:
-        """Whether `poly <= 0` whatever only running tells, by bounds or by what was assumed."""
+        """Check whether `poly <= 0` whatever only running tells, by bounds or by what was assumed."""
         high = numbers.bounds(poly, self.atoms)[1]
         return (high is not None and high <= 0) or ("<=", key_of_poly(poly)) in self._constraints
 
     def known_zero(self, poly: Poly) -> bool | None:
-        """Whether `poly == 0`, where that is known of all calls."""
+        """Check whether `poly == 0`, where that is known of all calls."""
         poly = self._reduced(poly)
         known = numbers.constant(poly)
         if known is not None:
@@ -198,7 +198,7 @@ class Symbols:
         return False if poly.get((), 0) % numbers.common_factor(poly) else None
 
     def at_most_zero(self, poly: Poly) -> bool:
-        """`poly <= 0`, if need be by what it is in this call."""
+        """Compute `poly <= 0`, if need be by what it is in this call."""
         poly = self._reduced(poly)
         found = self.known_at_most_zero(poly)
         if found is None:
@@ -210,7 +210,7 @@ class Symbols:
         return found
 
     def zero(self, poly: Poly) -> bool:
-        """`poly == 0`, if need be by what it is in this call."""
+        """Compute `poly == 0`, if need be by what it is in this call."""
         found = self.known_zero(poly)
         if found is None:
             poly = _signed(self._reduced(poly))
@@ -240,7 +240,9 @@ class Symbols:
             self._parts.update(parts if len(parts) > 1 else ())
 
         def others(term: tuple[tuple[int, ...], int]) -> int:
-            """How many of the rest have its sign: a total stands for its parts rather than a part for a difference."""
+            """Return how many of the rest have its sign: a total stands for its parts rather than a part for a
+            difference.
+            """
             return sum(c * term[1] > 0 for m, c in poly.items() if m and m != term[0])
 
         for monomial, coefficient in sorted(sorted(poly.items(), reverse=True), key=others):
@@ -258,7 +260,7 @@ class Symbols:
             self._products[product] = {m: -poly[product] * c for m, c in poly.items() if m != product}
 
     def _reduced(self, poly: Poly) -> Poly:
-        """A polynomial without what is known to be equal to something else."""
+        """Return a polynomial without what is known to be equal to something else."""
         poly = numbers.replace(poly, self._known)
         for _ in range(16):  # one may make room for the next
             found = next((p for p in self._products if p in poly), None)
@@ -303,13 +305,13 @@ class Symbols:
             self._constraints = constraints
 
     def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
-        """Notes what was found of numbers of which one is a float; returns it."""
+        """Note what was found of numbers of which one is a float; returns it."""
         constraint = Constraint(left, relation if found else _OPPOSITE[relation], right)
         self._note((constraint.relation, key_of(left), key_of(right)), constraint)
         return found
 
     def specialize(self, x: Any) -> Any:
-        """The number that a symbolic one is in this call, which is from now on what it is."""
+        """Return the number that a symbolic one is in this call, which is from now on what it is."""
         if isinstance(x, SymbolicInt):
             known = numbers.constant(self._reduced(x.poly))
             if known is not None:
@@ -343,7 +345,7 @@ class Symbols:
             self._closed_on = before
 
     def _relation(self, poly: Poly, relation: str) -> Constraint:
-        """`poly <relation> 0` as a person would write it."""
+        """Compute `poly <relation> 0` as a person would write it."""
         left = {m: c for m, c in poly.items() if c > 0 and m}
         right = {m: -c for m, c in poly.items() if c < 0 and m}
         rest = poly.get((), 0)
@@ -371,7 +373,7 @@ class Symbols:
 
     # -- text ---------------------------------------------------------------------------------------------------------
     def atom_text(self, index: int, said: Callable[[NumberProxy], str] | None) -> str:
-        """An atom as Python, in parentheses where it needs them."""
+        """Return an atom as Python, in parentheses where it needs them."""
         atom = self.atoms[index]
         if atom.proxy is not None:
             return said(atom.proxy) if said is not None else atom.proxy.name
@@ -379,7 +381,7 @@ class Symbols:
         return f"({text})" if atom.kind in INFIX else text
 
     def atom_leaves(self, index: int, found: dict[str, NumberProxy]) -> None:
-        """Adds the leaves below an atom."""
+        """Add the leaves below an atom."""
         atom = self.atoms[index]
         if atom.proxy is not None:
             found[atom.proxy.name] = atom.proxy
@@ -388,7 +390,7 @@ class Symbols:
                 found.update((p.name, p) for p in x.leaves)
 
     def atom_value(self, index: int, mapping: Callable[[NumberProxy], Any]) -> Any:
-        """An atom with other leaves."""
+        """Return an atom with other leaves."""
         atom = self.atoms[index]
         if atom.proxy is not None:
             return number_of(mapping(atom.proxy))
@@ -408,12 +410,12 @@ class _Unnoted(dict[Any, Any]):
 
 
 def _signed(poly: Poly) -> Poly:
-    """A polynomial or its negation: the same for both."""
+    """Return a polynomial or its negation: the same for both."""
     return {m: -c for m, c in poly.items()} if poly and poly[max(poly)] < 0 else poly
 
 
 def symbols_of(trace: ActiveTrace) -> Symbols:
-    """The symbolic numbers of a trace, and of all that are derived from it."""
+    """Return the symbolic numbers of a trace, and of all that are derived from it."""
     found = trace.info.get("symbols")
     if found is None:
         found = trace.info["symbols"] = Symbols(trace.make_name)

@@ -23,52 +23,52 @@ class SymbolTable(Protocol):
         """Whether another thread asks than the one that traces: it has found a number in an object that both know."""
 
     def operation(self, kind: str, operands: tuple[Any, ...], hint: Any, low: Any = None, high: Any = None) -> Any:
-        """The integer that an operation gives whose value is taken as a whole."""
+        """Return the integer that an operation gives whose value is taken as a whole."""
 
     def truth(self, kind: str, operands: tuple[Any, ...]) -> Any:
-        """The truth value that an operation gives of what only running tells."""
+        """Return the truth value that an operation gives of what only running tells."""
 
     def is_truth(self, poly: Poly) -> bool:
-        """Whether an integer is a truth value that is computed with."""
+        """Check whether an integer is a truth value that is computed with."""
 
     def make(self, poly: Poly) -> Any:
-        """The number that a polynomial is: a symbolic one, or an int where nothing is unknown in it."""
+        """Return the number that a polynomial is: a symbolic one, or an int where nothing is unknown in it."""
 
     def is_quotient(self, term: tuple[tuple[int, ...], int]) -> bool:
-        """Whether a term is nothing but a quotient, a remainder or a comparison."""
+        """Check whether a term is nothing but a quotient, a remainder or a comparison."""
 
     def known_at_most_zero(self, poly: Poly) -> bool | None:
-        """Whether `poly <= 0`, where that is known of all calls."""
+        """Check whether `poly <= 0`, where that is known of all calls."""
 
     def never_above_zero(self, poly: Poly) -> bool:
-        """Whether `poly <= 0` whatever only running tells, by bounds or by what was assumed."""
+        """Check whether `poly <= 0` whatever only running tells, by bounds or by what was assumed."""
 
     def known_zero(self, poly: Poly) -> bool | None:
-        """Whether `poly == 0`, where that is known of all calls."""
+        """Check whether `poly == 0`, where that is known of all calls."""
 
     def at_most_zero(self, poly: Poly) -> bool:
-        """`poly <= 0`, if need be by what it is in this call."""
+        """Compute `poly <= 0`, if need be by what it is in this call."""
 
     def zero(self, poly: Poly) -> bool:
-        """`poly == 0`, if need be by what it is in this call."""
+        """Compute `poly == 0`, if need be by what it is in this call."""
 
     def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
-        """Notes what was found of numbers of which one is a float; returns it."""
+        """Note what was found of numbers of which one is a float; returns it."""
 
     def specialize(self, x: Any) -> Any:
-        """The number that a symbolic one is in this call, which is from now on what it is."""
+        """Return the number that a symbolic one is in this call, which is from now on what it is."""
 
     def deferred(self, left: Any, relation: str, right: Any) -> Any:
-        """The answer to a program that compares what only running tells."""
+        """Return the answer to a program that compares what only running tells."""
 
     def is_unbacked(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
-        """The error where the program has to know what only running tells."""
+        """Return the error where the program has to know what only running tells."""
 
     def atom_text(self, index: int, said: Callable[[NumberProxy], str] | None) -> str:
-        """An atom as Python, in parentheses where it needs them."""
+        """Return an atom as Python, in parentheses where it needs them."""
 
     def atom_leaves(self, index: int, found: dict[str, NumberProxy]) -> None:
-        """Adds the leaves below an atom."""
+        """Add the leaves below an atom."""
 
     def atom_value(self, index: int, mapping: Callable[[NumberProxy], Any]) -> Any:
-        """An atom with other leaves."""
+        """Return an atom with other leaves."""

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _binding(name: str) -> Callable[..., Any]:
-    """A function of ATen by torch's own binding, which takes a fraction of the time that `torch.ops` does."""
+    """Return a function of ATen by torch's own binding, which takes a fraction of the time that `torch.ops` does."""
     found: Callable[..., Any] = getattr(torch, name, None) or getattr(aten, name).default
     return found
 
@@ -45,7 +45,7 @@ def _additive(mask: Optional, query: torch.Tensor) -> Optional:
 
 
 def _aligned(mask: Optional, query: torch.Tensor, key: torch.Tensor) -> Optional:
-    """The mask for every head, in memory whose rows start where the efficient kernel can read them."""
+    """Return the mask for every head, in memory whose rows start where the efficient kernel can read them."""
     if mask is None:
         return None
     mask = mask.to(query.dtype)
@@ -61,7 +61,9 @@ def _padded(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _readable(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """What kernels can read. The CPU's takes other rows for dense ones, cuDNN wants 16 bytes: both without a word."""
+    """Return what kernels can read. The CPU's takes other rows for dense ones, cuDNN wants 16 bytes: both without a
+    word.
+    """
     return [x if _is_readable(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 
 
@@ -82,7 +84,7 @@ def _zero_drawn(query: torch.Tensor, kernel: str) -> tuple[torch.Tensor, torch.T
 
 
 def _nothing_drawn(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
-    """What stands for seed and offset where nothing was drawn; no kernel reads it, and the CPU's takes none."""
+    """Return what stands for seed and offset where nothing was drawn; no kernel reads it, and the CPU's takes none."""
     if query.device.type == "cpu":
         return None, None
     make = _unread if type(query) is torch.Tensor else _unread.__wrapped__  # of a fake tensor it is fake
@@ -96,7 +98,7 @@ def _unread(device: torch.device, kernel: str) -> tuple[torch.Tensor, torch.Tens
 
 
 def _checked(query: Any, key: Any, attn_mask: Any, is_causal: bool, kernel: str) -> bool | str:
-    """Whether a kernel can compute this; torch, which chose it, asked, but a trace may be written by hand."""
+    """Check whether a kernel can compute this; torch, which chose it, asked, but a trace may be written by hand."""
     if query.device.type == "cpu" or kernel != "flash":
         return True
     if attn_mask is not None:
@@ -178,7 +180,7 @@ def attention_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, is_causal: bool, scale: float,
     kernel: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The result and each row's logarithm of the sum of exponentials."""
+    """Return the result and each row's logarithm of the sum of exponentials."""
     return _forward(query, key, value, attn_mask, 0.0, is_causal, scale, kernel)[:2]
 
 
@@ -187,7 +189,7 @@ def attention_backward(
     grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional,
     out: torch.Tensor, lse: torch.Tensor, is_causal: bool, scale: float, kernel: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The gradients of query, key and value."""
+    """Return the gradients of query, key and value."""
     drawn = _nothing_drawn(query, kernel)
     return _backward(grad, query, key, value, attn_mask, out, lse, *drawn, 0.0, is_causal, scale, kernel)
 
@@ -196,7 +198,7 @@ def attention_backward(
 def attention_dropout(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, dropout_p: float, *how: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention with dropout: the result, the sums, the seed and the offset."""
+    """Return attention with dropout: the result, the sums, the seed and the offset."""
     out, lse, seed, offset = _forward(query, key, value, attn_mask, dropout_p, *how)
     # The CPU's kernel gives none, and without dropout what the others leave there means nothing.
     drawn = (seed, offset) if dropout_p and seed is not None else _zero_drawn(query, how[-1])
@@ -205,5 +207,5 @@ def attention_dropout(
 
 @torch_impl(prims.attention_dropout_backward)
 def attention_dropout_backward(*args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of query, key and value of attention with dropout."""
+    """Return the gradients of query, key and value of attention with dropout."""
     return _backward(*args)

@@ -58,7 +58,9 @@ def to_torch_arguments(x: Any) -> Any:
 
 
 def qualified_name(fn: Any) -> tuple[str | None, str]:
-    """The module and name under which torch publishes `fn`; no module where it is not found under its own name."""
+    """Return the module and name under which torch publishes `fn`; no module where it is not found under its own
+    name.
+    """
     name = getattr(fn, "__name__", type(fn).__name__)
     for module, namespace in _NAMESPACES:
         if getattr(namespace, name, None) is fn:
@@ -68,7 +70,9 @@ def qualified_name(fn: Any) -> tuple[str | None, str]:
 
 @functools.cache
 def torch_operator(fn: Any, name: str | None = None, tags: frozenset[OpTags] = frozenset()) -> Symbol:
-    """The symbol that runs a function of torch. In a trace it decomposes into what torch's language has for it."""
+    """Return the symbol that runs a function of torch. In a trace it decomposes into what torch's language has for
+    it.
+    """
     module, found = qualified_name(fn)
 
     def meta(*args: Any, **kwargs: Any) -> Any:

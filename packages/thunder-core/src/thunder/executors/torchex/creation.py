@@ -17,7 +17,7 @@ _ZEROS = frozenset(map(repr, (0, 0.0, 0j, False)))
 
 @torch_impl(prims.full)
 def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor filled with one value."""
+    """Return a tensor filled with one value."""
     if fill_value == 0 and repr(fill_value) in _ZEROS:
         return torch.zeros(tuple(shape), device=device, dtype=dtype)
     return torch.full(tuple(shape), fill_value, device=device, dtype=dtype)
@@ -25,7 +25,7 @@ def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: 
 
 @torch_impl(prims.empty)
 def empty(shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor that is filled with nothing."""
+    """Return a tensor that is filled with nothing."""
     return torch.empty(tuple(shape), device=device, dtype=dtype)
 
 
@@ -39,5 +39,5 @@ def iota(length: int, *, start: int, step: int, device: torch.device, dtype: tor
 
 @torch_impl(prims.tensor_from_sequence)
 def tensor_from_sequence(values: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor of nested numbers."""
+    """Return the tensor of nested numbers."""
     return torch.tensor(values, device=device, dtype=dtype)

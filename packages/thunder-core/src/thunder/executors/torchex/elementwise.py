@@ -19,7 +19,7 @@ from thunder.torch.base import named
 
 
 def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both operands as tensors: a number becomes one without dimensions beside the other operand."""
+    """Return both operands as tensors: a number becomes one without dimensions beside the other operand."""
     if not isinstance(a, torch.Tensor):
         return torch.full((), a, dtype=b.dtype, device=b.device), b
     if not isinstance(b, torch.Tensor):
@@ -29,7 +29,7 @@ def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch_impl(prims.div)
 def div(a: Any, b: Any) -> torch.Tensor:
-    """The quotient, of integers rounded towards zero."""
+    """Return the quotient, of integers rounded towards zero."""
     kind = (a if isinstance(a, torch.Tensor) else b).dtype
     if kind.is_floating_point or kind.is_complex:
         return torch.div(a, b)
@@ -40,7 +40,9 @@ def div(a: Any, b: Any) -> torch.Tensor:
 def isclose(
     input: torch.Tensor, other: torch.Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> torch.Tensor:
-    """Whether numbers are close; where NaNs count as equal, torch 2.11 has no room for a larger second operand."""
+    """Check whether numbers are close; where NaNs count as equal, torch 2.11 has no room for a larger second
+    operand.
+    """
     if equal_nan and input.shape != other.shape:
         input, other = torch.broadcast_tensors(input, other)
     return torch.isclose(input, other, rtol, atol, equal_nan)
@@ -48,13 +50,13 @@ def isclose(
 
 @torch_impl(prims.maximum)
 def maximum(a: Any, b: Any) -> torch.Tensor:
-    """The larger of two."""
+    """Return the larger of two."""
     return _extreme(a, b, torch.maximum, torch.clamp_min)
 
 
 @torch_impl(prims.minimum)
 def minimum(a: Any, b: Any) -> torch.Tensor:
-    """The smaller of two."""
+    """Return the smaller of two."""
     return _extreme(a, b, torch.minimum, torch.clamp_max)
 
 
@@ -83,5 +85,5 @@ def _implement(op: Elementwise) -> None:
 
 @torch_impl(prims.missing_gradient)
 def missing_gradient(a: torch.Tensor, of: str) -> torch.Tensor:
-    """Says that nobody has written this gradient, where it is needed."""
+    """Say that nobody has written this gradient, where it is needed."""
     raise NotImplementedError(f"the derivative for '{of}' is not implemented.")

@@ -38,12 +38,12 @@ def implementation(name: str) -> Any:
 
 
 def _always_executable(*args: Any, **kwargs: Any) -> bool:
-    """A checker that says yes."""
+    """Return a checker that says yes."""
     return True
 
 
 def _register_torch_operation(name: str, *, module: Any = torch) -> Symbol:
-    """The operator of the torch executor that runs `module.name`."""
+    """Return the operator of the torch executor that runs `module.name`."""
     fn = getattr(module, name, None)
     if fn is None:
         raise AttributeError(f"{getattr(module, '__name__', module)} has no {name!r} to make an operator of")
@@ -60,7 +60,7 @@ def _register_implementation(
     execution_transform: Callable[..., Any] | None = None,
     grad_transform: Callable[..., Any] | None = None,
 ) -> None:
-    """Says how the torch executor runs `sym`: by `op` with its arguments, or as `execution_transform` rewrites it."""
+    """Say how the torch executor runs `sym`: by `op` with its arguments, or as `execution_transform` rewrites it."""
     ex.register_implementation(
         sym, op, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
     )

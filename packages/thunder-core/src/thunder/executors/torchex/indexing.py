@@ -22,7 +22,7 @@ def _window(starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] |
 def slice_(
     a: torch.Tensor, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """A view of the part of `a` between the indices."""
+    """Return a view of the part of `a` between the indices."""
     if strides is None:
         parts = [i for i, n in enumerate(a.shape) if start_indices[i] or end_indices[i] != n]
         if len(parts) == 1:  # mostly: then this is faster than slices of all dimensions
@@ -39,7 +39,7 @@ def slice_scatter(
     end_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """A copy of `a` with `src` in the part between the indices."""
+    """Return a copy of `a` with `src` in the part between the indices."""
     out = a.clone()
     out[_window(start_indices, end_indices, strides)] = src
     return out
@@ -47,7 +47,7 @@ def slice_scatter(
 
 @torch_impl(prims.index)
 def index(a: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """The elements of `a` at tensors of positions."""
+    """Return the elements of `a` at tensors of positions."""
     return torch.ops.aten.index.Tensor(a, indices)
 
 
@@ -55,13 +55,13 @@ def index(a: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tens
 def index_put(
     a: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """A copy of `a` with `values` written or added at tensors of positions."""
+    """Return a copy of `a` with `values` written or added at tensors of positions."""
     return torch.ops.aten.index_put.default(a, indices, values, accumulate)
 
 
 @torch_impl(ltorch.setitem)
 def setitem(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
-    """A copy of `a` after `a[key] = value`."""
+    """Return a copy of `a` after `a[key] = value`."""
     out = a.clone()
     out[key] = value
     return out

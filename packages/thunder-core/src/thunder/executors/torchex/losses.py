@@ -32,7 +32,7 @@ _NUMBERS = {"none": 0, "mean": 1, "sum": 2}
 
 # -- negative log likelihood -------------------------------------------------------------------------------------------
 def _two_dimensional(input: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """`(batch, classes, …)` and what has a number for each row, as torch's 2-D kernel takes them."""
+    """Compute `(batch, classes, …)` and what has a number for each row, as torch's 2-D kernel takes them."""
     rows = (
         (input.shape[0], 1, -1) if input.numel() else (input.shape[0], 1, others[0].numel() // max(input.shape[0], 1))
     )
@@ -46,7 +46,7 @@ def _two_dimensional(input: torch.Tensor, *others: torch.Tensor) -> tuple[torch.
 def nll_loss_forward(
     input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: str, ignore_index: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss and the sum of the weights."""
+    """Return the loss and the sum of the weights."""
     number = _NUMBERS[reduction]
     if input.ndim <= 2:
         loss, total = aten.nll_loss_forward(input, target, weight, number, ignore_index)
@@ -69,7 +69,7 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: torch.Tensor,
 ) -> torch.Tensor:
-    """The gradient of the input."""
+    """Return the gradient of the input."""
     how = (weight, _NUMBERS[reduction], ignore_index, total_weight)
     if input.ndim <= 2:
         return aten.nll_loss_backward(grad, input, target, *how)
@@ -94,7 +94,7 @@ def _check_float(name: str, x: torch.Tensor) -> None:
 
 @torch_impl(ltorch.mse_loss_backward, checker=_alike)
 def mse_loss_backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
-    """The gradient of the first tensor."""
+    """Return the gradient of the first tensor."""
     _check_float("mse_backward", self)
     return aten.mse_loss_backward(grad, self, target, reduction)
 
@@ -103,7 +103,7 @@ def mse_loss_backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tens
 def smooth_l1_loss_backward(
     grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
-    """The gradient of the first tensor."""
+    """Return the gradient of the first tensor."""
     _check_float("smooth_l1_backward", self)
     return aten.smooth_l1_loss_backward(grad, self, target, reduction, beta)
 
@@ -112,14 +112,14 @@ def smooth_l1_loss_backward(
 def huber_loss_backward(
     grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, delta: float
 ) -> torch.Tensor:
-    """The gradient of the first tensor."""
+    """Return the gradient of the first tensor."""
     _check_float("huber_backward", self)
     return aten.huber_loss_backward(grad, self, target, reduction, delta)
 
 
 # -- cross-entropy -----------------------------------------------------------------------------------------------------
 def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float) -> Any:
-    """What label smoothing adds to the loss of log-probabilities, and how much of its gradient each row has."""
+    """Return what label smoothing adds to the loss of log-probabilities, and how much of its gradient each row has."""
     dim = _class_dim(x)
     _, of_row, counts = _rows(x, target, weight, ignore_index)
     product = x if weight is None else x * _by_class(weight, x)

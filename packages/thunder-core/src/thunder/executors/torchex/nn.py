@@ -19,13 +19,13 @@ aten = torch.ops.aten
 # -- convolution -------------------------------------------------------------------------------------------------------
 @torch_impl(prims.convolution_input_grad)
 def convolution_input_grad(g: torch.Tensor, a: torch.Tensor, weight: torch.Tensor, *how: Any) -> torch.Tensor:
-    """The gradient of a convolution's input."""
+    """Return the gradient of a convolution's input."""
     return aten.convolution_backward(g, a, weight, None, *how, [True, False, False])[0]
 
 
 @torch_impl(prims.convolution_weight_grad)
 def convolution_weight_grad(g: torch.Tensor, a: torch.Tensor, weight: torch.Tensor, *how: Any) -> torch.Tensor:
-    """The gradient of a convolution's weight."""
+    """Return the gradient of a convolution's weight."""
     return aten.convolution_backward(g, a, weight, None, *how, [False, True, False])[1]
 
 
@@ -39,7 +39,7 @@ def max_pool(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The maxima of windows and where they are."""
+    """Return the maxima of windows and where they are."""
     pools = (torch.max_pool1d_with_indices, torch._C._nn.max_pool2d_with_indices, torch._C._nn.max_pool3d_with_indices)
     return pools[len(kernel_size) - 1](a, kernel_size, stride, padding, dilation, ceil_mode)
 
@@ -55,7 +55,7 @@ def max_pool_backward(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> torch.Tensor:
-    """The gradient of max_pool."""
+    """Return the gradient of max_pool."""
     how = (kernel_size, stride, padding, dilation)
     if len(kernel_size) == 3:
         return aten.max_pool3d_with_indices_backward(g, a, *how, ceil_mode, indices)
@@ -76,7 +76,7 @@ def avg_pool(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> torch.Tensor:
-    """The means of windows."""
+    """Return the means of windows."""
     if len(kernel_size) == 1:
         return torch.avg_pool1d(a, kernel_size, stride, padding, ceil_mode, count_include_pad)
     pool = F.avg_pool2d if len(kernel_size) == 2 else F.avg_pool3d
@@ -94,7 +94,7 @@ def avg_pool_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> torch.Tensor:
-    """The gradient of avg_pool."""
+    """Return the gradient of avg_pool."""
     windows = (kernel_size, stride, padding)
     how = (ceil_mode, count_include_pad, divisor_override)
     if len(kernel_size) == 3:
@@ -107,14 +107,14 @@ def avg_pool_backward(
 
 @torch_impl(prims.adaptive_avg_pool)
 def adaptive_avg_pool(a: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """The means of windows chosen for an output size."""
+    """Return the means of windows chosen for an output size."""
     pools = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
     return pools[len(output_size) - 1](a, output_size)
 
 
 @torch_impl(prims.adaptive_avg_pool_backward)
 def adaptive_avg_pool_backward(g: torch.Tensor, a: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """The gradient of adaptive_avg_pool."""
+    """Return the gradient of adaptive_avg_pool."""
     if len(output_size) == 3:
         return aten._adaptive_avg_pool3d_backward(g, a)
     if len(output_size) == 2:
@@ -124,7 +124,7 @@ def adaptive_avg_pool_backward(g: torch.Tensor, a: torch.Tensor, output_size: Se
 
 @torch_impl(prims.adaptive_max_pool)
 def adaptive_max_pool(a: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The maxima of windows chosen for an output size, and where they are."""
+    """Return the maxima of windows chosen for an output size, and where they are."""
     pools = (torch.adaptive_max_pool1d, torch._C._nn.adaptive_max_pool2d, torch._C._nn.adaptive_max_pool3d)
     return pools[len(output_size) - 1](a, output_size)
 
@@ -133,7 +133,7 @@ def adaptive_max_pool(a: torch.Tensor, output_size: Sequence[int]) -> tuple[torc
 def adaptive_max_pool_backward(
     g: torch.Tensor, a: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]
 ) -> torch.Tensor:
-    """The gradient of adaptive_max_pool."""
+    """Return the gradient of adaptive_max_pool."""
     if len(output_size) == 3:
         # On the CPU the kernel reads both as if they were contiguous, whether they are or not.
         return aten.adaptive_max_pool3d_backward(g.contiguous(), a, indices.contiguous())
@@ -148,7 +148,7 @@ def adaptive_max_pool_backward(
 def embedding_backward(
     g: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> torch.Tensor:
-    """The gradient of an embedding's table."""
+    """Return the gradient of an embedding's table."""
     if not g.numel():  # torch's kernel on a GPU reads memory that is not there
         return g.new_zeros((num_weights, g.shape[-1]))
     return aten.embedding_dense_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
@@ -174,7 +174,7 @@ def resize(
     scales: Sequence[float | None],
     antialias: bool,
 ) -> torch.Tensor:
-    """An image in another size."""
+    """Return an image in another size."""
     run = _resizer(mode, len(output_size), antialias, "")
     return run(a, output_size, *_corners(mode, align_corners), *scales)
 
@@ -188,7 +188,7 @@ def resize_backward(
     scales: Sequence[float | None],
     antialias: bool,
 ) -> torch.Tensor:
-    """The gradient of resize."""
+    """Return the gradient of resize."""
     run = _resizer(mode, len(scales), antialias, "_backward")
     return run(g, g.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
 
@@ -196,7 +196,7 @@ def resize_backward(
 # -- dropout -----------------------------------------------------------------------------------------------------------
 @torch_impl(prims.dropout_noise)
 def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
-    """Ones for what is kept, drawn as torch's own dropout draws them."""
+    """Return ones for what is kept, drawn as torch's own dropout draws them."""
     if feature:
         shape = (*a.shape[:2], *([1] * (a.ndim - 2)))
         return torch.empty(shape, dtype=a.dtype, device=a.device).bernoulli_(1 - p)
@@ -205,11 +205,11 @@ def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
 
 @torch_impl(prims.native_dropout)
 def native_dropout(a: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result of dropout and what was kept."""
+    """Return the result of dropout and what was kept."""
     return torch.native_dropout(a, p, True)
 
 
 @torch_impl(ltorch.dropout_backward)
 def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """The gradient of dropout's input."""
+    """Return the gradient of dropout's input."""
     return aten.native_dropout_backward(grad, mask, scale)

@@ -35,13 +35,13 @@ def _as_kernel_has_them(x: torch.Tensor, input: torch.Tensor, weight: Optional) 
 # -- softmax -----------------------------------------------------------------------------------------------------------
 @torch_impl(ltorch.softmax_backward)
 def softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
-    """The gradient of softmax's input."""
+    """Return the gradient of softmax's input."""
     return torch._softmax_backward_data(grad, output, dim, output.dtype)
 
 
 @torch_impl(ltorch.log_softmax_backward)
 def log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
-    """The gradient of log_softmax's input."""
+    """Return the gradient of log_softmax's input."""
     return torch._log_softmax_backward_data(grad, output, dim, output.dtype)
 
 
@@ -50,7 +50,7 @@ def log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int) -> 
 def layer_norm_forward(
     input: torch.Tensor, normalized_shape: Sequence[int], weight: Optional, bias: Optional, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result, the mean and 1 / the standard deviation."""
+    """Return the result, the mean and 1 / the standard deviation."""
     out, mean, rstd = torch.native_layer_norm(input, normalized_shape, weight, bias, eps)
     return out, _wide(mean, input), _wide(rstd, input)
 
@@ -65,7 +65,7 @@ def layer_norm_backward(
     weight: Optional,
     bias: Optional,
 ) -> tuple[Optional, Optional, Optional]:
-    """The gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
     if input.device.type == "cpu":
         mean, rstd = (_as_kernel_has_them(x, input, weight if weight is not None else bias) for x in (mean, rstd))
     mask = [True, weight is not None, bias is not None]
@@ -83,7 +83,7 @@ def _is_real_or_on_cpu(
 def rms_norm_forward(
     input: torch.Tensor, normalized_shape: Sequence[int], weight: Optional, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result, and 1 / the root of the mean square."""
+    """Return the result, and 1 / the root of the mean square."""
     return torch._fused_rms_norm(input, list(normalized_shape), weight, eps)
 
 
@@ -91,7 +91,7 @@ def rms_norm_forward(
 def rms_norm_backward(
     grad: torch.Tensor, input: torch.Tensor, normalized_shape: Sequence[int], rstd: torch.Tensor, weight: Optional
 ) -> tuple[Optional, Optional]:
-    """The gradients of input and weight."""
+    """Return the gradients of input and weight."""
     mask = [True, weight is not None]
     if input.device.type == "cuda" and not input.is_complex():
         return aten._fused_rms_norm_backward(grad, input, list(normalized_shape), rstd, weight, mask)
@@ -117,7 +117,7 @@ def _sizes(input: torch.Tensor) -> tuple[int, int, int]:
 def group_norm_forward(
     input: torch.Tensor, num_groups: int, weight: Optional, bias: Optional, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result, and each group's mean and 1 / standard deviation."""
+    """Return the result, and each group's mean and 1 / standard deviation."""
     out, mean, rstd = torch.native_group_norm(_laid_out(input), weight, bias, *_sizes(input), num_groups, eps)
     return out, _wide(mean, input), _wide(rstd, input)
 
@@ -139,7 +139,7 @@ def group_norm_backward(
     weight: Optional,
     bias: Optional,
 ) -> tuple[Optional, Optional, Optional]:
-    """The gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
     mean, rstd = (_as_kernel_has_them(x, input, weight if weight is not None else bias) for x in (mean, rstd))
     input = _laid_out(input)
     layout = torch.contiguous_format if input.is_contiguous() else torch.channels_last
@@ -194,7 +194,7 @@ def batch_norm_forward(
     momentum: float,
     eps: float,
 ) -> tuple[Optional, ...]:
-    """The result, the statistics of the batch, what a kernel keeps, and the new running statistics."""
+    """Return the result, the statistics of the batch, what a kernel keeps, and the new running statistics."""
     if input.device.type == "cuda" and running_mean is not None and running_var is not None:
         return aten._batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps)
     # torch writes them in place.
@@ -217,7 +217,7 @@ def batch_norm_backward(
     eps: float,
     reserve: Optional,
 ) -> tuple[Optional, Optional, Optional]:
-    """The gradients of input, weight and bias."""
+    """Return the gradients of input, weight and bias."""
     if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
         mean, var = _wide(running_mean, running_mean), _wide(running_var, running_var)
         invstd = (var + eps).rsqrt()  # some kernels ask for them

@@ -21,7 +21,7 @@ def _empty(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> to
 def uniform(
     shape: Sequence[int], low: float, high: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Numbers drawn evenly."""
+    """Return numbers drawn evenly."""
     return _empty(shape, device, dtype).uniform_(low, high, generator=generator)
 
 
@@ -29,13 +29,13 @@ def uniform(
 def normal(
     shape: Sequence[int], mean: float, std: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Numbers of the normal distribution."""
+    """Return numbers of the normal distribution."""
     return _empty(shape, device, dtype).normal_(mean, std, generator=generator)
 
 
 @torch_impl(ltorch.normal)
 def normal_of(mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
-    """Numbers of normal distributions; torch wants both numbers where it is given a size."""
+    """Return numbers of normal distributions; torch wants both numbers where it is given a size."""
     return torch.normal(mean, std, **options) if size is None else torch.normal(mean, std, size, **options)
 
 
@@ -58,13 +58,13 @@ def randint(
 def bernoulli(
     shape: Sequence[int], p: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Ones with one probability."""
+    """Return ones with one probability."""
     return _empty(shape, device, dtype).bernoulli_(p, generator=generator)
 
 
 @torch_impl(prims.bernoulli_tensor)
 def bernoulli_tensor(p: torch.Tensor, *, dtype: torch.dtype, generator: Any = None) -> torch.Tensor:
-    """Ones with a probability each."""
+    """Return ones with a probability each."""
     return torch.empty_like(p, dtype=dtype).bernoulli_(p, generator=generator)
 
 
@@ -76,7 +76,7 @@ def randperm(n: int, *, device: torch.device, dtype: torch.dtype = torch.int64, 
 
 @torch_impl(prims.multinomial)
 def multinomial(weights: torch.Tensor, num_samples: int, replacement: bool, *, generator: Any = None) -> torch.Tensor:
-    """Indices drawn by weight."""
+    """Return indices drawn by weight."""
     return torch.multinomial(weights, num_samples, replacement, generator=generator)
 
 
@@ -84,7 +84,7 @@ def multinomial(weights: torch.Tensor, num_samples: int, replacement: bool, *, g
 def exponential(
     shape: Sequence[int], rate: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Numbers of the exponential distribution."""
+    """Return numbers of the exponential distribution."""
     return _empty(shape, device, dtype).exponential_(rate, generator=generator)
 
 
@@ -92,7 +92,7 @@ def exponential(
 def geometric(
     shape: Sequence[int], p: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Draws until one succeeds."""
+    """Draw until one succeeds."""
     return _empty(shape, device, dtype).geometric_(p, generator=generator)
 
 
@@ -106,7 +106,7 @@ def cauchy(
     dtype: torch.dtype,
     generator: Any = None,
 ) -> torch.Tensor:
-    """Numbers of the Cauchy distribution."""
+    """Return numbers of the Cauchy distribution."""
     return _empty(shape, device, dtype).cauchy_(median, sigma, generator=generator)
 
 
@@ -114,13 +114,13 @@ def cauchy(
 def log_normal(
     shape: Sequence[int], mean: float, std: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Numbers whose logarithms are normal."""
+    """Return numbers whose logarithms are normal."""
     return _empty(shape, device, dtype).log_normal_(mean, std, generator=generator)
 
 
 @torch_impl(prims.rrelu_noise)
 def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
-    """The slopes that torch's kernel draws."""
+    """Return the slopes that torch's kernel draws."""
     noise = torch.ones_like(a)
     torch._C._nn.rrelu_with_noise(a, noise, lower, upper, True)
     return noise
@@ -128,13 +128,13 @@ def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
 
 @torch_impl(prims.rng_state)
 def rng_state(device: torch.device, generator: Any = None) -> torch.Tensor:
-    """Where random numbers stand."""
+    """Return where random numbers stand."""
     return prims.state_of_generator(device, generator)  # type: ignore[no-any-return]
 
 
 @torch_impl(prims.exchange_rng_state)
 def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any = None) -> torch.Tensor:
-    """Puts random numbers where they stood."""
+    """Put random numbers where they stood."""
     before = prims.state_of_generator(device, generator)
     if generator is not None:
         generator.set_state(state)
@@ -147,5 +147,5 @@ def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any
 
 @torch_impl(prims.barrier)
 def barrier(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors that it is given."""
+    """Return the tensors that it is given."""
     return values

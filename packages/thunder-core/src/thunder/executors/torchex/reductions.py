@@ -13,13 +13,13 @@ from thunder.executors.torchex.base import torch_impl
 
 @torch_impl(prims.sum)
 def sum(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """The sum over `dims`; integers stay in their type."""
+    """Return the sum over `dims`; integers stay in their type."""
     return torch.sum(a, tuple(dims), dtype=a.dtype)
 
 
 @torch_impl(prims.prod)
 def prod(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """The product over `dims`, which torch takes one at a time."""
+    """Return the product over `dims`, which torch takes one at a time."""
     if len(dims) == a.ndim:
         return torch.prod(a, dtype=a.dtype)
     for d in sorted(dims, reverse=True):
@@ -29,11 +29,11 @@ def prod(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 @torch_impl(prims.var)
 def var(a: torch.Tensor, dims: Sequence[int], *, correction: float) -> torch.Tensor:
-    """The variance over `dims`."""
+    """Return the variance over `dims`."""
     return torch.var(a, tuple(dims), correction=correction)
 
 
 @torch_impl(prims.var_mean)
 def var_mean(a: torch.Tensor, dims: Sequence[int], *, correction: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The variance and the mean over `dims`."""
+    """Return the variance and the mean over `dims`."""
     return torch.var_mean(a, tuple(dims), correction=correction)

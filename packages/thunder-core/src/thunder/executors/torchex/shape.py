@@ -15,7 +15,7 @@ from thunder.executors.torchex.base import ex, torch_impl, torch_operator
 
 @torch_impl(prims.broadcast_in_dim)
 def broadcast_in_dim(a: torch.Tensor, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> torch.Tensor:
-    """A view of `a` with dimensions of length one put in, expanded."""
+    """Return a view of `a` with dimensions of length one put in, expanded."""
     if a.ndim and broadcast_dimensions[0] + a.ndim != len(shape):  # torch itself puts dimensions in front
         with_ones = [1] * len(shape)
         for n, d in zip(a.shape, broadcast_dimensions):
@@ -26,7 +26,7 @@ def broadcast_in_dim(a: torch.Tensor, shape: Sequence[int], broadcast_dimensions
 
 @torch_impl(prims.pad)
 def pad(a: torch.Tensor, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    """`a` with a value before, after and between its elements."""
+    """Compute `a` with a value before, after and between its elements."""
     widths: list[int] = []
     for low, high, between in reversed(padding_config):
         if between or low < 0 or high < 0:
@@ -66,7 +66,7 @@ def _padded(a: torch.Tensor, value: Any, config: Sequence[tuple[int, int, int]])
 def as_strided(
     a: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> torch.Tensor:
-    """A view of the memory of `a`."""
+    """Return a view of the memory of `a`."""
     if not a.is_contiguous() or (a.storage_offset() != 0 and storage_offset is not None):
         raise RuntimeError(
             f"as_strided: the tensor has the strides {a.stride()} and starts at element {a.storage_offset()} of its "
@@ -89,7 +89,7 @@ ex.register_implementation(ltorch.view, torch_operator(torch.reshape), checker=_
 
 @torch_impl(prims.stride_order)
 def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """`a` itself where it is laid out so, else a copy that is."""
+    """Compute `a` itself where it is laid out so, else a copy that is."""
     inner_to_outer = sorted(range(a.ndim), key=lambda d: order[d])
     strides, step = [0] * a.ndim, 1
     for d in inner_to_outer:
@@ -102,11 +102,11 @@ def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 
 @torch_impl(prims.assign_value)
 def assign_value(a: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The value, as a tensor of its own: both may be results, with different gradients."""
+    """Return the value, as a tensor of its own: both may be results, with different gradients."""
     return value.detach()
 
 
 @torch_impl(prims.copy_)
 def copy_(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Writes `value` into `target`'s memory."""
+    """Write `value` into `target`'s memory."""
     return target.copy_(value)

@@ -13,14 +13,14 @@ from thunder.executors.torchex.base import torch_impl
 def sort(
     a: torch.Tensor, dim: int = -1, descending: bool = False, stable: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The elements in order, and where they were."""
+    """Return the elements in order, and where they were."""
     values, indices = torch.sort(a, dim=dim, descending=descending, stable=stable)
     return values, indices
 
 
 @torch_impl(prims.cumsum)
 def cumsum(a: torch.Tensor, dim: int) -> torch.Tensor:
-    """Sums in the tensor's own dtype, where torch would widen integers."""
+    """Sum in the tensor's own dtype, where torch would widen integers."""
     return torch.cumsum(a, dim, dtype=a.dtype)
 
 

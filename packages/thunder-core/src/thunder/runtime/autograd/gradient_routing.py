@@ -33,7 +33,7 @@ Run = Callable[[Any, Sequence[Any], Sequence[bool], bool], Sequence[Any]]
 
 
 def looked_at(x: torch.Tensor) -> bool:
-    """Whether somebody sees that an input's gradient is None, or makes something of it."""
+    """Check whether somebody sees that an input's gradient is None, or makes something of it."""
     return x.grad_fn is not None or bool(x._backward_hooks) or bool(x._post_accumulate_grad_hooks)
 
 
@@ -56,7 +56,7 @@ class _Call:
 
 
 def _runs(node: weakref.ref[Any] | None) -> bool:
-    """Whether the pass reaches a node."""
+    """Check whether the pass reaches a node."""
     there = None if node is None else node()
     return there is not None and executes(there)
 
@@ -82,7 +82,9 @@ class GradientRouting:
         self.partial = [inputs[i] for i, r in enumerate(reach) if r != whole]  # which inputs need looking after
 
     def link(self, program: Any, made: Any, found: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """What a program found, with ways back to its inputs; `program` is the node that has saved, and has `made`."""
+        """Return what a program found, with ways back to its inputs; `program` is the node that has saved, and has
+        `made`.
+        """
         call = _Call()
         call.program = program
         outputs = made if isinstance(made, tuple) else (made,)
@@ -102,7 +104,7 @@ class GradientRouting:
         return tuple(out)
 
     def gradients(self, call: _Call, k: int, own: dict[int, torch.Tensor]) -> list[Any]:
-        """Those of a group of inputs, for the gradients of results that have arrived at it."""
+        """Return those of a group of inputs, for the gradients of results that have arrived at it."""
         together = not torch.is_grad_enabled() and call.task == backward_pass()
         if together and k in call.found:
             return call.found.pop(k)
@@ -120,7 +122,7 @@ class GradientRouting:
         return [found[at] for at in self._wrt[k]]
 
     def given(self, k: int, gradients: Sequence[Any]) -> dict[int, torch.Tensor]:
-        """Which results the gradients that arrive at a group are of."""
+        """Return which results the gradients that arrive at a group are of."""
         return {j: g for j, g in zip(self._hanging[k], gradients) if g is not None}
 
 

@@ -86,14 +86,18 @@ class _Refused(torch.autograd.Function):
 
 
 def _refusing(found: Sequence[Any], error: Exception, sources: Sequence[Any]) -> list[Any]:
-    """Gradients that were computed of `sources`: who differentiates them with respect to these gets the error."""
+    """Return gradients that were computed of `sources`: who differentiates them with respect to these gets the
+    error.
+    """
     grads = [g for g in found if g is not None]
     wrapped = iter(_Refused.apply(error, len(grads), *grads, *[x for x in sources if isinstance(x, torch.Tensor)]))
     return [None if g is None else next(wrapped) for g in found]
 
 
 def _asked(node: Any) -> bool | None:
-    """Whether the backward pass that runs reaches a node; None for a leaf that `torch.autograd.grad` is asked for."""
+    """Check whether the backward pass that runs reaches a node; None for a leaf that `torch.autograd.grad` is asked
+    for.
+    """
     try:
         return node is not None and executes(node)
     except RuntimeError:

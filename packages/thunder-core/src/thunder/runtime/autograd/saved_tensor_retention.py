@@ -35,7 +35,7 @@ class SavedTensorRetention:
         self._groups: dict[int, list[int]] = {}
 
     def arriving(self, present: Sequence[bool]) -> int | None:
-        """The outputs whose gradients arrive at a node; None where there is nothing to leave."""
+        """Return the outputs whose gradients arrive at a node; None where there is nothing to leave."""
         if all(present[: self._returned]):
             return None
         if not self._groups:
@@ -46,7 +46,7 @@ class SavedTensorRetention:
         return sum(1 << j for j, there in enumerate(present) if there) if len(self._groups) > 1 else None
 
     def take(self, node: Any, arriving: int) -> list[Any]:
-        """The tensors that a node has saved, for the gradients that arrive; None for others."""
+        """Return the tensors that a node has saved, for the gradients that arrive; None for others."""
         try:
             tensors = list(node.saved_tensors)
         except RuntimeError:
@@ -84,7 +84,9 @@ _keeping = as_node("ThunderLeft", _keep, _keep, _keep)  # to have saved is all t
 
 
 def _left(tensors: Sequence[torch.Tensor]) -> Any:
-    """A tensor whose node has saved these, but not the graph that they are part of, which leads to who keeps them."""
+    """Return a tensor whose node has saved these, but not the graph that they are part of, which leads to who keeps
+    them.
+    """
     with torch.enable_grad():
         link = torch.empty(0, device="cpu", requires_grad=True)
         return _keeping(link, [x.detach() for x in tensors])

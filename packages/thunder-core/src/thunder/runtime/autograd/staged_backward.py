@@ -31,7 +31,7 @@ Begin = Callable[[Any, Sequence[Any]], Any]
 def as_node(
     name: str, forward: Callable[..., Any], backward: Callable[..., Any], otherwise: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """What applies a function of torch's autograd that has this forward and backward.
+    """Return what applies a function of torch's autograd that has this forward and backward.
 
     Where torch asks for more than a backward, it is `otherwise`.
     """
@@ -42,7 +42,9 @@ def as_node(
 
 
 def none_of(inputs: Sequence[Any], found: Any) -> Any:
-    """A node's results, with views of those that are inputs: torch makes them itself of the inputs that it is shown."""
+    """Return a node's results, with views of those that are inputs: torch makes them itself of the inputs that it is
+    shown.
+    """
     given = {*map(id, inputs)}
     if isinstance(found, torch.Tensor):
         return found.view_as(found) if id(found) in given else found
@@ -75,7 +77,7 @@ class StagedBackward:
         self._device = device
 
     def edges(self, ctx: Any) -> list[Any]:
-        """Where the gradient of each of `wrt` goes, as `next_functions` says it; `ctx` is of the first node."""
+        """Return where the gradient of each of `wrt` goes, as `next_functions` says it; `ctx` is of the first node."""
         found: dict[int, Any] = {}
         for stage in self.stages:
             edges = ctx.next_functions
@@ -85,14 +87,14 @@ class StagedBackward:
         return [found[i] for i in sorted(found)]
 
     def together(self, steps: list[Any] | Iterator[list[Any]]) -> list[Any]:
-        """All that a backward program gives, as if it gave it at once."""
+        """Return all that a backward program gives, as if it gave it at once."""
         if isinstance(steps, list):
             return steps
         found = {i: x for stage in self.stages for i, x in zip(stage, _resume(steps))}
         return [found[i] for i in sorted(found)]
 
     def nodes(self, forward: Callable[..., Any], begin: Begin, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """What runs a program, whose function is `forward(ctx, *inputs)`, as a chain of nodes."""
+        """Return what runs a program, whose function is `forward(ctx, *inputs)`, as a chain of nodes."""
         own, *further = self._inputs
         relays = [(self._relay(i == len(further)), positions) for i, positions in enumerate(further, start=1)][::-1]
 
@@ -126,7 +128,7 @@ class StagedBackward:
         return torch.empty(0, device=self._device, dtype=torch.float32)
 
     def _relay(self, last: bool) -> Callable[..., Any]:
-        """The node of a later stage, whose result is nothing but a link."""
+        """Return the node of a later stage, whose result is nothing but a link."""
 
         def forward(ctx: Any, *edges: Any) -> torch.Tensor:
             return self._link()
@@ -138,7 +140,7 @@ class StagedBackward:
 
 
 def _taken(steps: Iterator[list[Any]]) -> tuple[Any, ...]:
-    """The next stage's gradients; the program is left with none of them."""
+    """Return the next stage's gradients; the program is left with none of them."""
     found = _resume(steps)
     taken = tuple(found)
     found.clear()

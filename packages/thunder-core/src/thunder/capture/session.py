@@ -12,7 +12,7 @@ import torch
 
 from thunder.capture.base.fallback import ModuleFallback, fall_back
 from thunder.capture.base.modes import keep_grad_mode, keep_modes
-from thunder.capture.base.phase import Phase, active
+from thunder.capture.base.phase import Phase, active, pause_reads
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import Write
 from thunder.capture.base.sources import Source
@@ -166,6 +166,7 @@ class CaptureSession:
         with self.tracer.user_code():
             recorder.watch_code()
             result = recorder.context.run(_result, self.fn, *copies)
+            pause_reads()  # the program has ended: what leaves the contexts is none of it
         recorder.finish()
         return result
 

@@ -252,6 +252,22 @@ def coexist(session: nox.Session) -> None:
 
 
 @nox.session
+def interrupts(session: nox.Session) -> None:
+    """Raise an exception at every line of thunder's that tracing a program runs; nothing may be left behind."""
+    install_ours(session, [CORE], ["tests"])
+    check_environment(session)
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        *workers(session.posargs),
+        str(PACKAGES[CORE] / "tests" / "capture" / "test_interrupts.py"),
+        *session.posargs,
+        env={**ENVIRONMENT, "THUNDER_INTERRUPTS": "all"},
+    )
+
+
+@nox.session
 def surface(session: nox.Session) -> None:
     """Call every public name of torch through thunder.jit and compare with torch; arguments after `--` go to it."""
     install_ours(session, [CORE], ["tests"])

@@ -62,7 +62,7 @@ def unlike(count: int) -> Callable[..., torch.Tensor]:
 
 def measured(count: int, program: Program = program) -> tuple[float, float, float]:
     """Return seconds of tracing, of all passes, and of printing and compiling the text, each for one operation."""
-    from thunder.capture.capture import acquire
+    from thunder.capture.capture import capture
     from thunder.core.trace import Trace
     from thunder.frontend.options import Options
     from thunder.frontend.pipeline import compile_trace
@@ -78,7 +78,7 @@ def measured(count: int, program: Program = program) -> tuple[float, float, floa
         return made[0]
 
     def trace() -> None:
-        found["acquired"] = acquire(program(count), given, {}, name="computation", executors=executors)
+        found["acquired"] = capture(program(count), given, {}, name="computation", executors=executors)
 
     def compile() -> None:
         assert compile_trace(found["acquired"], executors, ()).backward_traces  # they are made when asked for

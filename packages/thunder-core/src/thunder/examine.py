@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
-from thunder.capture.capture import acquire
+from thunder.capture.capture import capture
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
@@ -68,9 +68,9 @@ def examine(
         around = [transform.tracing() for transform in jitted._transforms]
     else:
         asked = resolve_executors(executors)
-    acquired = acquire(fn, args, kwargs, name="computation", executors=asked, around=around)
+    captured = capture(fn, args, kwargs, name="computation", executors=asked, around=around)
     with compiling(compilation):
-        return Report(report(dce(acquired.computation), asked), acquired.uncacheable)
+        return Report(report(dce(captured.computation), asked), captured.uncacheable)
 
 
 def memory(
@@ -119,7 +119,7 @@ def _specialization(
     elif not args and not kwargs and jitted._stats.last is not None:
         return jitted._stats.last
     asked = jitted._options.resolved_executors() if executors is None else resolve_executors(executors)
-    acquired = acquire(
+    captured = capture(
         jitted._fn,
         args,
         kwargs,
@@ -129,7 +129,7 @@ def _specialization(
         around=[transform.tracing() for transform in jitted._transforms],
     )
     return compile_trace(
-        acquired,
+        captured,
         asked,
         jitted._transforms,
         autograd=jitted._autograd,

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.initializers import truncated_normal
 from thunder.capture.dispatch.scalars import number_checks
+from thunder.capture.higher_order import function_transforms
 from thunder.capture.higher_order.branching import cond_traced, refuse_control_flow
 from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
@@ -27,7 +29,7 @@ from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.torch import private
 
-__all__ = ["replaced_entry_points"]
+__all__ = ["replace_torch_functions"]
 
 
 def _tracer() -> Any:
@@ -108,13 +110,6 @@ def _left_to_python() -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _compiled_callables_unwrapped() -> Any:
-    """Callables that `torch.compile` made run their own Python, so that it is traced."""
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()  # nobody has compiled anything
-    return torch.compiler.set_stance("force_eager")
-
-
 def _checkpointed() -> list[tuple[Any, str, Any]]:
     """`torch.utils.checkpoint.checkpoint`, which programs hold under names of their own.
 
@@ -150,11 +145,13 @@ def _function_transforms() -> list[tuple[Any, str, Any]]:
     Programs hold transforms, and functions that were made by them, under names of their own: these are seen through the
     latter.
     """
-    from thunder.frontend import functional
-
-    public = ("grad", "grad_and_value", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian")
-    found = [(torch.func, name, getattr(functional, name)) for name in public] + [(torch, "vmap", functional.vmap)]
-    found += [(module, name, getattr(functional, ours)) for module, name, ours in private.function_transforms()]
+    public = function_transforms.public
+    found = [(torch.func, name, ours) for name, ours in public.items()]
+    found += [(torch, name, ours) for name, ours in public.items() if name == "vmap"]
+    found += [
+        (module, name, function_transforms.implementations[ours])
+        for module, name, ours in private.function_transforms()
+    ]
     return [(owner, name, _here(ours, getattr(owner, name))) for owner, name, ours in found]
 
 
@@ -223,11 +220,10 @@ def _initializers() -> list[tuple[Any, str, Any]]:
     return [(torch.nn.init, name, _here(whole, original))]
 
 
-@contextmanager
-def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
-    """Within it, what torch's overrides do not reach goes to the tracer of the program that calls it.
+def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = False) -> None:
+    """Give what torch's overrides do not reach to the tracer of the program that calls it, until the board is restored.
 
-    With `numbers` functions of Python's do too, which the program gives numbers that only running tells.
+    With `numbers` functions of Python's take data-dependent numbers, too.
 
     The replacements hold no tracer: what is imported meanwhile may keep them.
     """
@@ -243,16 +239,11 @@ def replaced_entry_points(*, numbers: bool = False) -> Iterator[None]:
     owners += _left_to_python() + _function_transforms() + _control_flow() + _sharded() + _checkpointed()
     owners += number_checks() + _mask_detectors() + _flex_attention() + _initializers() + _masks_of_unknown_size()
     owners += functions_replaced() if numbers else []
-    absent = object()
-    before = [(owner, name, owner.__dict__.get(name, absent)) for owner, name, _ in owners]
-    try:
-        for owner, name, replacement in owners:
-            setattr(owner, name, replacement)
-        with _compiled_callables_unwrapped():
-            yield
-    finally:
-        for owner, name, value in before:
-            if value is absent:
-                delattr(owner, name)  # inherited
-            else:
-                setattr(owner, name, value)
+    for owner, name, replacement in owners:
+        substitutions.set(owner, name, replacement)
+    if "torch._dynamo" in sys.modules:  # else nobody has compiled anything
+        # Callables that `torch.compile` made run their own Python, so that it is traced. The stance is set as soon as
+        # the object is made, so how to undo that is noted before.
+        for owner, name in private.compile_stance():
+            substitutions.set(owner, name, getattr(owner, name))
+        substitutions.enter(torch.compiler.set_stance("force_eager"))

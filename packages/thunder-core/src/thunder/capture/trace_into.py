@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.handlers import make_tracer
+from thunder.capture.session import keep_thread
 from thunder.capture.tensors.handle import Handle, Storage
-from thunder.capture.torch_patches import replaced_entry_points
+from thunder.capture.torch_patches import replace_torch_functions
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import TracingError
 from thunder.core.proxies import TensorProxy
@@ -19,7 +21,7 @@ __all__ = ["trace_into"]
 
 
 def trace_into(trace: Trace, fn: Callable[..., Any], arguments: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
-    """The operations that `fn` makes of values of `trace`, with fresh names of it, and its result in proxies.
+    """Return the operations that `fn` makes of values of `trace`, with fresh names of it, and its result in proxies.
 
     The function is written as any that is jitted: with torch's functions, on tensors. It reads nothing but its
     arguments, and writes to none of them.
@@ -36,8 +38,14 @@ def trace_into(trace: Trace, fn: Callable[..., Any], arguments: Sequence[Any]) -
         return found
 
     given = [map_proxies(a, handle) for a in arguments]
-    with trace.scope() as operations, replaced_entry_points(), tracer.user_code():
-        out = fn(*given)
+
+    def run(substitutions: Substitutions) -> tuple[list[BoundSymbol], Any]:
+        keep_thread(substitutions)
+        replace_torch_functions(substitutions)
+        with trace.scope() as operations, tracer.user_code():
+            return operations, fn(*given)
+
+    operations, out = undone(run)
     written = next((h for h in handles if h._storage.written), None)
     if written is not None:
         raise TracingError(

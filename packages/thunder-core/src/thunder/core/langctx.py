@@ -85,6 +85,16 @@ def set_langctx(language: str | LanguageContext) -> Iterator[LanguageContext]:
         _current.language = before
 
 
+def set_language(language: LanguageContext | None) -> None:
+    """Make operators on proxies mean what `language` says from now on; None is the default."""
+    _current.language = language
+
+
+def current_language() -> LanguageContext | None:
+    """Return the language that was set, None where it is the default."""
+    return _current.language
+
+
 def langctx(language: str | LanguageContext) -> Callable[[F], F]:
     """Decorates a function so that its body is read in `language`."""
 

@@ -59,6 +59,16 @@ def compilation() -> Compilation:
     return _current.compilation or Compilation()
 
 
+def set_compilation(of: Compilation | None) -> None:
+    """Make `compilation()` this one from now on; None is the one without options."""
+    _current.compilation = of
+
+
+def current_compilation() -> Compilation | None:
+    """Return the compilation that was set, None where there is none."""
+    return _current.compilation
+
+
 @contextmanager
 def compiling(of: Compilation) -> Iterator[None]:
     """Within it, `compilation()` is this one."""

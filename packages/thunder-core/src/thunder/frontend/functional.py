@@ -16,7 +16,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
-from thunder.capture.higher_order import derivatives
+from thunder.capture.higher_order import derivatives, function_transforms
 from thunder.capture.higher_order import vmap as batching
 from thunder.core.state import state
 from thunder.frontend.jit import JitFunction
@@ -33,8 +33,7 @@ Randomness = Literal["error", "different", "same"]
 
 # -- the programs -----------------------------------------------------------------------------------------------------
 def _grad(fn: Any, argnums: Any, has_aux: bool, /, *args: Any, **kwargs: Any) -> Any:
-    grads, value = derivatives.grad_and_value(fn, argnums, has_aux, args, kwargs)
-    return (grads, value[1]) if has_aux else grads
+    return function_transforms.run_grad(fn, argnums, has_aux, args, kwargs)
 
 
 def _grad_and_value(fn: Any, argnums: Any, has_aux: bool, /, *args: Any, **kwargs: Any) -> Any:
@@ -60,28 +59,6 @@ def _jacfwd(fn: Any, argnums: Any, has_aux: bool, randomness: str, /, *args: Any
 
 def _jvp(fn: Any, strict: bool, has_aux: bool, /, primals: Any, tangents: Any) -> Any:
     return derivatives.jvp(fn, primals, tangents, strict, has_aux)
-
-
-# -- what torch's own transforms call ---------------------------------------------------------------------------------
-def run_grad(fn: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> Any:
-    """`grad(fn, argnums, has_aux)(*args, **kwargs)`."""
-    return _grad(fn, argnums, has_aux, *args, **kwargs)
-
-
-run_grad_and_value = derivatives.grad_and_value
-run_vmap = _vmap
-
-
-def run_vjp(fn: Any, *primals: Any, argnums: Any = None, has_aux: bool = False) -> Any:
-    """`vjp(fn, *primals)`, for some of the primals."""
-    found = derivatives.vjp(fn, primals, argnums, has_aux)
-    derivatives.check_inexact_results(pytree.tree_leaves(found[0]))
-    return found
-
-
-def run_jvp(fn: Any, primals: Any, tangents: Any, argnums: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
-    """`jvp(fn, primals, tangents)`, for some of the primals."""
-    return derivatives.jvp(fn, primals, tangents, strict, has_aux, argnums)
 
 
 # -- functions of functions -------------------------------------------------------------------------------------------
@@ -280,3 +257,9 @@ def _captures(jitted: Any, leaves: list[torch.Tensor]) -> bool:
     if program is None:
         return True
     return sum(getattr(p, "requires_grad", False) for p in program.traces[0].args) > len(set(map(id, leaves)))
+
+
+# What programs find as `torch.func.grad` and the others while they are traced.
+function_transforms.public.update(
+    grad=grad, grad_and_value=grad_and_value, vjp=vjp, jvp=jvp, vmap=vmap, jacrev=jacrev, jacfwd=jacfwd, hessian=hessian
+)

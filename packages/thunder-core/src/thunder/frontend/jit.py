@@ -13,9 +13,11 @@ import torch
 
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.modes import mode_around
-from thunder.capture.capture import Acquired, acquire, trace_function
+from thunder.capture.base.substitutions import Substitutions, undone
+from thunder.capture.capture import Captured, capture, trace_function
 from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.symbolic import Dynamic
+from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
 from thunder.core.errors import AsksForText, DataDependentError, TracingError
 from thunder.core.state import registrations, state
@@ -26,7 +28,6 @@ from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
-from thunder.runtime.lock import tracing_lock
 from thunder.torch.private import hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
@@ -60,7 +61,7 @@ class CompileStats:
 
     @property
     def last_traces(self) -> list[Trace]:
-        """The computation's traces, from the acquired one to the one that ran."""
+        """The computation's traces, from the captured one to the one that ran."""
         return list(self._last().traces)
 
     @property
@@ -193,40 +194,48 @@ class JitFunction(Generic[P, R]):
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
             self._stats.uncacheable = "its parameters are made by its first call"
             return self._eagerly(args, kwargs)
-        with tracing_lock:
-            self._stats.cache_misses += 1
-            self._stats.refused = [str(refusal) for refusal in refused]
-            if refused and self._options.cache != "no caching":
-                self._cache.learn(refused, args, kwargs)
-            refused.clear()  # they hold what was found in the call
-            found: tuple[Acquired, Specialization] | None = None
-            try:
-                found = self._compile(args, kwargs)
-            except ModuleFallback as reason:
-                self._go_in_pieces(str(reason))
-            except RunsEagerly as once:
-                if self._stats.uncacheable == str(once) and self._may_go_in_pieces:
-                    self._go_in_pieces(f"{once}, at every call")
-                self._stats.uncacheable = str(once)
-            if found is not None:
-                acquired, specialization = found
-                self._stats.last = specialization
-                self._stats.uncacheable = acquired.uncacheable
-                self._stats.constant = self._cache.dynamic.given_up
-                self._keep(specialization, args, kwargs)
-                inputs: Any = [*[x.tensor for x in acquired.inputs], *[number.value for number in acquired.numbers]]
-                if acquired.epilogue is not None:
-                    inputs = inputs, acquired.targets
-                if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
-                    inputs = specialization.prologue(*args, **kwargs)  # a transform says what the inputs are
-                del acquired  # the user's tensors live no longer than in eager
+        found = undone(functools.partial(self._capture, args, kwargs, refused))
         if found is None:
             pieces = self._stats.pieces
             return self._eagerly(args, kwargs) if pieces is None else pieces(self._fn, args, kwargs)
+        self._say_if_uncacheable()
+        specialization, inputs = found
         del found
         return specialization.call(inputs)
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Acquired, Specialization]:
+    def _capture(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal], substitutions: Substitutions
+    ) -> tuple[Specialization, Any] | None:
+        """Compile a program for a call and keep it; return it with its inputs, None where the call runs eagerly."""
+        keep_thread(substitutions)
+        self._stats.cache_misses += 1
+        self._stats.refused = [str(refusal) for refusal in refused]
+        if refused and self._options.cache != "no caching":
+            self._cache.learn(refused, args, kwargs)
+        refused.clear()  # they hold what was found in the call
+        try:
+            captured, specialization = self._compile(args, kwargs)
+        except ModuleFallback as reason:
+            self._go_in_pieces(str(reason))
+            return None
+        except RunsEagerly as once:
+            if self._stats.uncacheable == str(once) and self._may_go_in_pieces:
+                self._go_in_pieces(f"{once}, at every call")
+            self._stats.uncacheable = str(once)
+            return None
+        self._stats.last = specialization
+        self._stats.uncacheable = captured.uncacheable
+        self._stats.constant = self._cache.dynamic.given_up
+        if specialization.prologue is not None and self._options.cache != "no caching":
+            self._cache.keep(specialization, args, kwargs)
+        inputs: Any = [*[x.tensor for x in captured.inputs], *[number.value for number in captured.numbers]]
+        if captured.epilogue is not None:
+            inputs = inputs, captured.targets
+        if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
+            inputs = specialization.prologue(*args, **kwargs)  # a transform says what the inputs are
+        return specialization, inputs
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, Specialization]:
         """Traces and compiles a call.
 
         Where that fails with symbolic numbers, which a few programs take for something else than numbers, they are
@@ -271,11 +280,11 @@ class JitFunction(Generic[P, R]):
 
     def _compile_with(
         self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Acquired, Specialization]:
+    ) -> tuple[Captured, Specialization]:
         executors = self._options.resolved_executors()
         try:
             with compiling(self.compilation):  # a program may differentiate a part of itself
-                acquired = acquire(
+                captured = capture(
                     self._fn,
                     args,
                     kwargs,
@@ -288,8 +297,8 @@ class JitFunction(Generic[P, R]):
                 )
         except AsksForText as error:
             raise ModuleFallback(str(error.args[0])) from None
-        return acquired, compile_trace(
-            acquired,
+        return captured, compile_trace(
+            captured,
             executors,
             self._transforms,
             autograd=self._autograd,
@@ -361,15 +370,13 @@ class JitFunction(Generic[P, R]):
             stacklevel=4,
         )
 
-    def _keep(self, specialization: Specialization, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _say_if_uncacheable(self) -> None:
         reason = self._stats.uncacheable
         if reason is not None and self._options.sharp_edges != "allow":
             message = f"{self!r} is recompiled at every call: {reason}"
             if self._options.sharp_edges == "error":
                 raise TracingError(message)
             warnings.warn(message, stacklevel=4)
-        if specialization.prologue is not None and self._options.cache != "no caching":
-            self._cache.keep(specialization, args, kwargs)
 
     def __reduce__(self) -> Any:
         return (_rebuild, (self._fn, self._options, self._transforms, self._autograd, self._extra_state))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an acquired trace to something that runs: the passes, and the specialization that holds the result."""
+"""From a captured trace to something that runs: the passes, and the specialization that holds the result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.capture import Acquired
+from thunder.capture.capture import Captured
 from thunder.capture.guards.prologue import Guarded
 from thunder.capture.trace_into import trace_into
 from thunder.core.errors import ThunderError
@@ -137,7 +137,7 @@ class Passes:
 
 @collection_paused()
 def compile_trace(
-    acquired: Acquired,
+    captured: Captured,
     executors: Sequence[Executor],
     transforms: Sequence[Transform],
     *,
@@ -145,12 +145,12 @@ def compile_trace(
     compilation: Compilation | None = None,
     remat: str = "auto",
 ) -> Specialization:
-    """Compiles what was acquired. `remat` says what backward computes again (`passes/remat.py`)."""
+    """Compiles what was captured. `remat` says what backward computes again (`passes/remat.py`)."""
     passes = Passes(executors, compilation or Compilation(), transforms)
-    traces = [verify_if_asked(acquired.computation)]
+    traces = [verify_if_asked(captured.computation)]
     # A program may switch gradients on itself, though they are off around it.
     off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    switched_on = off and acquired.computation.info.get("requires_grad", False)
+    switched_on = off and captured.computation.info.get("requires_grad", False)
     flowing = autograd and (torch.is_grad_enabled() or switched_on)
     if not flowing and not any(t.is_needed for t in transforms):  # else one of them may differentiate
         traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
@@ -162,13 +162,13 @@ def compile_trace(
             split = Split(traces[-1], executors, wrt, remat=remat)
         if split.returned:
             differentiable = DifferentiableProgram(split, passes.to_execution, remat=remat)
-            if "symbols" in acquired.computation.info:
+            if "symbols" in captured.computation.info:
                 # What it takes symbolic numbers to be is checked by the prologue, which is written now.
                 differentiable.backward_program(differentiable.everything)
             run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
-            return _specialization(acquired, passes, run, [*traces, *differentiable.traces], differentiable)
+            return _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
     traces += passes.to_execution(traces[-1])
-    return _specialization(acquired, passes, _without_gradient(traces[-1]), traces)
+    return _specialization(captured, passes, _without_gradient(traces[-1]), traces)
 
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
@@ -186,25 +186,25 @@ def _differentiated(trace: Trace) -> list[TensorProxy]:
 
 
 def _specialization(
-    acquired: Acquired,
+    captured: Captured,
     passes: Passes,
     run: Callable[..., Any],
     traces: list[Trace],
     differentiable: DifferentiableProgram | None = None,
 ) -> Specialization:
-    if acquired.prologue is None and any(t.has("prologue") for t in passes.transforms):
+    if captured.prologue is None and any(t.has("prologue") for t in passes.transforms):
         raise ThunderError(
             "a transform changes the prologue, but this program has none, as it cannot be cached: "
-            f"{acquired.uncacheable}"
+            f"{captured.uncacheable}"
         )
-    prologue = acquired.prologue
-    symbols = acquired.computation.info.get("symbols")
+    prologue = captured.prologue
+    symbols = captured.computation.info.get("symbols")
     if symbols is not None:
         if prologue is not None:
             prologue.constrain(symbols)
         symbols.closed = True
     prologues = passes.around(None if prologue is None else prologue.trace, "prologue")
-    epilogues = passes.around(acquired.epilogue, "epilogue")
+    epilogues = passes.around(captured.epilogue, "epilogue")
     return Specialization(
         prologues[-1].python_callable(decorators=False) if prologues else None,
         run,

@@ -24,12 +24,19 @@ def collection_paused() -> Iterator[None]:
     everything else in the process, over and over. Neither does one right after it, as what was made counts as old.
     """
     enabled = gc.isenabled()
-    gc.disable()
     try:
-        yield
-    finally:
-        if enabled:
-            if gc.get_freeze_count() < _FROZEN:  # else what somebody froze would not stay so
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
+        try:
+            gc.disable()
+            yield
+        finally:
+            _collect_again(enabled)
+    finally:  # whatever has interrupted that
+        _collect_again(enabled)
+
+
+def _collect_again(enabled: bool) -> None:
+    if enabled and not gc.isenabled():
+        if gc.get_freeze_count() < _FROZEN:  # else what somebody froze would not stay so
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()

@@ -43,15 +43,20 @@ __all__ = [
     "OpOverloadPacket",
     "TorchDispatchMode",
     "attention_order",
+    "compile_stance",
     "distribution_that_checks",
     "forward_not_begun",
     "hidden_from_dynamo",
     "l1_loss_weight",
     "mask_detectors",
+    "mode_stacks",
     "module_with_legacy_hook",
     "parameter_being_converted",
     "pytree",
+    "restore_mode_stacks",
+    "set_torch_function_state",
     "sharding",
+    "torch_function_state",
 ]
 
 
@@ -131,10 +136,45 @@ def set_attention_order(order: Sequence[int]) -> None:
 fused_sdp_choice: Callable[..., int] = getattr(torch, "_fused_sdp_choice", lambda *args, **kwargs: 0)
 
 
-def function_transforms() -> list[tuple[Any, str, str]]:
-    """Where torch does the work of the transforms of `torch.func`, and what of `frontend/functional.py` does it here.
+def compile_stance() -> list[tuple[Any, str]]:
+    """Return where torch keeps what `torch.compiler.set_stance` sets."""
+    module = sys.modules.get("torch._dynamo.eval_frame")
+    return [(module, "_stance")] if hasattr(module, "_stance") else []
 
-    Where torch has none of these, only calls through `torch.func` are seen.
+
+# Whether functions of torch are overridden: what `DisableTorchFunction` changes.
+torch_function_state: Callable[[], Any] = getattr(torch._C, "_get_torch_function_state", lambda: None)
+set_torch_function_state: Callable[[Any], None] = getattr(torch._C, "_set_torch_function_state", lambda before: None)
+
+
+def mode_stacks() -> tuple[list[Any], list[Any]]:
+    """Return the active function modes and dispatch modes, the innermost last."""
+    dispatch = getattr(torch.utils._python_dispatch, "_get_current_dispatch_mode_stack", list)
+    return list(torch.overrides._get_current_function_mode_stack()), list(dispatch())
+
+
+def restore_mode_stacks(before: tuple[list[Any], list[Any]]) -> None:
+    """Leave the modes that have become active since, and enter those again that are not active any more."""
+    python_dispatch = torch.utils._python_dispatch
+    ways = ((torch.overrides._pop_mode, torch.overrides._push_mode),
+            (getattr(python_dispatch, "_pop_mode", None), getattr(python_dispatch, "_push_mode", None)))  # fmt: skip
+    for i, (pop, push) in enumerate(ways):
+        wanted, found = before[i], mode_stacks()[i]
+        while found and not (len(found) <= len(wanted) and all(a is b for a, b in zip(found, wanted))):
+            with contextlib.suppress(Exception):
+                found[-1].__exit__(None, None, None)
+            if len(mode_stacks()[i]) == len(found):  # not entered as a context
+                pop()  # type: ignore[misc]
+            found = mode_stacks()[i]
+        for mode in wanted[len(found) :]:
+            push(mode)  # type: ignore[misc]
+
+
+def function_transforms() -> list[tuple[Any, str, str]]:
+    """Return where torch does the work of the transforms of `torch.func`, and what does it in traced programs.
+
+    The latter are names of `capture/higher_order/function_transforms.py`. Where torch has none of these, only calls
+    through `torch.func` are seen.
     """
     try:
         from torch._functorch import apis, eager_transforms

@@ -272,3 +272,26 @@ def test_objects_that_the_program_makes() -> None:
     for _ in range(3):
         torch.testing.assert_close(jitted(X), X * 3.0)
     assert (thunder.cache_hits(jitted), thunder.compile_stats(jitted).uncacheable) == (2, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nn.modules.module.BackwardHook", "nn.modules.transformer._detect_is_causal_mask", "compile", "cond", "vmap",
+        "func.grad", "_check", "manual_seed", "utils.checkpoint.checkpoint", "nn.init._no_grad_trunc_normal_",
+        "compiler._is_compiling_flag", "nn.modules.module.Module", "autograd.Function.apply",
+    ],
+)  # fmt: skip
+def test_what_is_replaced_while_tracing_is_read(name: str, watch: Any) -> None:
+    """A program that reads by attribute what is another function while it is traced is cached after its first call."""
+    scope = {"torch": torch}
+    exec(f"def fn(x):\n    torch.{name}\n    return x + 1", scope)
+    watch(scope["fn"])
+
+
+def test_a_replaced_function_is_guarded(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard is on torch's own function, which stands there when no program is traced."""
+    w = watch(lambda x: (torch._check, x + 1)[1])
+    w.kept()
+    monkeypatch.setattr(torch, "_check", lambda *args: None)
+    w.changed()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import _get_current_function_mode_stack
 
+from thunder.capture.base.substitutions import Substitutions
 from thunder.runtime.torch_private import function_modes, functorch_active
 from thunder.torch.private import (
     DeviceContext,
@@ -22,11 +23,23 @@ from thunder.torch.private import (
     attention_order,
     fused_sdp_choice,
     kernels_enabled,
+    mode_stacks,
+    restore_mode_stacks,
     set_attention_order,
+    set_torch_function_state,
+    torch_function_state,
     without_modes,
 )
 
-__all__ = ["attention_kernels", "is_state", "mode_around", "settled_attention_kernels", "with_attention_kernels"]
+__all__ = [
+    "attention_kernels",
+    "is_state",
+    "keep_grad_mode",
+    "keep_modes",
+    "mode_around",
+    "settled_attention_kernels",
+    "with_attention_kernels",
+]
 
 # Functions without arguments that tell how torch is set up.
 _TELLING: dict[str, tuple[str, ...]] = {
@@ -51,6 +64,27 @@ _TELLING: dict[str, tuple[str, ...]] = {
     "torch.xpu": ("is_available", "device_count", "current_device"),
     "torch.accelerator": ("is_available", "device_count", "current_device_index", "current_accelerator"),
 }  # fmt: skip
+
+
+def keep_modes(substitutions: Substitutions) -> None:
+    """Have torch's modes be those that are active now, once the board is restored."""
+    substitutions.callback(restore_mode_stacks, mode_stacks())
+    substitutions.callback(set_torch_function_state, torch_function_state())
+
+
+def keep_grad_mode(substitutions: Substitutions) -> None:
+    """Have grad mode and autocast put back where the program does not run to its end; else it may change them."""
+    autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+    substitutions.callback(_restore_grad_mode, substitutions, torch.is_grad_enabled(), autocast)
+
+
+def _restore_grad_mode(substitutions: Substitutions, grad: bool, autocast: dict[str, bool]) -> None:
+    if substitutions.finished:
+        return
+    torch.set_grad_enabled(grad)
+    for device, enabled in autocast.items():
+        if torch.is_autocast_enabled(device) != enabled:
+            torch.set_autocast_enabled(device, enabled)
 
 
 def is_state(module: str, name: str) -> bool:
@@ -100,10 +134,13 @@ def settled_attention_kernels() -> tuple[Any, ...]:
 def with_attention_kernels(kernels: tuple[Any, ...]) -> Iterator[None]:
     """Within it, attention has these kernels. (`sdpa_kernel` does not put their order back as it was.)"""
     before = attention_kernels()
-    _set_kernels(kernels)
     try:
-        yield
-    finally:
+        try:
+            _set_kernels(kernels)
+            yield
+        finally:
+            _set_kernels(before)
+    finally:  # whatever has interrupted that
         _set_kernels(before)
 
 

@@ -12,8 +12,8 @@ import contextvars
 import types
 from typing import Any, NamedTuple
 
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.sources import Source
-from thunder.capture.reads.hooks import ABSENT
 from thunder.runtime.containers import dict_type
 from thunder.runtime.guards import CLASS_INTERNALS
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import RunsEagerly, fall_back
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import CONTAINERS, Write, cell_value, slot, slot_names, variables
 from thunder.capture.base.sources import Source
 from thunder.capture.guards import guards
 from thunder.capture.reads.classify import classify
-from thunder.capture.reads.hooks import ABSENT
 from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind

@@ -12,20 +12,14 @@ from typing import Any
 
 from thunder.core.symint.functions import FUNCTIONS
 
-__all__ = ["BUILTINS", "original_of", "override_of"]
+__all__ = ["BUILTINS", "override_of"]
 
 # What stands in for a built-in, by name.
 BUILTINS: dict[str, Any] = dict(FUNCTIONS["builtins"])
 
 _OVERRIDES = {id(getattr(math, name)): fn for name, fn in FUNCTIONS["math"].items()}
-_ORIGINALS = {id(fn): getattr(math, name) for name, fn in FUNCTIONS["math"].items()}
 
 
 def override_of(x: Any) -> Any:
     """Return what stands in for a function of `math`, under whatever name a program has it; None for anything else."""
     return _OVERRIDES.get(id(x))
-
-
-def original_of(x: Any) -> Any:
-    """Return the function of `math` that something stands in for, or `x` itself."""
-    return _ORIGINALS.get(id(x), x)

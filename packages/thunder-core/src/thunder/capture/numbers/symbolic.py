@@ -20,13 +20,13 @@ import torch
 
 from thunder.capture.base.sources import Argument, Length, Source
 from thunder.capture.numbers.overrides import BUILTINS
-from thunder.capture.numbers.substitutions import Plants
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber, is_unbacked
+from thunder.core.symint.symbols import symbols_of
 
 if TYPE_CHECKING:
-    from thunder.capture.tensors.tracer import Tracer
     from thunder.core.proxies import NumberProxy
+    from thunder.core.trace import Trace
 
 __all__ = ["FAILURES", "Dynamic", "Inputs", "Number", "Size"]
 
@@ -114,8 +114,8 @@ class Number(NamedTuple):
 class Inputs:
     """The symbolic inputs of one run."""
 
-    def __init__(self, tracer: Tracer, dynamic: Dynamic, plants: Plants):
-        self._tracer = tracer
+    def __init__(self, trace: Trace, dynamic: Dynamic):
+        self._trace = trace
         self.dynamic = dynamic
         self.source_of: Callable[[torch.Tensor], Source | None] = lambda tensor: None
         self.guarded_number = self.number
@@ -123,7 +123,6 @@ class Inputs:
         self.sizes: list[Size] = []
         self.numbers: list[Number] = []
         self.dims: dict[int, frozenset[int]] = {}  # by the ids of tensors
-        self.plants = plants
         self._known: dict[Source, Any] = {}
 
     def dims_of(self, tensor: torch.Tensor) -> frozenset[int]:
@@ -135,30 +134,22 @@ class Inputs:
 
     def shape(self, name: str, tensor: torch.Tensor) -> tuple[Any, ...]:
         """The shape of a new input with symbols for the sizes that are symbolic."""
-        from thunder.core.symint.symbols import symbols_of
-
         shape: list[Any] = list(tensor.shape)
         for dim in sorted(self.dims_of(tensor)):
-            shape[dim] = symbols_of(self._tracer.trace).size(shape[dim])
+            shape[dim] = symbols_of(self._trace).size(shape[dim])
             self.sizes.append(Size(shape[dim].proxy, name, dim))
         return tuple(shape)
 
     def number(self, source: Source, value: Any) -> Any:
         """The symbol of a number that is an input."""
-        from thunder.core.symint.symbols import symbols_of
-
         found = self._known.get(source)
         if found is None:
-            trace = self._tracer.trace
+            trace = self._trace
             found = symbols_of(trace).number(value, trace.add_name(source.label.removeprefix("t_") or "n"))
             self._known[source] = found
             trace.args.append(found.proxy)
             self.numbers.append(Number(found.proxy, value, source))
         return found
-
-    def plant(self, target: Any, key: Any, before: Any, symbol: Any) -> None:
-        """Puts a symbol where the program finds a number."""
-        self.plants.plant(target, key, before, symbol)
 
     def stands_for(self, name: str) -> Any:
         """What takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
@@ -175,7 +166,7 @@ class Inputs:
         """
         if isinstance(x, torch.Tensor) and x.dim() and is_unbacked(x.shape[0]):
             return x.shape[0]
-        source = self.source_of_list(x) if type(x) in (list, deque) and state.frontend is self._tracer else None
+        source = self.source_of_list(x) if type(x) in (list, deque) and self._is_running() else None
         if source is None:
             return len(x)
         before, list_source = source
@@ -184,9 +175,12 @@ class Inputs:
             return len(x)
         return self.guarded_number(inner, before) + (len(x) - before)
 
+    def _is_running(self) -> bool:
+        return state.frontend is not None and state.trace is self._trace
+
     def owns(self, number: Any) -> bool:
         """Whether a symbolic number is one of this run's."""
-        return number.symbols is self._tracer.trace.info.get("symbols")
+        return number.symbols is self._trace.info.get("symbols")
 
 
 class _LikeType(type):

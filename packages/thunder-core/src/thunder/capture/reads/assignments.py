@@ -11,12 +11,12 @@ from collections import deque
 from types import CodeType
 from typing import Any
 
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import AttributesSnapshot, DictSnapshot, Snapshot
 from thunder.capture.base.sources import CellContents, Global, Item, Length, Source, Variables
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.guard_kinds import HasType
-from thunder.capture.reads.hooks import ABSENT
 from thunder.capture.reads.kinds.base import Recorder
 
 __all__ = ["guard_what_was_assigned", "leave_out_logs"]

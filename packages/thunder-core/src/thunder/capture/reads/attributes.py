@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import TABLES, AttributesSnapshot, variables
 from thunder.capture.base.sources import Item, Variables
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.guard_kinds import HasKeys, LacksAttribute
-from thunder.capture.reads.hooks import ABSENT
 from thunder.capture.reads.kinds.base import Reached, Recorder
 from thunder.capture.reads.unguardables import Unguardables
 

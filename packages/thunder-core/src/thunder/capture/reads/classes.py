@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import AttributesSnapshot
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.reads import bytecode
@@ -21,7 +22,6 @@ from thunder.capture.reads.class_attributes import (
     plain_class_attributes,
 )
 from thunder.capture.reads.guard_kinds import HasAttributes, HasType, IsObject, LacksKeys
-from thunder.capture.reads.hooks import ABSENT
 from thunder.capture.reads.kinds.base import Reached, Recorder
 from thunder.capture.reads.kinds.containers import has_plain_lookup
 from thunder.capture.reads.libraries import is_library_class
@@ -115,8 +115,8 @@ class ClassReads:
         owner = next((c for c in cls.__mro__ if name in c.__dict__), None)
         if owner is None or (name in UNSHADOWED and is_library_class(owner)):
             return
-        if owner is torch.autograd.Function and name == "apply":
-            return  # another one while a program is traced
+        if self._recorder.substitutions.replaces(owner, name):
+            return
         before = self._recorder.reached.get(id(owner))
         if before is not None and before.snapshots and before.snapshots[0].before.get(name, ABSENT) is not raw:
             return  # the program assigned it

@@ -16,23 +16,22 @@ from types import CodeType, FrameType
 from typing import Any
 
 from thunder.capture.base import modes
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.modes import is_state
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
 from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope, Source
-from thunder.capture.numbers.overrides import original_of, override_of
+from thunder.capture.numbers.overrides import override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.guard_kinds import IsObject
-from thunder.capture.reads.hooks import ABSENT
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.libraries import is_library, is_library_class, is_library_scope
 from thunder.capture.reads.nondeterminism import READERS, imported_nondeterminism, nondeterminism_of, of_today
 from thunder.core.locations import is_ours
-from thunder.core.state import state
 
 __all__ = ["CodeReads", "attention_kernels_source"]
 
@@ -122,9 +121,9 @@ class CodeReads:
     # -- code ---------------------------------------------------------------------------------------------------------
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """Read what a code object reads, when it starts to run for the first time."""
-        if self.identity_matters is False and state.frontend is not None:
+        if self.identity_matters is False:
             self.identity_matters = not is_ours(code.co_filename) and bytecode.compares_identity(code)
-        if id(code) in self._ran or is_library(code.co_filename) or state.frontend is None:
+        if id(code) in self._ran or is_library(code.co_filename):
             return
         if code.co_name == "__annotate__":
             return  # Python 3.14 evaluates annotations when somebody asks for them, before that they were there already
@@ -243,13 +242,13 @@ class CodeReads:
     def _read_of_module(
         self, source: Source, module: types.ModuleType, name: str, code: CodeType
     ) -> tuple[Source, Any] | None:
-        """Read an attribute of a module; None where there is none, or thunder has replaced it while tracing."""
+        """Read an attribute of a module; None where there is none."""
         recorder = self._recorder
-        found = module.__dict__.get(name, ABSENT)
+        found = recorder.substitutions.original(module, name, module.__dict__.get(name, ABSENT))
         reason = nondeterminism_of(module, name, found)
         if reason is not None:
             recorder.refuse(reason)
-        if found is ABSENT or is_replaced_while_tracing(module, name):
+        if found is ABSENT:
             return None
         if module is os and name == "getenv":
             recorder.value(source.attr("environ"), os.environ)
@@ -257,23 +256,11 @@ class CodeReads:
             recorder.refuse("the program reads sys.modules")
         inner = source.attr(name)
         inner.label = name
-        value = original_of(found)
-        recorder.value(inner, value)
+        recorder.value(inner, found)
         if is_state(module.__name__, name):  # a function that says how torch is set up
             with contextlib.suppress(Exception):  # it raises for the program too
-                recorder.value(inner.call(), value())
-        return inner, value
-
-
-# Names that mean something else while a program is traced.
-_REPLACED_WHILE_TRACING = {"grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian", "grad_and_value", "linearize",
-                           "manual_seed", "seed", "set_rng_state", "_is_compiling_flag", "compile", "cond",
-                           "checkpoint", "_check", "_check_is_size", "_check_tensor_all"}  # fmt: skip
-
-
-def is_replaced_while_tracing(module: types.ModuleType, name: str) -> bool:
-    """Check whether a function of torch is another one for as long as a program is traced (`torch_patches.py`)."""
-    return name in _REPLACED_WHILE_TRACING and module.__name__.partition(".")[0] == "torch"
+                recorder.value(inner.call(), found())
+        return inner, found
 
 
 def _is_imported_now(frame: FrameType) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.phase import TracerPhase
 from thunder.capture.base.sources import Root, Source, is_literal
-from thunder.capture.reads.hooks import RecordingPaused
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.leaves import PLAIN
 from thunder.capture.tensors.handle import Handle, is_handle
@@ -46,12 +46,8 @@ def memoized_stand_in(recorder: Recorder, source: Source, memoized: Any) -> Call
             return memoized.__wrapped__(*args, **kwargs)
         if symbolic:
             args, kwargs = pytree.tree_map(_as_it_is, (args, kwargs))
-        with RecordingPaused():
-            before, state.frontend = state.frontend, None
-            try:
-                result = memoized(*args, **kwargs)
-            finally:
-                state.frontend = before
+        with TracerPhase():
+            result = memoized(*args, **kwargs)
             _record(recorder, source, memoized, args, kwargs, result)
         return result
 

@@ -17,9 +17,11 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.phase import Reader, TracerPhase, active
 from thunder.capture.base.snapshots import Snapshot, Write, snapshots_of
 from thunder.capture.base.sources import Root, Source
-from thunder.capture.numbers.substitutions import Plants
+from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads.assignments import guard_what_was_assigned, leave_out_logs
 from thunder.capture.reads.attributes import AttributeReads
@@ -27,7 +29,7 @@ from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_fo
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
-from thunder.capture.reads.hooks import ABSENT, ClassHooks, CodeWatch, NewObjects, RecordingPaused
+from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.unguardables import Unguardables
@@ -41,14 +43,14 @@ UNREACHABLE = "is neither an argument nor reachable from the function's module, 
 class ReadRecorder:
     """The reads of one run of a program: the guards that they come to, and what they reached."""
 
-    def __init__(self) -> None:
+    def __init__(self, substitutions: Substitutions) -> None:
+        self.substitutions = substitutions
         self.guards: list[Guard] = []
         self.reached: dict[int, Reached] = {}
         self.tensors: dict[int, list[Source]] = {}
         self.tensors_read: list[tuple[Source, torch.Tensor]] = []
         self.unguardable: list[str] = []  # why the trace cannot be cached
         self.assigned: set[tuple[int, str]] = set()
-        self.plants = Plants()
         self.context = contextvars.copy_context()  # what the program runs in
         self.classes = ClassReads(self)
         self.code = CodeReads(self, self.classes)
@@ -58,9 +60,8 @@ class ReadRecorder:
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}  # and their states before the run
         self._unguardables = Unguardables(self)
         self._attributes = AttributeReads(self, self.classes, self._unguardables)
-        self._hooks = ClassHooks(self._attributes)
+        self._hooks = ClassHooks(substitutions)
         self._watch = CodeWatch(self._attributes)
-        self._new_objects = NewObjects()
 
     @property
     def symbolic(self) -> Inputs | None:
@@ -72,10 +73,10 @@ class ReadRecorder:
         self.code.symbolic = inputs
 
     # -- the run ------------------------------------------------------------------------------------------------------
-    def __enter__(self) -> ReadRecorder:
-        self._new_objects.__enter__()
-        self._hooks.__enter__()
-        return self
+    def watch_reads(self) -> None:
+        """Record what the program reads from here, until the board is restored."""
+        watch_new_objects(self.substitutions)
+        self.substitutions.assign(active, reader=self._attributes, thread=0)
 
     def watch_identity(self) -> None:
         """Note whether code runs that may ask whether two objects are one; where no code is seen, it may."""
@@ -89,27 +90,24 @@ class ReadRecorder:
     def start(self, fn: Any) -> None:
         """Begin with the callable that is traced."""
         title = getattr(fn, "__name__", type(fn).__name__).strip("<>")
-        with RecordingPaused():
+        with TracerPhase():
             self.value(Root(fn, title=title), fn, root=True)
 
-    def watch_code(self) -> CodeWatch:
-        """Return the context in which code that runs is noted; the frontend's own code runs outside."""
-        return self._watch
+    @property
+    def reader(self) -> Reader:
+        """What the hooks call."""
+        return self._attributes
+
+    def watch_code(self) -> None:
+        """Record the code that runs from here, until the board is restored."""
+        self._watch.start(self.substitutions)
 
     @property
     def sees_code(self) -> bool:
         """Whether it is seen which code runs."""
         return self._watch.available
 
-    def __exit__(self, *exc: Any) -> None:
-        try:
-            with RecordingPaused():
-                self._finish()
-        finally:
-            self._hooks.__exit__(*exc)
-            self._new_objects.__exit__(*exc)
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Record, at the end of the run, what no hook has seen."""
         self.code.match_remaining()
         ran = self.code.ran
@@ -119,7 +117,7 @@ class ReadRecorder:
         leave_out_logs(self, ran)
         guard_what_was_assigned(self, ran, [*self.code.scopes.values()])
         self._unguardables.finish(ran)
-        for obj in self._attributes.unreachable(NewObjects.ids):
+        for obj in self._attributes.unreachable(new_objects):
             self.refuse(f"a {type(obj).__name__} was read that {UNREACHABLE}")
 
     def _guard_names_not_on_tensors(self, ran: list[types.CodeType]) -> None:
@@ -136,14 +134,13 @@ class ReadRecorder:
     def undo(self) -> list[Write]:
         """Put everything that was reached back as it was, and return what the program had made of it."""
         writes: list[Write] = []
-        self.plants.uproot()
         for reached in reversed(self.reached.values()):
             for snapshot in reached.snapshots:
                 writes += snapshot.undo()
         for scope in self.code.scopes.values():
             writes += scope.undo()
         return [
-            w._replace(value=self.plants.with_stand_ins(w.target, w.value)) if w.kind == "replace_items" else w
+            w._replace(value=self.substitutions.with_substitutes(w.target, w.value)) if w.kind == "replace_items" else w
             for w in writes
         ]
 
@@ -204,17 +201,17 @@ class ReadRecorder:
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
         """Note what a read has led to, and how it was."""
-        self.plants.overlook(snapshots)
+        self.substitutions.hide_in_snapshots(snapshots)
         self.reached[id(thing)] = Reached(source, thing, snapshots)
 
     def substitute(self, holder: Holder, before: Any, stand_in: Any) -> None:
         """Put something where the program finds a value, for as long as it is traced."""
-        self.plants.plant(*holder, before, stand_in)
+        self.substitutions.substitute(*holder, before, stand_in)
 
     @property
     def substituted(self) -> int:
         """How many values have been put in place of others."""
-        return len(self.plants)
+        return len(self.substitutions.in_objects)
 
     def watch(self, cls: type) -> bool:
         """Watch the attributes of a class's instances, and return whether that is possible."""
@@ -286,7 +283,7 @@ class ReadRecorder:
     def tensor_is(self, source: Source | None, tensor: torch.Tensor, step: type[Source], *operands: Any) -> bool:
         """Return what a step from one of the program's tensors gives, a truth value; it is guarded."""
         condition = (source or Root(tensor, "x")).to(step, *operands)
-        with RecordingPaused():
+        with TracerPhase():
             found = bool(condition.read(tensor))
         if source is None:
             self.refuse(f"`{condition}` was read, where x is a tensor that {UNREACHABLE}")

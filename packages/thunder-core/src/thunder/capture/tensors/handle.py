@@ -16,9 +16,9 @@ from weakref import WeakSet
 
 import torch
 
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.tracing_mode import dispatch
-from thunder.capture.reads.hooks import ABSENT
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype

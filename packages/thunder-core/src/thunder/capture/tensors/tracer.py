@@ -16,13 +16,14 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base import modes
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import fall_back, refuse_kinds_of_memory
+from thunder.capture.base.phase import Reader, active, begin_reads, end_reads, pause_reads, resume_reads
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.base.sources import Attr
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.numbers.symbolic import Inputs
-from thunder.capture.reads.hooks import ABSENT, pause_profile, resume_profile
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.autocast import autocast_arguments
 from thunder.capture.tensors.handle import Handle, Lifted, Storage, View, WriteObserver, needs_grad
@@ -86,6 +87,7 @@ class Tracer:
         self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # their inputs: of what, and where it is batched
         self._known: dict[int, Lifted] = {}
         self._lift = lift
+        self.reader: Reader | None = None  # who records what the program reads
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self.guarded_of: Callable[..., bool] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
@@ -239,7 +241,7 @@ class Tracer:
         """Within it, operations on proxies are recorded; user code is not running."""
         before = state.frontend, state.source
         state.frontend = None
-        hushed = pause_profile()
+        paused = pause_reads()
         state.source = user_line()
         try:
             yield
@@ -250,8 +252,7 @@ class Tracer:
             raise
         finally:
             state.frontend, state.source = before
-            if hushed:
-                resume_profile()
+            resume_reads(paused)
 
     @contextmanager
     def proxies(self) -> Iterator[None]:
@@ -341,12 +342,16 @@ class Tracer:
     def user_code(self) -> Iterator[None]:
         """Within it, user code runs: operations go through this tracer into the trace."""
         before = state.trace, state.frontend, state.source
+        recorded = self.reader is not None and self.reader is active.reader
+        phase = begin_reads() if recorded else None
         state.trace, state.frontend = self.trace, self
         try:
             with set_langctx("torch"), TracingMode():
                 yield
         finally:
             state.trace, state.frontend, state.source = before
+            if recorded:
+                end_reads(phase)
 
     # -- the end ------------------------------------------------------------------------------------------------------
     def _write_back(self, lifted: Lifted, storage: Storage) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from thunder.capture.base.snapshots import Snapshot
 from thunder.capture.base.sources import Root, Source
+from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.reads.guard_kinds import Guard
 
 __all__ = ["ClassRecorder", "CodeRecorder", "Holder", "Kind", "Reached", "Rebuilder", "Recorder", "SavedName"]
@@ -59,6 +60,7 @@ class Recorder(Protocol):
     tensors: dict[int, list[Source]]
     tensors_read: list[tuple[Source, torch.Tensor]]
     assigned: set[tuple[int, str]]
+    substitutions: Substitutions
     context: contextvars.Context
 
     @property

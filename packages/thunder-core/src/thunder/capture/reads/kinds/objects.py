@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.predicates import is_mask, is_mask_class, module_of
 from thunder.capture.base.snapshots import (
     CONTAINERS,
@@ -23,7 +24,7 @@ from thunder.capture.base.snapshots import (
 )
 from thunder.capture.base.sources import Item, Source, Variables
 from thunder.capture.reads.guard_kinds import HasKeys, HasType, IsAlive, LacksAttribute
-from thunder.capture.reads.hooks import ABSENT, can_hook
+from thunder.capture.reads.hooks import can_hook
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
 from thunder.capture.reads.kinds.containers import item_source, read_contents
 from thunder.capture.reads.libraries import is_library_class

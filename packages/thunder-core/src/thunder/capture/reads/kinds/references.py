@@ -7,10 +7,10 @@ import contextvars
 import weakref
 from typing import Any
 
+from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import Snapshot, VariableSnapshot
 from thunder.capture.base.sources import ContextValue, Source
 from thunder.capture.reads.guard_kinds import Equals, HasType, IsObject
-from thunder.capture.reads.hooks import ABSENT
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder, SavedName
 from thunder.capture.reads.kinds.leaves import PLAIN
 

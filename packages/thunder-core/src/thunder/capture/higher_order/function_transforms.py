@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs in the place of torch's own transforms of functions while a program is traced.
+
+Torch's transforms call an implementation, which programs that hold a transform under a name of their own reach too:
+`run_grad` and the others stand for those. The public transforms (`torch.func.grad`) give functions, which thunder's own
+transforms of these names make: `frontend/functional.py` registers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from thunder.capture.higher_order import derivatives, vmap
+from thunder.torch.private import pytree
+
+__all__ = ["implementations", "public"]
+
+public: dict[str, Callable[..., Any]] = {}  # by their names in `torch.func`
+
+
+def run_grad(fn: Any, argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> Any:
+    """Return `grad(fn, argnums, has_aux)(*args, **kwargs)`."""
+    grads, value = derivatives.grad_and_value(fn, argnums, has_aux, args, kwargs)
+    return (grads, value[1]) if has_aux else grads
+
+
+def run_vmap(
+    fn: Any, in_dims: Any, out_dims: Any, randomness: str, chunk_size: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Return `vmap(fn, in_dims, out_dims, randomness, chunk_size=chunk_size)(*args, **kwargs)`."""
+    return vmap.vmap(fn, in_dims, out_dims, randomness, chunk_size, args, kwargs)
+
+
+def run_vjp(fn: Any, *primals: Any, argnums: Any = None, has_aux: bool = False) -> Any:
+    """Return `vjp(fn, *primals)`, for some of the primals."""
+    found = derivatives.vjp(fn, primals, argnums, has_aux)
+    derivatives.check_inexact_results(pytree.tree_leaves(found[0]))
+    return found
+
+
+def run_jvp(fn: Any, primals: Any, tangents: Any, argnums: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
+    """Return `jvp(fn, primals, tangents)`, for some of the primals."""
+    return derivatives.jvp(fn, primals, tangents, strict, has_aux, argnums)
+
+
+# By the names that `private.function_transforms` gives them.
+implementations: dict[str, Callable[..., Any]] = {
+    "run_grad": run_grad, "run_grad_and_value": derivatives.grad_and_value, "run_vmap": run_vmap, "run_vjp": run_vjp,
+    "run_jvp": run_jvp,
+}  # fmt: skip

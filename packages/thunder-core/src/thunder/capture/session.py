@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One native run of a program: who records it, and whose code runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from thunder.capture.base.fallback import ModuleFallback, fall_back
+from thunder.capture.base.modes import keep_grad_mode, keep_modes
+from thunder.capture.base.phase import Phase, active, pause_reads
+from thunder.capture.base.predicates import is_tensor
+from thunder.capture.base.snapshots import Write
+from thunder.capture.base.sources import Source
+from thunder.capture.base.substitutions import Substitutions
+from thunder.capture.base.user_lines import annotate, line_of_user
+from thunder.capture.guards.derived_scalars import DerivedScalars
+from thunder.capture.guards.prologue import Arguments
+from thunder.capture.handlers import make_tracer
+from thunder.capture.numbers.symbolic import Dynamic, Inputs
+from thunder.capture.reads.read_recorder import ReadRecorder
+from thunder.capture.torch_patches import replace_torch_functions
+from thunder.core import langctx, pytree
+from thunder.core.errors import TracingError
+from thunder.core.state import SourceLine, state
+from thunder.extend import Executor
+from thunder.extend.compile_state import current_compilation, set_compilation
+from thunder.runtime.lock import tracing_lock
+from thunder.torch.private import without_modes
+
+__all__ = ["CaptureSession", "IsShared", "keep_thread", "parameter_names"]
+
+
+def keep_thread(substitutions: Substitutions) -> None:
+    """Take the lock of tracing, and have what tracing changes on this thread put back."""
+    substitutions.hold(tracing_lock)
+    substitutions.callback(langctx.set_language, langctx.current_language())
+    substitutions.callback(set_compilation, current_compilation())
+    keep_grad_mode(substitutions)
+    _keep_state(substitutions)
+
+
+def _keep_state(substitutions: Substitutions) -> None:
+    substitutions.assign(state, trace=state.trace, frontend=state.frontend, source=state.source)
+    keep_modes(substitutions)
+
+
+class IsShared(Exception):
+    """The program can tell that several of its arguments are one tensor."""
+
+
+class CaptureSession:
+    """The run: its tracer, the recorder of its reads, its symbolic numbers and the board of what it swaps.
+
+    With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
+    what gradients are taken for. So are the tensors with an id in `distinct`; where the program can tell that they are
+    one tensor, `IsShared` is raised. `dynamic` says which sizes and numbers are symbolic. The contexts of `around` are
+    entered for the run.
+    """
+
+    def __init__(
+        self,
+        substitutions: Substitutions,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        name: str,
+        executors: Sequence[Executor],
+        independent: bool,
+        distinct: frozenset[int],
+        around: Iterable[AbstractContextManager[Any]],
+        dynamic: Dynamic | None,
+    ):
+        keep_thread(substitutions)
+        self.substitutions = substitutions
+        self.fn = fn
+        self.call = (args, kwargs)
+        self.independent = independent
+        self.distinct = distinct
+        self.arguments = Arguments(args, kwargs, parameter_names(fn))
+        self.tracer = tracer = make_tracer(name, executors)
+        self.recorder = recorder = ReadRecorder(substitutions)
+        tracer.reader = recorder.reader
+        if distinct:
+            recorder.watch_identity()
+        self.numbers: Inputs | None = None
+        self.writes: list[Write] = []
+        self.aliases: dict[int, Any] = {}
+        tracer.name_lifted(recorder.name_of)
+        tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)
+        tracer.guarded_of = lambda tensor, *step: recorder.tensor_is(self.source_of(tensor), tensor, *step)
+        if dynamic:
+            self.numbers = tracer.symbolic = recorder.symbolic = Inputs(tracer.trace, dynamic)
+            self.numbers.source_of = self.source_of
+            self.numbers.source_of_list, self.numbers.guarded_number = recorder.source_of_list, recorder.number
+            tracer.derived_scalars = DerivedScalars(tracer) if dynamic.tells else None
+        substitutions.callback(self.release)  # once what the program assigned has been undone
+        self._around = len(substitutions)
+        substitutions.enter(without_modes())  # the user's see what runs
+        for context in around:
+            substitutions.enter(context)
+
+    @property
+    def phase(self) -> Phase:
+        """Whose code runs."""
+        return active.phase if active.reader is self.recorder.reader else Phase.OFF
+
+    def source_of(self, tensor: torch.Tensor) -> Source | None:
+        """Return where a tensor was found: among the arguments, or where the program reached it."""
+        return self.arguments.source_of(tensor) or self.recorder.source_of(tensor)
+
+    def run(self) -> Any:
+        """Call the function on handles and return its result; `writes` is what it assigned, which is undone."""
+        tracer, arguments = self.tracer, self.arguments
+        leaves = [
+            tracer.add_input(leaf, source.label, independent=self.independent or id(leaf) in self.distinct)
+            if is_tensor(leaf)
+            else self.recorder.argument(source, leaf)
+            for leaf, source in zip(arguments.leaves, arguments.sources)
+        ]
+        copies = pytree.tree_unflatten(leaves, arguments.structure)
+        before = len(self.substitutions)
+        try:
+            try:
+                result = self._run_on(copies)
+            finally:
+                self.substitutions.restore(before)
+        except Exception as error:
+            refusal = tracer.refusal
+            if refusal is None or error is refusal or isinstance(error, ModuleFallback):
+                raise
+            raise _located(refusal) from error  # which it has made something else of
+        if tracer.partly_eager is not None:
+            raise tracer.partly_eager  # the program has caught it
+        if tracer.refusal is not None:
+            raise _located(tracer.refusal)
+        self._read_of_inputs()
+        return result
+
+    def leave_contexts(self) -> None:
+        """Leave the contexts that were entered for the run: guards are on what is around the call."""
+        self.substitutions.restore(self._around)
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.recorder.release()
+        self.writes, self.aliases = [], {}
+
+    def _run_on(self, copies: Any) -> Any:
+        recorder, substitutions = self.recorder, self.substitutions
+        substitutions.callback(self._undo_writes)
+        recorder.watch_reads()
+        recorder.start(self.fn)
+        self.arguments.read(recorder)
+        for original, copy, source in zip(self.call, copies, self.arguments.roots):
+            recorder.copied(original, copy, source, self.aliases)
+        converts = self.numbers is not None and self.numbers.dynamic.converts
+        replace_torch_functions(substitutions, numbers=converts)
+        substitutions.assign(active, thread=0)
+        _keep_state(substitutions)  # the steps before these find it as it is around the program
+        with self.tracer.user_code():
+            recorder.watch_code()
+            result = recorder.context.run(_result, self.fn, *copies)
+            pause_reads()  # the program has ended: what leaves the contexts is none of it
+        recorder.finish()
+        return result
+
+    def _undo_writes(self) -> None:
+        self.writes = self.recorder.undo()
+
+    def _read_of_inputs(self) -> None:
+        """Record what the program read and assigned through its inputs."""
+        recorder, tracer = self.recorder, self.tracer
+        shared = [x.handle for x in tracer.inputs if id(x.tensor) in self.distinct]
+        if recorder.identity_matters or any(h._storage.written or h.given_attributes for h in shared):
+            raise IsShared
+        reason = recorder.seeded(tracer.generators)
+        if reason is not None:
+            raise ModuleFallback(reason)
+        for lifted in tracer.inputs:
+            given = lifted.handle.given_attributes
+            if given:
+                self.writes += recorder.given_attributes(self.source_of(lifted.tensor), lifted.tensor, given)
+        if tracer.attention_kernels is not None:
+            recorder.attention_kernels(tracer.attention_kernels)
+
+
+def parameter_names(fn: Any) -> list[str]:
+    """Return the names of a callable's positional parameters, without self."""
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        params = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    names: list[str] = []
+    for p in params:
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+        elif p.kind is p.VAR_POSITIONAL:
+            break
+    return names
+
+
+def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return fn(*args, **kwargs)
+    except TracingError as error:
+        raise _located(error) from error.__cause__
+    except RuntimeError as error:
+        if "TorchScript interpreter" not in str(error):
+            raise
+        fall_back("the program calls what torch.jit has compiled, into which nobody sees")
+
+
+def _located(error: Exception) -> Exception:
+    """Return an error with the line of the user's that it comes from."""
+    annotate(error, _line_of(error))
+    return error
+
+
+def _line_of(error: BaseException) -> SourceLine | None:
+    """Return the user's line that an error comes from."""
+    found, entry = None, error.__traceback__
+    while entry is not None:
+        found = line_of_user(entry.tb_frame.f_code.co_filename, entry.tb_lineno) or found
+        entry = entry.tb_next
+    return found

@@ -65,7 +65,7 @@ def examine(
         compilation = jitted.compilation
         asked = jitted._options.resolved_executors() if executors is None else resolve_executors(executors)
         fn = jitted._fn
-        around = [transform.tracing() for transform in jitted._transforms]
+        around = [transform.tracing for transform in jitted._transforms]
     else:
         asked = resolve_executors(executors)
     captured = capture(fn, args, kwargs, name="computation", executors=asked, around=around)
@@ -126,7 +126,7 @@ def _specialization(
         name="computation",
         executors=asked,
         independent=not jitted._autograd,
-        around=[transform.tracing() for transform in jitted._transforms],
+        around=[transform.tracing for transform in jitted._transforms],
     )
     return compile_trace(
         captured,

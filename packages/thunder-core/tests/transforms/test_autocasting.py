@@ -80,3 +80,11 @@ def test_dtypes() -> None:
     """Autocast has two."""
     with pytest.raises(ValueError, match=r"autocast takes torch\.bfloat16 or torch\.float16, not torch\.float32"):
         autocast(torch.float32)
+
+
+def test_a_tensor_given_twice_where_the_program_compares_identities() -> None:
+    """Such a program is captured twice, each time under contexts of its own."""
+    x = torch.randn(4, 4)
+    jitted = thunder.jit(lambda a, b: a @ b if a is b else a + b, transforms=[autocast(torch.bfloat16)])
+    assert jitted(x, x).dtype == torch.bfloat16
+    torch.testing.assert_close(jitted(x, torch.ones(4, 4)), x + 1)

@@ -58,7 +58,7 @@ def capture(
     name: str,
     executors: Sequence[Executor],
     independent: bool = False,
-    around: Iterable[AbstractContextManager[Any]] = (),
+    around: Iterable[Callable[[], AbstractContextManager[Any]]] = (),
     dynamic: Dynamic | None = None,
     trusted: bool = False,
 ) -> Captured:

@@ -58,7 +58,7 @@ class CaptureSession:
 
     With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
     what gradients are taken for. So are the tensors with an id in `distinct`; where the program can tell that they are
-    one tensor, `IsShared` is raised. `dynamic` says which sizes and numbers are symbolic. The contexts of `around` are
+    one tensor, `IsShared` is raised. `dynamic` says which sizes and numbers are symbolic. The contexts that `around` makes are
     entered for the run.
     """
 
@@ -73,7 +73,7 @@ class CaptureSession:
         executors: Sequence[Executor],
         independent: bool,
         distinct: frozenset[int],
-        around: Iterable[AbstractContextManager[Any]],
+        around: Iterable[Callable[[], AbstractContextManager[Any]]],
         dynamic: Dynamic | None,
     ):
         keep_thread(substitutions)
@@ -103,7 +103,7 @@ class CaptureSession:
         self._around = len(substitutions)
         substitutions.enter(without_modes())  # the user's see what runs
         for context in around:
-            substitutions.enter(context)
+            substitutions.enter(context())
 
     @property
     def phase(self) -> Phase:

@@ -291,7 +291,7 @@ class JitFunction(Generic[P, R]):
                     name=self._options.name_for(self._fn),
                     executors=executors,
                     independent=not self._autograd,
-                    around=[t.tracing() for t in self._transforms],
+                    around=[t.tracing for t in self._transforms],
                     dynamic=dynamic or None,
                     trusted=self._options.cache == "same input",
                 )

@@ -58,8 +58,8 @@ class CaptureSession:
 
     With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
     what gradients are taken for. So are the tensors with an id in `distinct`; where the program can tell that they are
-    one tensor, `IsShared` is raised. `dynamic` says which sizes and numbers are symbolic. The contexts that `around` makes are
-    entered for the run.
+    one tensor, `IsShared` is raised. `dynamic` says which sizes and numbers are symbolic. The contexts that `around`
+    makes are entered for the run.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
-from thunder.torch.loss_arguments import reduced, reduction_of
+from thunder.torch.loss_arguments import Flag, reduced, reduction_of
 from thunder.torch.losses import bad_reduction
 
 _TAGS = (OpTags.REDUCTION_OP,)
@@ -32,7 +32,7 @@ def _each_reduction(make: MakeTensor, *shapes: tuple[int, ...], **options: Any) 
 
 @torchsymbol(torch.nn.functional.soft_margin_loss, is_method=False, tags=_TAGS, autocast="float32")
 def soft_margin_loss(
-    input: Any, target: Any, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
+    input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
     """log(1 + exp(-target * input)) for targets 1 and -1."""
     reduction = reduction_of(reduction, size_average, reduce)
@@ -53,8 +53,8 @@ def hinge_embedding_loss(
     input: Any,
     target: Any,
     margin: float = 1.0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    size_average: Flag = None,
+    reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:
     """`input` where the target is 1, how far it is below the margin where it is -1."""
@@ -79,8 +79,8 @@ def margin_ranking_loss(
     input2: Any,
     target: Any,
     margin: float = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    size_average: Flag = None,
+    reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:
     """How far `input1` is from being a margin above `input2` (target 1), or below it (target -1)."""
@@ -113,8 +113,8 @@ def cosine_embedding_loss(
     input2: Any,
     target: Any,
     margin: float = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    size_average: Flag = None,
+    reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:
     """1 - the cosine of the angle between the inputs (target 1), how far it is above the margin (target -1)."""
@@ -156,8 +156,8 @@ def triplet_margin_loss(
     p: float = 2,
     eps: float = 1e-6,
     swap: bool = False,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    size_average: Flag = None,
+    reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:
     """How far the positive is from being nearer to the anchor than the negative, by a margin."""
@@ -193,12 +193,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.multilabel_soft_margin_loss, is_method=False, tags=_TAGS)
 def multilabel_soft_margin_loss(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
+    input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
     """The mean over classes of binary cross-entropies of sigmoid(input)."""
     reduction = reduction_of(reduction, size_average, reduce)
@@ -225,8 +220,8 @@ def multi_margin_loss(
     p: int = 1,
     margin: float = 1.0,
     weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    size_average: Flag = None,
+    reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:
     """How far the target's class is from being a margin above each other, to the power `p`, averaged over classes."""

@@ -263,44 +263,40 @@ def _hsplit_dim(a: TensorProxy) -> int:
     return 0 if a.ndim == 1 else 1
 
 
+def _split_along(
+    name: str, input: TensorProxy, indices_or_sections: Any, dim: int, *, least: int = 1
+) -> tuple[TensorProxy, ...]:
+    """Split a tensor of at least so many dimensions into parts that must be equal if only their number is given."""
+    check(
+        input.ndim >= least,
+        lambda: (
+            f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with {input.ndim} "
+            "dimensions!"
+        ),
+    )
+    _check_even_split(name, input, indices_or_sections, dim)
+    return _split_at(input, indices_or_sections, dim)
+
+
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.hsplit, tags=VIEW)
 def hsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
     """`tensor_split` into equal parts along the second dimension, or the only one."""
-    check(
-        input.ndim >= 1,
-        lambda: "torch.hsplit requires a tensor with at least 1 dimension, but got a tensor with 0 dimensions!",
-    )
-    _check_even_split("hsplit", input, indices_or_sections, _hsplit_dim(input))
-    return _split_at(input, indices_or_sections, _hsplit_dim(input))
+    return _split_along("hsplit", input, indices_or_sections, _hsplit_dim(input))
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.vsplit, tags=VIEW)
 def vsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
     """`tensor_split` into equal parts along the first dimension."""
-    check(
-        input.ndim >= 2,
-        lambda: (
-            f"torch.vsplit requires a tensor with at least 2 dimension, but got a tensor with {input.ndim} dimensions!"
-        ),
-    )
-    _check_even_split("vsplit", input, indices_or_sections, 0)
-    return _split_at(input, indices_or_sections, 0)
+    return _split_along("vsplit", input, indices_or_sections, 0, least=2)
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.dsplit, tags=VIEW)
 def dsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
     """`tensor_split` into equal parts along the third dimension."""
-    check(
-        input.ndim >= 3,
-        lambda: (
-            f"torch.dsplit requires a tensor with at least 3 dimension, but got a tensor with {input.ndim} dimensions!"
-        ),
-    )
-    _check_even_split("dsplit", input, indices_or_sections, 2)
-    return _split_at(input, indices_or_sections, 2)
+    return _split_along("dsplit", input, indices_or_sections, 2, least=3)
 
 
 def _even_samples(make: MakeTensor) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from thunder.core.symbol import Symbol
 
-__all__ = ["along_dim", "at_positions", "over_dims"]
+__all__ = ["along_dim", "as_for_one", "at_positions", "over_dims"]
 
 
 def along_dim(op: Symbol) -> Callable[..., Any]:
@@ -21,6 +21,11 @@ def along_dim(op: Symbol) -> Callable[..., Any]:
         return op(b.at_least_1d(a), b.dim(a, dim), *options)
 
     return rule
+
+
+def as_for_one(op: Symbol) -> Callable[..., Any]:
+    """Return the rule of an operation that does to a batch what it does to one example."""
+    return lambda b, *args: op(*args)
 
 
 def over_dims(op: Symbol) -> Callable[..., Any]:

@@ -43,13 +43,9 @@ def _out_length(n: int, kernel: int, stride: int, padding: int, dilation: int, c
 
 
 def _pooled(
-    a: TensorProxy,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> tuple[int, ...]:
+    a: TensorProxy, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool,
+) -> tuple[int, ...]:  # fmt: skip
     spatial = len(kernel_size)
     _check_input(a, spatial)
     check(min(kernel_size) > 0, lambda: f"kernel size should be greater than zero, but got kernel size: {kernel_size}")

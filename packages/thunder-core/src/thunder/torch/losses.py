@@ -186,14 +186,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.binary_cross_entropy_with_logits, is_method=False, tags=_TAGS, autocast="float32")
 def binary_cross_entropy_with_logits(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: Flag = None,
-    reduce: Flag = None,
-    reduction: str = "mean",
-    pos_weight: Any = None,
-) -> Any:
+    input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None,
+    reduction: str = "mean", pos_weight: Any = None,
+) -> Any:  # fmt: skip
     """binary_cross_entropy of sigmoid(input), so that nothing overflows; `pos_weight` weighs positive targets."""
     reduction = reduction_of(reduction, size_average, reduce)
     _sizes_match(
@@ -257,13 +252,9 @@ def _(make: MakeTensor) -> Any:
 # -- distributions -----------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.kl_div, is_method=False, tags=_TAGS, autocast="float32")
 def kl_div(
-    input: Any,
-    target: Any,
-    size_average: Flag = None,
-    reduce: Flag = None,
-    reduction: str = "mean",
+    input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean",
     log_target: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """The Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
     batchmean = reduction == "batchmean" and size_average is None and reduce is None
     reduction = "sum" if batchmean else reduction_of(reduction, size_average, reduce)
@@ -301,15 +292,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.poisson_nll_loss, is_method=False, tags=_TAGS, autocast="float32")
 def poisson_nll_loss(
-    input: Any,
-    target: Any,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: Flag = None,
-    eps: float = 1e-8,
-    reduce: Flag = None,
-    reduction: str = "mean",
-) -> Any:
+    input: Any, target: Any, log_input: bool = True, full: bool = False, size_average: Flag = None,
+    eps: float = 1e-8, reduce: Flag = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
     """Minus the log-likelihood of `target` under a Poisson distribution with rate exp(input), or `input`."""
     reduction = reduction_of(reduction, size_average, reduce)
     x, y, kind = pair(input, target)

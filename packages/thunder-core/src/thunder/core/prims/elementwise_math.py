@@ -60,22 +60,20 @@ log1p = _function(
     domain={"low": -0.9},
     facts={"autocast": {"cuda": "float32"}},
 )
-log2 = _function(
-    "log2",
-    "Return the logarithm of each element to base 2.",
-    number_fn="log2",
-    vjp=lambda g, out, a: g / (conjugated(a) * math.log(2)),
-    domain={"low": 0.1},
-    facts={"autocast": {"cuda": "float32"}},
-)
-log10 = _function(
-    "log10",
-    "Return the logarithm of each element to base 10.",
-    number_fn="log10",
-    vjp=lambda g, out, a: g / (conjugated(a) * math.log(10)),
-    domain={"low": 0.1},
-    facts={"autocast": {"cuda": "float32"}},
-)
+
+
+def _logarithm(base: int) -> Symbol:
+    return _function(
+        f"log{base}",
+        f"Return the logarithm of each element to base {base}.",
+        number_fn=f"log{base}",
+        vjp=lambda g, out, a: g / (conjugated(a) * math.log(base)),
+        domain={"low": 0.1},
+        facts={"autocast": {"cuda": "float32"}},
+    )
+
+
+log2, log10 = _logarithm(2), _logarithm(10)
 sqrt = _function(
     "sqrt",
     "Return the square root of each element.",

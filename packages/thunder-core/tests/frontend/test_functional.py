@@ -8,25 +8,15 @@ import collections
 import pytest
 import torch
 import torch.func
+from outcomes import rand, same
 from torch.func import functional_call
 
 import thunder
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 F64 = torch.float64
 Pair = collections.namedtuple("Pair", "first second")
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
-
-
-def rand(*shape):
-    return torch.randn(*shape, dtype=F64)
-
-
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-10, equal_nan=True)
 
 
 def f(x, w):

@@ -171,7 +171,7 @@ def block_diag(*tensors: TensorProxy) -> TensorProxy:
             raise RuntimeError(
                 f"torch.block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {x.ndim} dimensions"
             )
-        blocks.append(clang.maybe_convert_to_dtype(_at_least(2, [x])[0], dtype))
+        blocks.append(clang.maybe_convert_to_dtype(_at_least(2, [x], "block_diag")[0], dtype))
     width = sum([b.shape[1] for b in blocks])
     rows, left = [], 0
     for b in blocks:

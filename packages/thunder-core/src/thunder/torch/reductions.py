@@ -84,6 +84,10 @@ sum.errors(_bad_dims)
 @torchsymbol(torch.nansum, tags=_TAGS)
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over `dim` with NaN counted as zero."""
+    check(
+        not input.dtype.is_complex or input.device.type != "cpu",
+        lambda: "nansum on CPU does not support complex inputs",
+    )
     if dtypes.is_inexact_dtype(input.dtype):
         input = ltorch.where(ltorch.isnan(input), 0.0, input)
     return clang.sum(input, all_dims(dim), keepdim, dtype=dtype)

@@ -61,7 +61,7 @@ ge = _order("ge", "greater_equal", "at least", swapped="le")
 
 _bits = partial(elementwise, categories=BITS, tags=COMPARISON, method=True, refuses=float32)
 _two_bits = partial(_bits, operands=2, numbers=True, samples=lambda make: [SampleInput(5, make((2, 3)))])
-_either_way = partial(_two_bits, facts={"commutative": True})
+_commutative_bits = partial(_two_bits, facts={"commutative": True})
 _shift = partial(
     _two_bits,
     categories=INTEGERS,
@@ -75,13 +75,13 @@ bitwise_not = _bits(
     number_fn=operator.invert,
     numpy="invert",
 )
-bitwise_and = _either_way(
+bitwise_and = _commutative_bits(
     "bitwise_and", "Return the bits that both have.", number_fn=operator.and_, numpy="bitwise_and"
 )
-bitwise_or = _either_way(
+bitwise_or = _commutative_bits(
     "bitwise_or", "Return the bits that one of them has.", number_fn=operator.or_, numpy="bitwise_or"
 )
-bitwise_xor = _either_way(
+bitwise_xor = _commutative_bits(
     "bitwise_xor", "Return the bits that just one of them has.", number_fn=operator.xor, numpy="bitwise_xor"
 )
 bitwise_left_shift = _shift(

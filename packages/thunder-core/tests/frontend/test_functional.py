@@ -329,29 +329,28 @@ OPTIONS = ("randomness", "chunk size", "jacrev's chunk size")
 OF_CALLS_OUTSIDE = tuple(name for name in ERRORS if "cotangent" in name)
 
 
-@pytest.mark.parametrize("name", list(ERRORS))
-def test_errors_are_torchs(name):
+def check_error(name, run, *, inside):
+    """It has torch's type, says something, and names the user's line if it comes from inside of a program."""
     call, x = ERRORS[name], torch.ones(3)
     with pytest.raises(Exception) as theirs:
         call(torch.func, x)
     with pytest.raises(theirs.type) as ours:
-        call(thunder, x)
-    first = str(ours.value).splitlines()
-    assert len(first[0]) > 20
-    inside = name not in OPTIONS and name not in OF_CALLS_OUTSIDE
+        run(call, x)
+    assert len(str(ours.value).splitlines()[0]) > 20
     assert not inside or "test_functional.py" in str(ours.value), "the user's line"
+
+
+@pytest.mark.parametrize("name", list(ERRORS))
+def test_errors_are_torchs(name):
+    inside = name not in OPTIONS and name not in OF_CALLS_OUTSIDE
+    check_error(name, lambda call, x: call(thunder, x), inside=inside)
 
 
 @pytest.mark.parametrize("name", list(ERRORS))
 def test_errors_in_programs_are_torchs(name):
     """Where torch's transforms are a part of a program."""
-    call, x = ERRORS[name], torch.ones(3)
-    with pytest.raises(Exception) as theirs:
-        call(torch.func, x)
-    with pytest.raises(theirs.type) as ours:
-        thunder.jit(lambda x: call(torch.func, x))(x)
-    assert len(str(ours.value).splitlines()[0]) > 20
-    assert name in OPTIONS or "test_functional.py" in str(ours.value), "the user's line"
+    inside = name not in OPTIONS
+    check_error(name, lambda call, x: thunder.jit(lambda x: call(torch.func, x))(x), inside=inside)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.complex64])

@@ -229,14 +229,20 @@ def test_decomposition(case: Case) -> None:
 
 
 # -- metadata and text -------------------------------------------------------------------------------------------------
+def _compiled(case: Case, sample: SampleInput) -> tuple[Trace, Trace]:
+    """Return a sample's trace, before and after the executors claimed its operations, and note which they were."""
+    trace = running.trace_sample(case.info, sample)
+    execution = running.execution_trace(trace, case.target.executors)
+    case.claimed(running.claimed_by(execution, case.target.executors))
+    return trace, execution
+
+
 @conformance()
 def test_meta_vs_torch(case: Case) -> None:
     """What the trace says of shapes, dtypes and devices is what the executor's results have."""
     for i, sample in case.samples():
         with case.sample(i, sample):
-            trace = running.trace_sample(case.info, sample)
-            execution = running.execution_trace(trace, case.target.executors)
-            case.claimed(running.claimed_by(execution, case.target.executors))
+            trace, execution = _compiled(case, sample)
             with running.same_random_numbers():
                 actual = running.run_trace(execution, running.copied(sample) if running.writes(case.info) else sample)
             _compare_metadata(trace.output, actual)
@@ -264,9 +270,7 @@ def test_trace_reexecutes(case: Case) -> None:
     """The text of a trace is a program that gives the same: before executors claimed its operations, and after."""
     for i, sample in case.samples():
         with case.sample(i, sample):
-            trace = running.trace_sample(case.info, sample)
-            execution = running.execution_trace(trace, case.target.executors)
-            case.claimed(running.claimed_by(execution, case.target.executors))
+            trace, execution = _compiled(case, sample)
             fresh = (lambda s=sample: running.copied(s)) if running.writes(case.info) else (lambda s=sample: s)
             with running.same_random_numbers():
                 expected = running.run_trace(execution, fresh())

@@ -17,6 +17,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.torch.base import for_dims, torchsymbol
 from thunder.torch.base import operations as ltorch
 
+_PLACES = ("torch.nn.functional", "torch", "torch._C._nn")  # where torch has one function under several names
 _WORDS = {1: "one int", 2: "two ints", 3: "three ints"}
 
 
@@ -48,17 +49,7 @@ def _maxima(
     return prims.max_pool(input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
-@for_dims(
-    1,
-    2,
-    3,
-    name="max_pool{}d_with_indices",
-    torch=(
-        "torch.nn.functional.max_pool{}d_with_indices",
-        "torch.max_pool{}d_with_indices",
-        "torch._C._nn.max_pool{}d_with_indices",
-    ),
-)
+@for_dims(1, 2, 3, name="max_pool{}d_with_indices", torch=[f"{place}.max_pool{{}}d_with_indices" for place in _PLACES])
 def _max_pool_with_indices(
     spatial: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,

@@ -101,19 +101,9 @@ def _split_back(base: Any, new: Any, sections: Any, dim: int = 0, *, index: int)
     return _write_part(base, new, dim, sum(_split_sizes(base.shape[dim], dim, sections)[:index]))
 
 
-def _joined(g: tuple[TensorProxy, ...], input: TensorProxy, dim: int) -> TensorProxy:
-    """The gradient of what was cut along a dimension: those of its parts, put together again."""
+def _joined(g: Any, out: Any, input: TensorProxy, how: Any, dim: int = 0) -> TensorProxy:
+    """Return the gradient of what was cut along a dimension: those of its parts, put together again."""
     return prims.cat(list(g), canonicalize_dim(input.ndim, dim))  # type: ignore[no-any-return]
-
-
-@split.vjp
-def _(g: Any, out: Any, tensor: TensorProxy, split_size_or_sections: Any, dim: int = 0) -> Any:
-    return _joined(g, tensor, dim)
-
-
-@split_with_sizes.vjp
-def _(g: Any, out: Any, input: TensorProxy, split_sizes: Any, dim: int = 0) -> Any:
-    return _joined(g, input, dim)
 
 
 @split.samples
@@ -166,9 +156,8 @@ def _(base: Any, new: Any, chunks: Any, dim: int = 0, *, index: int) -> Any:
     return _write_part(base, new, dim, sum(_chunk_sizes(base.shape[dim], operator.index(chunks))[:index]))
 
 
-@chunk.vjp
-def _(g: Any, out: Any, input: TensorProxy, chunks: int, dim: int = 0) -> Any:
-    return _joined(g, input, dim)
+for _op in (split, split_with_sizes, chunk):
+    _op.vjp(_joined)
 
 
 @chunk.samples

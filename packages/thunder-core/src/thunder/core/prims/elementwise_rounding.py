@@ -8,17 +8,7 @@ import operator
 from functools import partial
 from typing import Any
 
-from thunder.core.dtypes import (
-    BOOL,
-    COMPLEX,
-    FLOAT,
-    INTEGER,
-    bool8,
-    complex64,
-    corresponding_real_dtype,
-    int32,
-    is_complex_dtype,
-)
+from thunder.core.dtypes import BOOL, COMPLEX, bool8, complex64, corresponding_real_dtype, int32, is_complex_dtype
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp, zeros_of
 from thunder.core.prims.base import prim
@@ -39,7 +29,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 neg = elementwise(
     "neg",
     "Return minus each element.",
-    categories=(INTEGER, FLOAT, COMPLEX),
+    categories=(*NUMBERS, COMPLEX),
     vjp=lambda g, out, a: -g,
     number_fn=operator.neg,
     method=True,

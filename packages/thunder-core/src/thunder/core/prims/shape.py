@@ -226,11 +226,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=VIEW)
 def slice(
-    a: TensorProxy,
-    start_indices: Sequence[int],
-    end_indices: Sequence[int],
-    strides: Sequence[int] | None = None,
-    /,
+    a: TensorProxy, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None, /
 ) -> TensorProxy:
     """The part of `a` from `start_indices` to before `end_indices`, in steps of `strides`; all within its shape."""
     shape = sliced_shape("slice", a, start_indices, end_indices, strides)

@@ -131,13 +131,9 @@ def _corners(mode: str, align_corners: bool) -> tuple[bool, ...]:
 
 @torch_impl(prims.resize)
 def resize(
-    a: torch.Tensor,
-    output_size: Sequence[int],
-    mode: str,
-    align_corners: bool,
-    scales: Sequence[float | None],
+    a: torch.Tensor, output_size: Sequence[int], mode: str, align_corners: bool, scales: Sequence[float | None],
     antialias: bool,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Return an image in another size."""
     run = _resizer(mode, len(output_size), antialias, "")
     return run(a, output_size, *_corners(mode, align_corners), *scales)
@@ -145,13 +141,9 @@ def resize(
 
 @torch_impl(prims.resize_backward)
 def resize_backward(
-    g: torch.Tensor,
-    input_shape: Sequence[int],
-    mode: str,
-    align_corners: bool,
-    scales: Sequence[float | None],
+    g: torch.Tensor, input_shape: Sequence[int], mode: str, align_corners: bool, scales: Sequence[float | None],
     antialias: bool,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Return the gradient of resize."""
     run = _resizer(mode, len(scales), antialias, "_backward")
     return run(g, g.shape[2:], input_shape, *_corners(mode, align_corners), *scales)

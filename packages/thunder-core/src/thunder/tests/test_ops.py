@@ -384,13 +384,17 @@ def _has_tangents(info: OpInfo) -> bool:
     )
 
 
+def _compare_each(compare: Callable[[Case, SampleInput], Any], case: Case, **options: bool) -> None:
+    for i, sample in case.samples(**options):
+        with case.sample(i, sample):
+            compare(case, sample)
+    case.claimed(True)
+
+
 @conformance(widest_dtypes, where=_has_tangents)
 def test_jvp_vs_torch(case: Case) -> None:
     """`thunder.jvp` gives the tangents that torch gives, by forward mode or by differentiating backward."""
-    for i, sample in case.samples(requires_grad=True):
-        with case.sample(i, sample):
-            transformed.compare_tangents(case, sample)
-    case.claimed(True)
+    _compare_each(transformed.compare_tangents, case, requires_grad=True)
 
 
 def _has_examples(info: OpInfo) -> bool:
@@ -401,19 +405,13 @@ def _has_examples(info: OpInfo) -> bool:
 @conformance(widest_dtypes, where=_has_examples)
 def test_vmap_vs_torch(case: Case) -> None:
     """`thunder.vmap` gives for a batch of samples what a loop over torch gives."""
-    for i, sample in case.samples():
-        with case.sample(i, sample):
-            transformed.compare_batches(case, sample)
-    case.claimed(True)
+    _compare_each(transformed.compare_batches, case)
 
 
 @conformance(widest_dtypes, where=_has_tangents)
 def test_vmap_of_grad_vs_torch(case: Case) -> None:
     """`thunder.vmap` of `thunder.grad`, and the reverse, give for each of a batch of samples torch's gradient."""
-    for i, sample in case.samples(requires_grad=True):
-        with case.sample(i, sample):
-            transformed.compare_batched_gradients(case, sample)
-    case.claimed(True)
+    _compare_each(transformed.compare_batched_gradients, case, requires_grad=True)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

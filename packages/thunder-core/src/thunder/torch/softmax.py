@@ -24,6 +24,7 @@ from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 _TAGS = (OpTags.REDUCTION_OP,)
+_FACTS: Any = {"tags": _TAGS, "autocast": {"cuda": "float32"}, "layout": "contiguous on gpu"}
 
 
 # -- softmax -----------------------------------------------------------------------------------------------------------
@@ -66,14 +67,7 @@ def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
     return clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(kind)), kind
 
 
-@torchsymbol(
-    torch.softmax,
-    torch.special.softmax,
-    torch.nn.functional.softmax,
-    tags=_TAGS,
-    autocast={"cuda": "float32"},
-    layout="contiguous on gpu",
-)
+@torchsymbol(torch.softmax, torch.special.softmax, torch.nn.functional.softmax, **_FACTS)
 def softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
     """exp(input) divided by its sum over `dim`."""
     dim, dtype = _arguments("softmax", input, dim, dtype, _stacklevel)
@@ -93,14 +87,7 @@ def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     return clang.maybe_convert_to_dtype(product - y * clang.sum(product, dim, True), output.dtype)
 
 
-@torchsymbol(
-    torch.log_softmax,
-    torch.special.log_softmax,
-    torch.nn.functional.log_softmax,
-    tags=_TAGS,
-    autocast={"cuda": "float32"},
-    layout="contiguous on gpu",
-)
+@torchsymbol(torch.log_softmax, torch.special.log_softmax, torch.nn.functional.log_softmax, **_FACTS)
 def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
     """The logarithm of softmax, computed so that nothing overflows."""
     dim, dtype = _arguments("log_softmax", input, dim, dtype, _stacklevel)

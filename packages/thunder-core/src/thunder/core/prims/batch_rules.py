@@ -41,7 +41,7 @@ def at_positions(op: Symbol) -> Callable[..., Any]:
     """Return the rule of an operation `(a, dim, index, …)` that reads or writes one element of each line."""
 
     def rule(b: Any, a: Any, dim: int, *others: Any, **options: Any) -> Any:
-        a, *others = (b.at_least_1d(b.expand(x)) for x in (a, *others))
-        return op(a, b.dim(a, dim), *others, **options)
+        batch, *rest = (b.at_least_1d(b.expand(x)) for x in (a, *others))
+        return op(batch, b.dim(batch, dim), *rest, **options)
 
     return rule

@@ -70,12 +70,12 @@ def _distribution(
         sym.batch(lambda b, shape, *parameters, **where: sym((b.size, *shape), *parameters, **where))
 
         @sym.samples
-        def _(make: MakeTensor) -> Any:
+        def samples(make: MakeTensor) -> Any:
             for args in (*((shape, *usual) for shape in _SHAPES), *more):
                 yield SampleInput(*args, **_where(make))
 
         @sym.errors
-        def _(make: MakeTensor) -> Any:
+        def errors(make: MakeTensor) -> Any:
             yield SampleInput((2,), *refused, **_where(make)), RuntimeError, message
 
         return sym

@@ -125,28 +125,24 @@ def _resizer(mode: str, spatial: int, antialias: bool, suffix: str) -> Callable[
     return getattr(aten, f"{private}upsample_{name}{spatial}d{'_aa' if antialias else ''}{suffix}").default
 
 
-def _corners(mode: str, align_corners: bool) -> tuple[bool, ...]:
-    return () if mode.startswith("nearest") else (align_corners,)
+def _resized(
+    x: torch.Tensor, sizes: Sequence[Any], suffix: str, mode: str, align_corners: bool, scales: Any, antialias: bool
+) -> torch.Tensor:
+    run = _resizer(mode, len(scales), antialias, suffix)
+    corners = () if mode.startswith("nearest") else (align_corners,)
+    return run(x, *sizes, *corners, *scales)  # type: ignore[no-any-return]
 
 
 @torch_impl(prims.resize)
-def resize(
-    a: torch.Tensor, output_size: Sequence[int], mode: str, align_corners: bool, scales: Sequence[float | None],
-    antialias: bool,
-) -> torch.Tensor:  # fmt: skip
+def resize(a: torch.Tensor, output_size: Sequence[int], *how: Any) -> torch.Tensor:
     """Return an image in another size."""
-    run = _resizer(mode, len(output_size), antialias, "")
-    return run(a, output_size, *_corners(mode, align_corners), *scales)
+    return _resized(a, (output_size,), "", *how)
 
 
 @torch_impl(prims.resize_backward)
-def resize_backward(
-    g: torch.Tensor, input_shape: Sequence[int], mode: str, align_corners: bool, scales: Sequence[float | None],
-    antialias: bool,
-) -> torch.Tensor:  # fmt: skip
+def resize_backward(g: torch.Tensor, input_shape: Sequence[int], *how: Any) -> torch.Tensor:
     """Return the gradient of resize."""
-    run = _resizer(mode, len(scales), antialias, "_backward")
-    return run(g, g.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
+    return _resized(g, (g.shape[2:], input_shape), "_backward", *how)
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import nox
 from packaging.requirements import Requirement
@@ -170,6 +171,12 @@ def tests(session: nox.Session) -> None:
 
 def run_tests(session: nox.Session, folders: list[str]) -> None:
     """pytest on these folders, or on what the session's arguments name."""
+    # 5: what was asked for is in another package
+    run_pytest(session, folders, success_codes=[0, 5] if session.posargs else [0])
+
+
+def run_pytest(session: nox.Session, folders: Sequence[str] = (), **options: Any) -> None:
+    """pytest with the session's arguments, on several processes."""
     session.run(
         "python",
         "-m",
@@ -179,7 +186,7 @@ def run_tests(session: nox.Session, folders: list[str]) -> None:
         *session.posargs,
         *folders,
         env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
-        success_codes=[0, 5] if session.posargs else [0],  # 5: what was asked for is in another package
+        **options,
     )
 
 
@@ -193,15 +200,7 @@ def versions(session: nox.Session) -> None:
     session.install(*requirements_of(CORE, ["tests"]))
     session.install("--no-deps", "--editable", str(PACKAGES[CORE]))
     check_environment(session)
-    session.run(
-        "python",
-        "-m",
-        "pytest",
-        "--import-mode=importlib",
-        *workers(session.posargs),
-        *(session.posargs or [str(PACKAGES[CORE] / "tests")]),
-        env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
-    )
+    run_pytest(session, () if session.posargs else [str(PACKAGES[CORE] / "tests")])
 
 
 @nox.session

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
@@ -16,12 +17,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # `nox -s demo` and `nox -s surface` are scripts that no wheel has.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
+# What several files of tests use: `from recording import traced`.
+sys.path.append(str(Path(__file__).resolve().parent / "helpers"))
 
 # Deadlines would measure the machine; derandomized, a failure is everybody's failure.
 settings.register_profile(
     "thunder", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("thunder")
+
+
+@pytest.fixture
+def seeded() -> None:
+    """The same random numbers in every run: `pytestmark = pytest.mark.usefixtures("seeded")`."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from thunder.extend import deregister_executor
+
 pytest_plugins = ["pytester"]
 
 EXECUTOR = """
@@ -61,7 +63,7 @@ def test_an_option_of_the_projects_own(pytester: pytest.Pytester) -> None:
             assert request.config.getoption("thunder_executor") == "acme"
         """
     )
-    result = pytester.runpytest_subprocess("--executor", "mine", "--thunder-executor", "acme")
+    result = pytester.runpytest_inprocess("--executor", "mine", "--thunder-executor", "acme")
     result.assert_outcomes(passed=1)
 
 
@@ -73,8 +75,8 @@ def test_the_short_spelling(pytester: pytest.Pytester) -> None:
             assert request.config.getoption("thunder_executor") == "acme"
         """
     )
-    pytester.runpytest_subprocess("--executor", "acme").assert_outcomes(passed=1)
-    shown = pytester.runpytest_subprocess("--help").stdout.str()
+    pytester.runpytest_inprocess("--executor", "acme").assert_outcomes(passed=1)
+    shown = pytester.runpytest_inprocess("--help").stdout.str()
     for option in ("--executor", "--thunder-executor", "--thunder-device", "--thunder-dtypes", "--thunder-full"):
         assert option in shown
 
@@ -85,7 +87,12 @@ def test_the_table(pytester: pytest.Pytester, workers: list[str]) -> None:
     pytester.makepyfile(outside=EXECUTOR)
     arguments = ["--pyargs", "thunder.tests", "-p", "outside", "--executor", "outside", "--thunder-dtypes", "float32"]
     options = ["-k", "claimed and neg-outside and not prims", "--thunder-report", "deep/report.json"]
-    result = pytester.runpytest_subprocess(*arguments, *options, *workers)
+    if workers:
+        result = pytester.runpytest_subprocess(*arguments, *options, *workers)
+    else:
+        pytester.syspathinsert()
+        result = pytester.runpytest_inprocess(*arguments, *options)
+        deregister_executor("outside")
     assert result.ret == 0, result.stdout.str()
     result.stdout.fnmatch_lines(["*conformance of outside*", "family*claimed*passed*total", "written to *report.json"])
     counts = json.loads((pytester.path / "deep" / "report.json").read_text())
@@ -96,7 +103,7 @@ def test_the_table(pytester: pytest.Pytester, workers: list[str]) -> None:
 
 def test_an_executor_that_there_is_not(pytester: pytest.Pytester) -> None:
     """The run stops with the reason, not with a traceback."""
-    result = pytester.runpytest_subprocess("--pyargs", "thunder.tests", "--executor", "nonesuch")
+    result = pytester.runpytest_inprocess("--pyargs", "thunder.tests", "--executor", "nonesuch")
     assert result.ret != 0
     text = result.stdout.str() + result.stderr.str()
     assert "there is no executor 'nonesuch'" in text

@@ -8,15 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from outcomes import counts
 
 import thunder
 from thunder.core.errors import TracingError
 from thunder.core.state import state
-
-
-def counts(f: Any) -> tuple[int, int]:
-    """Misses and hits."""
-    return thunder.cache_misses(f), thunder.cache_hits(f)
 
 
 class Surroundings:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from recording import record
 
 import thunder
 import thunder.torch as ltorch
@@ -185,14 +186,8 @@ def inputs() -> list[TensorProxy]:
 
 
 def traced(fn: Any, args: list[TensorProxy]) -> Trace:
-    """The trace of `fn` on these inputs."""
-    trace = Trace(fn.__name__, args=args)
-    with tracectx(trace):
-        for p in args:
-            prims.unpack_trivial(p)
-        trace.output = fn(*args)
-        prims.python_return(trace.output)
-    return trace
+    """The trace of `fn`, under its name, with lines that name its inputs."""
+    return record(fn, args, name=fn.__name__, unpack=True)
 
 
 def test_the_text_rebuilds_the_trace() -> None:

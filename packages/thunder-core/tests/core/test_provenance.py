@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from recording import float_tensor, record
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import thunder
-from thunder.core import devices, dtypes, prims
+from thunder.core import prims
 from thunder.core.provenance import diff_traces, provenance
-from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
 from thunder.core.trace import Trace
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
@@ -24,13 +23,7 @@ from thunder.passes.dce import dce
 
 def traced(fn: Any, *skipped: str) -> Trace:
     """The trace of `fn` on two tensors; `skipped` are names that are taken."""
-    args = [TensorProxy(n, shape=(3,), device=devices.cpu, dtype=dtypes.float32) for n in "ab"]
-    trace = Trace("f", args=args)
-    trace.names.update(skipped)
-    with tracectx(trace):
-        trace.output = fn(*args)
-        prims.python_return(trace.output)
-    return trace
+    return record(fn, [float_tensor(name, 3) for name in "ab"], taken=skipped)
 
 
 def program(a: Any, b: Any) -> Any:

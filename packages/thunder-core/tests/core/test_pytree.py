@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from outcomes import in_threads
 
 from thunder.core import pytree
 
@@ -239,11 +240,7 @@ def test_new_types_seen_by_several_threads_at_once() -> None:
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work, [()] * 4)
     assert not failed
 
 

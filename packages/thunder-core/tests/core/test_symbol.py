@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from recording import float_tensor as tensor
 
 import thunder.torch as ltorch
 from thunder.core import devices, dtypes, prims
@@ -18,11 +19,6 @@ from thunder.core.state import SourceLine, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.symint.symbols import Symbols
 from thunder.core.trace import Trace
-
-
-def tensor(name: str, *shape: int) -> TensorProxy:
-    """A float32 tensor on the cpu."""
-    return TensorProxy(name, shape=shape, device=devices.cpu, dtype=dtypes.float32)
 
 
 @pytest.fixture

@@ -13,17 +13,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from recording import float_tensor as tensor
 
-from thunder.core import devices, dtypes, prims
+from thunder.core import prims
 from thunder.core.errors import TraceVerificationError
-from thunder.core.proxies import TensorProxy
 from thunder.core.state import current_trace, tracectx
 from thunder.core.trace import Provenance, Trace, construct
-
-
-def tensor(name: str, *shape: int) -> TensorProxy:
-    """A float32 tensor on the cpu."""
-    return TensorProxy(name, shape=shape, device=devices.cpu, dtype=dtypes.float32)
 
 
 @given(

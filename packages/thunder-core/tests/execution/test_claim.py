@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from recording import traced
 
 import thunder
 import thunder.torch as ltorch
-from thunder.core import devices, dtypes, prims
+from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import SourceLine, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
@@ -32,16 +33,6 @@ from thunder.extend import (
     register_executor,
 )
 from thunder.passes.dce import dce
-
-
-def traced(fn: Callable[..., Any], count: int = 2, shape: Sequence[int] = (2, 3)) -> Trace:
-    """The trace of `fn` on float32 tensors."""
-    args = [TensorProxy(n, shape=shape, device=devices.cpu, dtype=dtypes.float32) for n in "abcd"[:count]]
-    trace = Trace("f", args=args)
-    with tracectx(trace):
-        trace.output = fn(*args)
-        prims.python_return(trace.output)
-    return trace
 
 
 def ran(fn: Any, executors: Sequence[Executor], count: int = 2) -> tuple[list[str], Any]:

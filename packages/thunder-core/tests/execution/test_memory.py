@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import weakref
@@ -12,27 +13,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from recording import traced as traced_unpacking
 
 import thunder
 from thunder.core import devices, dtypes, prims
-from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
 from thunder.execution.memory import delete_last_used, hand_over_early
 
-
-def traced(fn: Any) -> Trace:
-    """The trace of `fn` on two float32 tensors."""
-    args = [TensorProxy(n, shape=(2, 3), device=devices.cpu, dtype=dtypes.float32) for n in "ab"]
-    trace = Trace("f", args=args)
-    with tracectx(trace):
-        for p in args:
-            prims.unpack_trivial(p)
-        trace.output = fn(*args)
-        prims.python_return(trace.output)
-    return trace
+traced = functools.partial(traced_unpacking, unpack=True)
 
 
 def test_the_text() -> None:

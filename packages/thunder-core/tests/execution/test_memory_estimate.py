@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from recording import float_tensor, record
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import thunder
-from thunder.core import devices, dtypes, prims
-from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
+from thunder.core import prims
 from thunder.core.trace import Trace
 from thunder.execution.memory_estimate import MemoryTracker, estimate_memory
 from thunder.extend import OperatorExecutor
@@ -31,14 +30,7 @@ llama, nanogpt = (
 
 def traced(fn: Any, *sizes: int) -> Trace:
     """The trace of `fn` on float32 vectors."""
-    args = [TensorProxy(f"x{i}", shape=(n,), device=devices.cpu, dtype=dtypes.float32) for i, n in enumerate(sizes)]
-    trace = Trace("f", args=args)
-    with tracectx(trace):
-        for p in args:
-            prims.unpack_trivial(p)
-        trace.output = fn(*args)
-        prims.python_return(trace.output)
-    return trace
+    return record(fn, [float_tensor(f"x{i}", n) for i, n in enumerate(sizes)], unpack=True)
 
 
 def measured(run: Any, inputs: Any) -> int:

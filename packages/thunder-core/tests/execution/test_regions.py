@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recording import float_tensor, record
 
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import TensorProxy
@@ -28,13 +29,8 @@ def can_fuse(bsym: BoundSymbol) -> str | None:
 
 
 def traced(fn: Callable[..., Any], count: int = 2, shape: tuple[int, ...] = (4,)) -> Trace:
-    """The trace of `fn` on float32 tensors."""
-    args = [TensorProxy(f"a{i}", shape=shape, device=devices.cpu, dtype=dtypes.float32) for i in range(count)]
-    trace = Trace("f", args=args)
-    with tracectx(trace):
-        trace.output = fn(*args)
-        prims.python_return(trace.output)
-    return trace
+    """The trace of `fn` on float32 tensors a0, a1 …"""
+    return record(fn, [float_tensor(f"a{i}", *shape) for i in range(count)])
 
 
 def regions_of(trace: Trace, **options: Any) -> list[list[str]]:

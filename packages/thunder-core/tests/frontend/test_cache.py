@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import copy
 import gc
-import threading
 import types
 import weakref
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcomes import in_threads
 from torch import nn
 
 import thunder
@@ -383,11 +383,7 @@ def test_threads_with_calls_of_their_own() -> None:
             if not torch.equal(out, torch.ones(n) * i + n):
                 faults.append((k, i, out))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(1, 4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work, [(k,) for k in range(1, 4)])
     assert not faults
 
 

@@ -8,25 +8,15 @@ import collections
 import pytest
 import torch
 import torch.func
+from outcomes import rand, same
 from torch.func import functional_call
 
 import thunder
 
+pytestmark = pytest.mark.usefixtures("seeded")
+
 F64 = torch.float64
 Pair = collections.namedtuple("Pair", "first second")
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
-
-
-def rand(*shape):
-    return torch.randn(*shape, dtype=F64)
-
-
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-10, equal_nan=True)
 
 
 def f(x, w):
@@ -339,29 +329,28 @@ OPTIONS = ("randomness", "chunk size", "jacrev's chunk size")
 OF_CALLS_OUTSIDE = tuple(name for name in ERRORS if "cotangent" in name)
 
 
-@pytest.mark.parametrize("name", list(ERRORS))
-def test_errors_are_torchs(name):
+def check_error(name, run, *, inside):
+    """It has torch's type, says something, and names the user's line if it comes from inside of a program."""
     call, x = ERRORS[name], torch.ones(3)
     with pytest.raises(Exception) as theirs:
         call(torch.func, x)
     with pytest.raises(theirs.type) as ours:
-        call(thunder, x)
-    first = str(ours.value).splitlines()
-    assert len(first[0]) > 20
-    inside = name not in OPTIONS and name not in OF_CALLS_OUTSIDE
+        run(call, x)
+    assert len(str(ours.value).splitlines()[0]) > 20
     assert not inside or "test_functional.py" in str(ours.value), "the user's line"
+
+
+@pytest.mark.parametrize("name", list(ERRORS))
+def test_errors_are_torchs(name):
+    inside = name not in OPTIONS and name not in OF_CALLS_OUTSIDE
+    check_error(name, lambda call, x: call(thunder, x), inside=inside)
 
 
 @pytest.mark.parametrize("name", list(ERRORS))
 def test_errors_in_programs_are_torchs(name):
     """Where torch's transforms are a part of a program."""
-    call, x = ERRORS[name], torch.ones(3)
-    with pytest.raises(Exception) as theirs:
-        call(torch.func, x)
-    with pytest.raises(theirs.type) as ours:
-        thunder.jit(lambda x: call(torch.func, x))(x)
-    assert len(str(ours.value).splitlines()[0]) > 20
-    assert name in OPTIONS or "test_functional.py" in str(ours.value), "the user's line"
+    inside = name not in OPTIONS
+    check_error(name, lambda call, x: thunder.jit(lambda x: call(torch.func, x))(x), inside=inside)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.complex64])

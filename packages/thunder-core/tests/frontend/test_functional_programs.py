@@ -6,23 +6,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.func
+from outcomes import rand, same
 
 import thunder
 
-F64 = torch.float64
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
-
-
-def rand(*shape):
-    return torch.randn(*shape, dtype=F64)
-
-
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-10, equal_nan=True)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 # -- writes -----------------------------------------------------------------------------------------------------------

@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from outcomes import counts
 
 import thunder
 import thunder.torch as ltorch
 from thunder.core.trace import Trace
-
-
-def counts(f: Any) -> tuple[int, int]:
-    """Misses and hits."""
-    return thunder.cache_misses(f), thunder.cache_hits(f)
 
 
 def test_it_looks_like_the_function() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from outcomes import counts
 from torch import nn
 
 import thunder
@@ -54,11 +55,6 @@ def pair() -> tuple[Net, Net, Any]:
 def batch(n: int = 5) -> torch.Tensor:
     """An input."""
     return torch.linspace(-1, 1, 4 * n, dtype=torch.float64).reshape(n, 4)
-
-
-def counts(f: Any) -> tuple[int, int]:
-    """Misses and hits."""
-    return thunder.cache_misses(f), thunder.cache_hits(f)
 
 
 def test_what_it_is() -> None:

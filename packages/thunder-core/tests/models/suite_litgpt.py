@@ -7,23 +7,13 @@ import copy
 
 import pytest
 import torch
-from zoo.checks import check_outputs, check_training, counts
+from zoo.checks import common_tests, counts
 from zoo.entry import Entry
 from zoo.litgpt_models import MODELS, VOCABULARY
 
 import thunder
 
-
-@pytest.mark.parametrize("entry", MODELS, ids=str)
-def test_outputs(entry: Entry) -> None:
-    """Logits are eager's."""
-    check_outputs(entry)
-
-
-@pytest.mark.parametrize("entry", MODELS, ids=str)
-def test_training(entry: Entry) -> None:
-    """Gradients are eager's."""
-    check_training(entry)
+test_outputs, test_training = common_tests(MODELS)
 
 
 @pytest.mark.parametrize("entry", MODELS, ids=str)

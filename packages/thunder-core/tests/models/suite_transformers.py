@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from zoo.checks import check_generate, check_outputs, check_refused, check_training
+from zoo.checks import check_generate, check_refused, common_tests
 from zoo.entry import Entry
 from zoo.transformers_models import MODELS, REFUSED
 
@@ -21,16 +21,7 @@ def test_there_are_enough() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("entry", MODELS, ids=str)
-def test_outputs(entry: Entry) -> None:
-    """Outputs and caches in eval mode are eager's."""
-    check_outputs(entry)
-
-
-@pytest.mark.parametrize("entry", [entry for entry in MODELS if entry.gradients], ids=str)
-def test_training(entry: Entry) -> None:
-    """Losses and gradients in train mode are eager's."""
-    check_training(entry)
+test_outputs, test_training = common_tests(MODELS, trained=[entry for entry in MODELS if entry.gradients])
 
 
 @pytest.mark.parametrize(("entry", "mode"), GENERATING, ids=[f"{entry}-{mode}" for entry, mode in GENERATING])

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import pytest
 from zoo import own_models
-from zoo.checks import check_outputs, check_training
-from zoo.entry import Entry
+from zoo.checks import common_tests
 
 CHOSEN = (
     "ResNet",
@@ -32,13 +30,4 @@ def test_every_model_is_named_once() -> None:
     assert {entry.family for entry in MODELS} == {entry.family for entry in own_models.MODELS}
 
 
-@pytest.mark.parametrize("entry", MODELS, ids=str)
-def test_outputs(entry: Entry) -> None:
-    """Outputs in eval mode are eager's, from a cached program the second time."""
-    check_outputs(entry)
-
-
-@pytest.mark.parametrize("entry", MODELS, ids=str)
-def test_training(entry: Entry) -> None:
-    """Losses, gradients and buffers in train mode are eager's, random numbers included."""
-    check_training(entry)
+test_outputs, test_training = common_tests(MODELS)

@@ -3,37 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from recording import names, traced
 
 import thunder
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
-from thunder.core.trace import Trace
 from thunder.core.verify import verify
 from thunder.passes.dce import dce, has_effect
-
-
-def traced(fn: Callable[..., Any], count: int = 2) -> Trace:
-    """The trace of `fn` on float32 tensors of shape (2, 3)."""
-    args = [TensorProxy(n, shape=(2, 3), device=devices.cpu, dtype=dtypes.float32) for n in "abcd"[:count]]
-    trace = Trace("f", args=args)
-    with tracectx(trace):
-        trace.output = fn(*args)
-        prims.python_return(trace.output)
-    return trace
-
-
-def names(trace: Trace) -> list[str]:
-    """The operations of a trace, without its return."""
-    return [op.sym.name for op in trace.bound_symbols[:-1]]
 
 
 def draw() -> Any:

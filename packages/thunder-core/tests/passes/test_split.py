@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recording import record
 
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import TensorProxy
-from thunder.core.state import tracectx
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
 from thunder.passes.split import Split
@@ -22,15 +22,9 @@ F64 = dtypes.float64
 
 
 def traced(fn: Any, count: int) -> Trace:
-    """The trace of `fn` on float64 tensors of shape (2, 3)."""
-    trace = Trace("f")
-    for i in range(count):
-        trace.args.append(TensorProxy(f"x{i}", shape=(2, 3), device=devices.cpu, dtype=F64, requires_grad=True))
-        trace.names.add(f"x{i}")
-    with tracectx(trace):
-        trace.output = fn(*trace.args)
-        prims.python_return(trace.output)
-    return trace
+    """The trace of `fn` on float64 tensors that require grad."""
+    options = {"shape": (2, 3), "device": devices.cpu, "dtype": F64, "requires_grad": True}
+    return record(fn, [TensorProxy(f"x{i}", **options) for i in range(count)], taken=[f"x{i}" for i in range(count)])
 
 
 def split(fn: Any, count: int) -> Split:

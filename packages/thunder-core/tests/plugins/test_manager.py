@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from outcomes import in_threads
 
 from thunder.plugins import PluginLoadError, PluginState
 from thunder.plugins.hookspecs import REGISTER_HOOKS
@@ -383,11 +384,7 @@ def test_threads_load_once(plugin, manager_of, host) -> None:
         manager.load_all()
         seen.append("acme" in host.registered)
 
-    threads = [threading.Thread(target=compile_something) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(compile_something, [()] * 8)
     assert seen == [True] * 8
     assert record.ready
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from outcomes import result_or_error
 
 import thunder.torch as ltorch
 
@@ -40,21 +41,14 @@ def equations(draw: Any) -> tuple[str, list[tuple[int, ...]]]:
     return equation, shapes
 
 
-def _outcome(fn: Any, *args: Any) -> Any:
-    try:
-        return fn(*args)
-    except Exception as error:
-        return type(error)
-
-
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=equations())
 def test_random_equations(by_primitives: Any, case: tuple[str, list[tuple[int, ...]]]) -> None:
     """The same numbers, or the same type of error."""
     equation, shapes = case
     tensors = [torch.randn(s, dtype=torch.float64) for s in shapes]
-    expected = _outcome(torch.einsum, equation, *tensors)
-    actual = _outcome(by_primitives, ltorch.einsum, equation, *tensors)
+    expected = result_or_error(torch.einsum, equation, *tensors)
+    actual = result_or_error(by_primitives, ltorch.einsum, equation, *tensors)
     if isinstance(expected, torch.Tensor):
         torch.testing.assert_close(actual, expected)
     else:

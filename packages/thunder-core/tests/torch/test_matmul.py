@@ -10,18 +10,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from outcomes import result_or_error
 
 import thunder
 import thunder.torch as ltorch
 
 SIZES = st.lists(st.integers(0, 3), max_size=4)
-
-
-def _outcome(fn: Any, *args: Any) -> Any:
-    try:
-        return fn(*args)
-    except Exception as error:
-        return type(error)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -31,7 +25,7 @@ def test_any_two_shapes(by_primitives: Any, a: list[int], b: list[int]) -> None:
     if len(a) > 1 and len(b) > 1:
         b = [*b[:-2], a[-1], b[-1]]  # else nearly none would fit
     x, y = torch.randn(a, dtype=torch.float64), torch.randn(b, dtype=torch.float64)
-    expected, actual = _outcome(torch.matmul, x, y), _outcome(by_primitives, ltorch.matmul, x, y)
+    expected, actual = result_or_error(torch.matmul, x, y), result_or_error(by_primitives, ltorch.matmul, x, y)
     if isinstance(expected, torch.Tensor):
         torch.testing.assert_close(actual, expected)
     else:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from outcomes import result_or_error
 
 import thunder
 import thunder.torch as ltorch
@@ -44,13 +45,6 @@ def calls(draw: Any) -> tuple[str, torch.Tensor, list[Any]]:
     return name, x, [dims] if draw(st.booleans()) else [dims, True]
 
 
-def _outcome(fn: Any, *args: Any) -> Any:
-    try:
-        return fn(*args)
-    except Exception as error:
-        return type(error)
-
-
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(call=calls())
@@ -60,8 +54,8 @@ def test_against_torch(by_primitives: Any, call: tuple[str, torch.Tensor, list[A
     if name in ("var", "std") and len(args) == 2:
         args = [args[0], None, True]
     fn = getattr(torch, name)
-    expected = _outcome(lambda: fn(x, args[0], keepdim=True) if len(args) > 1 else fn(x, args[0]))
-    actual = _outcome(by_primitives, getattr(ltorch, name), x, *args)
+    expected = result_or_error(lambda: fn(x, args[0], keepdim=True) if len(args) > 1 else fn(x, args[0]))
+    actual = result_or_error(by_primitives, getattr(ltorch, name), x, *args)
     if isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor):
         torch.testing.assert_close(actual, expected, equal_nan=True)
     elif isinstance(actual, torch.Tensor):

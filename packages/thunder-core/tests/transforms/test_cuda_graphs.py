@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import copy
 import gc
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from outcomes import in_threads
 from torch.nn import functional as F
 
 import thunder
@@ -486,11 +486,7 @@ def test_streams_and_threads() -> None:
     streams = [torch.cuda.Stream() for _ in range(3)]
     for stream in streams:
         work(stream)
-    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, [(stream,) for stream in streams])
     assert not wrong
 
 

@@ -127,21 +127,22 @@ def isnan(a: Any) -> Any:
 @clangop()
 def isinf(a: Any) -> Any:
     """Return where `a` (or a part of it) is infinite."""
-    if _is_exact(a):
-        return _everywhere(a, False)
-    if _is_complex(a):
-        return elementwise_functions["bitwise_or"](isinf(prims.real(a)), isinf(prims.imag(a)))
-    return elementwise_functions["eq"](_magnitude(a), float("inf"))
+    return _compared_with_infinity(a, "eq", "bitwise_or")
 
 
 @clangop()
 def isfinite(a: Any) -> Any:
     """Return where `a` is neither infinite nor NaN."""
+    return _compared_with_infinity(a, "lt", "bitwise_and")
+
+
+def _compared_with_infinity(a: Any, comparison: str, of_parts: str) -> Any:
     if _is_exact(a):
-        return _everywhere(a, True)
+        return _everywhere(a, comparison == "lt")
     if _is_complex(a):
-        return elementwise_functions["bitwise_and"](isfinite(prims.real(a)), isfinite(prims.imag(a)))
-    return elementwise_functions["lt"](_magnitude(a), float("inf"))
+        parts = (_compared_with_infinity(part(a), comparison, of_parts) for part in (prims.real, prims.imag))
+        return elementwise_functions[of_parts](*parts)
+    return elementwise_functions[comparison](_magnitude(a), float("inf"))
 
 
 def _magnitude(a: Any) -> Any:

@@ -53,22 +53,25 @@ def _number_of(a: TensorProxy, dims: Sequence[int]) -> int:
 
 
 # -- sums and products -------------------------------------------------------------------------------------------------
+def _accumulated(
+    prim: Callable[..., Any], of_bools: Callable[..., Any], a: TensorProxy, dim: Any, keepdim: bool, dtype: Any
+) -> Any:
+    result = dtypes.to_dtype(dtype) or (dtypes.int64 if dtypes.is_exact_dtype(a.dtype) else a.dtype)
+    if dtypes.is_boolean_dtype(result):
+        return of_bools(a, None if dim is None else reduction_dims(a, dim), keepdim)
+    return _reduce(prim, maybe_convert_to_dtype(a, result), dim, keepdim)
+
+
 @clangop()
 def sum(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
     """The sum over `dim`; of integers and truth values as int64."""
-    result = dtypes.to_dtype(dtype) or (dtypes.int64 if dtypes.is_exact_dtype(a.dtype) else a.dtype)
-    if dtypes.is_boolean_dtype(result):
-        return any(a, None if dim is None else reduction_dims(a, dim), keepdim)
-    return _reduce(prims.sum, maybe_convert_to_dtype(a, result), dim, keepdim)
+    return _accumulated(prims.sum, any, a, dim, keepdim, dtype)
 
 
 @clangop()
 def prod(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
     """The product over `dim`; of integers and truth values as int64."""
-    result = dtypes.to_dtype(dtype) or (dtypes.int64 if dtypes.is_exact_dtype(a.dtype) else a.dtype)
-    if dtypes.is_boolean_dtype(result):
-        return all(a, None if dim is None else reduction_dims(a, dim), keepdim)
-    return _reduce(prims.prod, maybe_convert_to_dtype(a, result), dim, keepdim)
+    return _accumulated(prims.prod, all, a, dim, keepdim, dtype)
 
 
 @clangop()

@@ -218,6 +218,10 @@ class Symbol:
         """Add to the facts that the operation was declared with."""
         self.facts = with_facts(self.facts, facts)
 
+    def samples_of(self, other: Symbol) -> None:
+        """Take the samples and errors of a symbol with the same arguments: the primitive's, for what only calls it."""
+        self.sample_generator, self.error_generator = other.sample_generator, other.error_generator
+
     def view_scatter(self, rule: F) -> F:
         """Decorator: how a write to its result, a view of its first input, reaches that input.
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from thunder import plugins
 from thunder.core.errors import PluginLoadError
 from thunder.extend import Executor, get_executor
 
-__all__ = ["executor_of_plugin"]
+__all__ = ["attribute_of_plugin", "executor_of_plugin"]
 
 
 def executor_of_plugin(executor: str, distribution: str, path: str) -> Executor:
@@ -22,6 +24,19 @@ def executor_of_plugin(executor: str, distribution: str, path: str) -> Executor:
         raise ImportError(
             f"{path} hands on the executor {executor!r}: {_reason(distribution, error)}", name=path
         ) from None
+
+
+def attribute_of_plugin(
+    name: str, executor: str, distribution: str, path: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of the module `path`, whose one attribute `name` is a plugin's executor."""
+
+    def get(asked: str) -> Any:
+        if asked == name:
+            return executor_of_plugin(executor, distribution, path)
+        raise AttributeError(f"module {path!r} has no attribute {asked!r}")
+
+    return get, lambda: [name]
 
 
 def _reason(distribution: str, error: Exception) -> str:

@@ -11,40 +11,25 @@ from __future__ import annotations
 from typing import Any
 
 from thunder.core import dtypes
-from thunder.core.dtypes import (
-    BOOL,
-    COMPLEX,
-    FLOAT,
-    INTEGER,
-    bool8,
-    complex64,
-    complex128,
-    dtype,
-    float16,
-    float32,
-    float64,
-    int16,
-    int32,
-    int64,
-)
+from thunder.core.dtypes import BOOL, COMPLEX, FLOAT, INTEGER
 from thunder.core.promotion import promote
 from thunder.core.proxies import NumberProxy, TensorProxy, number_type
 
 __all__ = ["inexact_type", "promote_types", "result_type"]
 
-_DEFAULTS = {BOOL: bool8, INTEGER: int64, FLOAT: float64, COMPLEX: complex128}
+_DEFAULTS = {BOOL: dtypes.bool8, INTEGER: dtypes.int64, FLOAT: dtypes.float64, COMPLEX: dtypes.complex128}
 # The float that holds every integer of so many bytes.
-_FLOAT_OF_BYTES = {1: float16, 2: float32, 4: float64, 8: float64}
+_FLOAT_OF_BYTES = {1: dtypes.float16, 2: dtypes.float32, 4: dtypes.float64, 8: dtypes.float64}
 
 
-def inexact_type(d: dtype) -> dtype:
+def inexact_type(d: dtypes.dtype) -> dtypes.dtype:
     """The type in which a function of real numbers (exp, mean …) computes for arrays of dtype `d`."""
     if d.category >= FLOAT:
         return d
-    return float16 if d is bool8 else _FLOAT_OF_BYTES[d.bytes]
+    return dtypes.float16 if d is dtypes.bool8 else _FLOAT_OF_BYTES[d.bytes]
 
 
-def _integers(a: dtype, b: dtype) -> dtype:
+def _integers(a: dtypes.dtype, b: dtypes.dtype) -> dtypes.dtype:
     wide = a if a.bytes >= b.bytes else b
     if a.is_signed == b.is_signed:
         return wide
@@ -52,10 +37,10 @@ def _integers(a: dtype, b: dtype) -> dtype:
     if signed.bytes > unsigned.bytes:
         return signed
     # The next larger signed type; there is none above uint64.
-    return {1: int16, 2: int32, 4: int64, 8: float64}[unsigned.bytes]
+    return {1: dtypes.int16, 2: dtypes.int32, 4: dtypes.int64, 8: dtypes.float64}[unsigned.bytes]
 
 
-def promote_types(a: dtype, b: dtype) -> dtype:
+def promote_types(a: dtypes.dtype, b: dtypes.dtype) -> dtypes.dtype:
     """The type that holds both, as `numpy.promote_types`."""
     if a is b:
         return a
@@ -67,12 +52,12 @@ def promote_types(a: dtype, b: dtype) -> dtype:
     if high.category == FLOAT:
         return promote(high, inexact_type(low))
     part = promote(dtypes.corresponding_real_dtype(high), inexact_type(low))
-    return complex128 if part is float64 else complex64
+    return dtypes.complex128 if part is dtypes.float64 else dtypes.complex64
 
 
-def result_type(*operands: Any) -> dtype:
+def result_type(*operands: Any) -> dtypes.dtype:
     """The type that arrays and Python numbers are computed in together, as `numpy.result_type`."""
-    found: dtype | None = None
+    found: dtypes.dtype | None = None
     weakest = BOOL
     for x in operands:
         if isinstance(x, TensorProxy):
@@ -84,5 +69,5 @@ def result_type(*operands: Any) -> dtype:
     if found is None or weakest <= found.category:
         return found or _DEFAULTS[weakest]
     if weakest == COMPLEX and found.category == FLOAT:
-        return complex128 if found is float64 else complex64
+        return dtypes.complex128 if found is dtypes.float64 else dtypes.complex64
     return _DEFAULTS[weakest]

@@ -229,14 +229,20 @@ def test_decomposition(case: Case) -> None:
 
 
 # -- metadata and text -------------------------------------------------------------------------------------------------
+def _compiled(case: Case, sample: SampleInput) -> tuple[Trace, Trace]:
+    """Return a sample's trace, before and after the executors claimed its operations, and note which they were."""
+    trace = running.trace_sample(case.info, sample)
+    execution = running.execution_trace(trace, case.target.executors)
+    case.claimed(running.claimed_by(execution, case.target.executors))
+    return trace, execution
+
+
 @conformance()
 def test_meta_vs_torch(case: Case) -> None:
     """What the trace says of shapes, dtypes and devices is what the executor's results have."""
     for i, sample in case.samples():
         with case.sample(i, sample):
-            trace = running.trace_sample(case.info, sample)
-            execution = running.execution_trace(trace, case.target.executors)
-            case.claimed(running.claimed_by(execution, case.target.executors))
+            trace, execution = _compiled(case, sample)
             with running.same_random_numbers():
                 actual = running.run_trace(execution, running.copied(sample) if running.writes(case.info) else sample)
             _compare_metadata(trace.output, actual)
@@ -264,9 +270,7 @@ def test_trace_reexecutes(case: Case) -> None:
     """The text of a trace is a program that gives the same: before executors claimed its operations, and after."""
     for i, sample in case.samples():
         with case.sample(i, sample):
-            trace = running.trace_sample(case.info, sample)
-            execution = running.execution_trace(trace, case.target.executors)
-            case.claimed(running.claimed_by(execution, case.target.executors))
+            trace, execution = _compiled(case, sample)
             fresh = (lambda s=sample: running.copied(s)) if running.writes(case.info) else (lambda s=sample: s)
             with running.same_random_numbers():
                 expected = running.run_trace(execution, fresh())
@@ -380,13 +384,17 @@ def _has_tangents(info: OpInfo) -> bool:
     )
 
 
+def _compare_each(compare: Callable[[Case, SampleInput], Any], case: Case, **options: bool) -> None:
+    for i, sample in case.samples(**options):
+        with case.sample(i, sample):
+            compare(case, sample)
+    case.claimed(True)
+
+
 @conformance(widest_dtypes, where=_has_tangents)
 def test_jvp_vs_torch(case: Case) -> None:
     """`thunder.jvp` gives the tangents that torch gives, by forward mode or by differentiating backward."""
-    for i, sample in case.samples(requires_grad=True):
-        with case.sample(i, sample):
-            transformed.compare_tangents(case, sample)
-    case.claimed(True)
+    _compare_each(transformed.compare_tangents, case, requires_grad=True)
 
 
 def _has_examples(info: OpInfo) -> bool:
@@ -397,19 +405,13 @@ def _has_examples(info: OpInfo) -> bool:
 @conformance(widest_dtypes, where=_has_examples)
 def test_vmap_vs_torch(case: Case) -> None:
     """`thunder.vmap` gives for a batch of samples what a loop over torch gives."""
-    for i, sample in case.samples():
-        with case.sample(i, sample):
-            transformed.compare_batches(case, sample)
-    case.claimed(True)
+    _compare_each(transformed.compare_batches, case)
 
 
 @conformance(widest_dtypes, where=_has_tangents)
 def test_vmap_of_grad_vs_torch(case: Case) -> None:
     """`thunder.vmap` of `thunder.grad`, and the reverse, give for each of a batch of samples torch's gradient."""
-    for i, sample in case.samples(requires_grad=True):
-        with case.sample(i, sample):
-            transformed.compare_batched_gradients(case, sample)
-    case.claimed(True)
+    _compare_each(transformed.compare_batched_gradients, case, requires_grad=True)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -162,16 +162,9 @@ def _with_batch(query: Any, key: Any, value: Any, attn_mask: Any) -> tuple[Any, 
 
 @torchsymbol(torch.nn.functional.scaled_dot_product_attention, is_method=False, tags=_TAGS, autocast="lower")
 def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
     """softmax(query @ key.T * scale + attn_mask) @ value; a row that may attend to nothing gives zeros."""
     if _lacks_batch(query, key, value):
         how: Any = {"scale": scale, "enable_gqa": enable_gqa}
@@ -361,16 +354,9 @@ def _(
 
 @scaled_dot_product_attention.grad
 def _(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
     given = query, key, value, attn_mask
     lacks_batch = _lacks_batch(query, key, value)
 

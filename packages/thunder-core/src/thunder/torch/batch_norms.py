@@ -97,26 +97,17 @@ def batch_norm_train(
 def _(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
     outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
     out, mean, invstd, reserve, new_mean, new_var = outs
-    grads = batch_norm_backward(
-        get_grad(out), input, weight, running_mean, running_var, mean, invstd, True, eps, reserve
-    )
+    g = get_grad(out)
+    grads = batch_norm_backward(g, input, weight, running_mean, running_var, mean, invstd, True, eps, reserve)
     put_grads((input, weight, bias), grads)
     return out, new_mean, new_var
 
 
 @torchsymbol(id="torch.batch_norm_backward")
 def batch_norm_backward(
-    grad: Any,
-    input: Any,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    mean: Any,
-    invstd: Any,
-    train: bool,
-    eps: float,
-    reserve: Any,
-) -> Any:
+    grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any, train: bool,
+    eps: float, reserve: Any,
+) -> Any:  # fmt: skip
     """The gradients of batch normalization's input, weight and bias.
 
     With `train` the statistics `mean` and `invstd` of the batch are differentiated too; without, they are None and the
@@ -146,15 +137,9 @@ def batch_norm_backward(
 
 @torchsymbol(torch.nn.functional.batch_norm, is_method=False, tags=(OpTags.LAYOUT_OF_KERNEL,))
 def batch_norm(
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Any:
+    input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
     """`input` normalized for each channel: with the running statistics, or in training with the batch's.
 
     This operation writes nothing; in training with running statistics `batch_norm_train` gives the new ones.
@@ -171,24 +156,17 @@ def batch_norm(
 
 @batch_norm.grad
 def _(
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Any:
+    input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
     if training:
         outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
         out, mean, invstd, reserve = outs[:4]
     else:
         out = batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
         mean = invstd = reserve = None
-    grads = batch_norm_backward(
-        get_grad(out), input, weight, running_mean, running_var, mean, invstd, training, eps, reserve
-    )
+    g = get_grad(out)
+    grads = batch_norm_backward(g, input, weight, running_mean, running_var, mean, invstd, training, eps, reserve)
     put_grads((input, weight, bias), grads)
     return out
 
@@ -285,15 +263,9 @@ def instance_norm_train(
 
 @torchsymbol(torch.nn.functional.instance_norm, is_method=False)
 def instance_norm(
-    input: Any,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Any:
+    input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
     """`input` normalized for each sample and channel, or with the running statistics.
 
     This operation writes nothing; where torch would, `instance_norm_train` gives the new running statistics.

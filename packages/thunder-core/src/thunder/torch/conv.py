@@ -78,15 +78,9 @@ def _check_weight(name: str, weight: Any, spatial: int) -> None:
 
 @for_dims(1, 2, 3, name="conv{}d", torch="torch.conv{}d", tags=_TAGS, autocast="lower")
 def _conv(
-    spatial: int,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    spatial: int, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return the convolution of `(batch, channels, {sizes})`."""
     name = f"conv{spatial}d"
     input, alone = _batched(name, input, spatial)
@@ -133,16 +127,9 @@ def _(spatial: int, make: MakeTensor) -> Any:
 
 @for_dims(1, 2, 3, name="conv_transpose{}d", torch="torch.conv_transpose{}d", tags=_TAGS, autocast="lower")
 def _conv_transpose(
-    spatial: int,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Any:
+    spatial: int, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Any:  # fmt: skip
     """Return the transpose of a convolution of `(batch, channels, {sizes})`."""
     name = f"conv_transpose{spatial}d"
     input, alone = _batched(name, input, spatial)
@@ -178,16 +165,9 @@ def _(spatial: int, make: MakeTensor) -> Any:
 
 @torchsymbol(torch.convolution, is_method=False, tags=_TAGS, autocast="lower")
 def convolution(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> Any:
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int,
+) -> Any:  # fmt: skip
     """A convolution of any number of spatial dimensions, transposed or not."""
     spatial = weight.ndim - 2
     input, alone = _batched("convolution", input, spatial)

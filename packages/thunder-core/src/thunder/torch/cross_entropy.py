@@ -22,7 +22,7 @@ from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import equal_shapes
 from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
-from thunder.torch.loss_arguments import reduction_of, upcast
+from thunder.torch.loss_arguments import Flag, reduction_of, upcast
 
 _TAGS = (OpTags.REDUCTION_OP,)
 
@@ -120,6 +120,14 @@ def _rows(input: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any,
     return safe, of_row, counts
 
 
+def rule_options(
+    weight: Any = None, size_average: Flag = None, ignore_index: int = -100, reduce: Flag = None,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> tuple[Any, int, str, float]:  # fmt: skip
+    """Return weight, ignore_index, reduction and label_smoothing from what follows the target in torch's functions."""
+    return weight, ignore_index, reduction_of(reduction, size_average, reduce), label_smoothing
+
+
 # -- negative log likelihood -------------------------------------------------------------------------------------------
 def _nll(input: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> tuple[Any, Any]:
     _check_numbers(input, target, weight)
@@ -137,14 +145,9 @@ def _nll(input: Any, target: Any, weight: Any, reduction: str, ignore_index: int
 
 @torchsymbol(torch.nn.functional.nll_loss, is_method=False, tags=_TAGS, autocast="float32")
 def nll_loss(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Any:
+    input: Any, target: Any, weight: Any = None, size_average: Flag = None, ignore_index: int = -100,
+    reduce: Flag = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
     """Minus the log-probability, in `input`, of each row's class; the mean is weighted."""
     return _nll(input, target, weight, reduction_of(reduction, size_average, reduce), ignore_index)[0]
 
@@ -177,16 +180,8 @@ def nll_loss_backward(
 
 
 @nll_loss.grad
-def _(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Any:
-    reduction = reduction_of(reduction, size_average, reduce)
+def _(input: Any, target: Any, *options: Any, **named: Any) -> Any:
+    weight, ignore_index, reduction, _ = rule_options(*options, **named)
     check_constant(weight)
     out, total = nll_loss_forward(input, target, weight, reduction, ignore_index)
     put_grad(input, nll_loss_backward(get_grad(out), input, target, weight, reduction, ignore_index, total))
@@ -227,17 +222,10 @@ def _number_errors(make: MakeTensor) -> Any:
     x = make((3, 5))
     yield SampleInput(x, _class_numbers(make, (2,), 5)), ValueError, r"Expected input batch_size \(3\) to match"
     yield SampleInput(x, _class_numbers(make, (3,), 5).int()), RuntimeError, "expected target dtype to be Long or Byte"
-    yield (
-        SampleInput(x, _class_numbers(make, (3,), 5), make((4,))),
-        RuntimeError,
-        "either for all 5 classes or no classes",
-    )
+    target = _class_numbers(make, (3,), 5)
+    yield SampleInput(x, target, make((4,))), RuntimeError, "either for all 5 classes or no classes"
     yield SampleInput(make((2, 5, 3)), _class_numbers(make, (2, 4), 5)), RuntimeError, r"Expected target size \[2, 3\]"
-    yield (
-        SampleInput(x, _class_numbers(make, (3,), 5), reduction="x"),
-        ValueError,
-        "x is not a valid value for reduction",
-    )
+    yield SampleInput(x, target, reduction="x"), ValueError, "x is not a valid value for reduction"
 
 
 nll_loss.errors(_number_errors)
@@ -388,15 +376,9 @@ def _check_smoothing(label_smoothing: float) -> None:
 
 @torchsymbol(torch.nn.functional.cross_entropy, is_method=False, tags=_TAGS, autocast="float32")
 def cross_entropy(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:
+    input: Any, target: Any, weight: Any = None, size_average: Flag = None, ignore_index: int = -100,
+    reduce: Flag = None, reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Any:  # fmt: skip
     """Minus the log-probability that softmax of `input` gives to the target: class numbers, or class probabilities."""
     reduction = reduction_of(reduction, size_average, reduce)
     if equal_shapes(target.shape, input.shape):
@@ -409,21 +391,12 @@ def cross_entropy(
 
 
 @cross_entropy.grad
-def _(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:
-    reduction = reduction_of(reduction, size_average, reduce)
+def _(input: Any, target: Any, *options: Any, **named: Any) -> Any:
+    how = rule_options(*options, **named)
+    weight, _, reduction, label_smoothing = how
     if equal_shapes(target.shape, input.shape):
         return probability_rule(input, target, weight, reduction, label_smoothing)
     check_constant(weight)
-    how = (weight, ignore_index, reduction, label_smoothing)
     out, lse = cross_entropy_forward(input, target, *how)
     put_grad(input, cross_entropy_backward(get_grad(out), input, target, lse, *how))
     return out

@@ -18,8 +18,8 @@ from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
+from thunder.torch.base import for_dims, torchsymbol
 from thunder.torch.base import operations as ltorch
-from thunder.torch.base import torchsymbol
 
 # The slope of SELU below zero, times its scale: what alpha dropout sets dropped elements to, negated.
 _ALPHA = 1.7580993408473766
@@ -127,32 +127,20 @@ def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
     return ltorch.squeeze(_dropout(ltorch.unsqueeze(input, 0), p, training, True, False), 0)
 
 
-@torchsymbol(torch.nn.functional.dropout2d, is_method=False)
-def dropout2d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """`input` with whole channels set to zero with probability `p`, for `(batch, channels, height, width)`."""
+@for_dims(2, 3, name="dropout{}d", torch="torch.nn.functional.dropout{}d")
+def _dropout_of_channels(spatial: int, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """`input` with whole channels set to zero with probability `p`, for `(batch, channels, {sizes})`."""
     _check(p)
-    if input.ndim not in (3, 4):
+    if input.ndim not in (spatial + 1, spatial + 2):
         warnings.warn(
-            f"dropout2d: Received a {input.ndim}-D input to dropout2d, which is deprecated and will result in an "
-            "error in a future "
-            "release.",
+            f"dropout{spatial}d: Received a {input.ndim}-D input to dropout{spatial}d, which is deprecated and will "
+            "result in an error in a future release.",
             stacklevel=5,
         )
     return _dropout(input, p, training, True, False)
 
 
-@torchsymbol(torch.nn.functional.dropout3d, is_method=False)
-def dropout3d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """`input` with whole channels set to zero with probability `p`, for `(batch, channels, depth, height, width)`."""
-    _check(p)
-    if input.ndim not in (4, 5):
-        warnings.warn(
-            f"dropout3d: Received a {input.ndim}-D input to dropout3d, which is deprecated and will result in an "
-            "error in a future "
-            "release.",
-            stacklevel=5,
-        )
-    return _dropout(input, p, training, True, False)
+dropout2d, dropout3d = _dropout_of_channels
 
 
 @torchsymbol(torch.nn.functional.alpha_dropout, is_method=False)

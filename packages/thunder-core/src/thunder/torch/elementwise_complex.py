@@ -9,7 +9,7 @@ import torch
 
 from thunder import clang
 from thunder.core import prims
-from thunder.core.dtypes import bfloat16, complex64, complex128, float32, float64, is_complex_dtype
+from thunder.core.dtypes import float32, float64, is_complex_dtype
 from thunder.core.prims.elementwise_base import unary_samples
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -84,16 +84,7 @@ for _op in (real, conj, conj_physical, resolve_conj, resolve_neg):
     _op.samples(unary_samples())
 
 
-@imag.samples
-def _(make: MakeTensor) -> Any:
-    for shape in ((4, 4), (), (0, 3)):
-        yield SampleInput(make(shape, dtype=complex64))
-    yield SampleInput(make((5, 3), dtype=complex128).mT)
-
-
-@imag.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 2), dtype=float32)), RuntimeError, "not implemented for tensors with non-complex dtypes"
+imag.samples_of(prims.imag)
 
 
 @torchsymbol(torch.complex, tags=ELEMENTWISE)
@@ -116,12 +107,6 @@ def _parts_samples(make: MakeTensor) -> Any:
     yield SampleInput(make((5, 3), dtype=float32).mT, make((3, 5), dtype=float32))
 
 
-def _parts_errors(make: MakeTensor) -> Any:
-    a, b, c = make((3,), dtype=float32), make((3,), dtype=float64), make((3,), dtype=bfloat16)
-    yield SampleInput(a, b), RuntimeError, "Expected object of scalar type"
-    yield SampleInput(c, c), RuntimeError, "Expected both inputs to be Half, Float or Double tensors"
-
-
 for _op in (complex, polar):
+    _op.samples_of(prims.complex)
     _op.samples(_parts_samples)
-    _op.errors(_parts_errors)

@@ -65,20 +65,10 @@ entr.samples(unary_samples(low=0))
 @torchsymbol(torch.polygamma, torch.special.polygamma, is_method=False, tags=ELEMENTWISE)
 def polygamma(n: int, input: Any) -> Any:
     """The `n`-th derivative of digamma at input."""
-    check(n >= 0, lambda: f"polygamma(n, x) does not support negative n, but n is {n}")
     return prims.polygamma(n, to_inexact(input))
 
 
-@polygamma.samples
-def _(make: MakeTensor) -> Any:
-    for n in (1, 0, 2, 3):
-        for s in elementwise_unary(make, low=0.5):
-            yield SampleInput(n, *s.args)
-
-
-@polygamma.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(-1, make((3,))), RuntimeError, "does not support negative n"
+polygamma.samples_of(prims.polygamma)
 
 
 def _polygamma_method(input: Any, n: int) -> Any:

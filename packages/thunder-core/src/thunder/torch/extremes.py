@@ -58,11 +58,13 @@ def _extremum_samples(make: MakeTensor) -> Any:
     yield SampleInput(with_nans(make, 3, 5), 1)
 
 
-def _extremum_errors(name: str) -> Any:
+def _extremum_errors(name: str, of_empty: type[Exception] = RuntimeError, *, bools: bool = True) -> Any:
     def errors(make: MakeTensor) -> Any:
         yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
-        yield SampleInput(make((0, 3))), RuntimeError, rf"{name}\(\): Expected reduction dim to be specified"
+        yield SampleInput(make((0, 3))), of_empty, rf"{name}\(\): Expected reduction dim to be specified"
         yield SampleInput(make((0, 3)), 0), IndexError, r"Expected reduction dim 0 to have non-zero size"
+        if not bools:
+            yield SampleInput(make((3,), dtype=torch.bool)), RuntimeError, "does not support bool input"
 
     return errors
 
@@ -207,19 +209,9 @@ def _arg_samples(make: MakeTensor) -> Any:
     yield from along(make)
 
 
-def _arg_errors(name: str) -> Any:
-    def errors(make: MakeTensor) -> Any:
-        yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
-        yield SampleInput(make((0, 3))), IndexError, rf"{name}\(\): Expected reduction dim to be specified"
-        yield SampleInput(make((0, 3)), 0), IndexError, "Expected reduction dim 0 to have non-zero size"
-        yield SampleInput(make((3,), dtype=torch.bool)), RuntimeError, "does not support bool input"
-
-    return errors
-
-
 for _sym in (argmax, argmin):
     _sym.samples(_arg_samples)
-    _sym.errors(_arg_errors(_sym.name))
+    _sym.errors(_extremum_errors(_sym.name, IndexError, bools=False))
 
 
 @torchsymbol(torch.median, tags=_TAGS)

@@ -102,7 +102,8 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput([make((2,)), make((2,))], 2), IndexError, "Dimension out of range"
 
 
-def _at_least(rank: int, tensors: Sequence[TensorProxy]) -> list[TensorProxy]:
+def _at_least(rank: int, tensors: Sequence[TensorProxy], name: str) -> list[TensorProxy]:
+    check(len(tensors) > 0, lambda: f"{name} expects a non-empty TensorList")
     raised = {1: atleast_1d, 2: atleast_2d, 3: atleast_3d}[rank].meta
     return [raised(x) for x in tensors]
 
@@ -110,30 +111,26 @@ def _at_least(rank: int, tensors: Sequence[TensorProxy]) -> list[TensorProxy]:
 @torchsymbol(torch.hstack, is_method=False, tags=_SHAPE)
 def hstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
     """The tensors one after the other along their second dimension; vectors along their only one."""
-    check(len(tensors) > 0, lambda: "hstack expects a non-empty TensorList")
-    tensors = _at_least(1, tensors)
+    tensors = _at_least(1, tensors, "hstack")
     return _cat(tensors, 0 if tensors[0].ndim == 1 else 1)
 
 
 @torchsymbol(torch.vstack, is_method=False, tags=_SHAPE)
 def vstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
     """The tensors below one another; vectors are rows."""
-    check(len(tensors) > 0, lambda: "vstack expects a non-empty TensorList")
-    return _cat(_at_least(2, tensors), 0)
+    return _cat(_at_least(2, tensors, "vstack"), 0)
 
 
 @torchsymbol(torch.row_stack, is_method=False, tags=_SHAPE)
 def row_stack(tensors: Sequence[TensorProxy]) -> TensorProxy:
     """`vstack` under another name."""
-    check(len(tensors) > 0, lambda: "row_stack expects a non-empty TensorList")
-    return _cat(_at_least(2, tensors), 0)
+    return _cat(_at_least(2, tensors, "row_stack"), 0)
 
 
 @torchsymbol(torch.dstack, is_method=False, tags=_SHAPE)
 def dstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
     """The tensors behind one another, along the third dimension."""
-    check(len(tensors) > 0, lambda: "dstack expects a non-empty TensorList")
-    return _cat(_at_least(3, tensors), 2)
+    return _cat(_at_least(3, tensors, "dstack"), 2)
 
 
 @torchsymbol(torch.column_stack, is_method=False, tags=_SHAPE)
@@ -174,7 +171,7 @@ def block_diag(*tensors: TensorProxy) -> TensorProxy:
             raise RuntimeError(
                 f"torch.block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {x.ndim} dimensions"
             )
-        blocks.append(clang.maybe_convert_to_dtype(_at_least(2, [x])[0], dtype))
+        blocks.append(clang.maybe_convert_to_dtype(_at_least(2, [x], "block_diag")[0], dtype))
     width = sum([b.shape[1] for b in blocks])
     rows, left = [], 0
     for b in blocks:

@@ -12,10 +12,12 @@ from thunder.core.errors import check
 from thunder.core.proxies import TensorProxy
 from thunder.core.symint.numbers import equal_shapes
 
-__all__ = ["reduced", "reduction_of", "upcast", "warn_of_sizes"]
+__all__ = ["Flag", "reduced", "reduction_of", "upcast", "warn_of_sizes"]
+
+Flag = bool | None
 
 
-def reduction_of(reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
+def reduction_of(reduction: str, size_average: Flag = None, reduce: Flag = None) -> str:
     """The reduction that `reduction=`, or the older `size_average=` and `reduce=`, ask for."""
     if size_average is not None or reduce is not None:
         by_size, at_all = (True if x is None else x for x in (size_average, reduce))

@@ -58,6 +58,12 @@ def _both(grad: Any, self: Any, target: Any) -> tuple[Any, Any]:
     return own_gradient(grad, self), own_gradient(-grad, target)
 
 
+def _backward(name: str, slope: Any, grad: Any, self: Any, target: Any, reduction: int) -> Any:
+    _check_float(f"{name}_backward", self)
+    a, b, kind = pair(self, target)
+    return clang.maybe_convert_to_dtype(slope(a - b) * _shared(grad, a, reduction), kind)
+
+
 def _samples(*options: Any) -> Any:
     def samples(make: MakeTensor) -> Any:
         for shape, reduction in (((4, 4), 1), ((4, 4), 0), ((2, 3), 2), ((), 1)):
@@ -128,13 +134,12 @@ def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int, beta: float) -
 @torchsymbol(id="torch.smooth_l1_loss_backward")
 def smooth_l1_loss_backward(grad: Any, self: Any, target: Any, reduction: int, beta: float) -> Any:
     """The gradient of smooth_l1_loss's first tensor; the second one's is its negative."""
-    _check_float("smooth_l1_backward", self)
-    a, b, kind = pair(self, target)
-    difference = a - b
-    slope = ltorch.sign(difference)
-    if beta:
-        slope = ltorch.where(ltorch.abs(difference) < beta, difference / beta, slope)
-    return clang.maybe_convert_to_dtype(slope * _shared(grad, a, reduction), kind)
+
+    def slope(difference: Any) -> Any:
+        far = ltorch.sign(difference)
+        return ltorch.where(ltorch.abs(difference) < beta, difference / beta, far) if beta else far
+
+    return _backward("smooth_l1", slope, grad, self, target, reduction)
 
 
 @smooth_l1_loss_kernel.vjp
@@ -156,11 +161,11 @@ def huber_loss_kernel(self: Any, target: Any, reduction: int, delta: float) -> A
 @torchsymbol(id="torch.huber_loss_backward")
 def huber_loss_backward(grad: Any, self: Any, target: Any, reduction: int, delta: float) -> Any:
     """The gradient of huber_loss's first tensor; the second one's is its negative."""
-    _check_float("huber_backward", self)
-    a, b, kind = pair(self, target)
-    difference = a - b
-    slope = ltorch.where(ltorch.abs(difference) < delta, difference, ltorch.sign(difference) * delta)
-    return clang.maybe_convert_to_dtype(slope * _shared(grad, a, reduction), kind)
+
+    def slope(difference: Any) -> Any:
+        return ltorch.where(ltorch.abs(difference) < delta, difference, ltorch.sign(difference) * delta)
+
+    return _backward("huber", slope, grad, self, target, reduction)
 
 
 @huber_loss_kernel.vjp

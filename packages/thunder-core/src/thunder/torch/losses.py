@@ -19,7 +19,7 @@ from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import equal_shapes
 from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
-from thunder.torch.loss_arguments import reduced, reduction_of, upcast, warn_of_sizes
+from thunder.torch.loss_arguments import Flag, reduced, reduction_of, upcast, warn_of_sizes
 from thunder.torch.loss_kernels import (
     REDUCTIONS,
     huber_loss_kernel,
@@ -62,12 +62,7 @@ def bad_reduction(make: MakeTensor) -> Any:
 # -- regression --------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.mse_loss, is_method=False, tags=_TAGS, autocast="float32")
 def mse_loss(
-    input: Any,
-    target: Any,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    weight: Any = None,
+    input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean", weight: Any = None
 ) -> Any:
     """(input - target) ** 2."""
     reduction = reduction_of(reduction, size_average, reduce)
@@ -79,12 +74,7 @@ def mse_loss(
 
 @torchsymbol(torch.nn.functional.l1_loss, is_method=False, tags=_TAGS, autocast="float32")
 def l1_loss(
-    input: Any,
-    target: Any,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    weight: Any = None,
+    input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean", weight: Any = None
 ) -> Any:
     """|input - target|."""
     reduction = reduction_of(reduction, size_average, reduce)
@@ -96,12 +86,7 @@ def l1_loss(
 
 @torchsymbol(torch.nn.functional.smooth_l1_loss, is_method=False, tags=_TAGS, autocast="float32")
 def smooth_l1_loss(
-    input: Any,
-    target: Any,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    beta: float = 1.0,
+    input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean", beta: float = 1.0
 ) -> Any:
     """A square of the difference below `beta`, its size above."""
     reduction = reduction_of(reduction, size_average, reduce)
@@ -150,12 +135,7 @@ def _(make: MakeTensor) -> Any:
 # -- probabilities -----------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.binary_cross_entropy, is_method=False, tags=_TAGS, autocast={"cpu": "float32"})
 def binary_cross_entropy(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
+    input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
     """Minus the log-probability of a target between 0 and 1 under the probability `input`; logarithms end at -100."""
     reduction = reduction_of(reduction, size_average, reduce)
@@ -206,14 +186,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.binary_cross_entropy_with_logits, is_method=False, tags=_TAGS, autocast="float32")
 def binary_cross_entropy_with_logits(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    pos_weight: Any = None,
-) -> Any:
+    input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None,
+    reduction: str = "mean", pos_weight: Any = None,
+) -> Any:  # fmt: skip
     """binary_cross_entropy of sigmoid(input), so that nothing overflows; `pos_weight` weighs positive targets."""
     reduction = reduction_of(reduction, size_average, reduce)
     _sizes_match(
@@ -277,13 +252,9 @@ def _(make: MakeTensor) -> Any:
 # -- distributions -----------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.kl_div, is_method=False, tags=_TAGS, autocast="float32")
 def kl_div(
-    input: Any,
-    target: Any,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
+    input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean",
     log_target: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """The Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
     batchmean = reduction == "batchmean" and size_average is None and reduce is None
     reduction = "sum" if batchmean else reduction_of(reduction, size_average, reduce)
@@ -321,15 +292,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.poisson_nll_loss, is_method=False, tags=_TAGS, autocast="float32")
 def poisson_nll_loss(
-    input: Any,
-    target: Any,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: bool | None = None,
-    eps: float = 1e-8,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Any:
+    input: Any, target: Any, log_input: bool = True, full: bool = False, size_average: Flag = None,
+    eps: float = 1e-8, reduce: Flag = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
     """Minus the log-likelihood of `target` under a Poisson distribution with rate exp(input), or `input`."""
     reduction = reduction_of(reduction, size_average, reduce)
     x, y, kind = pair(input, target)

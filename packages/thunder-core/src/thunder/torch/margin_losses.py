@@ -14,7 +14,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
-from thunder.torch.loss_arguments import reduced, reduction_of
+from thunder.torch.loss_arguments import Flag, reduced, reduction_of
 from thunder.torch.losses import bad_reduction
 
 _TAGS = (OpTags.REDUCTION_OP,)
@@ -32,7 +32,7 @@ def _each_reduction(make: MakeTensor, *shapes: tuple[int, ...], **options: Any) 
 
 @torchsymbol(torch.nn.functional.soft_margin_loss, is_method=False, tags=_TAGS, autocast="float32")
 def soft_margin_loss(
-    input: Any, target: Any, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
+    input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
     """log(1 + exp(-target * input)) for targets 1 and -1."""
     reduction = reduction_of(reduction, size_average, reduce)
@@ -50,13 +50,9 @@ soft_margin_loss.errors(bad_reduction)
 
 @torchsymbol(torch.nn.functional.hinge_embedding_loss, is_method=False, tags=_TAGS, autocast="float32")
 def hinge_embedding_loss(
-    input: Any,
-    target: Any,
-    margin: float = 1.0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    input: Any, target: Any, margin: float = 1.0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
-) -> Any:
+) -> Any:  # fmt: skip
     """`input` where the target is 1, how far it is below the margin where it is -1."""
     reduction = reduction_of(reduction, size_average, reduce)
     below = ltorch.clamp_min((int(margin) if dtypes.is_exact_dtype(input.dtype) else margin) - input, 0)
@@ -75,14 +71,9 @@ hinge_embedding_loss.errors(bad_reduction)
 
 @torchsymbol(torch.nn.functional.margin_ranking_loss, is_method=False, tags=_TAGS, autocast="float32")
 def margin_ranking_loss(
-    input1: Any,
-    input2: Any,
-    target: Any,
-    margin: float = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    input1: Any, input2: Any, target: Any, margin: float = 0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
-) -> Any:
+) -> Any:  # fmt: skip
     """How far `input1` is from being a margin above `input2` (target 1), or below it (target -1)."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(
@@ -109,14 +100,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.cosine_embedding_loss, is_method=False, tags=_TAGS, autocast="float32")
 def cosine_embedding_loss(
-    input1: Any,
-    input2: Any,
-    target: Any,
-    margin: float = 0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
+    input1: Any, input2: Any, target: Any, margin: float = 0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
-) -> Any:
+) -> Any:  # fmt: skip
     """1 - the cosine of the angle between the inputs (target 1), how far it is above the margin (target -1)."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(target.ndim <= 1, lambda: "0D or 1D target tensor expected, multi-target not supported")
@@ -149,17 +135,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.triplet_margin_loss, is_method=False, tags=_TAGS, autocast="float32")
 def triplet_margin_loss(
-    anchor: Any,
-    positive: Any,
-    negative: Any,
-    margin: float = 1.0,
-    p: float = 2,
-    eps: float = 1e-6,
-    swap: bool = False,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Any:
+    anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
+    swap: bool = False, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
     """How far the positive is from being nearer to the anchor than the negative, by a margin."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(margin > 0, lambda: f"margin must be greater than 0, got {margin}", ValueError)
@@ -193,12 +171,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.multilabel_soft_margin_loss, is_method=False, tags=_TAGS)
 def multilabel_soft_margin_loss(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
+    input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
     """The mean over classes of binary cross-entropies of sigmoid(input)."""
     reduction = reduction_of(reduction, size_average, reduce)
@@ -220,15 +193,9 @@ multilabel_soft_margin_loss.errors(bad_reduction)
 
 @torchsymbol(torch.nn.functional.multi_margin_loss, is_method=False, tags=_TAGS, autocast="float32")
 def multi_margin_loss(
-    input: Any,
-    target: Any,
-    p: int = 1,
-    margin: float = 1.0,
-    weight: Any = None,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Any:
+    input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Flag = None,
+    reduce: Flag = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
     """How far the target's class is from being a margin above each other, to the power `p`, averaged over classes."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(p in (1, 2), lambda: "only p == 1 and p == 2 supported", ValueError)

@@ -56,10 +56,10 @@ def _conjugated(factor: Any) -> Any:
     return factor.conjugate() if isinstance(factor, complex) else factor
 
 
-def _grads(g: Any, input: Any, factors: Any, beta: Any, alpha: Any) -> tuple[Any, Any, Any]:
+def _grads(g: Any, out: Any, input: Any, left: Any, right: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     beta, alpha = _conjugated(beta), _conjugated(alpha)
     of_input = ltorch.sum_to_size(_scaled(g, beta), input.shape)
-    return (of_input, *matmul_grads(_scaled(g, alpha), *factors))
+    return (of_input, *matmul_grads(_scaled(g, alpha), left, right))
 
 
 @torchsymbol(torch.addmm, tags=_TAGS, autocast="lower", layout="contiguous")
@@ -68,9 +68,7 @@ def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) ->
     return _added(input, ltorch.mm(mat1, mat2), beta, alpha)
 
 
-@addmm.vjp
-def _(g: Any, out: Any, input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _grads(g, input, (mat1, mat2), beta, alpha)
+addmm.vjp(_grads)
 
 
 def _samples(make: MakeTensor, shapes: Any) -> Any:
@@ -105,9 +103,7 @@ def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> A
     return _added(input, ltorch.mv(mat, vec), beta, alpha)
 
 
-@addmv.vjp
-def _(g: Any, out: Any, input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _grads(g, input, (mat, vec), beta, alpha)
+addmv.vjp(_grads)
 
 
 @addmv.samples
@@ -144,9 +140,7 @@ def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any =
     return _added(input, ltorch.bmm(batch1, batch2), beta, alpha)
 
 
-@baddbmm.vjp
-def _(g: Any, out: Any, input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return _grads(g, input, (batch1, batch2), beta, alpha)
+baddbmm.vjp(_grads)
 
 
 @baddbmm.samples

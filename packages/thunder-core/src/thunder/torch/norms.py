@@ -19,7 +19,7 @@ from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims import get_grad, put_grads
 from thunder.core.samples import MakeTensor, SampleInput
-from thunder.core.symbol import OpTags
+from thunder.core.symbol import OpTags, Symbol
 from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
@@ -122,18 +122,19 @@ def _summed(x: Any, dims: Any, like: Any) -> Any:
     return clang.maybe_convert_to_dtype(clang.sum(x, dims) if dims else x, like.dtype)
 
 
-@layer_norm.batch
-def _(b: Any, input: Any, normalized_shape: Any, *parameters: Any, **options: Any) -> Any:
-    if any(p in b for p in (*parameters, *options.values())):
-        return NotImplemented
-    return layer_norm(input, normalized_shape, *parameters, **options)
+def _with_shared_parameters(op: Symbol) -> Any:
+    """Return the batch rule of a normalization whose parameters are the same for all examples."""
+
+    def rule(b: Any, input: Any, normalized_shape: Any, *parameters: Any, **options: Any) -> Any:
+        if any(p in b for p in (*parameters, *options.values())):
+            return NotImplemented
+        return op(input, normalized_shape, *parameters, **options)
+
+    return rule
 
 
-@layer_norm_forward.batch
-def _(b: Any, input: Any, normalized_shape: Any, *parameters: Any) -> Any:
-    if any(p in b for p in parameters):
-        return NotImplemented
-    return layer_norm_forward(input, normalized_shape, *parameters)
+for _op in (layer_norm, layer_norm_forward):
+    _op.batch(_with_shared_parameters(_op))
 
 
 @layer_norm.grad
@@ -156,11 +157,8 @@ def _(make: MakeTensor) -> Any:
 
 @layer_norm.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((2, 3)), (4,)),
-        RuntimeError,
-        r"Given normalized_shape=\[4\], expected input with shape \[\*, 4\]",
-    )
+    expected = r"Given normalized_shape=\[4\], expected input with shape \[\*, 4\]"
+    yield SampleInput(make((2, 3)), (4,)), RuntimeError, expected
     yield SampleInput(make((2, 3)), (3,), make((4,))), RuntimeError, "Expected weight to be of same shape"
     yield SampleInput(make((2, 3)), ()), RuntimeError, "Expected normalized_shape to be at least 1-dimensional"
     yield SampleInput(make((2, 3), dtype=torch.int64), (3,)), NotImplementedError, "LayerNormKernelImpl"
@@ -241,18 +239,8 @@ def rms_norm_backward(grad: Any, input: Any, normalized_shape: Any, rstd: Any, w
     return clang.maybe_convert_to_dtype(of_input, input.dtype), of_weight
 
 
-@rms_norm.batch
-def _(b: Any, input: Any, normalized_shape: Any, *parameters: Any, **options: Any) -> Any:
-    if any(p in b for p in (*parameters, *options.values())):
-        return NotImplemented
-    return rms_norm(input, normalized_shape, *parameters, **options)
-
-
-@rms_norm_forward.batch
-def _(b: Any, input: Any, normalized_shape: Any, *parameters: Any) -> Any:
-    if any(p in b for p in parameters):
-        return NotImplemented
-    return rms_norm_forward(input, normalized_shape, *parameters)
+for _op in (rms_norm, rms_norm_forward):
+    _op.batch(_with_shared_parameters(_op))
 
 
 @rms_norm.grad
@@ -273,11 +261,8 @@ def _(make: MakeTensor) -> Any:
 
 @rms_norm.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((2, 3)), (4,)),
-        RuntimeError,
-        r"Given normalized_shape=\[4\], expected input with shape \[\*4\]",
-    )
+    expected = r"Given normalized_shape=\[4\], expected input with shape \[\*4\]"
+    yield SampleInput(make((2, 3)), (4,)), RuntimeError, expected
     yield SampleInput(make((2, 3)), (3,), make((4,))), RuntimeError, "Expected weight to be of same shape"
     yield SampleInput(make((2, 3), dtype=torch.int64), (3,)), NotImplementedError, "rms_norm"
 

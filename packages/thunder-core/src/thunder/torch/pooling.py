@@ -17,6 +17,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.torch.base import for_dims, torchsymbol
 from thunder.torch.base import operations as ltorch
 
+_PLACES = ("torch.nn.functional", "torch", "torch._C._nn")  # where torch has one function under several names
 _WORDS = {1: "one int", 2: "two ints", 3: "three ints"}
 
 
@@ -48,27 +49,11 @@ def _maxima(
     return prims.max_pool(input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
-@for_dims(
-    1,
-    2,
-    3,
-    name="max_pool{}d_with_indices",
-    torch=(
-        "torch.nn.functional.max_pool{}d_with_indices",
-        "torch.max_pool{}d_with_indices",
-        "torch._C._nn.max_pool{}d_with_indices",
-    ),
-)
+@for_dims(1, 2, 3, name="max_pool{}d_with_indices", torch=[f"{place}.max_pool{{}}d_with_indices" for place in _PLACES])
 def _max_pool_with_indices(
-    spatial: int,
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
+    spatial: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
     """Return what max_pool{}d returns, and where the maxima are."""
     return _maxima(spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
 
@@ -78,15 +63,9 @@ max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices = _max
 
 @for_dims(1, 2, 3, name="max_pool{}d", torch=("torch.nn.functional.max_pool{}d", "torch.max_pool{}d"))
 def _max_pool(
-    spatial: int,
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
+    spatial: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
     """Return the largest element of each window of `(batch, channels, {sizes})`."""
     pair = _maxima(spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
     return pair if return_indices else pair[0]
@@ -136,13 +115,9 @@ def _check_1d(name: str, input: Any) -> None:
 
 @torchsymbol(torch.avg_pool1d, is_method=False)
 def avg_pool1d(
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
-) -> Any:
+) -> Any:  # fmt: skip
     """Return the mean of each window of `(batch, channels, length)`."""
     _check_1d("avg_pool1d", input)
     windows = _windows("avg_pool1d", 1, kernel_size, stride, padding)
@@ -151,15 +126,9 @@ def avg_pool1d(
 
 @for_dims(2, 3, name="avg_pool{}d", torch="torch._C._nn.avg_pool{}d")
 def _avg_pool(
-    spatial: int,
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Any:
+    spatial: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Any:  # fmt: skip
     """Return the mean of each window of `(batch, channels, {sizes})`."""
     windows = _windows(f"avg_pool{spatial}d", spatial, kernel_size, stride, padding)
     return prims.avg_pool(input, *windows, ceil_mode, count_include_pad, divisor_override)

@@ -242,18 +242,7 @@ def multinomial(input: TensorProxy, num_samples: int, replacement: bool = False,
     return prims.multinomial(input, num_samples, replacement, generator=generator)
 
 
-@multinomial.samples
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((5,), low=0.1, high=1), 3)
-    yield SampleInput(make((2, 5), low=0.1, high=1), 1)
-    yield SampleInput(make((3, 4), low=0.1, high=1), 7, True)
-
-
-@multinomial.errors
-def _(make: MakeTensor) -> Any:
-    weights = make((2, 3), low=0.1, high=1, dtype=float32)
-    yield SampleInput(weights, 4), RuntimeError, "without replacement"
-    yield SampleInput(weights, 0, True), RuntimeError, "n_sample <= 0"
+multinomial.samples_of(prims.multinomial)
 
 
 # -- what the in-place methods put into a tensor ----------------------------------------------------------------------
@@ -342,10 +331,7 @@ def poisson(input: TensorProxy, generator: Any = None) -> Any:
 poisson.vjp(zero_vjp)
 
 
-@poisson.samples
-def _(make: MakeTensor) -> Any:
-    for shape in _SHAPES:
-        yield SampleInput(make(shape, low=0))
+poisson.samples_of(prims.poisson)
 
 
 @torchsymbol(torch.nn.functional.rrelu, torch.rrelu)

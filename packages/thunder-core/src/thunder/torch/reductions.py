@@ -84,6 +84,10 @@ sum.errors(_bad_dims)
 @torchsymbol(torch.nansum, tags=_TAGS)
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """The sum over `dim` with NaN counted as zero."""
+    check(
+        not input.dtype.is_complex or input.device.type != "cpu",
+        lambda: "nansum on CPU does not support complex inputs",
+    )
     if dtypes.is_inexact_dtype(input.dtype):
         input = ltorch.where(ltorch.isnan(input), 0.0, input)
     return clang.sum(input, all_dims(dim), keepdim, dtype=dtype)
@@ -266,8 +270,10 @@ all.errors(_bad_dims)
 
 
 # -- moments -----------------------------------------------------------------------------------------------------------
-def _moment_arguments(dim: Any, unbiased: bool | None, correction: Any) -> tuple[Any, float]:
-    """`dim` and `correction` of a call that may be spelt `(dim, unbiased)` or `(unbiased)`."""
+def _moment_arguments(
+    dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
+) -> tuple[Any, bool, float]:
+    """Return dim, keepdim and correction of a call that may be spelt `(dim, unbiased)` or `(unbiased)`."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     check(
@@ -277,7 +283,7 @@ def _moment_arguments(dim: Any, unbiased: bool | None, correction: Any) -> tuple
     )
     if correction is None:
         correction = 1 if unbiased is None else int(unbiased)
-    return all_dims(dim), correction
+    return all_dims(dim), keepdim, correction
 
 
 def _var_grad(g: Any, input: Any, dim: Any, keepdim: bool, correction: float) -> Any:
@@ -306,23 +312,13 @@ def var(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
     """The variance over `dim`, with `correction` taken off the number of elements that it is divided by."""
-    dim, correction = _moment_arguments(dim, unbiased, correction)
+    dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     return clang.var(input, dim, keepdim, correction=correction)
 
 
 @var.vjp
-def _(
-    g: Any,
-    out: Any,
-    input: Any,
-    dim: Any = None,
-    unbiased: Any = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> Any:
-    dim, correction = _moment_arguments(dim, unbiased, correction)
-    return _var_grad(g, input, dim, keepdim, correction)
+def _(g: Any, out: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
+    return _var_grad(g, input, *_moment_arguments(*args, **kwargs))
 
 
 @torchsymbol(torch.std, tags=_TAGS)
@@ -330,7 +326,7 @@ def std(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
     """The standard deviation over `dim`: the square root of the variance."""
-    dim, correction = _moment_arguments(dim, unbiased, correction)
+    dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     kind = input.dtype
     wide = clang.maybe_convert_to_dtype(input, clang.reductions.compute_dtype(kind))
     return clang.maybe_convert_to_dtype(
@@ -339,18 +335,8 @@ def std(
 
 
 @std.vjp
-def _(
-    g: Any,
-    out: Any,
-    input: Any,
-    dim: Any = None,
-    unbiased: Any = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> Any:
-    dim, correction = _moment_arguments(dim, unbiased, correction)
-    return _std_grad(g, out, input, dim, keepdim, correction)
+def _(g: Any, out: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
+    return _std_grad(g, out, input, *_moment_arguments(*args, **kwargs))
 
 
 @torchsymbol(torch.var_mean, tags=_TAGS)
@@ -358,22 +344,13 @@ def var_mean(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
     """The variance and the mean over `dim`."""
-    dim, correction = _moment_arguments(dim, unbiased, correction)
+    dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     return clang.var_mean(input, dim, keepdim, correction=correction)
 
 
 @var_mean.vjp
-def _(
-    g: Any,
-    out: Any,
-    input: Any,
-    dim: Any = None,
-    unbiased: Any = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> Any:
-    dim, correction = _moment_arguments(dim, unbiased, correction)
+def _(g: Any, out: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
+    dim, keepdim, correction = _moment_arguments(*args, **kwargs)
     return _var_grad(g[0], input, dim, keepdim, correction) + _mean_grad(g[1], input, dim, keepdim)
 
 
@@ -382,7 +359,7 @@ def std_mean(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
     """The standard deviation and the mean over `dim`."""
-    dim, correction = _moment_arguments(dim, unbiased, correction)
+    dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     kind = input.dtype
     wide = clang.maybe_convert_to_dtype(input, clang.reductions.compute_dtype(kind))
     variance, average = clang.var_mean(wide, dim, keepdim, correction=correction)
@@ -391,17 +368,8 @@ def std_mean(
 
 
 @std_mean.vjp
-def _(
-    g: Any,
-    out: Any,
-    input: Any,
-    dim: Any = None,
-    unbiased: Any = None,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> Any:
-    dim, correction = _moment_arguments(dim, unbiased, correction)
+def _(g: Any, out: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
+    dim, keepdim, correction = _moment_arguments(*args, **kwargs)
     return _std_grad(g[0], out[0], input, dim, keepdim, correction) + _mean_grad(g[1], input, dim, keepdim)
 
 

@@ -12,7 +12,7 @@ from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.prims.metas import canonicalize_dim
-from thunder.core.prims.sorting import distinct_values
+from thunder.core.prims.scans import scan_samples, wrong_dims
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -66,49 +66,27 @@ def cummin(input: TensorProxy, dim: int) -> Any:
     return torch.return_types.cummin(prims.cummin(input, dim))
 
 
-def _samples(make: MakeTensor, **domain: Any) -> Any:
-    yield SampleInput(make((4, 5), **domain), 1)
-    yield SampleInput(make((2, 4, 3), **domain), -2)
-    yield SampleInput(make((), **domain), 0)
-    yield SampleInput(make((0, 3), **domain), 0)
-    yield SampleInput(make((5, 3), **domain).mT, 1)
-
-
-def _errors(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
-
-
 @cumsum.samples
 def _(make: MakeTensor) -> Any:
-    yield from _samples(make, low=-2, high=2)
+    yield from scan_samples(make, low=-2, high=2)
     yield SampleInput(make((4, 3), low=-2, high=2), 0, dtype=torch.float64)
 
 
 @cumprod.samples
 def _(make: MakeTensor) -> Any:
-    yield from _samples(make, low=0, high=2)
+    yield from scan_samples(make, low=0, high=2)
     # Of a complex input in a real dtype torch's own gradient is wrong: it takes the product of the complex numbers.
     wide = torch.complex128 if make(()).is_complex() else torch.float64
     yield SampleInput(make((4, 3), low=0, high=2), 0, dtype=wide)
 
 
-@logcumsumexp.samples
-def _(make: MakeTensor) -> Any:
-    yield from _samples(make, low=-3, high=3)
+logcumsumexp.samples_of(prims.logcumsumexp)
 
 
-def _extremum_samples(make: MakeTensor) -> Any:
-    yield SampleInput(distinct_values(make, 4, 5), 1)
-    yield SampleInput(distinct_values(make, 2, 4, 3), -2)
-    yield SampleInput(make(()), 0)
-    yield SampleInput(make((0, 3)), 0)
-    yield SampleInput(make((5, 3)).mT, 1)
-
-
-for _sym in (cummax, cummin):
-    _sym.samples(_extremum_samples)
-for _sym in (cumsum, cumprod, logcumsumexp, cummax, cummin):
-    _sym.errors(_errors)
+cummax.samples_of(prims.cummax)
+cummin.samples_of(prims.cummin)
+for _sym in (cumsum, cumprod, logcumsumexp):
+    _sym.errors(wrong_dims)
 
 
 @torchsymbol(torch.diff, tags=(OpTags.SHAPE_OP,))

@@ -12,7 +12,6 @@ from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.prims.indexing import distinct_positions, positions
 from thunder.core.prims.metas import canonicalize_dim, is_number
-from thunder.core.prims.scattering import SCATTER_REDUCTIONS
 from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -28,12 +27,7 @@ def gather(input: TensorProxy, dim: int, index: TensorProxy, *, sparse_grad: boo
     return prims.gather(input, dim, index)
 
 
-@gather.samples
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((4, 3)), 0, positions(make, (2, 3), 4))
-    yield SampleInput(make((4, 3)), -1, positions(make, (2, 5), 3))
-    yield SampleInput(make(()), 0, positions(make, (), 1))
-    yield SampleInput(make((4, 3)), 1, positions(make, (4, 0), 3))
+gather.samples_of(prims.gather)
 
 
 def _line_errors(make: MakeTensor, *src: Any) -> Any:
@@ -41,11 +35,6 @@ def _line_errors(make: MakeTensor, *src: Any) -> Any:
     yield SampleInput(a, 0, positions(make, (2,), 4), *src), RuntimeError, "same number of dimensions as"
     yield SampleInput(a, 0, positions(make, (2, 5), 4), *src), RuntimeError, "to be no larger"
     yield SampleInput(a, 2, positions(make, (2, 3), 3), *src), IndexError, "Dimension out of range"
-
-
-@gather.errors
-def _(make: MakeTensor) -> Any:
-    yield from _line_errors(make)
 
 
 # -- scatter ----------------------------------------------------------------------------------------------------------
@@ -63,10 +52,7 @@ def scatter(
         src = _as_number(src, input)
     if reduce is None:
         return prims.scatter(input, dim, index, src)
-    check(
-        reduce in _OLD_REDUCTIONS,
-        lambda: "reduce argument must be either add or multiply.",
-    )
+    check(reduce in _OLD_REDUCTIONS, lambda: "reduce argument must be either add or multiply.")
     if not isinstance(src, TensorProxy):
         src = prims.full(index.shape, src, device=input.device, dtype=input.dtype)
     return prims.scatter_reduce(input, dim, index, src, _OLD_REDUCTIONS[reduce], include_self=True)
@@ -100,16 +86,9 @@ def _(make: MakeTensor) -> Any:
     index = positions(make, (2, 3), 2)
     yield from _line_errors(make, 1)
     yield SampleInput(make((4, 3)), 0, index, make((1, 3))), RuntimeError, "no larger size than src"
-    yield (
-        SampleInput(make((4, 3)), 0, index, make((2, 3), dtype=dtypes.float64)),
-        RuntimeError,
-        "Expected self.dtype to be equal to src.dtype",
-    )
-    yield (
-        SampleInput(make((4, 3)), 0, index, make((2, 3)), reduce="mean"),
-        RuntimeError,
-        "must be either add or multiply",
-    )
+    a, src = make((4, 3)), make((2, 3), dtype=dtypes.float64)
+    yield SampleInput(a, 0, index, src), RuntimeError, "Expected self.dtype to be equal to src.dtype"
+    yield SampleInput(a, 0, index, make((2, 3)), reduce="mean"), RuntimeError, "must be either add or multiply"
 
 
 @torchsymbol(torch.scatter_add, tags=_SHAPE, autocast={"cuda": "widest"})
@@ -118,22 +97,14 @@ def scatter_add(input: TensorProxy, dim: int, index: TensorProxy, src: TensorPro
     return prims.scatter_add(input, dim, index, src)
 
 
-@scatter_add.samples
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((4, 3)), 0, positions(make, (5, 3), 4), make((5, 3)))
-    yield SampleInput(make((4, 5)), 1, positions(make, (2, 3), 5), make((2, 3)))
-    yield SampleInput(make(()), 0, positions(make, (), 1), make(()))
-    yield SampleInput(make((4, 3)), -1, positions(make, (4, 0), 3), make((4, 0)))
+scatter_add.samples_of(prims.scatter_add)
 
 
 @scatter_add.errors
 def _(make: MakeTensor) -> Any:
+    assert prims.scatter_add.error_generator is not None
     yield from _line_errors(make, make((4, 5)))
-    yield (
-        SampleInput(make((4, 3)), 0, positions(make, (2, 3), 2), make((1, 3))),
-        RuntimeError,
-        "no larger size than src",
-    )
+    yield from prims.scatter_add.error_generator(make)
 
 
 @torchsymbol(torch.scatter_reduce, tags=_SHAPE)
@@ -144,24 +115,7 @@ def scatter_reduce(
     return prims.scatter_reduce(input, dim, index, src, reduce, include_self=bool(include_self))
 
 
-@scatter_reduce.samples
-def _(make: MakeTensor) -> Any:
-    for reduce in SCATTER_REDUCTIONS:
-        for include_self in (True, False):
-            index = positions(make, (5, 3), 4)
-            yield SampleInput(make((4, 3)), 0, index, make((5, 3)), reduce, include_self=include_self)
-    yield SampleInput(make((2, 4)), 1, positions(make, (2, 3), 4), make((2, 3)), "sum")
-    yield SampleInput(make((2, 4)), -1, positions(make, (2, 0), 4), make((2, 0)), "amax")
-
-
-@scatter_reduce.errors
-def _(make: MakeTensor) -> Any:
-    index = positions(make, (2, 3), 2)
-    yield (
-        SampleInput(make((4, 3)), 0, index, make((2, 3)), "max"),
-        RuntimeError,
-        "reduce argument must be either sum, prod",
-    )
+scatter_reduce.samples_of(prims.scatter_reduce)
 
 
 @torchsymbol(torch.index_reduce, tags=_SHAPE)
@@ -195,8 +149,5 @@ def _(make: MakeTensor) -> Any:
 @index_reduce.errors
 def _(make: MakeTensor) -> Any:
     index = positions(make, (2,), 4)
-    yield (
-        SampleInput(make((4, 3)), 0, index, make((2, 3)), "sum"),
-        RuntimeError,
-        "Expected reduce to be one of prod, mean",
-    )
+    a, source = make((4, 3)), make((2, 3))
+    yield SampleInput(a, 0, index, source, "sum"), RuntimeError, "Expected reduce to be one of prod, mean"

@@ -516,8 +516,5 @@ def _(make: MakeTensor) -> Any:
 
 @as_strided_scatter.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((4,)), make((3,)), (2,), (1,)),
-        RuntimeError,
-        "expected src to have a size equal to the slice",
-    )
+    input, src = make((4,)), make((3,))
+    yield SampleInput(input, src, (2,), (1,)), RuntimeError, "expected src to have a size equal to the slice"

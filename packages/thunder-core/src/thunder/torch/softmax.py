@@ -19,11 +19,12 @@ from thunder.core.errors import check
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.promotion import result_type
 from thunder.core.samples import MakeTensor, SampleInput
-from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 _TAGS = (OpTags.REDUCTION_OP,)
+_FACTS: Any = {"tags": _TAGS, "autocast": {"cuda": "float32"}, "layout": "contiguous on gpu"}
 
 
 # -- softmax -----------------------------------------------------------------------------------------------------------
@@ -66,14 +67,7 @@ def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
     return clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(kind)), kind
 
 
-@torchsymbol(
-    torch.softmax,
-    torch.special.softmax,
-    torch.nn.functional.softmax,
-    tags=_TAGS,
-    autocast={"cuda": "float32"},
-    layout="contiguous on gpu",
-)
+@torchsymbol(torch.softmax, torch.special.softmax, torch.nn.functional.softmax, **_FACTS)
 def softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
     """exp(input) divided by its sum over `dim`."""
     dim, dtype = _arguments("softmax", input, dim, dtype, _stacklevel)
@@ -85,19 +79,6 @@ def softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3
     return clang.maybe_convert_to_dtype(exponents / clang.sum(exponents, dim, True), kind)
 
 
-softmax.bind_postprocess = _write_canonically
-
-
-@softmax.vjp
-def _(g: Any, out: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
-    return softmax_backward(g, out, dim).to(input.dtype)
-
-
-@softmax.batch
-def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
-    return softmax(b.at_least_1d(input), b.dim(input, dim), dtype)
-
-
 @torchsymbol(tags=_TAGS, id="torch.softmax_backward", layout="contiguous on gpu")
 def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     """The gradient of softmax's input, from its output."""
@@ -106,20 +87,7 @@ def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     return clang.maybe_convert_to_dtype(product - y * clang.sum(product, dim, True), output.dtype)
 
 
-@softmax_backward.batch
-def _(b: Any, grad: Any, output: Any, dim: int) -> Any:
-    grad, output = b.at_least_1d(b.expand(grad)), b.at_least_1d(b.expand(output))
-    return softmax_backward(grad, output, b.dim(output, dim))
-
-
-@torchsymbol(
-    torch.log_softmax,
-    torch.special.log_softmax,
-    torch.nn.functional.log_softmax,
-    tags=_TAGS,
-    autocast={"cuda": "float32"},
-    layout="contiguous on gpu",
-)
+@torchsymbol(torch.log_softmax, torch.special.log_softmax, torch.nn.functional.log_softmax, **_FACTS)
 def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
     """The logarithm of softmax, computed so that nothing overflows."""
     dim, dtype = _arguments("log_softmax", input, dim, dtype, _stacklevel)
@@ -131,30 +99,11 @@ def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any
     return clang.maybe_convert_to_dtype(shifted - ltorch.log(clang.sum(ltorch.exp(shifted), dim, True)), kind)
 
 
-log_softmax.bind_postprocess = _write_canonically
-
-
-@log_softmax.vjp
-def _(g: Any, out: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
-    return log_softmax_backward(g, out, dim).to(input.dtype)
-
-
-@log_softmax.batch
-def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
-    return log_softmax(b.at_least_1d(input), b.dim(input, dim), dtype)
-
-
 @torchsymbol(tags=_TAGS, id="torch.log_softmax_backward", layout="contiguous on gpu")
 def log_softmax_backward(grad: Any, output: Any, dim: int) -> Any:
     """The gradient of log_softmax's input, from its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in (grad, output))
     return clang.maybe_convert_to_dtype(g - ltorch.exp(y) * clang.sum(g, dim, True), output.dtype)
-
-
-@log_softmax_backward.batch
-def _(b: Any, grad: Any, output: Any, dim: int) -> Any:
-    grad, output = b.at_least_1d(b.expand(grad)), b.at_least_1d(b.expand(output))
-    return log_softmax_backward(grad, output, b.dim(output, dim))
 
 
 def _softmax_samples(make: MakeTensor) -> Any:
@@ -176,11 +125,29 @@ def _backward_samples(make: MakeTensor) -> Any:
         yield SampleInput(make(shape), out.requires_grad_(make(()).requires_grad), dim)
 
 
-for _sym in (softmax, log_softmax):
-    _sym.samples(_softmax_samples)
-    _sym.errors(_softmax_errors)
-for _sym in (softmax_backward, log_softmax_backward):
-    _sym.samples(_backward_samples)
+def _join(forward: Symbol, backward: Symbol) -> None:
+    """Add what both softmaxes have in common: the gradient from the result, batching, samples."""
+    forward.bind_postprocess = _write_canonically
+    forward.samples(_softmax_samples)
+    forward.errors(_softmax_errors)
+    backward.samples(_backward_samples)
+
+    @forward.vjp
+    def _(g: Any, out: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
+        return backward(g, out, dim).to(input.dtype)
+
+    @forward.batch
+    def _(b: Any, input: Any, dim: int, *, dtype: Any = None) -> Any:
+        return forward(b.at_least_1d(input), b.dim(input, dim), dtype)
+
+    @backward.batch
+    def _(b: Any, grad: Any, output: Any, dim: int) -> Any:
+        grad, output = (b.at_least_1d(b.expand(x)) for x in (grad, output))
+        return backward(grad, output, b.dim(output, dim))
+
+
+_join(softmax, softmax_backward)
+_join(log_softmax, log_softmax_backward)
 
 
 @torchsymbol(
@@ -214,11 +181,8 @@ def _(make: MakeTensor) -> Any:
 @normalize.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3,)), 2.0, 1), IndexError, "Dimension out of range"
-    yield (
-        SampleInput(make((3, 3), dtype=torch.int64)),
-        RuntimeError,
-        "Expected a floating point or complex tensor as input",
-    )
+    ints = make((3, 3), dtype=torch.int64)
+    yield SampleInput(ints), RuntimeError, "Expected a floating point or complex tensor as input"
 
 
 def _at_least(length: Any, eps: float) -> Any:

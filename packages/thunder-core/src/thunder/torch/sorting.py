@@ -88,20 +88,7 @@ def topk(input: TensorProxy, k: int, dim: int = -1, largest: bool = True, sorted
     return torch.return_types.topk(prims.topk(input, k, dim, bool(largest), bool(sorted)))
 
 
-@topk.samples
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(distinct_values(make, 4, 6), 3)
-    yield SampleInput(distinct_values(make, 4, 6), 2, 0)
-    yield SampleInput(distinct_values(make, 4, 6), 4, -1, False)
-    yield SampleInput(distinct_values(make), 1)
-    yield SampleInput(distinct_values(make, 4, 6), 0, 1)
-    yield SampleInput(distinct_values(make, 6, 4).mT, 2, 1, sorted=True)
-
-
-@topk.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3)), 4), RuntimeError, "selected index k out of range"
-    yield SampleInput(make((2, 3)), 1, 2), IndexError, "Dimension out of range"
+topk.samples_of(prims.topk)
 
 
 @torchsymbol(torch.kthvalue, tags=_SHAPE)

@@ -101,19 +101,9 @@ def _split_back(base: Any, new: Any, sections: Any, dim: int = 0, *, index: int)
     return _write_part(base, new, dim, sum(_split_sizes(base.shape[dim], dim, sections)[:index]))
 
 
-def _joined(g: tuple[TensorProxy, ...], input: TensorProxy, dim: int) -> TensorProxy:
-    """The gradient of what was cut along a dimension: those of its parts, put together again."""
+def _joined(g: Any, out: Any, input: TensorProxy, how: Any, dim: int = 0) -> TensorProxy:
+    """Return the gradient of what was cut along a dimension: those of its parts, put together again."""
     return prims.cat(list(g), canonicalize_dim(input.ndim, dim))  # type: ignore[no-any-return]
-
-
-@split.vjp
-def _(g: Any, out: Any, tensor: TensorProxy, split_size_or_sections: Any, dim: int = 0) -> Any:
-    return _joined(g, tensor, dim)
-
-
-@split_with_sizes.vjp
-def _(g: Any, out: Any, input: TensorProxy, split_sizes: Any, dim: int = 0) -> Any:
-    return _joined(g, input, dim)
 
 
 @split.samples
@@ -166,9 +156,8 @@ def _(base: Any, new: Any, chunks: Any, dim: int = 0, *, index: int) -> Any:
     return _write_part(base, new, dim, sum(_chunk_sizes(base.shape[dim], operator.index(chunks))[:index]))
 
 
-@chunk.vjp
-def _(g: Any, out: Any, input: TensorProxy, chunks: int, dim: int = 0) -> Any:
-    return _joined(g, input, dim)
+for _op in (split, split_with_sizes, chunk):
+    _op.vjp(_joined)
 
 
 @chunk.samples
@@ -263,44 +252,40 @@ def _hsplit_dim(a: TensorProxy) -> int:
     return 0 if a.ndim == 1 else 1
 
 
+def _split_along(
+    name: str, input: TensorProxy, indices_or_sections: Any, dim: int, *, least: int = 1
+) -> tuple[TensorProxy, ...]:
+    """Split a tensor of at least so many dimensions into parts that must be equal if only their number is given."""
+    check(
+        input.ndim >= least,
+        lambda: (
+            f"torch.{name} requires a tensor with at least {least} dimension, but got a tensor with {input.ndim} "
+            "dimensions!"
+        ),
+    )
+    _check_even_split(name, input, indices_or_sections, dim)
+    return _split_at(input, indices_or_sections, dim)
+
+
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.hsplit, tags=VIEW)
 def hsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
     """`tensor_split` into equal parts along the second dimension, or the only one."""
-    check(
-        input.ndim >= 1,
-        lambda: "torch.hsplit requires a tensor with at least 1 dimension, but got a tensor with 0 dimensions!",
-    )
-    _check_even_split("hsplit", input, indices_or_sections, _hsplit_dim(input))
-    return _split_at(input, indices_or_sections, _hsplit_dim(input))
+    return _split_along("hsplit", input, indices_or_sections, _hsplit_dim(input))
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.vsplit, tags=VIEW)
 def vsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
     """`tensor_split` into equal parts along the first dimension."""
-    check(
-        input.ndim >= 2,
-        lambda: (
-            f"torch.vsplit requires a tensor with at least 2 dimension, but got a tensor with {input.ndim} dimensions!"
-        ),
-    )
-    _check_even_split("vsplit", input, indices_or_sections, 0)
-    return _split_at(input, indices_or_sections, 0)
+    return _split_along("vsplit", input, indices_or_sections, 0, least=2)
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.dsplit, tags=VIEW)
 def dsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
     """`tensor_split` into equal parts along the third dimension."""
-    check(
-        input.ndim >= 3,
-        lambda: (
-            f"torch.dsplit requires a tensor with at least 3 dimension, but got a tensor with {input.ndim} dimensions!"
-        ),
-    )
-    _check_even_split("dsplit", input, indices_or_sections, 2)
-    return _split_at(input, indices_or_sections, 2)
+    return _split_along("dsplit", input, indices_or_sections, 2, least=3)
 
 
 def _even_samples(make: MakeTensor) -> Any:

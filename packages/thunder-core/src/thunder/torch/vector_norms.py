@@ -141,11 +141,8 @@ def _(make: MakeTensor) -> Any:
 
 @vector_norm.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((3,), dtype=torch.int64)),
-        RuntimeError,
-        "Expected a floating point or complex tensor as input",
-    )
+    ints = make((3,), dtype=torch.int64)
+    yield SampleInput(ints), RuntimeError, "Expected a floating point or complex tensor as input"
     yield SampleInput(make((0, 3)), math.inf), RuntimeError, "cannot compute the inf norm on an empty tensor"
     yield SampleInput(make((0, 3)), -1.5, 0), RuntimeError, "cannot compute the -1.5 norm on the dimension 0"
     yield SampleInput(make((3,)), dtype=torch.complex64), RuntimeError, "dtype should be real for real inputs"
@@ -178,11 +175,8 @@ def _(make: MakeTensor) -> Any:
 
 @norm.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((3,), dtype=torch.int64)),
-        RuntimeError,
-        "Expected a floating point or complex tensor as input",
-    )
+    ints = make((3,), dtype=torch.int64)
+    yield SampleInput(ints), RuntimeError, "Expected a floating point or complex tensor as input"
     yield SampleInput(make((3, 3)), "two"), RuntimeError, "Order two not supported"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -49,6 +50,17 @@ def value(kind: torch.dtype) -> torch.Tensor:
     return (
         torch.linspace(0.1, 0.9, 9, dtype=torch.float64).reshape(3, 3).mul(1 if kind.is_floating_point else 5).to(kind)
     )
+
+
+def from_the_same_seeds(f: Any, run: Callable[[Any, int], Any]) -> Iterator[tuple[Any, Any]]:
+    """For two seeds, what `run` gives for the function and for the jitted one."""
+    jitted = thunder.jit(f)
+    for seed in (0, 1):
+        results = []
+        for fn in (f, jitted):
+            torch.manual_seed(seed)
+            results.append(run(fn, seed))
+        yield results[0], results[1]
 
 
 def left_to_python(f: Any, x: torch.Tensor, *, why: str) -> None:
@@ -442,15 +454,14 @@ def test_random_numbers_come_in_eagers_order() -> None:
         return out
 
     x = value(torch.float64)
-    jitted = thunder.jit(f)
-    for seed in (0, 1):
-        results = []
-        for fn in (f, jitted):
-            torch.manual_seed(seed)
-            g = torch.Generator().manual_seed(seed)
-            results.append([*fn(x, g), torch.rand(1), torch.rand(1, generator=g)])
-        for k, (found, expected) in enumerate(zip(results[1], results[0])):
-            assert torch.equal(found, expected), k
+
+    def run(fn: Any, seed: int) -> list[Any]:
+        g = torch.Generator().manual_seed(seed)
+        return [*fn(x, g), torch.rand(1), torch.rand(1, generator=g)]
+
+    for expected, found in from_the_same_seeds(f, run):
+        for k, (a, b) in enumerate(zip(found, expected)):
+            assert torch.equal(a, b), k
 
 
 def test_opaque_functions() -> None:
@@ -504,13 +515,8 @@ def test_modules_made_inside() -> None:
         return torch.nn.Linear(3, 2, dtype=torch.float64)(x)
 
     x = value(torch.float64)
-    jitted = thunder.jit(f)
-    for seed in (0, 1):
-        results = []
-        for fn in (f, jitted):
-            torch.manual_seed(seed)
-            results.append(fn(x))
-        torch.testing.assert_close(results[1], results[0])
+    for expected, found in from_the_same_seeds(f, lambda fn, seed: fn(x)):
+        torch.testing.assert_close(found, expected)
 
 
 def test_functions_compiled_by_torch() -> None:

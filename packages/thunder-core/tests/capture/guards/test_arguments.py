@@ -13,14 +13,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from outcomes import counts
 
 import thunder
 from thunder.core.errors import ThunderError
-
-
-def counts(f: Any) -> tuple[int, int]:
-    """Misses and hits."""
-    return thunder.cache_misses(f), thunder.cache_hits(f)
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------

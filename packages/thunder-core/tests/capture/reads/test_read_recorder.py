@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from outcomes import in_threads
 
 import thunder
 from thunder.capture.base.sources import Argument, Root
@@ -224,11 +225,7 @@ def test_several_threads_call_and_trace() -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(run, [(n,) for n in range(4)])
     assert not failures
     assert all(thunder.cache_misses(j) <= 4 for j in jitted)
 

@@ -51,15 +51,20 @@ class Mapped:
         return super().__getattribute__(name)
 
 
-def test_lookups_of_a_class_of_its_own(watch: Any) -> None:
-    """A `__getattribute__` written in Python may look anywhere: everything that the object has is guarded."""
-    options = Mapped()
+def writes_and_reads(options: Any) -> Any:
+    """A program that assigns an attribute of an object and reads another."""
 
     def f(x: Any) -> Any:
         options.used = True
         return x * options.size
 
-    watched = watch(f)
+    return f
+
+
+def test_lookups_of_a_class_of_its_own(watch: Any) -> None:
+    """A `__getattribute__` written in Python may look anywhere: everything that the object has is guarded."""
+    options = Mapped()
+    watched = watch(writes_and_reads(options))
     options.width = 3.0
     watched.changed()
     options.size = 4.0
@@ -172,12 +177,7 @@ class Validated(Mapped):
 def test_functions_in_tables_of_classes(watch: Any) -> None:
     """They are found where they ran though no read led to them, and are guarded."""
     options = Validated()
-
-    def f(x: Any) -> Any:
-        options.used = True
-        return x * options.size
-
-    watched = watch(f)
+    watched = watch(writes_and_reads(options))
     before = Validated.__validators__["used"]
     try:
         Validated.__validators__["used"] = [lambda value: X.add_(0)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import thunder
 from thunder.core.errors import TracingError
 from zoo.entry import Entry
 
-__all__ = ["check_generate", "check_outputs", "check_refused", "check_training", "tensors_of"]
+__all__ = ["check_generate", "check_outputs", "check_refused", "check_training", "common_tests", "tensors_of"]
 
 
 def tensors_of(x: Any) -> list[torch.Tensor]:
@@ -190,3 +191,17 @@ def check_generate(entry: Entry, mode: str) -> None:
     assert 0 < misses[-1] == misses[-2], thunder.explain(jitted)
     assert misses[0] < 9, f"a program for each token: {thunder.explain(jitted)}"
     assert thunder.compile_stats(jitted).eager is None, thunder.explain(jitted)
+
+
+def common_tests(models: Sequence[Entry], trained: Sequence[Entry] | None = None) -> tuple[Any, Any]:
+    """Return the tests that all suites have: outputs in eval mode, and losses, gradients and buffers, are eager's."""
+
+    @pytest.mark.parametrize("entry", models, ids=str)
+    def test_outputs(entry: Entry) -> None:
+        check_outputs(entry)
+
+    @pytest.mark.parametrize("entry", models if trained is None else trained, ids=str)
+    def test_training(entry: Entry) -> None:
+        check_training(entry)
+
+    return test_outputs, test_training

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from outcomes import in_threads
 from torch import nn
 
 import thunder
@@ -209,11 +210,7 @@ def test_passes_at_once() -> None:
             except BaseException as error:
                 wrong.append(error)
 
-    threads = [threading.Thread(target=ask, args=(k,)) for k in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(ask, [(k,) for k in range(1, 5)])
     assert not wrong
 
 

@@ -163,35 +163,13 @@ def convolution(
 
 
 @prim(tags=_TAGS)
-def convolution_input_grad(
-    g: TensorProxy,
-    a: TensorProxy,
-    weight: TensorProxy,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    /,
-) -> TensorProxy:
+def convolution_input_grad(g: TensorProxy, a: TensorProxy, weight: TensorProxy, /, *how: Any) -> TensorProxy:
     """The gradient of the input of a convolution; of `a` only shape and layout are read."""
     return TensorProxy(like=a)
 
 
 @prim(tags=_TAGS)
-def convolution_weight_grad(
-    g: TensorProxy,
-    a: TensorProxy,
-    weight: TensorProxy,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    /,
-) -> TensorProxy:
+def convolution_weight_grad(g: TensorProxy, a: TensorProxy, weight: TensorProxy, /, *how: Any) -> TensorProxy:
     """The gradient of the weight of a convolution; of `weight` only shape and layout are read."""
     return TensorProxy(like=weight)
 
@@ -278,23 +256,11 @@ def _(make: MakeTensor) -> Any:
 @convolution.errors
 def _(make: MakeTensor) -> Any:
     how = ((1,), (0,), (1,), False, (0,), 1)
-    yield (
-        SampleInput(make((2, 3, 4)), make((4, 2, 2)), None, *how),
-        RuntimeError,
-        "to have 2 channels, but got 3 channels",
-    )
-    yield SampleInput(make((2, 3, 4)), make((4, 3, 5)), None, *how), RuntimeError, "Kernel size can't be greater"
-    yield (
-        SampleInput(make((2, 3, 4)), make((4, 3, 2)), make((3,)), *how),
-        RuntimeError,
-        "expected bias to be 1-dimensional",
-    )
-    stride = ((0,), *how[1:])
-    yield (
-        SampleInput(make((2, 3, 4)), make((4, 3, 2)), None, *stride),
-        RuntimeError,
-        "non-positive stride is not supported",
-    )
+    a, weight = make((2, 3, 4)), make((4, 3, 2))
+    yield SampleInput(a, make((4, 2, 2)), None, *how), RuntimeError, "to have 2 channels, but got 3 channels"
+    yield SampleInput(a, make((4, 3, 5)), None, *how), RuntimeError, "Kernel size can't be greater"
+    yield SampleInput(a, weight, make((3,)), *how), RuntimeError, "expected bias to be 1-dimensional"
+    yield SampleInput(a, weight, None, (0,), *how[1:]), RuntimeError, "non-positive stride is not supported"
 
 
 def _gradient_samples(make: MakeTensor) -> Any:

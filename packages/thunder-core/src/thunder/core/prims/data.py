@@ -9,6 +9,7 @@ from typing import Any
 from thunder.core import devices, dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.batch_rules import as_for_one
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
@@ -51,9 +52,7 @@ def _(g: Any, out: Any, a: Any, device: Any) -> Any:
     return device_put(g, a.device)
 
 
-@device_put.batch
-def _(b: Any, a: Any, device: Any) -> Any:
-    return device_put(a, device)
+device_put.batch(as_for_one(device_put))
 
 
 @device_put.samples
@@ -71,9 +70,7 @@ def stride_order(a: TensorProxy, order: Sequence[int], /) -> TensorProxy:
     return TensorProxy(like=a)
 
 
-@stride_order.vjp
-def _(g: Any, out: Any, a: Any, order: Any) -> Any:
-    return g
+stride_order.vjp(lambda g, out, *args: g)
 
 
 @stride_order.batch
@@ -100,19 +97,9 @@ def clone(a: TensorProxy, /) -> TensorProxy:
     return TensorProxy(like=a)
 
 
-@clone.vjp
-def _(g: Any, out: Any, a: Any) -> Any:
-    return g
-
-
-@clone.batch
-def _(b: Any, a: Any) -> Any:
-    return clone(a)
-
-
-@clone.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_unary(make)
+clone.vjp(lambda g, out, *args: g)
+clone.batch(as_for_one(clone))
+clone.samples(elementwise_unary)
 
 
 @prim(torch="torch.Tensor.detach", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
@@ -121,14 +108,8 @@ def detach(a: TensorProxy, /) -> TensorProxy:
     return TensorProxy(like=a, requires_grad=False)
 
 
-@detach.batch
-def _(b: Any, a: Any) -> Any:
-    return detach(a)
-
-
-@detach.samples
-def _(make: MakeTensor) -> Any:
-    yield from elementwise_unary(make)
+detach.batch(as_for_one(detach))
+detach.samples(elementwise_unary)
 
 
 @prim(torch="torch.Tensor.view", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
@@ -147,9 +128,7 @@ def bitcast(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
     return TensorProxy(like=a, dtype=dtype, shape=(*a.shape[:-1], last // new))
 
 
-@bitcast.batch
-def _(b: Any, a: Any, dtype: Any) -> Any:
-    return bitcast(a, dtype)
+bitcast.batch(as_for_one(bitcast))
 
 
 @bitcast.samples
@@ -163,11 +142,8 @@ def _(make: MakeTensor) -> Any:
 @bitcast.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((), dtype=dtypes.float32), dtypes.float64), RuntimeError, r"self.dim\(\) cannot be 0 to view"
-    yield (
-        SampleInput(make((3,), dtype=dtypes.float32), dtypes.float64),
-        RuntimeError,
-        r"self.size\(-1\) must be divisible by 2 to view",
-    )
+    odd = make((3,), dtype=dtypes.float32)
+    yield SampleInput(odd, dtypes.float64), RuntimeError, r"self.size\(-1\) must be divisible by 2 to view"
 
 
 @prim()

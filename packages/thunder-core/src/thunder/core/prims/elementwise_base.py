@@ -26,6 +26,7 @@ from __future__ import annotations
 import cmath
 import functools
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -42,6 +43,7 @@ from thunder.core.dtypes import (
     is_complex_dtype,
     is_inexact_dtype,
 )
+from thunder.core.errors import check
 from thunder.core.prims.base import PrimIDs, make_prim
 from thunder.core.prims.metas import elementwise_meta
 from thunder.core.promotion import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
@@ -135,6 +137,8 @@ class Elementwise:
     numbers: bool = False  #: whether the second operand of a sample is a Python number
     samples: Callable[[MakeTensor], Iterable[SampleInput]] | None = None  #: what the torch language adds
     refuses: dtype | None = None  #: a dtype that is an error on all floors
+    message: str = ""  #: of the error for a dtype that it does not take, if not the usual one; {dtype} is its name
+    error: type[Exception] = NotImplementedError
     errors: Callable[[MakeTensor], Iterator[ErrorSample]] | None = None  #: what else is
 
     prim: Symbol = field(init=False)
@@ -181,6 +185,9 @@ class Elementwise:
 
     def result(self, *operands: Any) -> TensorProxy:
         """Return the result that `categories` and `out` say; raise torch's error for other dtypes."""
+        if self.message:
+            given = operands[0].dtype
+            check(given.category in self.categories, lambda: self.message.format(dtype=given), self.error)
         check_categories(self.name, self.categories, *operands)
         out = self.out
         if callable(out):
@@ -205,7 +212,8 @@ class Elementwise:
     def _prim_errors(self, make: MakeTensor) -> Iterator[ErrorSample]:
         if self.refuses is not None:
             a = make((2, 3), dtype=self.refuses)
-            yield SampleInput(*[a] * self.operands), NotImplementedError, f"not implemented for {self.refuses}"
+            expected = re.escape(self.message.format(dtype=self.refuses)) or f"not implemented for {self.refuses}"
+            yield SampleInput(*[a] * self.operands), self.error, expected
         if self.errors is not None:
             yield from self.errors(make)
 

@@ -10,6 +10,7 @@ from typing import Any
 from thunder.core.dtypes import bool8, complex64, float32
 from thunder.core.prims.elementwise_base import BITS, COMPARISON, INTEGERS, KIND, ORDERED, elementwise
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary
+from thunder.core.symbol import Symbol
 
 
 def _of_few_values(make: MakeTensor) -> Any:
@@ -28,60 +29,39 @@ _comparison = partial(
     numbers=True,
     samples=_of_few_values,
 )
-_order = partial(_comparison, categories=ORDERED, refuses=complex64)
 
-eq = _comparison(
-    "eq",
-    "Return where `{a}` equals `{b}`.",
-    number_fn=operator.eq,
-    swapped="eq",
-    numpy="equal",
-    facts={"commutative": True},
-)
-ne = _comparison(
+
+def _order(name: str, long_name: str, words: str, *, swapped: str) -> Symbol:
+    return _comparison(
+        name,
+        f"Return where `{{a}}` is {words} `{{b}}`.",
+        categories=ORDERED,
+        refuses=complex64,
+        number_fn=getattr(operator, name),
+        swapped=swapped,
+        torch=(f"torch.{name}", f"torch.{long_name}"),
+        numpy=long_name,
+    )
+
+
+_equality = partial(_comparison, facts={"commutative": True})
+eq = _equality("eq", "Return where `{a}` equals `{b}`.", number_fn=operator.eq, swapped="eq", numpy="equal")
+ne = _equality(
     "ne",
     "Return where `{a}` differs from `{b}`; NaN differs from everything.",
     number_fn=operator.ne,
     swapped="ne",
     torch=("torch.ne", "torch.not_equal"),
     numpy="not_equal",
-    facts={"commutative": True},
 )
-lt = _order(
-    "lt",
-    "Return where `{a}` is less than `{b}`.",
-    number_fn=operator.lt,
-    swapped="gt",
-    torch=("torch.lt", "torch.less"),
-    numpy="less",
-)
-le = _order(
-    "le",
-    "Return where `{a}` is at most `{b}`.",
-    number_fn=operator.le,
-    swapped="ge",
-    torch=("torch.le", "torch.less_equal"),
-    numpy="less_equal",
-)
-gt = _order(
-    "gt",
-    "Return where `{a}` is greater than `{b}`.",
-    number_fn=operator.gt,
-    swapped="lt",
-    torch=("torch.gt", "torch.greater"),
-    numpy="greater",
-)
-ge = _order(
-    "ge",
-    "Return where `{a}` is at least `{b}`.",
-    number_fn=operator.ge,
-    swapped="le",
-    torch=("torch.ge", "torch.greater_equal"),
-    numpy="greater_equal",
-)
+lt = _order("lt", "less", "less than", swapped="gt")
+le = _order("le", "less_equal", "at most", swapped="ge")
+gt = _order("gt", "greater", "greater than", swapped="lt")
+ge = _order("ge", "greater_equal", "at least", swapped="le")
 
 _bits = partial(elementwise, categories=BITS, tags=COMPARISON, method=True, refuses=float32)
 _two_bits = partial(_bits, operands=2, numbers=True, samples=lambda make: [SampleInput(5, make((2, 3)))])
+_commutative_bits = partial(_two_bits, facts={"commutative": True})
 _shift = partial(
     _two_bits,
     categories=INTEGERS,
@@ -95,34 +75,18 @@ bitwise_not = _bits(
     number_fn=operator.invert,
     numpy="invert",
 )
-bitwise_and = _two_bits(
-    "bitwise_and",
-    "Return the bits that both have.",
-    number_fn=operator.and_,
-    numpy="bitwise_and",
-    facts={"commutative": True},
+bitwise_and = _commutative_bits(
+    "bitwise_and", "Return the bits that both have.", number_fn=operator.and_, numpy="bitwise_and"
 )
-bitwise_or = _two_bits(
-    "bitwise_or",
-    "Return the bits that one of them has.",
-    number_fn=operator.or_,
-    numpy="bitwise_or",
-    facts={"commutative": True},
+bitwise_or = _commutative_bits(
+    "bitwise_or", "Return the bits that one of them has.", number_fn=operator.or_, numpy="bitwise_or"
 )
-bitwise_xor = _two_bits(
-    "bitwise_xor",
-    "Return the bits that just one of them has.",
-    number_fn=operator.xor,
-    numpy="bitwise_xor",
-    facts={"commutative": True},
+bitwise_xor = _commutative_bits(
+    "bitwise_xor", "Return the bits that just one of them has.", number_fn=operator.xor, numpy="bitwise_xor"
 )
 bitwise_left_shift = _shift(
-    "bitwise_left_shift",
-    "Return `{a}` moved to the left by `{b}` bits.",
-    number_fn=operator.lshift,
+    "bitwise_left_shift", "Return `{a}` moved to the left by `{b}` bits.", number_fn=operator.lshift
 )
 bitwise_right_shift = _shift(
-    "bitwise_right_shift",
-    "Return `{a}` moved to the right by `{b}` bits; the sign stays.",
-    number_fn=operator.rshift,
+    "bitwise_right_shift", "Return `{a}` moved to the right by `{b}` bits; the sign stays.", number_fn=operator.rshift
 )

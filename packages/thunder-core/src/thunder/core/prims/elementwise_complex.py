@@ -63,28 +63,19 @@ real = elementwise(
 )
 
 
-def _imag_meta(a: TensorProxy, /) -> TensorProxy:
-    check(
-        a.dtype.category == COMPLEX,
-        lambda: f"imag is not implemented for tensors with non-complex dtypes, and this one is {a.dtype}",
-    )
-    return elementwise_meta("imag", a, out_dtype=corresponding_real_dtype(a.dtype))
-
-
-def _imag_errors(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 2), dtype=float32)), RuntimeError, "not implemented for tensors with non-complex dtypes"
-
-
 imag = elementwise(
     "imag",
     "Return the imaginary part of each element of a complex tensor.",
-    meta=_imag_meta,
+    categories=(COMPLEX,),
+    out=corresponding_real_dtype,
     vjp=lambda g, out, a: complex(zeros_of(g), g),
     tags=_VIEW,
     promotion=KIND.COMPLEX_TO_FLOAT,
     number_fn=lambda x: x.imag,
     overridden_in=["torch"],
-    errors=_imag_errors,
+    refuses=float32,
+    message="imag is not implemented for tensors with non-complex dtypes, and this one is {dtype}",
+    error=RuntimeError,
 )
 
 

@@ -16,14 +16,15 @@ from thunder.core.prims.elementwise_base import INEXACT, KIND, conjugated, eleme
 from thunder.core.symbol import Symbol
 
 _function = partial(elementwise, categories=INEXACT, promotion=KIND.INT_TO_FLOAT)
+# Under autocast these compute in float32 on a GPU.
+_float32_on_gpus = partial(_function, facts={"autocast": {"cuda": "float32"}})
 
-exp = _function(
+exp = _float32_on_gpus(
     "exp",
     "Return e to the power of each element.",
     number_fn="exp",
     vjp=lambda g, out, a: g * conjugated(out),
     numpy="exp",
-    facts={"autocast": {"cuda": "float32"}},
 )
 exp2 = _function(
     "exp2",
@@ -32,25 +33,23 @@ exp2 = _function(
     vjp=lambda g, out, a: g * conjugated(out) * math.log(2),
     torch=("torch.exp2", "torch.special.exp2"),
 )
-expm1 = _function(
+expm1 = _float32_on_gpus(
     "expm1",
     "Return exp({a}) - 1, exact for small elements too.",
     number_fn="expm1",
     vjp=lambda g, out, a: g * (conjugated(out) + 1),
     torch=("torch.expm1", "torch.special.expm1"),
     numpy="expm1",
-    facts={"autocast": {"cuda": "float32"}},
 )
-log = _function(
+log = _float32_on_gpus(
     "log",
     "Return the natural logarithm of each element.",
     number_fn="log",
     vjp=lambda g, out, a: g / conjugated(a),
     numpy="log",
     domain={"low": 0.1},
-    facts={"autocast": {"cuda": "float32"}},
 )
-log1p = _function(
+log1p = _float32_on_gpus(
     "log1p",
     "Return log(1 + {a}), exact for small elements too.",
     number_fn="log1p",
@@ -58,24 +57,20 @@ log1p = _function(
     torch=("torch.log1p", "torch.special.log1p"),
     numpy="log1p",
     domain={"low": -0.9},
-    facts={"autocast": {"cuda": "float32"}},
 )
-log2 = _function(
-    "log2",
-    "Return the logarithm of each element to base 2.",
-    number_fn="log2",
-    vjp=lambda g, out, a: g / (conjugated(a) * math.log(2)),
-    domain={"low": 0.1},
-    facts={"autocast": {"cuda": "float32"}},
-)
-log10 = _function(
-    "log10",
-    "Return the logarithm of each element to base 10.",
-    number_fn="log10",
-    vjp=lambda g, out, a: g / (conjugated(a) * math.log(10)),
-    domain={"low": 0.1},
-    facts={"autocast": {"cuda": "float32"}},
-)
+
+
+def _logarithm(base: int) -> Symbol:
+    return _float32_on_gpus(
+        f"log{base}",
+        f"Return the logarithm of each element to base {base}.",
+        number_fn=f"log{base}",
+        vjp=lambda g, out, a: g / (conjugated(a) * math.log(base)),
+        domain={"low": 0.1},
+    )
+
+
+log2, log10 = _logarithm(2), _logarithm(10)
 sqrt = _function(
     "sqrt",
     "Return the square root of each element.",
@@ -84,21 +79,19 @@ sqrt = _function(
     numpy="sqrt",
     domain={"low": 0},
 )
-rsqrt = _function(
+rsqrt = _float32_on_gpus(
     "rsqrt",
     "Return one over the square root of each element.",
     number_fn=lambda x: 1 / (cmath if isinstance(x, complex) else math).sqrt(x),
     vjp=lambda g, out, a: -0.5 * g * conjugated(out * out * out),
     domain={"low": 0.1},
-    facts={"autocast": {"cuda": "float32"}},
 )
-reciprocal = _function(
+reciprocal = _float32_on_gpus(
     "reciprocal",
     "Return one over each element.",
     number_fn=lambda x: 1 / x,
     vjp=lambda g, out, a: -g * conjugated(out * out),
     domain={"low": 0.1},
-    facts={"autocast": {"cuda": "float32"}},
 )
 sin = _function(
     "sin",
@@ -114,31 +107,28 @@ cos: Symbol = _function(
     vjp=lambda g, out, a: -g * conjugated(sin(a)),
     numpy="cos",
 )
-tan = _function(
+tan = _float32_on_gpus(
     "tan",
     "Return the tangent of each element.",
     number_fn="tan",
     vjp=lambda g, out, a: g * conjugated(1 + out * out),
     domain={"low": -1.5, "high": 1.5},
-    facts={"autocast": {"cuda": "float32"}},
 )
-asin = _function(
+asin = _float32_on_gpus(
     "asin",
     "Return the angle in [-pi/2, pi/2] whose sine each element is.",
     number_fn="asin",
     vjp=lambda g, out, a: g * conjugated(rsqrt(1 - a * a)),
     torch=("torch.asin", "torch.arcsin"),
     domain={"low": -1, "high": 1},
-    facts={"autocast": {"cuda": "float32"}},
 )
-acos = _function(
+acos = _float32_on_gpus(
     "acos",
     "Return the angle in [0, pi] whose cosine each element is.",
     number_fn="acos",
     vjp=lambda g, out, a: -g * conjugated(rsqrt(1 - a * a)),
     torch=("torch.acos", "torch.arccos"),
     domain={"low": -1, "high": 1},
-    facts={"autocast": {"cuda": "float32"}},
 )
 atan = _function(
     "atan",
@@ -147,21 +137,19 @@ atan = _function(
     vjp=lambda g, out, a: g / conjugated(a * a + 1),
     torch=("torch.atan", "torch.arctan"),
 )
-sinh = _function(
+sinh = _float32_on_gpus(
     "sinh",
     "Return the hyperbolic sine of each element.",
     number_fn="sinh",
     vjp=lambda g, out, a: g * conjugated(cosh(a)),
     domain={"low": -5, "high": 5},
-    facts={"autocast": {"cuda": "float32"}},
 )
-cosh: Symbol = _function(
+cosh: Symbol = _float32_on_gpus(
     "cosh",
     "Return the hyperbolic cosine of each element.",
     number_fn="cosh",
     vjp=lambda g, out, a: g * conjugated(sinh(a)),
     domain={"low": -5, "high": 5},
-    facts={"autocast": {"cuda": "float32"}},
 )
 tanh = _function(
     "tanh",

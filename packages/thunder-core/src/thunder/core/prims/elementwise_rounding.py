@@ -26,32 +26,19 @@ from thunder.core.prims.metas import elementwise_meta
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 
-
-def _neg_meta(a: TensorProxy, /) -> TensorProxy:
-    check(
-        a.dtype.category != BOOL,
-        lambda: (
-            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use "
-            "the `~` or `logical_not()` operator instead."
-        ),
-    )
-    return elementwise_meta("neg", a)
-
-
-def _neg_errors(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 2), dtype=bool8)), RuntimeError, "Negation, the `-` operator, on a bool tensor"
-
-
 neg = elementwise(
     "neg",
     "Return minus each element.",
-    meta=_neg_meta,
+    categories=(*NUMBERS, COMPLEX),
     vjp=lambda g, out, a: -g,
     number_fn=operator.neg,
     method=True,
     torch=("torch.neg", "torch.negative"),
     numpy="negative",
-    errors=_neg_errors,
+    refuses=bool8,
+    message="Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use "
+    "the `~` or `logical_not()` operator instead.",
+    error=RuntimeError,
     facts={"cost": "light"},
 )
 
@@ -77,26 +64,14 @@ abs = elementwise(
 )
 
 
-def _sign_meta(a: TensorProxy, /) -> TensorProxy:
-    check(
-        a.dtype.category != COMPLEX,
-        lambda: "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead.",
-        NotImplementedError,
-    )
-    return elementwise_meta("sign", a)
-
-
-def _sign_errors(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 2), dtype=complex64)), NotImplementedError, "use torch.sgn instead"
-
-
 sign = elementwise(
     "sign",
     "Return -1, 0 or 1, as each element is below, at or above zero; 0 where it is NaN.",
-    meta=_sign_meta,
+    categories=ORDERED,
     vjp=zero_vjp,
     number_fn=lambda x: (x > 0) - (x < 0),
-    errors=_sign_errors,
+    refuses=complex64,
+    message="Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead.",
 )
 
 sgn = elementwise("sgn", "Return each element divided by its absolute value; 0 where it is 0.")

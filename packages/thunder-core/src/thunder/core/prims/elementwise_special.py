@@ -10,6 +10,7 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.batch_rules import as_for_one
 from thunder.core.prims.elementwise_base import ELEMENTWISE, FLOATS, KIND, check_categories, differentiable, elementwise
 from thunder.core.prims.elementwise_conditional import where
 from thunder.core.prims.elementwise_math import exp, log
@@ -35,9 +36,7 @@ def missing_gradient(a: TensorProxy, of: str, /) -> TensorProxy:
     return TensorProxy(like=a)
 
 
-@missing_gradient.batch
-def _(b: Any, a: Any, of: Any) -> Any:
-    return missing_gradient(a, of)
+missing_gradient.batch(as_for_one(missing_gradient))
 
 
 def _unknown(a: Any, of: str) -> Any:

@@ -57,15 +57,11 @@ def arithmetic_index(size: Sequence[int], stride: Sequence[int], offset: int, de
 # -- a part at fixed positions ----------------------------------------------------------------------------------------
 @prim(tags=_SHAPE)
 def slice_scatter(
-    a: TensorProxy,
-    src: TensorProxy,
-    start_indices: Sequence[int],
-    end_indices: Sequence[int],
-    strides: Sequence[int] | None = None,
+    a: TensorProxy, src: TensorProxy, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None = None,
     /,
-) -> TensorProxy:
+) -> TensorProxy:  # fmt: skip
     """`a` with `src` in the place of the part that `slice` would give."""
-    shape = sliced_shape("slice_scatter", a, start_indices, end_indices, strides)
+    shape = sliced_shape("slice_scatter", a, starts, ends, strides)
     check(
         src.shape == shape,
         lambda: (
@@ -103,11 +99,8 @@ def _(make: MakeTensor) -> Any:
 
 @slice_scatter.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((4,)), make((3,)), (1,), (3,)),
-        RuntimeError,
-        "expected src to have a size equal to the slice",
-    )
+    a, src = make((4,)), make((3,))
+    yield SampleInput(a, src, (1,), (3,)), RuntimeError, "expected src to have a size equal to the slice"
 
 
 # -- one dimension by a vector of positions ---------------------------------------------------------------------------
@@ -217,11 +210,8 @@ def _(make: MakeTensor) -> Any:
 def _(make: MakeTensor) -> Any:
     index = positions(make, (2,), 4)
     yield SampleInput(make((4, 3)), 0, index, make((5, 3))), RuntimeError, "Number of indices"
-    yield (
-        SampleInput(make((4, 3)), 0, index, make((2, 2))),
-        RuntimeError,
-        "source tensor shape must match self tensor shape",
-    )
+    source = make((2, 2))
+    yield SampleInput(make((4, 3)), 0, index, source), RuntimeError, "source tensor shape must match self tensor shape"
 
 
 # -- several dimensions by tensors of positions -----------------------------------------------------------------------

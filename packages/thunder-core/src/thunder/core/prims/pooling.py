@@ -16,6 +16,7 @@ from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
+from thunder.core.symbol import Symbol
 
 
 def _check_input(a: TensorProxy, spatial: int) -> None:
@@ -42,13 +43,9 @@ def _out_length(n: int, kernel: int, stride: int, padding: int, dilation: int, c
 
 
 def _pooled(
-    a: TensorProxy,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> tuple[int, ...]:
+    a: TensorProxy, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], ceil_mode: bool,
+) -> tuple[int, ...]:  # fmt: skip
     spatial = len(kernel_size)
     _check_input(a, spatial)
     check(min(kernel_size) > 0, lambda: f"kernel size should be greater than zero, but got kernel size: {kernel_size}")
@@ -79,13 +76,18 @@ def _flat(x: Any, spatial: int) -> Any:
     return x.reshape((*x.shape[:-spatial], math.prod(x.shape[-spatial:])))
 
 
-def _over_batch(b: Any, pool: Any, tensors: Sequence[Any], spatial: int, *how: Any) -> Any:
-    """A pooling over a batch, whose examples are further rows of the input, or its rows where it has none."""
-    if b.ndim(tensors[0]) == spatial + 1:
-        return pool(*[b.expand(x) for x in tensors], *how)
-    rows = b.shape(tensors[0])[0]
-    found = pool(*[b.merge(x) for x in tensors], *how)
-    return tuple([b.split(x, rows) for x in found]) if isinstance(found, tuple) else b.split(found, rows)
+def _over_batch(pool: Symbol, *, tensors: int) -> Any:
+    """Return the batch rule of a pooling of so many tensors: examples are rows, further ones if there are rows."""
+
+    def rule(b: Any, *args: Any) -> Any:
+        given, how = args[:tensors], args[tensors:]
+        if b.ndim(given[0]) == len(how[0]) + 1:
+            return pool(*[b.expand(x) for x in given], *how)
+        rows = b.shape(given[0])[0]
+        found = pool(*[b.merge(x) for x in given], *how)
+        return tuple([b.split(x, rows) for x in found]) if isinstance(found, tuple) else b.split(found, rows)
+
+    return rule
 
 
 # -- maximum -----------------------------------------------------------------------------------------------------------
@@ -110,25 +112,17 @@ def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
 
 
 @prim()
-def max_pool_backward(
-    g: TensorProxy,
-    a: TensorProxy,
-    indices: TensorProxy,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    /,
-) -> TensorProxy:
+def max_pool_backward(g: TensorProxy, a: TensorProxy, indices: TensorProxy, /, *how: Any) -> TensorProxy:
     """The gradient of `max_pool`: each element of `g` added where its maximum was. Of `a` no value is read."""
     return TensorProxy(like=a)
 
 
-@max_pool_backward.vjp
-def _(v: Any, out: Any, g: Any, a: Any, indices: Any, kernel_size: Any, *how: Any) -> Any:
+def _max_pool_backward_vjp(v: Any, out: Any, g: Any, a: Any, indices: Any, kernel_size: Any, *how: Any) -> Any:
     spatial = len(kernel_size)
     return _flat(v, spatial).gather(-1, _flat(indices, spatial)).reshape(g.shape), None
+
+
+max_pool_backward.vjp(_max_pool_backward_vjp)
 
 
 # (shape, kernel_size, stride, padding, dilation, ceil_mode)
@@ -150,9 +144,7 @@ def _all_different(make: MakeTensor, shape: tuple[int, ...]) -> Any:
     )
 
 
-@max_pool.batch
-def _(b: Any, a: Any, kernel_size: Any, *how: Any) -> Any:
-    return _over_batch(b, max_pool, (a,), len(kernel_size), kernel_size, *how)
+max_pool.batch(_over_batch(max_pool, tensors=1))
 
 
 @max_pool.samples
@@ -164,18 +156,13 @@ def _(make: MakeTensor) -> Any:
 @max_pool.errors
 def _(make: MakeTensor) -> Any:
     how = ((1, 1), (0, 0), (1, 1), False)
-    yield (
-        SampleInput(make((3, 4, 4)), (5, 5), *how),
-        RuntimeError,
-        r"Given input size: \(3x4x4\)\. Calculated output size",
-    )
+    too_small = r"Given input size: \(3x4x4\)\. Calculated output size"
+    yield SampleInput(make((3, 4, 4)), (5, 5), *how), RuntimeError, too_small
     yield SampleInput(make((4, 4)), (2, 2), *how), RuntimeError, "tensor expected for input"
     yield SampleInput(make((3, 4, 4)), (2, 2), (1, 1), (2, 2), (1, 1), False), RuntimeError, "at most half of effective"
 
 
-@max_pool_backward.batch
-def _(b: Any, g: Any, a: Any, indices: Any, kernel_size: Any, *how: Any) -> Any:
-    return _over_batch(b, max_pool_backward, (g, a, indices), len(kernel_size), kernel_size, *how)
+max_pool_backward.batch(_over_batch(max_pool_backward, tensors=3))
 
 
 @max_pool_backward.samples
@@ -208,17 +195,7 @@ def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
 
 
 @prim()
-def avg_pool_backward(
-    g: TensorProxy,
-    a: TensorProxy,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-    /,
-) -> TensorProxy:
+def avg_pool_backward(g: TensorProxy, a: TensorProxy, /, *how: Any) -> TensorProxy:
     """The gradient of `avg_pool`. Of `a` only shape and layout are read."""
     return TensorProxy(like=a)
 
@@ -228,9 +205,7 @@ def _(v: Any, out: Any, g: Any, a: Any, *how: Any) -> Any:
     return avg_pool(v, *how), None
 
 
-@avg_pool.batch
-def _(b: Any, a: Any, kernel_size: Any, *how: Any) -> Any:
-    return _over_batch(b, avg_pool, (a,), len(kernel_size), kernel_size, *how)
+avg_pool.batch(_over_batch(avg_pool, tensors=1))
 
 
 @avg_pool.samples
@@ -243,17 +218,12 @@ def _(make: MakeTensor) -> Any:
 
 @avg_pool.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((3, 4, 4)), (5, 5), (1, 1), (0, 0), False, True, None),
-        RuntimeError,
-        "Output size is too small",
-    )
-    yield SampleInput(make((3, 4, 4)), (2, 2), (1, 1), (0, 0), False, True, 0), RuntimeError, "divisor must be not zero"
+    how = ((1, 1), (0, 0), False, True)
+    yield SampleInput(make((3, 4, 4)), (5, 5), *how, None), RuntimeError, "Output size is too small"
+    yield SampleInput(make((3, 4, 4)), (2, 2), *how, 0), RuntimeError, "divisor must be not zero"
 
 
-@avg_pool_backward.batch
-def _(b: Any, g: Any, a: Any, kernel_size: Any, *how: Any) -> Any:
-    return _over_batch(b, avg_pool_backward, (g, a), len(kernel_size), kernel_size, *how)
+avg_pool_backward.batch(_over_batch(avg_pool_backward, tensors=2))
 
 
 @avg_pool_backward.samples
@@ -332,11 +302,7 @@ def adaptive_max_pool_backward(
     return TensorProxy(like=a)
 
 
-@adaptive_max_pool_backward.vjp
-def _(v: Any, out: Any, g: Any, a: Any, indices: Any, output_size: Any) -> Any:
-    spatial = len(output_size)
-    return _flat(v, spatial).gather(-1, _flat(indices, spatial)).reshape(g.shape), None
-
+adaptive_max_pool_backward.vjp(_max_pool_backward_vjp)
 
 _ADAPTIVE: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((2, 3, 6, 5), (3, 2)),
@@ -347,9 +313,7 @@ _ADAPTIVE: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
-@adaptive_avg_pool.batch
-def _(b: Any, a: Any, output_size: Any) -> Any:
-    return _over_batch(b, adaptive_avg_pool, (a,), len(output_size), output_size)
+adaptive_avg_pool.batch(_over_batch(adaptive_avg_pool, tensors=1))
 
 
 @adaptive_avg_pool.samples
@@ -358,9 +322,7 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(make(shape), size)
 
 
-@adaptive_max_pool.batch
-def _(b: Any, a: Any, output_size: Any) -> Any:
-    return _over_batch(b, adaptive_max_pool, (a,), len(output_size), output_size)
+adaptive_max_pool.batch(_over_batch(adaptive_max_pool, tensors=1))
 
 
 @adaptive_max_pool.samples
@@ -369,9 +331,7 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(_all_different(make, shape), size)
 
 
-@adaptive_avg_pool_backward.batch
-def _(b: Any, g: Any, a: Any, output_size: Any) -> Any:
-    return _over_batch(b, adaptive_avg_pool_backward, (g, a), len(output_size), output_size)
+adaptive_avg_pool_backward.batch(_over_batch(adaptive_avg_pool_backward, tensors=2))
 
 
 @adaptive_avg_pool_backward.samples
@@ -380,9 +340,7 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(make((*shape[: -len(size)], *size)), make(shape), size)
 
 
-@adaptive_max_pool_backward.batch
-def _(b: Any, g: Any, a: Any, indices: Any, output_size: Any) -> Any:
-    return _over_batch(b, adaptive_max_pool_backward, (g, a, indices), len(output_size), output_size)
+adaptive_max_pool_backward.batch(_over_batch(adaptive_max_pool_backward, tensors=3))
 
 
 @adaptive_max_pool_backward.samples

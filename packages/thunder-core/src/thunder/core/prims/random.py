@@ -7,124 +7,105 @@ RANDOM_OP: no pass drops, merges or reorders them. `generator` is None for torch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from thunder.core import devices, dtypes
-from thunder.core.dtypes import BOOL, COMPLEX, INTEGER, int64
+from thunder.core.dtypes import BOOL, COMPLEX, FLOAT, INTEGER, int64
 from thunder.core.errors import check
 from thunder.core.prims.autodiff import zero_vjp
 from thunder.core.prims.base import prim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
-from thunder.core.symbol import OpTags
+from thunder.core.symbol import OpTags, Symbol
 
 _TAGS = (OpTags.RANDOM_OP, OpTags.NON_DIFFERENTIABLE)
 _SHAPES = ((4, 4), (), (0, 3), (8, 3, 5))
-
-
-def _drawn(name: str, shape: Sequence[int], device: devices.Device, dtype: dtypes.dtype, *, lowest: int) -> TensorProxy:
-    check(
-        all(size >= 0 for size in shape),
-        lambda: f"{name}: trying to create a tensor with the negative dimension {min(shape)}: {list(shape)}",
-    )
-    if dtype.category < lowest and 0 not in shape:
-        raise NotImplementedError(f'"{name}" not implemented for {dtype}: ask for a floating point type')
-    return TensorProxy(shape=tuple(shape), device=device, dtype=dtype)
 
 
 def _where(make: MakeTensor) -> dict[str, Any]:
     return {"device": devices.to_device(make.device), "dtype": dtypes.to_dtype(make.dtype)}
 
 
-@prim(tags=_TAGS)
-def uniform(
-    shape: Sequence[int],
-    low: float,
-    high: float,
-    /,
+def _distribution(
     *,
-    device: devices.Device,
-    dtype: dtypes.dtype,
-    generator: Any = None,
-) -> TensorProxy:
-    """Numbers drawn evenly from [low, high)."""
+    lowest: int,
+    usual: tuple[Any, ...],
+    more: Sequence[tuple[Any, ...]] = (),
+    refused: tuple[Any, ...],
+    message: str,
+) -> Callable[[Callable[..., None]], Symbol]:
+    """Decorate the check of a distribution's parameters: declare the primitive that draws a tensor from it.
+
+    `lowest` is the first category of dtypes that can hold its numbers. Samples draw with the parameters `usual`, and as
+    `more` says, each a shape and parameters; `refused` are parameters that are an error, with that message.
+    """
+
+    def declare(check_parameters: Callable[..., None]) -> Symbol:
+        name = check_parameters.__name__
+
+        def draw(
+            shape: Sequence[int],
+            /,
+            *parameters: Any,
+            device: devices.Device,
+            dtype: dtypes.dtype,
+            generator: Any = None,
+        ) -> TensorProxy:
+            check_parameters(*parameters)
+            check(
+                all(size >= 0 for size in shape),
+                lambda: f"{name}: trying to create a tensor with the negative dimension {min(shape)}: {list(shape)}",
+            )
+            if dtype.category < lowest and 0 not in shape:
+                raise NotImplementedError(f'"{name}" not implemented for {dtype}: ask for a floating point type')
+            return TensorProxy(shape=tuple(shape), device=device, dtype=dtype)
+
+        shape, _, *options = inspect.signature(draw).parameters.values()
+        signature = inspect.Signature([shape, *inspect.signature(check_parameters).parameters.values(), *options])
+        draw.__name__, draw.__doc__ = name, check_parameters.__doc__
+        draw.__signature__ = signature  # type: ignore[attr-defined]
+        sym = prim(tags=_TAGS)(draw)
+        sym.batch(lambda b, shape, *parameters, **where: sym((b.size, *shape), *parameters, **where))
+
+        @sym.samples
+        def samples(make: MakeTensor) -> Any:
+            for args in (*((shape, *usual) for shape in _SHAPES), *more):
+                yield SampleInput(*args, **_where(make))
+
+        @sym.errors
+        def errors(make: MakeTensor) -> Any:
+            yield SampleInput((2,), *refused, **_where(make)), RuntimeError, message
+
+        return sym
+
+    return declare
+
+
+@_distribution(
+    lowest=FLOAT, usual=(0.0, 1.0), more=[((3, 4), -2.0, 5.0)], refused=(1.0, 0.0), message="found from=1.0 > to=0.0"
+)
+def uniform(low: float, high: float) -> None:
+    """Return numbers drawn evenly from [low, high)."""
     check(low <= high, lambda: f"uniform expects to return a [from, to) range, but found from={low} > to={high}")
-    return _drawn("uniform", shape, device, dtype, lowest=dtypes.FLOAT)
 
 
-@uniform.batch
-def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
-    return uniform((b.size, *shape), *how, **where)
-
-
-@uniform.samples
-def _(make: MakeTensor) -> Any:
-    for shape in _SHAPES:
-        yield SampleInput(shape, 0.0, 1.0, **_where(make))
-    yield SampleInput((3, 4), -2.0, 5.0, **_where(make))
-
-
-@uniform.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput((2,), 1.0, 0.0, **_where(make)), RuntimeError, "found from=1.0 > to=0.0"
-
-
-@prim(tags=_TAGS)
-def normal(
-    shape: Sequence[int],
-    mean: float,
-    std: float,
-    /,
-    *,
-    device: devices.Device,
-    dtype: dtypes.dtype,
-    generator: Any = None,
-) -> TensorProxy:
-    """Numbers drawn from the normal distribution with that mean and standard deviation."""
+@_distribution(
+    lowest=FLOAT, usual=(0.0, 1.0), more=[((3, 16), -2.0, 5.0)], refused=(1.0, -1.0), message="expects std >= 0.0"
+)
+def normal(mean: float, std: float) -> None:
+    """Return numbers drawn from the normal distribution with that mean and standard deviation."""
     check(std >= 0, lambda: f"normal expects std >= 0.0, but found std {std}")
-    return _drawn("normal", shape, device, dtype, lowest=dtypes.FLOAT)
 
 
-@normal.batch
-def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
-    return normal((b.size, *shape), *how, **where)
-
-
-@normal.samples
-def _(make: MakeTensor) -> Any:
-    for shape in _SHAPES:
-        yield SampleInput(shape, 0.0, 1.0, **_where(make))
-    yield SampleInput((3, 16), -2.0, 5.0, **_where(make))
-
-
-@normal.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput((2,), 1.0, -1.0, **_where(make)), RuntimeError, "expects std >= 0.0"
-
-
-@prim(tags=_TAGS)
-def randint(
-    shape: Sequence[int],
-    low: int | None,
-    high: int | None,
-    /,
-    *,
-    device: devices.Device,
-    dtype: dtypes.dtype,
-    generator: Any = None,
-) -> TensorProxy:
-    """Whole numbers drawn evenly from [low, high); with no bounds from all that the dtype has, zero up."""
+@_distribution(lowest=BOOL, usual=(0, 2), refused=(3, 3), message="expects 'from' to be less than 'to'")
+def randint(low: int | None, high: int | None) -> None:
+    """Return whole numbers drawn evenly from [low, high); with no bounds from all that the dtype has, zero up."""
     check(
         (low is None and high is None) or (low is not None and (high is None or low < high)),
         lambda: f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}",
     )
-    return _drawn("randint", shape, device, dtype, lowest=BOOL)
-
-
-@randint.batch
-def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
-    return randint((b.size, *shape), *how, **where)
 
 
 @randint.samples
@@ -135,36 +116,40 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput((3, 4), 3, 90, **_where(make))
 
 
-@randint.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput((2,), 3, 3, **_where(make)), RuntimeError, "expects 'from' to be less than 'to'"
-
-
-@prim(tags=_TAGS)
-def bernoulli(
-    shape: Sequence[int], p: float, /, *, device: devices.Device, dtype: dtypes.dtype, generator: Any = None
-) -> TensorProxy:
-    """Ones drawn with probability `p`, and zeros."""
+@_distribution(
+    lowest=BOOL,
+    usual=(0.3,),
+    more=[((5,), 0.0), ((5,), 1.0)],
+    refused=(1.5,),
+    message=r"p to be in \[0, 1\], but got p=1.5",
+)
+def bernoulli(p: float) -> None:
+    """Return ones drawn with probability `p`, and zeros."""
     check(0 <= p <= 1, lambda: f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-    return _drawn("bernoulli", shape, device, dtype, lowest=BOOL)
 
 
-@bernoulli.batch
-def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
-    return bernoulli((b.size, *shape), *how, **where)
+@_distribution(lowest=INTEGER + 1, usual=(1.5,), refused=(0.0,), message="expects lambda > 0.0")
+def exponential(rate: float) -> None:
+    """Return numbers drawn from the exponential distribution."""
+    check(rate > 0, lambda: f"exponential_ expects lambda > 0.0, but found lambda={rate}")
 
 
-@bernoulli.samples
-def _(make: MakeTensor) -> Any:
-    for shape in _SHAPES:
-        yield SampleInput(shape, 0.3, **_where(make))
-    for p in (0.0, 1.0):
-        yield SampleInput((5,), p, **_where(make))
+@_distribution(lowest=BOOL + 1, usual=(0.3,), refused=(1.5,), message=r"p to be in \(0, 1\)")
+def geometric(p: float) -> None:
+    """Return how many draws with probability `p` it takes until one succeeds."""
+    check(0 < p < 1, lambda: f"geometric_ expects p to be in (0, 1), but got p={p}")
 
 
-@bernoulli.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput((2,), 1.5, **_where(make)), RuntimeError, r"p to be in \[0, 1\], but got p=1.5"
+@_distribution(lowest=FLOAT, usual=(0.5, 1.5), refused=(0.0, 0.0), message="> 0.0, but found")
+def cauchy(median: float, sigma: float) -> None:
+    """Return numbers drawn from the Cauchy distribution with that median and half width."""
+    check(sigma > 0, lambda: f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+
+
+@_distribution(lowest=FLOAT, usual=(0.5, 1.5), refused=(0.0, 0.0), message="> 0.0, but found")
+def log_normal(mean: float, std: float) -> None:
+    """Return numbers whose logarithms are drawn from the normal distribution."""
+    check(std > 0, lambda: f"log_normal_ expects std > 0.0, but found std={std}")
 
 
 @prim(tags=(OpTags.RANDOM_OP,))
@@ -190,7 +175,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((5, 3), low=0, high=1).mT, dtype=dtypes.float32)
 
 
-@prim(tags=_TAGS)
+@prim(torch="torch.randperm", tags=_TAGS)
 def randperm(n: int, /, *, device: devices.Device, dtype: dtypes.dtype = int64, generator: Any = None) -> TensorProxy:
     """The numbers from 0 to n - 1 in an order drawn at random."""
     check(n >= 0, lambda: f"n must be non-negative, got {n}")
@@ -210,7 +195,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(-1, device=devices.cpu), RuntimeError, "n must be non-negative"
 
 
-@prim(tags=_TAGS)
+@prim(torch="torch.multinomial", tags=_TAGS)
 def multinomial(weights: TensorProxy, num_samples: int, replacement: bool, /, *, generator: Any = None) -> TensorProxy:
     """Indices drawn with the weights in (each row of) `weights`."""
     check(1 <= weights.ndim <= 2, lambda: f"prob_dist must be 1 or 2 dim, but it has the shape {weights.shape}")
@@ -250,107 +235,6 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(weights, 4, False), RuntimeError, "without replacement"
     yield SampleInput(weights, 0, True), RuntimeError, "n_sample <= 0"
     yield SampleInput(make((1, 2, 3)), 1, True), RuntimeError, "prob_dist must be 1 or 2 dim"
-
-
-@prim(tags=_TAGS)
-def exponential(
-    shape: Sequence[int], rate: float, /, *, device: devices.Device, dtype: dtypes.dtype, generator: Any = None
-) -> TensorProxy:
-    """Numbers drawn from the exponential distribution."""
-    check(rate > 0, lambda: f"exponential_ expects lambda > 0.0, but found lambda={rate}")
-    return _drawn("exponential", shape, device, dtype, lowest=INTEGER + 1)
-
-
-@exponential.batch
-def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
-    return exponential((b.size, *shape), *how, **where)
-
-
-@exponential.samples
-def _(make: MakeTensor) -> Any:
-    for shape in _SHAPES:
-        yield SampleInput(shape, 1.5, **_where(make))
-
-
-@exponential.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput((2,), 0.0, **_where(make)), RuntimeError, "expects lambda > 0.0"
-
-
-@prim(tags=_TAGS)
-def geometric(
-    shape: Sequence[int], p: float, /, *, device: devices.Device, dtype: dtypes.dtype, generator: Any = None
-) -> TensorProxy:
-    """How many draws with probability `p` it takes until one succeeds."""
-    check(0 < p < 1, lambda: f"geometric_ expects p to be in (0, 1), but got p={p}")
-    return _drawn("geometric", shape, device, dtype, lowest=BOOL + 1)
-
-
-@geometric.batch
-def _(b: Any, shape: Any, *how: Any, **where: Any) -> Any:
-    return geometric((b.size, *shape), *how, **where)
-
-
-@geometric.samples
-def _(make: MakeTensor) -> Any:
-    for shape in _SHAPES:
-        yield SampleInput(shape, 0.3, **_where(make))
-
-
-@geometric.errors
-def _(make: MakeTensor) -> Any:
-    yield SampleInput((2,), 1.5, **_where(make)), RuntimeError, r"p to be in \(0, 1\)"
-
-
-@prim(tags=_TAGS)
-def cauchy(
-    shape: Sequence[int],
-    median: float,
-    sigma: float,
-    /,
-    *,
-    device: devices.Device,
-    dtype: dtypes.dtype,
-    generator: Any = None,
-) -> TensorProxy:
-    """Numbers drawn from the Cauchy distribution with that median and half width."""
-    check(sigma > 0, lambda: f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
-    return _drawn("cauchy", shape, device, dtype, lowest=dtypes.FLOAT)
-
-
-@prim(tags=_TAGS)
-def log_normal(
-    shape: Sequence[int],
-    mean: float,
-    std: float,
-    /,
-    *,
-    device: devices.Device,
-    dtype: dtypes.dtype,
-    generator: Any = None,
-) -> TensorProxy:
-    """Numbers whose logarithms are drawn from the normal distribution."""
-    check(std > 0, lambda: f"log_normal_ expects std > 0.0, but found std={std}")
-    return _drawn("log_normal", shape, device, dtype, lowest=dtypes.FLOAT)
-
-
-def _batch_of_draws(draw: Any) -> Any:
-    return lambda b, shape, *how, **where: draw((b.size, *shape), *how, **where)
-
-
-def _two_number_samples(make: MakeTensor) -> Any:
-    for shape in _SHAPES:
-        yield SampleInput(shape, 0.5, 1.5, **_where(make))
-
-
-def _two_number_errors(make: MakeTensor) -> Any:
-    yield SampleInput((2,), 0.0, 0.0, **_where(make)), RuntimeError, "> 0.0, but found"
-
-
-for _distribution in (cauchy, log_normal):
-    _distribution.samples(_two_number_samples)
-    _distribution.batch(_batch_of_draws(_distribution))
-    _distribution.errors(_two_number_errors)
 
 
 @prim(torch="torch.poisson", tags=(OpTags.RANDOM_OP,))

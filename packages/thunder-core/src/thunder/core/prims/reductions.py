@@ -15,6 +15,7 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.batch_rules import along_dim, over_dims
 from thunder.core.prims.creation import full
 from thunder.core.prims.shape import broadcast_in_dim, cat
 from thunder.core.proxies import TensorProxy
@@ -40,6 +41,15 @@ def _reduction_meta(name: str, a: TensorProxy, dims: Sequence[int], dtype: dtype
     return TensorProxy(like=a, shape=tuple(n for d, n in enumerate(a.shape) if d not in dims), dtype=dtype)
 
 
+def _check_not_bool(name: str, a: TensorProxy) -> None:
+    done = {"sum": "summed", "prod": "multiplied"}[name]
+    check(
+        not dtypes.is_boolean_dtype(a.dtype),
+        lambda: f"{name}: truth values are {done} as integers; convert them first",
+        TypeError,
+    )
+
+
 def _check_ordered(name: str, a: TensorProxy) -> None:
     if dtypes.is_complex_dtype(a.dtype):
         raise NotImplementedError(f'"{name}" not implemented for {a.dtype}: complex numbers have no order')
@@ -47,11 +57,7 @@ def _check_ordered(name: str, a: TensorProxy) -> None:
 
 def _check_not_empty(name: str, a: TensorProxy, dims: Sequence[int]) -> None:
     for d in dims:
-        check(
-            a.shape[d] != 0,
-            lambda: f"{name}(): Expected reduction dim {d} to have non-zero size.",
-            IndexError,
-        )
+        check(a.shape[d] != 0, lambda: f"{name}(): Expected reduction dim {d} to have non-zero size.", IndexError)
 
 
 def _restored(x: Any, like: Any, dims: Sequence[int]) -> Any:
@@ -77,11 +83,7 @@ def _samples(make: MakeTensor, *, empty: bool = True, **options: Any) -> Any:
 @prim(tags=_TAGS)
 def sum(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """The sum over `dims`, in the type of `a`."""
-    check(
-        not dtypes.is_boolean_dtype(a.dtype),
-        lambda: "sum: truth values are summed as integers; convert them first",
-        TypeError,
-    )
+    _check_not_bool("sum", a)
     return _reduction_meta("sum", a, dims)
 
 
@@ -90,24 +92,16 @@ def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
     return _restored(g, a, dims)
 
 
-@sum.batch
-def _(b: Any, a: Any, dims: Any) -> Any:
-    return sum(*b.reduced(a, dims))
+sum.batch(over_dims(sum))
 
 
-@sum.samples
-def _(make: MakeTensor) -> Any:
-    yield from _samples(make)
+sum.samples(_samples)
 
 
 @prim(tags=_TAGS)
 def prod(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """The product over `dims`, in the type of `a`."""
-    check(
-        not dtypes.is_boolean_dtype(a.dtype),
-        lambda: "prod: truth values are multiplied as integers; convert them first",
-        TypeError,
-    )
+    _check_not_bool("prod", a)
     return _reduction_meta("prod", a, dims)
 
 
@@ -135,9 +129,7 @@ def _product_of_earlier(rows: Any) -> Any:
     return cat([ones, rows[..., :-1]], rows.ndim - 1).cumprod(-1)
 
 
-@prod.batch
-def _(b: Any, a: Any, dims: Any) -> Any:
-    return prod(*b.reduced(a, dims))
+prod.batch(over_dims(prod))
 
 
 @prod.samples
@@ -150,6 +142,13 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(zeros, (1,))
 
 
+def _extremum_meta(name: str, a: TensorProxy, dims: Sequence[int], dtype: dtypes.dtype | None = None) -> TensorProxy:
+    _check_ordered(name, a)
+    out = _reduction_meta(name, a, dims, dtype)
+    _check_not_empty(name, a, dims)
+    return out
+
+
 def _extremum_vjp(g: Any, out: Any, a: Any, dims: Any) -> Any:
     # Elements that are equally extreme share the gradient.
     mask = a == _restored(out, a, dims)
@@ -160,23 +159,13 @@ def _extremum_vjp(g: Any, out: Any, a: Any, dims: Any) -> Any:
 @prim(torch="torch.amax", tags=_TAGS)
 def amax(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """The largest element over `dims`; NaN where there is one."""
-    _check_ordered("amax", a)
-    out = _reduction_meta("amax", a, dims)
-    _check_not_empty("amax", a, dims)
-    return out
+    return _extremum_meta("amax", a, dims)
 
 
 @prim(torch="torch.amin", tags=_TAGS)
 def amin(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     """The smallest element over `dims`; NaN where there is one."""
-    _check_ordered("amin", a)
-    out = _reduction_meta("amin", a, dims)
-    _check_not_empty("amin", a, dims)
-    return out
-
-
-amax.vjp(_extremum_vjp)
-amin.vjp(_extremum_vjp)
+    return _extremum_meta("amin", a, dims)
 
 
 def _extremum_samples(make: MakeTensor) -> Any:
@@ -184,38 +173,22 @@ def _extremum_samples(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 4), low=0, high=2), (1,))
 
 
-@amax.batch
-def _(b: Any, a: Any, dims: Any) -> Any:
-    return amax(*b.reduced(a, dims))
-
-
-amax.samples(_extremum_samples)
-
-
-@amin.batch
-def _(b: Any, a: Any, dims: Any) -> Any:
-    return amin(*b.reduced(a, dims))
-
-
-amin.samples(_extremum_samples)
+for _sym in (amax, amin):
+    _sym.vjp(_extremum_vjp)
+    _sym.batch(over_dims(_sym))
+    _sym.samples(_extremum_samples)
 
 
 @prim(torch="torch.argmax", tags=(*_TAGS, NON_DIFFERENTIABLE))
 def argmax(a: TensorProxy, dim: int, /) -> TensorProxy:
     """The index along `dim` of the largest element, the first of equal ones."""
-    _check_ordered("argmax", a)
-    dims = () if a.ndim == 0 else (dim,)
-    _check_not_empty("argmax", a, dims)
-    return _reduction_meta("argmax", a, dims, dtypes.int64)
+    return _extremum_meta("argmax", a, () if a.ndim == 0 else (dim,), dtypes.int64)
 
 
 @prim(torch="torch.argmin", tags=(*_TAGS, NON_DIFFERENTIABLE))
 def argmin(a: TensorProxy, dim: int, /) -> TensorProxy:
     """The index along `dim` of the smallest element, the first of equal ones."""
-    _check_ordered("argmin", a)
-    dims = () if a.ndim == 0 else (dim,)
-    _check_not_empty("argmin", a, dims)
-    return _reduction_meta("argmin", a, dims, dtypes.int64)
+    return _extremum_meta("argmin", a, () if a.ndim == 0 else (dim,), dtypes.int64)
 
 
 def _index_samples(make: MakeTensor) -> Any:
@@ -223,20 +196,9 @@ def _index_samples(make: MakeTensor) -> Any:
         yield SampleInput(make(shape), dim)
 
 
-@argmax.batch
-def _(b: Any, a: Any, dim: Any) -> Any:
-    return argmax(b.at_least_1d(a), b.dim(a, dim))
-
-
-argmax.samples(_index_samples)
-
-
-@argmin.batch
-def _(b: Any, a: Any, dim: Any) -> Any:
-    return argmin(b.at_least_1d(a), b.dim(a, dim))
-
-
-argmin.samples(_index_samples)
+for _sym in (argmax, argmin):
+    _sym.batch(along_dim(_sym))
+    _sym.samples(_index_samples)
 
 
 def _check_inexact(name: str, a: TensorProxy) -> None:
@@ -284,17 +246,6 @@ def _var_samples(make: MakeTensor) -> Any:
         yield from _samples(make, empty=False, correction=correction)
 
 
-@var.batch
-def _(b: Any, a: Any, dims: Any, *, correction: Any) -> Any:
-    return var(*b.reduced(a, dims), correction=correction)
-
-
-var.samples(_var_samples)
-
-
-@var_mean.batch
-def _(b: Any, a: Any, dims: Any, *, correction: Any) -> Any:
-    return var_mean(*b.reduced(a, dims), correction=correction)
-
-
-var_mean.samples(_var_samples)
+for _sym in (var, var_mean):
+    _sym.batch(over_dims(_sym))
+    _sym.samples(_var_samples)

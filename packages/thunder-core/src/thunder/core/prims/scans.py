@@ -6,12 +6,14 @@ They answer in their input's dtype, which the core language promotes before.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.batch_rules import along_dim
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.prims.scattering import scatter_add
 from thunder.core.prims.shape import flip, pad
@@ -35,7 +37,8 @@ def _from_the_end(scan: Any, x: TensorProxy, dim: int) -> TensorProxy:
     return flip(scan(flip(x, (dim,)), dim), (dim,))  # type: ignore[no-any-return]
 
 
-def _scan_samples(make: MakeTensor, **domain: Any) -> Any:
+def scan_samples(make: MakeTensor, **domain: Any) -> Any:
+    """Samples of an operation along a dimension; `domain` is low=, high= for the values."""
     yield SampleInput(make((4, 5), **domain), 1)
     yield SampleInput(make((2, 4, 3), **domain), -2)
     yield SampleInput(make((), **domain), 0)
@@ -43,7 +46,8 @@ def _scan_samples(make: MakeTensor, **domain: Any) -> Any:
     yield SampleInput(make((5, 3), **domain).mT, 1)
 
 
-def _wrong_dims(make: MakeTensor) -> Any:
+def wrong_dims(make: MakeTensor) -> Any:
+    """The error of an operation along a dimension that the tensor does not have."""
     yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
 
 
@@ -152,37 +156,14 @@ def _extremum_samples(make: MakeTensor) -> Any:
 for _sym in (cummax, cummin):
     _sym.vjp(_extremum_vjp)
     _sym.samples(_extremum_samples)
-    _sym.errors(_wrong_dims)
 
 
-@cumsum.batch
-def _(b: Any, a: Any, dim: Any) -> Any:
-    return cumsum(b.at_least_1d(a), b.dim(a, dim))
-
-
-@cummax.batch
-def _(b: Any, a: Any, dim: Any) -> Any:
-    return cummax(b.at_least_1d(a), b.dim(a, dim))
-
-
-@cummin.batch
-def _(b: Any, a: Any, dim: Any) -> Any:
-    return cummin(b.at_least_1d(a), b.dim(a, dim))
-
-
-@cumsum.samples
-def _(make: MakeTensor) -> Any:
-    yield from _scan_samples(make, low=-2, high=2)
-
-
-@cumprod.batch
-def _(b: Any, a: Any, dim: Any) -> Any:
-    return cumprod(b.at_least_1d(a), b.dim(a, dim))
+cumsum.samples(functools.partial(scan_samples, low=-2, high=2))
 
 
 @cumprod.samples
 def _(make: MakeTensor) -> Any:
-    yield from _scan_samples(make, low=0, high=2)
+    yield from scan_samples(make, low=0, high=2)
     line = make((3, 6), low=0.5, high=2, requires_grad=False)
     line[0, 2] = line[1, 1] = line[1, 4] = 0
     yield SampleInput(line.requires_grad_(bool(make(()).requires_grad)), 1)
@@ -201,15 +182,9 @@ def _(t: Any, out: Any, a: Any, dim: Any) -> Any:
     return (share @ moved.unsqueeze(-1)).squeeze(-1).movedim(-1, dim)
 
 
-@logcumsumexp.batch
-def _(b: Any, a: Any, dim: Any) -> Any:
-    return logcumsumexp(b.at_least_1d(a), b.dim(a, dim))
+logcumsumexp.samples(functools.partial(scan_samples, low=-3, high=3))
 
 
-@logcumsumexp.samples
-def _(make: MakeTensor) -> Any:
-    yield from _scan_samples(make, low=-3, high=3)
-
-
-for _sym in (cumsum, cumprod, logcumsumexp):
-    _sym.errors(_wrong_dims)
+for _sym in (cumsum, cumprod, logcumsumexp, cummax, cummin):
+    _sym.batch(along_dim(_sym))
+    _sym.errors(wrong_dims)

@@ -8,6 +8,7 @@ from typing import Any
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
+from thunder.core.prims.batch_rules import at_positions
 from thunder.core.prims.indexing import INDEX_DTYPES, distinct_positions, positions, sizes_of
 from thunder.core.prims.metas import canonicalize_dim, check_same_device, is_number
 from thunder.core.prims.shape import pad, reshape
@@ -51,10 +52,7 @@ def _(g: Any, out: Any, a: Any, dim: Any, index: Any) -> Any:
     return scatter_add(g.new_zeros(a.shape), dim, index, g), None, None
 
 
-@gather.batch
-def _(b: Any, a: Any, dim: Any, index: Any) -> Any:
-    a, index = (b.at_least_1d(b.expand(x)) for x in (a, index))
-    return gather(a, b.dim(a, dim), index)
+gather.batch(at_positions(gather))
 
 
 @gather.samples
@@ -113,10 +111,7 @@ def _(g: Any, out: Any, a: Any, dim: Any, index: Any, src: Any) -> Any:
     return scatter(g, dim, index, 0), None, None, _written(g, dim, index, src) if isinstance(src, TensorProxy) else None
 
 
-@scatter.batch
-def _(b: Any, a: Any, dim: Any, index: Any, src: Any) -> Any:
-    a, index, src = (b.at_least_1d(b.expand(x)) for x in (a, index, src))
-    return scatter(a, b.dim(a, dim), index, src)
+scatter.batch(at_positions(scatter))
 
 
 @scatter.samples
@@ -133,12 +128,8 @@ def _(make: MakeTensor) -> Any:
     index = positions(make, (2, 3), 2)
     yield SampleInput(make((4, 3)), 0, index, make((1, 3))), RuntimeError, "no larger size than src"
     yield SampleInput(make((4, 3)), 0, positions(make, (2,), 2), make((2,))), RuntimeError, "same number of dimensions"
-    other = dtypes.float64
-    yield (
-        SampleInput(make((4, 3)), 0, index, make((2, 3), dtype=other)),
-        RuntimeError,
-        "Expected self.dtype to be equal",
-    )
+    other = make((2, 3), dtype=dtypes.float64)
+    yield SampleInput(make((4, 3)), 0, index, other), RuntimeError, "Expected self.dtype to be equal"
 
 
 @prim(torch="torch.scatter_add", tags=_SHAPE)
@@ -155,10 +146,7 @@ def _(g: Any, out: Any, a: Any, dim: Any, index: Any, src: Any) -> Any:
     return g, None, None, _written(g, dim, index, src)
 
 
-@scatter_add.batch
-def _(b: Any, a: Any, dim: Any, index: Any, src: Any) -> Any:
-    a, index, src = (b.at_least_1d(b.expand(x)) for x in (a, index, src))
-    return scatter_add(a, b.dim(a, dim), index, src)
+scatter_add.batch(at_positions(scatter_add))
 
 
 @scatter_add.samples
@@ -171,11 +159,8 @@ def _(make: MakeTensor) -> Any:
 
 @scatter_add.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput(make((4, 3)), 0, positions(make, (2, 3), 2), make((1, 3))),
-        RuntimeError,
-        "no larger size than src",
-    )
+    a, index = make((4, 3)), positions(make, (2, 3), 2)
+    yield SampleInput(a, 0, index, make((1, 3))), RuntimeError, "no larger size than src"
 
 
 @prim(torch="torch.scatter_reduce", tags=_SHAPE)
@@ -238,10 +223,7 @@ def _product_grads(g: Any, a: Any, dim: Any, index: Any, src: Any, include_self:
     return share(start, zeros_a, nonzero, zeros, g), share(src, zeros_src, *at_src)
 
 
-@scatter_reduce.batch
-def _(b: Any, a: Any, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: bool = True) -> Any:
-    a, index, src = (b.at_least_1d(b.expand(x)) for x in (a, index, src))
-    return scatter_reduce(a, b.dim(a, dim), index, src, reduce, include_self=include_self)
+scatter_reduce.batch(at_positions(scatter_reduce))
 
 
 @scatter_reduce.samples

@@ -84,7 +84,10 @@ def _(make: MakeTensor) -> Any:
 @prim(torch="torch.reshape", tags=VIEW, view="maybe", keeps_order=True)
 def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     """The elements of `a`, in order, in another shape."""
-    shape = tuple(shape)
+    return _reshaped(a, tuple(shape))
+
+
+def _reshaped(a: TensorProxy, shape: tuple[int, ...]) -> TensorProxy:
     check(
         is_unbacked(*shape, *a.shape) or (product(shape) == product(a.shape) and all(n >= 0 for n in shape)),
         lambda: f"shape '{list(shape)}' is invalid for input of size {product(a.shape)}",
@@ -92,14 +95,8 @@ def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     return TensorProxy(like=a, shape=shape)
 
 
-@reshape.vjp
-def _(g: Any, out: Any, a: Any, shape: Any) -> Any:
+def _reshape_vjp(g: Any, out: Any, a: Any, shape: Any) -> Any:
     return reshape(g, a.shape)
-
-
-@reshape.batch
-def _(b: Any, a: Any, shape: Any) -> Any:
-    return reshape(a, (b.size, *shape))
 
 
 @reshape.samples
@@ -119,22 +116,7 @@ def _(make: MakeTensor) -> Any:
 @prim(torch="torch.Tensor.view", tags=VIEW, keeps_order=True)
 def view(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
     """`reshape` of a tensor whose memory allows it without a copy; running it is an error where it does not."""
-    shape = tuple(shape)
-    check(
-        product(shape) == product(a.shape) and all(n >= 0 for n in shape),
-        lambda: f"shape '{list(shape)}' is invalid for input of size {product(a.shape)}",
-    )
-    return TensorProxy(like=a, shape=shape)
-
-
-@view.vjp
-def _(g: Any, out: Any, a: Any, shape: Any) -> Any:
-    return reshape(g, a.shape)
-
-
-@view.batch
-def _(b: Any, a: Any, shape: Any) -> Any:
-    return reshape(a, (b.size, *shape))
+    return _reshaped(a, tuple(shape))
 
 
 @view.samples
@@ -142,6 +124,11 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 6)), (3, 8))
     yield SampleInput(make(()), (1, 1))
     yield SampleInput(make((0, 3)), (2, 0, 5))
+
+
+for _op in (reshape, view):
+    _op.vjp(_reshape_vjp)
+    _op.batch(lambda b, a, shape: reshape(a, (b.size, *shape)))
 
 
 @prim(torch="torch.permute", tags=VIEW)
@@ -190,9 +177,7 @@ def squeeze(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
     return TensorProxy(like=a, shape=tuple([n for d, n in enumerate(a.shape) if d not in dims]))
 
 
-@squeeze.vjp
-def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
-    return reshape(g, a.shape)
+squeeze.vjp(_reshape_vjp)
 
 
 @squeeze.batch
@@ -241,11 +226,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=VIEW)
 def slice(
-    a: TensorProxy,
-    start_indices: Sequence[int],
-    end_indices: Sequence[int],
-    strides: Sequence[int] | None = None,
-    /,
+    a: TensorProxy, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None, /
 ) -> TensorProxy:
     """The part of `a` from `start_indices` to before `end_indices`, in steps of `strides`; all within its shape."""
     shape = sliced_shape("slice", a, start_indices, end_indices, strides)
@@ -402,10 +383,7 @@ def _(make: MakeTensor) -> Any:
 
 @cat.errors
 def _(make: MakeTensor) -> Any:
-    yield (
-        SampleInput([make((2, 3)), make((2, 4))], 0),
-        RuntimeError,
-        "Sizes of tensors must match except in dimension 0",
-    )
+    longer = [make((2, 3)), make((2, 4))]
+    yield SampleInput(longer, 0), RuntimeError, "Sizes of tensors must match except in dimension 0"
     yield SampleInput([make((2, 3)), make((2,))], 0), RuntimeError, "same number of dimensions"
     yield SampleInput([make((2, 3)), make((2, 3))], 2), IndexError, "Dimension out of range"

@@ -7,6 +7,7 @@ way eager runs them: log_softmax, kept for the backward pass, then nll_loss; so 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from thunder.torch.cross_entropy import (
     _rows,
     check_constant,
     probability_rule,
+    rule_options,
 )
-from thunder.torch.loss_arguments import reduction_of
 
 aten = torch.ops.aten
 _NUMBERS = {"none": 0, "mean": 1, "sum": 2}
@@ -86,35 +87,21 @@ def _alike(grad: Any, self: Any, target: Any, *how: Any) -> bool | str:
     return same or "torch's kernel takes tensors of one shape and type"
 
 
-def _check_float(name: str, x: torch.Tensor) -> None:
-    # The kernels take integers, and round what they compute of them.
-    if not x.is_floating_point():
-        raise NotImplementedError(f'"{name}" not implemented for {x.dtype}')
+def _difference_backward(name: str) -> Callable[..., torch.Tensor]:
+    """Return torch's kernel for the gradient of the first tensor of the loss `name`."""
+    kernel = getattr(aten, f"{name}_loss_backward")
+
+    def backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, *how: Any) -> torch.Tensor:
+        if not self.is_floating_point():  # the kernels take integers, and round what they compute of them
+            raise NotImplementedError(f'"{name}_backward" not implemented for {self.dtype}')
+        return kernel(grad, self, target, *how)  # type: ignore[no-any-return]
+
+    backward.__name__ = f"{name}_loss_backward"
+    return backward
 
 
-@torch_impl(ltorch.mse_loss_backward, checker=_alike)
-def mse_loss_backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int) -> torch.Tensor:
-    """Return the gradient of the first tensor."""
-    _check_float("mse_backward", self)
-    return aten.mse_loss_backward(grad, self, target, reduction)
-
-
-@torch_impl(ltorch.smooth_l1_loss_backward, checker=_alike)
-def smooth_l1_loss_backward(
-    grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
-) -> torch.Tensor:
-    """Return the gradient of the first tensor."""
-    _check_float("smooth_l1_backward", self)
-    return aten.smooth_l1_loss_backward(grad, self, target, reduction, beta)
-
-
-@torch_impl(ltorch.huber_loss_backward, checker=_alike)
-def huber_loss_backward(
-    grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, reduction: int, delta: float
-) -> torch.Tensor:
-    """Return the gradient of the first tensor."""
-    _check_float("huber_backward", self)
-    return aten.huber_loss_backward(grad, self, target, reduction, delta)
+for _sym in (ltorch.mse_loss_backward, ltorch.smooth_l1_loss_backward, ltorch.huber_loss_backward):
+    torch_impl(_sym, checker=_alike)(_difference_backward(_sym.name.removesuffix("_loss_backward")))
 
 
 # -- cross-entropy -----------------------------------------------------------------------------------------------------
@@ -133,17 +120,8 @@ def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reducti
     return (loss if reduction == "none" else clang.sum(loss)) * share, of_rows
 
 
-def _cross_entropy_rule(
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Any:
-    reduction = reduction_of(reduction, size_average, reduce)
+def _cross_entropy_rule(input: Any, target: Any, *options: Any, **named: Any) -> Any:
+    weight, ignore_index, reduction, label_smoothing = rule_options(*options, **named)
     if target.shape == input.shape:
         return probability_rule(input, target, weight, reduction, label_smoothing)
     _check_numbers(input, target, weight)

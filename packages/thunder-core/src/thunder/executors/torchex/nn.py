@@ -31,78 +31,42 @@ def convolution_weight_grad(g: torch.Tensor, a: torch.Tensor, weight: torch.Tens
 
 # -- pooling -----------------------------------------------------------------------------------------------------------
 @torch_impl(prims.max_pool)
-def max_pool(
-    a: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def max_pool(a: torch.Tensor, kernel_size: Sequence[int], *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the maxima of windows and where they are."""
     pools = (torch.max_pool1d_with_indices, torch._C._nn.max_pool2d_with_indices, torch._C._nn.max_pool3d_with_indices)
-    return pools[len(kernel_size) - 1](a, kernel_size, stride, padding, dilation, ceil_mode)
+    return pools[len(kernel_size) - 1](a, kernel_size, *how)
 
 
 @torch_impl(prims.max_pool_backward)
-def max_pool_backward(
-    g: torch.Tensor,
-    a: torch.Tensor,
-    indices: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> torch.Tensor:
+def max_pool_backward(g: torch.Tensor, a: torch.Tensor, indices: torch.Tensor, *how: Any) -> torch.Tensor:
     """Return the gradient of max_pool."""
-    how = (kernel_size, stride, padding, dilation)
-    if len(kernel_size) == 3:
-        return aten.max_pool3d_with_indices_backward(g, a, *how, ceil_mode, indices)
-    if len(kernel_size) == 2:
-        return aten.max_pool2d_with_indices_backward(g, a, *how, ceil_mode, indices)
-    flat = [(first, *x) for x, first in zip(how, (1, 1, 0, 1))]
+    *windows, ceil_mode = how
+    if len(windows[0]) == 3:
+        return aten.max_pool3d_with_indices_backward(g, a, *windows, ceil_mode, indices)
+    if len(windows[0]) == 2:
+        return aten.max_pool2d_with_indices_backward(g, a, *windows, ceil_mode, indices)
+    flat = [(first, *x) for x, first in zip(windows, (1, 1, 0, 1))]
     g, a, indices = (x.unsqueeze(-2) for x in (g, a, indices))
     return aten.max_pool2d_with_indices_backward(g, a, *flat, ceil_mode, indices).squeeze(-2)
 
 
 @torch_impl(prims.avg_pool)
-def avg_pool(
-    a: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> torch.Tensor:
+def avg_pool(a: torch.Tensor, kernel_size: Sequence[int], *how: Any) -> torch.Tensor:
     """Return the means of windows."""
     if len(kernel_size) == 1:
-        return torch.avg_pool1d(a, kernel_size, stride, padding, ceil_mode, count_include_pad)
+        return torch.avg_pool1d(a, kernel_size, *how[:-1])  # it takes no divisor
     pool = F.avg_pool2d if len(kernel_size) == 2 else F.avg_pool3d
-    return pool(a, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
+    return pool(a, kernel_size, *how)
 
 
 @torch_impl(prims.avg_pool_backward)
-def avg_pool_backward(
-    g: torch.Tensor,
-    a: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> torch.Tensor:
+def avg_pool_backward(g: torch.Tensor, a: torch.Tensor, *how: Any) -> torch.Tensor:
     """Return the gradient of avg_pool."""
-    windows = (kernel_size, stride, padding)
-    how = (ceil_mode, count_include_pad, divisor_override)
-    if len(kernel_size) == 3:
-        return aten.avg_pool3d_backward(g, a, *windows, *how)
-    if len(kernel_size) == 2:
-        return aten.avg_pool2d_backward(g, a, *windows, *how)
-    flat = [(first, *x) for x, first in zip(windows, (1, 1, 0))]
-    return aten.avg_pool2d_backward(g.unsqueeze(-2), a.unsqueeze(-2), *flat, *how).squeeze(-2)
+    spatial = len(how[0])
+    if spatial > 1:
+        return (aten.avg_pool3d_backward if spatial == 3 else aten.avg_pool2d_backward)(g, a, *how)
+    windows = [(first, *x) for x, first in zip(how[:3], (1, 1, 0))]
+    return aten.avg_pool2d_backward(g.unsqueeze(-2), a.unsqueeze(-2), *windows, *how[3:]).squeeze(-2)
 
 
 @torch_impl(prims.adaptive_avg_pool)
@@ -161,36 +125,24 @@ def _resizer(mode: str, spatial: int, antialias: bool, suffix: str) -> Callable[
     return getattr(aten, f"{private}upsample_{name}{spatial}d{'_aa' if antialias else ''}{suffix}").default
 
 
-def _corners(mode: str, align_corners: bool) -> tuple[bool, ...]:
-    return () if mode.startswith("nearest") else (align_corners,)
+def _resized(
+    x: torch.Tensor, sizes: Sequence[Any], suffix: str, mode: str, align_corners: bool, scales: Any, antialias: bool
+) -> torch.Tensor:
+    run = _resizer(mode, len(scales), antialias, suffix)
+    corners = () if mode.startswith("nearest") else (align_corners,)
+    return run(x, *sizes, *corners, *scales)  # type: ignore[no-any-return]
 
 
 @torch_impl(prims.resize)
-def resize(
-    a: torch.Tensor,
-    output_size: Sequence[int],
-    mode: str,
-    align_corners: bool,
-    scales: Sequence[float | None],
-    antialias: bool,
-) -> torch.Tensor:
+def resize(a: torch.Tensor, output_size: Sequence[int], *how: Any) -> torch.Tensor:
     """Return an image in another size."""
-    run = _resizer(mode, len(output_size), antialias, "")
-    return run(a, output_size, *_corners(mode, align_corners), *scales)
+    return _resized(a, (output_size,), "", *how)
 
 
 @torch_impl(prims.resize_backward)
-def resize_backward(
-    g: torch.Tensor,
-    input_shape: Sequence[int],
-    mode: str,
-    align_corners: bool,
-    scales: Sequence[float | None],
-    antialias: bool,
-) -> torch.Tensor:
+def resize_backward(g: torch.Tensor, input_shape: Sequence[int], *how: Any) -> torch.Tensor:
     """Return the gradient of resize."""
-    run = _resizer(mode, len(scales), antialias, "_backward")
-    return run(g, g.shape[2:], input_shape, *_corners(mode, align_corners), *scales)
+    return _resized(g, (g.shape[2:], input_shape), "_backward", *how)
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -57,14 +58,9 @@ def layer_norm_forward(
 
 @torch_impl(ltorch.layer_norm_backward)
 def layer_norm_backward(
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    normalized_shape: Sequence[int],
-    mean: torch.Tensor,
-    rstd: torch.Tensor,
-    weight: Optional,
-    bias: Optional,
-) -> tuple[Optional, Optional, Optional]:
+    grad: torch.Tensor, input: torch.Tensor, normalized_shape: Sequence[int], mean: torch.Tensor, rstd: torch.Tensor,
+    weight: Optional, bias: Optional,
+) -> tuple[Optional, Optional, Optional]:  # fmt: skip
     """Return the gradients of input, weight and bias."""
     if input.device.type == "cpu":
         mean, rstd = (_as_kernel_has_them(x, input, weight if weight is not None else bias) for x in (mean, rstd))
@@ -131,14 +127,9 @@ def _laid_out(input: torch.Tensor) -> torch.Tensor:
 
 @torch_impl(ltorch.group_norm_backward)
 def group_norm_backward(
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    num_groups: int,
-    mean: torch.Tensor,
-    rstd: torch.Tensor,
-    weight: Optional,
-    bias: Optional,
-) -> tuple[Optional, Optional, Optional]:
+    grad: torch.Tensor, input: torch.Tensor, num_groups: int, mean: torch.Tensor, rstd: torch.Tensor,
+    weight: Optional, bias: Optional,
+) -> tuple[Optional, Optional, Optional]:  # fmt: skip
     """Return the gradients of input, weight and bias."""
     mean, rstd = (_as_kernel_has_them(x, input, weight if weight is not None else bias) for x in (mean, rstd))
     input = _laid_out(input)
@@ -151,15 +142,9 @@ def group_norm_backward(
 
 # -- batch normalization -----------------------------------------------------------------------------------------------
 def _writes_nothing(
-    input: torch.Tensor,
-    running_mean: Optional,
-    running_var: Optional,
-    weight: Optional = None,
-    bias: Optional = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> bool | str:
+    input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    *constants: float, **options: Any,
+) -> bool | str:  # fmt: skip
     return (not training or running_mean is None) or "torch's function writes the running statistics in place"
 
 
@@ -167,15 +152,9 @@ ex.register_implementation(ltorch.batch_norm, torch_operator(torch.nn.functional
 
 
 def _never_in_place(
-    input: torch.Tensor,
-    running_mean: Optional = None,
-    running_var: Optional = None,
-    weight: Optional = None,
-    bias: Optional = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> bool | str:
+    input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, *constants: float, **options: Any,
+) -> bool | str:  # fmt: skip
     return (not use_input_stats or running_mean is None) or "torch's function writes the running statistics in place"
 
 
@@ -186,14 +165,9 @@ ex.register_implementation(
 
 @torch_impl(ltorch.batch_norm_forward)
 def batch_norm_forward(
-    input: torch.Tensor,
-    weight: Optional,
-    bias: Optional,
-    running_mean: Optional,
-    running_var: Optional,
-    momentum: float,
-    eps: float,
-) -> tuple[Optional, ...]:
+    input: torch.Tensor, weight: Optional, bias: Optional, running_mean: Optional, running_var: Optional,
+    momentum: float, eps: float,
+) -> tuple[Optional, ...]:  # fmt: skip
     """Return the result, the statistics of the batch, what a kernel keeps, and the new running statistics."""
     if input.device.type == "cuda" and running_mean is not None and running_var is not None:
         return aten._batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps)
@@ -206,17 +180,9 @@ def batch_norm_forward(
 
 @torch_impl(ltorch.batch_norm_backward)
 def batch_norm_backward(
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    weight: Optional,
-    running_mean: Optional,
-    running_var: Optional,
-    mean: Optional,
-    invstd: Optional,
-    train: bool,
-    eps: float,
-    reserve: Optional,
-) -> tuple[Optional, Optional, Optional]:
+    grad: torch.Tensor, input: torch.Tensor, weight: Optional, running_mean: Optional, running_var: Optional,
+    mean: Optional, invstd: Optional, train: bool, eps: float, reserve: Optional,
+) -> tuple[Optional, Optional, Optional]:  # fmt: skip
     """Return the gradients of input, weight and bias."""
     if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
         mean, var = _wide(running_mean, running_mean), _wide(running_var, running_var)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,20 +17,22 @@ def _empty(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> to
     return torch.empty(tuple(shape), device=device, dtype=dtype)
 
 
-@torch_impl(prims.uniform)
-def uniform(
-    shape: Sequence[int], low: float, high: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
-) -> torch.Tensor:
-    """Return numbers drawn evenly."""
-    return _empty(shape, device, dtype).uniform_(low, high, generator=generator)
+def _drawn_by(name: str) -> Callable[..., torch.Tensor]:
+    """Return a function that draws a new tensor as the tensor method `name` with an underscore does."""
+    fill = getattr(torch.Tensor, f"{name}_")
+
+    def draw(
+        shape: Sequence[int], *parameters: float, device: torch.device, dtype: torch.dtype, generator: Any = None
+    ) -> torch.Tensor:
+        return fill(_empty(shape, device, dtype), *parameters, generator=generator)  # type: ignore[no-any-return]
+
+    draw.__name__ = name
+    return draw
 
 
-@torch_impl(prims.normal)
-def normal(
-    shape: Sequence[int], mean: float, std: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
-) -> torch.Tensor:
-    """Return numbers of the normal distribution."""
-    return _empty(shape, device, dtype).normal_(mean, std, generator=generator)
+_DISTRIBUTIONS = ("uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal")
+for _name in _DISTRIBUTIONS:
+    torch_impl(getattr(prims, _name))(_drawn_by(_name))
 
 
 @torch_impl(ltorch.normal)
@@ -54,68 +56,10 @@ def randint(
     return out.random_(generator=generator) if low is None else out.random_(low, high, generator=generator)
 
 
-@torch_impl(prims.bernoulli)
-def bernoulli(
-    shape: Sequence[int], p: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
-) -> torch.Tensor:
-    """Return ones with one probability."""
-    return _empty(shape, device, dtype).bernoulli_(p, generator=generator)
-
-
 @torch_impl(prims.bernoulli_tensor)
 def bernoulli_tensor(p: torch.Tensor, *, dtype: torch.dtype, generator: Any = None) -> torch.Tensor:
     """Return ones with a probability each."""
     return torch.empty_like(p, dtype=dtype).bernoulli_(p, generator=generator)
-
-
-@torch_impl(prims.randperm)
-def randperm(n: int, *, device: torch.device, dtype: torch.dtype = torch.int64, generator: Any = None) -> torch.Tensor:
-    """Whole numbers in a random order."""
-    return torch.randperm(n, device=device, dtype=dtype, generator=generator)
-
-
-@torch_impl(prims.multinomial)
-def multinomial(weights: torch.Tensor, num_samples: int, replacement: bool, *, generator: Any = None) -> torch.Tensor:
-    """Return indices drawn by weight."""
-    return torch.multinomial(weights, num_samples, replacement, generator=generator)
-
-
-@torch_impl(prims.exponential)
-def exponential(
-    shape: Sequence[int], rate: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
-) -> torch.Tensor:
-    """Return numbers of the exponential distribution."""
-    return _empty(shape, device, dtype).exponential_(rate, generator=generator)
-
-
-@torch_impl(prims.geometric)
-def geometric(
-    shape: Sequence[int], p: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
-) -> torch.Tensor:
-    """Draw until one succeeds."""
-    return _empty(shape, device, dtype).geometric_(p, generator=generator)
-
-
-@torch_impl(prims.cauchy)
-def cauchy(
-    shape: Sequence[int],
-    median: float,
-    sigma: float,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    generator: Any = None,
-) -> torch.Tensor:
-    """Return numbers of the Cauchy distribution."""
-    return _empty(shape, device, dtype).cauchy_(median, sigma, generator=generator)
-
-
-@torch_impl(prims.log_normal)
-def log_normal(
-    shape: Sequence[int], mean: float, std: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
-) -> torch.Tensor:
-    """Return numbers whose logarithms are normal."""
-    return _empty(shape, device, dtype).log_normal_(mean, std, generator=generator)
 
 
 @torch_impl(prims.rrelu_noise)

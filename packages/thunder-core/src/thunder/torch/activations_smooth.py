@@ -31,7 +31,7 @@ _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 @torchsymbol(F.gelu, tags=ELEMENTWISE)
 @in_float32
 def gelu(input: Any, *, approximate: str = "none") -> Any:
-    """input * its share of the normal distribution, by erf or (`approximate="tanh"`) nearly, by tanh."""
+    """Compute input * its share of the normal distribution, by erf or (`approximate="tanh"`) nearly, by tanh."""
     check_floats("gelu", input)
     check(approximate in ("none", "tanh"), lambda: "approximate argument must be either none or tanh.")
     if approximate == "none":
@@ -71,7 +71,7 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(F.silu, torch._C._nn.silu, tags=ELEMENTWISE)
 @in_float32
 def silu(input: Any, inplace: bool = False) -> Any:
-    """input * sigmoid(input)."""
+    """Compute input * sigmoid(input)."""
     check_floats("silu", input, complex_too=True)
     return input / (1 + clang.exp(-input))
 
@@ -86,7 +86,7 @@ def _(g: Any, out: Any, input: Any, inplace: bool = False) -> Any:
 @torchsymbol(F.mish, torch._C._nn.mish, tags=ELEMENTWISE)
 @in_float32
 def mish(input: Any, inplace: bool = False) -> Any:
-    """input * tanh(softplus(input))."""
+    """Compute input * tanh(softplus(input))."""
     check_floats("mish", input)
     return input * clang.tanh(clang.log1p(clang.exp(input)))
 
@@ -107,7 +107,7 @@ for _op in (silu, mish):
 @torchsymbol(F.softplus, tags=ELEMENTWISE, autocast={"cuda": "float32"})
 @in_float32
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    """log(1 + exp(beta * input)) / beta; input itself where that is nearly the same."""
+    """Compute log(1 + exp(beta * input)) / beta; input itself where that is nearly the same."""
     check_floats("softplus", input)
     scaled = input * beta
     return clang.where(scaled > threshold, input, clang.log1p(clang.exp(scaled)) / beta)
@@ -134,7 +134,7 @@ softplus.errors(integer_errors)
 @torchsymbol(F.logsigmoid, tags=ELEMENTWISE)
 @in_float32
 def logsigmoid(input: Any) -> Any:
-    """log(sigmoid(input)), without overflow."""
+    """Compute log(sigmoid(input)), without overflow."""
     check_floats("logsigmoid", input)
     return clang.minimum(input, 0) - clang.log1p(clang.exp(-clang.abs(input)))
 
@@ -170,7 +170,7 @@ def _elu_grad(g: Any, input: Any, alpha: float, scale: float, input_scale: float
 @torchsymbol(F.elu, torch._C._nn.elu, tags=ELEMENTWISE)
 @in_float32
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """input where it is above zero, else alpha * (exp(input) - 1)."""
+    """Return input where it is above zero, else alpha * (exp(input) - 1)."""
     check_floats("elu", input)
     return _elu(input, alpha, 1, 1)
 
@@ -184,7 +184,7 @@ def _(g: Any, out: Any, input: Any, alpha: float = 1.0, inplace: bool = False) -
 @torchsymbol(torch.selu, F.selu, tags=ELEMENTWISE)
 @in_float32
 def selu(input: Any, inplace: bool = False) -> Any:
-    """elu with the slopes that keep mean and variance."""
+    """Return elu with the slopes that keep mean and variance."""
     check_floats("selu", input)
     return _elu(input, _SELU_ALPHA, _SELU_SCALE, 1)
 
@@ -198,7 +198,7 @@ def _(g: Any, out: Any, input: Any, inplace: bool = False) -> Any:
 @torchsymbol(torch.celu, F.celu, tags=ELEMENTWISE)
 @in_float32
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """input where it is above zero, else alpha * (exp(input / alpha) - 1)."""
+    """Return input where it is above zero, else alpha * (exp(input / alpha) - 1)."""
     check_floats("celu", input)
     check(alpha != 0, lambda: "ZeroDivisionError: alpha cannot be 0 for CELU")
     return _elu(input, alpha, 1, 1 / alpha)
@@ -231,13 +231,13 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(F.softsign, tags=ELEMENTWISE)
 def softsign(input: Any) -> Any:
-    """input / (|input| + 1)."""
+    """Compute input / (|input| + 1)."""
     return input / (clang.abs(input) + 1)
 
 
 @torchsymbol(F.tanhshrink, tags=ELEMENTWISE)
 def tanhshrink(input: Any) -> Any:
-    """input - tanh(input)."""
+    """Compute input - tanh(input)."""
     return input - clang.tanh(input)
 
 
@@ -248,7 +248,7 @@ for _op in (softsign, tanhshrink):
 @torchsymbol(F.glu, torch._C._nn.glu)
 @in_float32
 def glu(input: Any, dim: int = -1) -> Any:
-    """The first half of input along `dim`, times the sigmoid of the second."""
+    """Return the first half of input along `dim`, times the sigmoid of the second."""
     a, b = _halves(input, dim)
     return a / (1 + clang.exp(-b))
 

@@ -32,7 +32,7 @@ class FlexibleBinder(Binder):
         return super().accepts(*self._plain(args, kwargs))
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call in its plain spelling."""
+        """Return the call in its plain spelling."""
         if kwargs and self.other_names:
             kwargs = {self.other_names.get(k, k): v for k, v in kwargs.items()}
         at = self.packed
@@ -44,7 +44,7 @@ class FlexibleBinder(Binder):
 
 
 def flexible(*, one_by_one: str | None = None, several: str | None = None, **names: str) -> Callable[[Symbol], Symbol]:
-    """Decorator above `@torchsymbol`: what `one_by_one` names may be given as several arguments too.
+    """Let the arguments that `one_by_one` names be given one by one, too; stands above `@torchsymbol`.
 
     `several` is the same for a parameter that may also be one item: that stays as it is. `names` says which other
     keywords mean which parameter: `split_size="split_size_or_sections"`.

@@ -110,7 +110,7 @@ def _for_heads(x: Any, query: Any) -> Any:
 
 
 def _of_heads(g: Any, like: Any) -> Any:
-    """The gradient of keys or values from that of what `_for_heads` made of them, in their shape."""
+    """Return the gradient of keys or values from that of what `_for_heads` made of them, in their shape."""
     if like.ndim >= 3 and g.ndim >= 3 and like.shape[-3] not in (1, g.shape[-3]):
         times = g.shape[-3] // like.shape[-3]
         shared = (*g.shape[:-3], like.shape[-3], times, *g.shape[-2:])
@@ -119,7 +119,7 @@ def _of_heads(g: Any, like: Any) -> Any:
 
 
 def _scores(query: Any, key: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
-    """What softmax is taken of."""
+    """Return what softmax is taken of."""
     s = clang.matmul(_wide(query) * scale, ltorch.transpose(_for_heads(_wide(key), query), -2, -1))
     if is_causal:
         rows, columns = (ltorch.arange(n, device=query.device) for n in s.shape[-2:])
@@ -150,7 +150,7 @@ def _attend(weights: Any, value: Any, query: Any) -> Any:
 
 
 def _lacks_batch(query: Any, key: Any, value: Any) -> bool:
-    """Whether torch adds a dimension for the batch."""
+    """Check whether torch adds a dimension for the batch."""
     return ATTENTION_ADDS_A_BATCH and query.ndim == key.ndim == value.ndim == 3
 
 
@@ -165,7 +165,7 @@ def scaled_dot_product_attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """softmax(query @ key.T * scale + attn_mask) @ value; a row that may attend to nothing gives zeros."""
+    """Compute softmax(query @ key.T * scale + attn_mask) @ value; a row that may attend to nothing gives zeros."""
     if _lacks_batch(query, key, value):
         how: Any = {"scale": scale, "enable_gqa": enable_gqa}
         tensors = _with_batch(query, key, value, attn_mask)
@@ -180,19 +180,21 @@ def scaled_dot_product_attention(
 # -- gradients ---------------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def _plain_torch() -> Iterator[None]:
-    """Within it, torch is torch: nothing is traced."""
+    """Call torch without tracing, within it."""
     with DisableTorchFunction(), without_modes(), torch.enable_grad():
         yield
 
 
 def _stand_in(x: Any) -> Any:
-    """A tensor with the metadata of `x` and next to no memory. The kernel for symbolic sizes is that for these."""
+    """Return a tensor with the metadata of `x` and next to no memory. The kernel for symbolic sizes is that for
+    these.
+    """
     kind, shape = dtypes.to_torch_dtype(x.dtype), known_shape(x)
     return torch.empty(shape[-1] if shape else 1, dtype=kind, device=str(x.device)).expand(shape)
 
 
 def _settle_sizes(query: Any, key: Any, value: Any) -> None:
-    """Makes constraints of what kernels ask of symbolic sizes: widths, and whether there are as many batches and heads.
+    """Make constraints of what kernels ask of symbolic sizes: widths, and whether there are as many batches and heads.
 
     Any kernel is right for all lengths.
     """
@@ -204,7 +206,7 @@ def _settle_sizes(query: Any, key: Any, value: Any) -> None:
 def _chosen_kernel(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, how: dict[str, Any]
 ) -> int:
-    """The number of the kernel that torch takes for these tensors, when their gradients are needed."""
+    """Return the number of the kernel that torch takes for these tensors, when their gradients are needed."""
     if query.device.type not in ("cpu", "cuda") or min(query.ndim, key.ndim, value.ndim) < 4:
         return _MATH
     if dropout_p == 1 or (attn_mask is not None and attn_mask.ndim < 2):  # cuDNN's would take the process down
@@ -224,13 +226,15 @@ def _chosen_kernel(
 def attention_forward(
     query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float, kernel: str
 ) -> Any:
-    """Attention, and the logarithm of each row's sum of exponentials; `kernel` is the one that torch takes for it."""
+    """Return attention, and the logarithm of each row's sum of exponentials; `kernel` is the one that torch takes for
+    it.
+    """
     weights, lse = _weights(_scores(query, key, attn_mask, is_causal, scale))
     return _attend(weights, value, query), lse
 
 
 def _again(query: Any, key: Any, lse: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
-    """The attention weights, computed again."""
+    """Return the attention weights, computed again."""
     lse = ltorch.unsqueeze(ltorch.where(ltorch.abs(lse) == math.inf, 0.0, lse), -1)
     return ltorch.exp(_scores(query, key, attn_mask, is_causal, scale) - lse)
 
@@ -254,7 +258,7 @@ def attention_backward(
     scale: float,
     kernel: str,
 ) -> Any:
-    """The gradients of attention's query, key and value."""
+    """Return the gradients of attention's query, key and value."""
     weights = _again(query, key, lse, attn_mask, is_causal, scale)
     of_scores = _of_scores(grad, value, weights, out, query)
     of_query = clang.matmul(of_scores, _for_heads(_wide(key), query)) * scale
@@ -267,7 +271,7 @@ def attention_backward(
 def attention_mask_grad(
     grad: Any, query: Any, key: Any, value: Any, attn_mask: Any, out: Any, lse: Any, is_causal: bool, scale: float
 ) -> Any:
-    """The gradient of attention's additive mask."""
+    """Return the gradient of attention's additive mask."""
     weights = _again(query, key, lse, attn_mask, is_causal, scale)
     of_scores = _of_scores(grad, value, weights, out, query)
     return clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype)
@@ -309,7 +313,7 @@ def _dropout_rule(
     flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float,
     kernel: str,
 ) -> _Rule:  # fmt: skip
-    """With dropout inside the kernel, which is to draw the same numbers again in the backward pass."""
+    """Differentiate attention with dropout inside the kernel, which draws the same numbers in backward."""
     how = (dropout_p, is_causal, scale, kernel)
     out, lse, seed, offset = prims.attention_dropout(query, key, value, attn_mask, *how)
     result, g = flow(out)
@@ -391,7 +395,7 @@ def _qkv(make: MakeTensor, *lead: int, length: int = 5, source: int = 7, size: i
 
 
 def _mask(make: MakeTensor, *shape: int) -> Any:
-    """A mask of which each row lets something through."""
+    """Return a mask of which each row lets something through."""
     out = make(shape, dtype=torch.float32, requires_grad=False) > -3
     out[..., 0] = True
     return out

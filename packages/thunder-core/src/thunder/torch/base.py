@@ -56,17 +56,17 @@ _function_map: dict[Any, Symbol] = {}
 
 
 def all_torchsymbols() -> dict[Any, Symbol]:
-    """Every operation of the torch language by its id, those declared from outside included."""
+    """Return every operation of the torch language by its id, those declared from outside included."""
     return dict(_symbols)
 
 
 def torch_function_map() -> dict[Any, Symbol]:
-    """Which symbol stands for which function of torch. It is live: declaring an operation adds to it."""
+    """Return which symbol stands for which function of torch. It is live: declaring an operation adds to it."""
     return _function_map
 
 
 def _spellings(name: str, fns: Sequence[Any]) -> list[str]:
-    """The names that the method has: the operation's, and those of functions that mean the same (`multiply`)."""
+    """Return the names that the method has: the operation's, and those of functions that mean the same (`multiply`)."""
     names = [name]
     for fn in fns:
         other = getattr(fn, "__name__", name)
@@ -91,7 +91,7 @@ def torchsymbol(
     executed_by_torch: bool = True,
     **facts: Unpack[FactOptions],
 ) -> Callable[[Callable[..., Any]], Symbol]:
-    """Decorator: declare an operation of the torch language.
+    """Declare an operation of the torch language.
 
     `torch_functions` are the functions of torch that it stands for; the first is what the torch executor runs, unless
     `executed_by_torch` is False. `id` defaults to `torch.` and the name. `is_method` says whether tensors have it as a

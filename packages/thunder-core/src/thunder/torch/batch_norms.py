@@ -61,7 +61,7 @@ def _running(old: Any, new: Any, momentum: float) -> Any:
 def batch_norm_forward(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
-    """`batch_norm_train` with what its gradient needs: `(out, mean, invstd, reserve, new_mean, new_var)`.
+    """Compute `batch_norm_train` with what its gradient needs: `(out, mean, invstd, reserve, new_mean, new_var)`.
 
     `reserve` is memory that a kernel may want to see again in the backward pass; it is empty where none does.
     """
@@ -108,7 +108,7 @@ def batch_norm_backward(
     grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any, train: bool,
     eps: float, reserve: Any,
 ) -> Any:  # fmt: skip
-    """The gradients of batch normalization's input, weight and bias.
+    """Return the gradients of batch normalization's input, weight and bias.
 
     With `train` the statistics `mean` and `invstd` of the batch are differentiated too; without, they are None and the
     running ones are constants.
@@ -140,7 +140,7 @@ def batch_norm(
     input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """`input` normalized for each channel: with the running statistics, or in training with the batch's.
+    """Compute `input` normalized for each channel: with the running statistics, or in training with the batch's.
 
     This operation writes nothing; in training with running statistics `batch_norm_train` gives the new ones.
     """
@@ -266,7 +266,7 @@ def instance_norm(
     input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """`input` normalized for each sample and channel, or with the running statistics.
+    """Compute `input` normalized for each sample and channel, or with the running statistics.
 
     This operation writes nothing; where torch would, `instance_norm_train` gives the new running statistics.
     """

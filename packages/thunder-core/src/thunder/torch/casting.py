@@ -78,7 +78,9 @@ def _laid_out(a: TensorProxy, memory_format: Any) -> TensorProxy:
 def to(
     input: TensorProxy, *wanted: Any, copy: Any = False, non_blocking: Any = False, memory_format: Any = None
 ) -> Any:
-    """`input` on another device, in another dtype, or laid out otherwise; itself where it is all that already."""
+    """Compute `input` on another device, in another dtype, or laid out otherwise; itself where it is all that
+    already.
+    """
     device = next((x for x in wanted if not _is_dtype(x)), None)
     dtype = next((x for x in wanted if _is_dtype(x)), None)
     out = _laid_out(_moved(input, device, dtype), memory_format)
@@ -107,7 +109,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.Tensor.type_as, tags=_CAST, casts=True)
 def type_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
-    """`input` in the dtype, and on the device, of `other`."""
+    """Compute `input` in the dtype, and on the device, of `other`."""
     return _moved(input, other.device, other.dtype)
 
 
@@ -127,7 +129,9 @@ _LEGACY_NAMES = {
 
 @torchsymbol(torch.Tensor.type, id="torch.type", method_name="type", tags=_CAST, casts=True)
 def type_(input: TensorProxy, dtype: Any = None, non_blocking: Any = False) -> Any:
-    """`input` in another dtype, which may be named as torch once named tensors; without one, that name of its own."""
+    """Compute `input` in another dtype, which may be named as torch once named tensors; without one, that name of its
+    own.
+    """
     if dtype is None:
         return _legacy_name(input)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")
@@ -181,7 +185,7 @@ for _name, _dtype in _CASTS.items():
 
 @torchsymbol(torch.Tensor.cpu)
 def cpu(input: TensorProxy, memory_format: Any = torch.preserve_format) -> TensorProxy:
-    """`input` on the CPU."""
+    """Compute `input` on the CPU."""
     return _laid_out(_moved(input, "cpu", None), memory_format)
 
 
@@ -192,7 +196,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _cuda(input: TensorProxy, device: Any = None, non_blocking: Any = False, memory_format: Any = None) -> TensorProxy:
-    """`input` on a CUDA device, the current one if none is given."""
+    """Compute `input` on a CUDA device, the current one if none is given."""
     if device is None:
         device = input.device if input.device.type == "cuda" else f"cuda:{torch.cuda.current_device()}"
     elif isinstance(device, builtins.int):
@@ -207,7 +211,7 @@ language.add_method("cuda", _cuda)
 # -- memory and gradients ---------------------------------------------------------------------------------------------
 @torchsymbol(torch.clone)
 def clone(input: TensorProxy, *, memory_format: Any = torch.preserve_format) -> TensorProxy:
-    """`input` in memory of its own."""
+    """Compute `input` in memory of its own."""
     return _laid_out(prims.clone(input), memory_format)
 
 
@@ -220,7 +224,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.Tensor.detach, torch.detach, tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
 def detach(input: TensorProxy) -> TensorProxy:
-    """`input`, through which no gradient flows."""
+    """Compute `input`, through which no gradient flows."""
     return prims.detach(input)
 
 

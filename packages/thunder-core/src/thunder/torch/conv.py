@@ -23,7 +23,7 @@ _TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 
 
 def per_dimension(value: Any, count: int) -> tuple[int, ...]:
-    """A number for each spatial dimension, where one number may stand for all."""
+    """Return a number for each spatial dimension, where one number may stand for all."""
     if isinstance(value, Sequence):
         return tuple(value) * count if len(value) == 1 else tuple(value)
     return (value,) * count
@@ -41,7 +41,7 @@ def _batched(name: str, input: Any, spatial: int) -> tuple[Any, bool]:
 
 
 def _padded(input: Any, weight: Any, padding: str, stride: Any, dilation: Any) -> tuple[Any, tuple[int, ...]]:
-    """The input and the symmetric padding that padding by name asks for."""
+    """Return the input and the symmetric padding that padding by name asks for."""
     spatial = weight.ndim - 2
     check(padding in ("same", "valid"), lambda: f"Invalid padding string: '{padding}'")
     if padding == "valid":
@@ -56,7 +56,7 @@ def _padded(input: Any, weight: Any, padding: str, stride: Any, dilation: Any) -
 
 
 def _convolved(input: Any, weight: Any, bias: Any, *how: Any) -> Any:
-    """The convolution primitive, which is for real numbers, of complex ones too."""
+    """Return the convolution primitive, which is for real numbers, of complex ones too."""
     if not dtypes.is_complex_dtype(input.dtype):
         return prims.convolution(input, weight, bias, *how)
     parts = [(ltorch.real(x), ltorch.imag(x)) for x in (input, weight)]
@@ -168,7 +168,7 @@ def convolution(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
 ) -> Any:  # fmt: skip
-    """A convolution of any number of spatial dimensions, transposed or not."""
+    """Return a convolution of any number of spatial dimensions, transposed or not."""
     spatial = weight.ndim - 2
     input, alone = _batched("convolution", input, spatial)
     stride, padding, dilation, output_padding = (

@@ -25,7 +25,7 @@ _TAGS = (NON_DIFFERENTIABLE,)
 
 @torchsymbol(torch.arange, tags=_TAGS)
 def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Any:
-    """start, start + step, … up to but without end. With one number it is the end."""
+    """Return start, start + step, … up to but without end. With one number it is the end."""
     if end is None:
         start, end = 0, start
     elif start is None:
@@ -104,7 +104,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.linspace, tags=_TAGS)
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None) -> Any:
-    """`steps` numbers from start to end, both included, at equal distances."""
+    """Compute `steps` numbers from start to end, both included, at equal distances."""
     check(steps >= 0, lambda: "number of steps must be non-negative")
     kind = _type_of_ends("linspace", start, end, dtype)
     return clang.maybe_convert_to_dtype(_linspace(start, end, int(steps), kind, device_or_default(device)), kind)
@@ -148,7 +148,7 @@ def _linspace(start: Any, end: Any, steps: int, kind: dtypes.dtype, device: devi
 
 @torchsymbol(torch.logspace, tags=_TAGS)
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """`base` to the powers of `linspace(start, end, steps)`."""
+    """Compute `base` to the powers of `linspace(start, end, steps)`."""
     check(steps >= 0, lambda: "number of steps must be non-negative")
     kind = _type_of_ends("logspace", start, end, dtype)
     exponents = _linspace(
@@ -184,7 +184,7 @@ for _op in (linspace, logspace):
 
 @torchsymbol(torch.eye, tags=_TAGS)
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Any:
-    """Ones on the diagonal, zeros elsewhere."""
+    """Return ones on the diagonal, zeros elsewhere."""
     columns = n if m is None else m
     clang.base.demand(n, ">=", 0, lambda: f"n must be greater or equal to 0, got {n}")
     clang.base.demand(columns, ">=", 0, lambda: f"m must be greater or equal to 0, got {columns}")

@@ -33,7 +33,7 @@ def _class_dim(input: Any) -> int:
 
 
 def _check_numbers(input: Any, target: Any, weight: Any) -> None:
-    """The checks that torch makes of class numbers."""
+    """Check class indices as torch does."""
     if not dtypes.is_float_dtype(input.dtype):
         raise NotImplementedError(f'"nll_loss_out_frame" not implemented for {input.dtype}')
     check(input.ndim > 0, lambda: f"Expected 1 or more dimensions (got {input.ndim})", ValueError)
@@ -81,7 +81,7 @@ def _check_weight(weight: Any, classes: int) -> None:
 
 
 def check_constant(weight: Any) -> None:
-    """Torch has no gradient of the classes' weights, and says so."""
+    """Raise torch's error where the gradient of the classes' weights is asked for: it has none."""
     check(
         weight is None or not weight.requires_grad,
         lambda: (
@@ -99,7 +99,7 @@ def _target_like_rows(input: Any, target: Any) -> Any:
 
 
 def _picked(x: Any, dim: int, index: Any) -> Any:
-    """The element of each row at its index."""
+    """Return the element of each row at its index."""
     return ltorch.squeeze(ltorch.gather(x, dim, ltorch.unsqueeze(index, dim)), dim)
 
 
@@ -154,7 +154,7 @@ def nll_loss(
 
 @torchsymbol(id="torch.nll_loss_forward", tags=_TAGS)
 def nll_loss_forward(input: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> Any:
-    """nll_loss, and the sum of the weights of the rows that count."""
+    """Return nll_loss, and the sum of the weights of the rows that count."""
     return _nll(input, target, weight, reduction, ignore_index)
 
 
@@ -162,7 +162,7 @@ def nll_loss_forward(input: Any, target: Any, weight: Any, reduction: str, ignor
 def nll_loss_backward(
     grad: Any, input: Any, target: Any, weight: Any, reduction: str, ignore_index: int, total_weight: Any
 ) -> Any:
-    """The gradient of nll_loss's input, of which only the shape is read."""
+    """Return the gradient of nll_loss's input, of which only the shape is read."""
     g, total, w = upcast(grad, total_weight, weight)
     kind = clang.reductions.compute_dtype(input.dtype)
     target = _target_like_rows(input, target)
@@ -252,7 +252,7 @@ def _(make: MakeTensor) -> Any:
 def _cross_entropy_of_numbers(
     input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float
 ) -> tuple[Any, Any]:
-    """The loss, and the logarithm of the sum of exponentials of each row."""
+    """Return the loss, and the logarithm of the sum of exponentials of each row."""
     _check_numbers(input, target, weight)
     dim = _class_dim(input)
     x, w = upcast(input, weight)
@@ -278,7 +278,7 @@ def _cross_entropy_of_numbers(
 def cross_entropy_forward(
     input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
-    """cross_entropy of class numbers, and the logarithm of the sum of exponentials of each row."""
+    """Return cross_entropy of class numbers, and the logarithm of the sum of exponentials of each row."""
     return _cross_entropy_of_numbers(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
@@ -293,7 +293,7 @@ def cross_entropy_backward(
     reduction: str,
     label_smoothing: float,
 ) -> Any:
-    """The gradient of cross_entropy's input, for class numbers."""
+    """Return the gradient of cross_entropy's input, for class numbers."""
     dim = _class_dim(input)
     classes = input.shape[dim]
     g, x, w = upcast(grad, input, weight)
@@ -344,7 +344,7 @@ def _of_probabilities(log_probabilities: Any, target: Any, weight: Any, reductio
 
 
 def probability_rule(input: Any, target: Any, weight: Any, reduction: str, smoothing: float) -> Any:
-    """The gradient rule of cross-entropy of class probabilities."""
+    """Return the gradient rule of cross-entropy of class probabilities."""
     dim = _class_dim(input)
     x = ltorch.log_softmax(input, dim)
     out = _of_probabilities(x, target, weight, reduction, smoothing)

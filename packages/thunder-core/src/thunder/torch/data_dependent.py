@@ -27,7 +27,7 @@ _SORTED = (
 
 
 def _answered(*functions: Any) -> Callable[[Callable[..., Any]], Symbol]:
-    """Decorator: makes `functions` of torch, and the method of that name, mean what the decorated one says."""
+    """Register what `functions` of torch, and the method of that name, do in the torch language."""
 
     def declare(fn: Callable[..., Any]) -> Symbol:
         name = fn.__name__
@@ -58,7 +58,7 @@ def _none(a: TensorProxy, shape: tuple[int, ...], dtype: dtypes.dtype) -> Tensor
 
 @_answered(torch.masked_select)
 def masked_select(input: TensorProxy, mask: TensorProxy) -> TensorProxy:
-    """The elements of `input` where `mask` is true: an error unless there are none to choose from."""
+    """Return the elements of `input` where `mask` is true: an error unless there are none to choose from."""
     check(mask.dtype is dtypes.bool8, lambda: "masked_select: expected BoolTensor for mask")
     if not _is_empty(compute_broadcast_shape(input.shape, mask.shape)):
         _refuse("masked_select", "the mask has true ones", _WITH_MASK)
@@ -67,7 +67,7 @@ def masked_select(input: TensorProxy, mask: TensorProxy) -> TensorProxy:
 
 @_answered(torch.nonzero)
 def nonzero(input: TensorProxy, *, as_tuple: bool = False) -> Any:
-    """The positions of the nonzero elements: an error unless there are no elements."""
+    """Return the positions of the nonzero elements: an error unless there are no elements."""
     if not _is_empty(input.shape):
         _refuse("nonzero", "the input has nonzero ones", f"{_WITH_MASK}; or use torch.nonzero_static")
     if as_tuple:
@@ -77,7 +77,7 @@ def nonzero(input: TensorProxy, *, as_tuple: bool = False) -> Any:
 
 @_answered(torch.argwhere)
 def argwhere(input: TensorProxy) -> TensorProxy:
-    """The positions of the nonzero elements, as rows: an error unless there are no elements."""
+    """Return the positions of the nonzero elements, as rows: an error unless there are no elements."""
     if not _is_empty(input.shape):
         _refuse("argwhere", "the input has nonzero ones", _WITH_MASK)
     return _none(input, (0, input.ndim), dtypes.int64)
@@ -91,7 +91,7 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """The different elements: an error unless there are no elements."""
+    """Return the different elements: an error unless there are no elements."""
     if not _is_empty(input.shape) or return_inverse or return_counts or dim is not None:
         _refuse("unique", "the input has different ones", _SORTED)
     return _none(input, (0,), input.dtype)
@@ -101,7 +101,7 @@ def unique(
 def unique_consecutive(
     input: TensorProxy, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """The elements without repetitions of the one before: an error unless there are no elements."""
+    """Return the elements without repetitions of the one before: an error unless there are no elements."""
     if not _is_empty(input.shape) or return_inverse or return_counts or dim is not None:
         _refuse("unique_consecutive", "the input has runs of equal ones", _SORTED)
     return _none(input, (0,), input.dtype)

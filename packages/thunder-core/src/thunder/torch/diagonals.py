@@ -25,7 +25,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 # -- diagonals --------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.diagonal, tags=VIEW)
 def diagonal(input: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorProxy:
-    """The diagonal of the matrices in `dim1` and `dim2`, `offset` above the main one, as the last dimension."""
+    """Return the diagonal of the matrices in `dim1` and `dim2`, `offset` above the main one, as the last dimension."""
     return clang.diagonal(input, offset, dim1, dim2)
 
 
@@ -63,7 +63,7 @@ diagonal.errors(_diagonal_errors)
 
 @torchsymbol(torch.linalg.diagonal, id="torch.linalg.diagonal", is_method=False, tags=VIEW)
 def linalg_diagonal(A: TensorProxy, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorProxy:
-    """The diagonal of the matrices in the last two dimensions."""
+    """Return the diagonal of the matrices in the last two dimensions."""
     return clang.diagonal(A, offset, dim1, dim2)
 
 
@@ -80,7 +80,7 @@ linalg_diagonal.samples(_diagonal_samples)
 def diagonal_scatter(
     input: TensorProxy, src: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> TensorProxy:
-    """`input` with `src` in the place of its diagonal."""
+    """Compute `input` with `src` in the place of its diagonal."""
     flat, window = diagonal_window(input, offset, dim1, dim2)
     shape = prims.sliced_shape("diagonal_scatter", flat, *window)
     check(
@@ -146,7 +146,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.diag, tags=_SHAPE)
 def diag(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
-    """The matrix with the vector `input` as its diagonal, or the diagonal of the matrix `input`."""
+    """Return the matrix with the vector `input` as its diagonal, or the diagonal of the matrix `input`."""
     check(
         input.ndim in (1, 2),
         lambda: f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D",
@@ -172,7 +172,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.diagflat, tags=_SHAPE)
 def diagflat(input: TensorProxy, offset: int = 0) -> TensorProxy:
-    """The matrix with the elements of `input` as its diagonal."""
+    """Return the matrix with the elements of `input` as its diagonal."""
     return diag_embed.meta(clang.reshape(input, (numel(input.shape),)), offset)
 
 
@@ -184,7 +184,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.trace, tags=(OpTags.REDUCTION_OP,), autocast={"cpu": "float32"})
 def trace(input: TensorProxy) -> TensorProxy:
-    """The sum of the diagonal of a matrix."""
+    """Return the sum of the diagonal of a matrix."""
     check(input.ndim == 2, lambda: f"trace: expected a matrix, but got tensor with dim {input.ndim}")
     if dtypes.is_boolean_dtype(input.dtype) and input.device.type == "cpu":
         raise NotImplementedError('"trace" not implemented for bool: convert to integers')
@@ -207,7 +207,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(id="torch.fill_diagonal", is_method=True, tags=_SHAPE)
 def fill_diagonal(input: TensorProxy, fill_value: Any, wrap: bool = False) -> TensorProxy:
-    """`input` with one value in its diagonal; `wrap` starts it again below in a tall matrix. torch has it in place."""
+    """Compute `input` with one value in its diagonal; `wrap` starts it again below in a tall matrix. torch has it in
+    place.
+    """
     check(input.ndim >= 2, lambda: "dimensions must larger than 1")
     check(
         input.ndim == 2 or len(set(input.shape)) == 1,
@@ -236,7 +238,7 @@ def _(make: MakeTensor) -> Any:
 
 # -- triangles --------------------------------------------------------------------------------------------------------
 def _below(rows: int, columns: int, diagonal: int, device: devices.Device) -> TensorProxy:
-    """Where column - row <= diagonal."""
+    """Return where column - row <= diagonal."""
     i = prims.iota(rows, start=diagonal, step=1, device=device, dtype=dtypes.int64)
     j = prims.iota(columns, start=0, step=1, device=device, dtype=dtypes.int64)
     shape = (rows, columns)
@@ -254,13 +256,13 @@ def _triangle(name: str, a: TensorProxy, diagonal: int, lower: bool) -> TensorPr
 
 @torchsymbol(torch.tril, tags=_SHAPE)
 def tril(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
-    """The matrices with zeros above `diagonal`."""
+    """Return the matrices with zeros above `diagonal`."""
     return _triangle("tril", input, diagonal, True)
 
 
 @torchsymbol(torch.triu, tags=_SHAPE)
 def triu(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
-    """The matrices with zeros below `diagonal`."""
+    """Return the matrices with zeros below `diagonal`."""
     return _triangle("triu", input, diagonal, False)
 
 
@@ -290,7 +292,9 @@ def _check_indices(name: str, row: int, col: int, dtype: dtypes.dtype) -> None:
 
 
 def _rows_and_columns(lines: list[tuple[int, int]], device: Any, dtype: Any) -> TensorProxy:
-    """The positions (row, column) of all elements when row i has those from `lines[i][0]` to before `lines[i][1]`."""
+    """Return the positions (row, column) of all elements when row i has those from `lines[i][0]` to before
+    `lines[i][1]`.
+    """
     device = devices.to_device(device if device is not None else torch.get_default_device())
     counts = [end - start for start, end in lines]
     total = sum(counts)
@@ -310,7 +314,7 @@ def _rows_and_columns(lines: list[tuple[int, int]], device: Any, dtype: Any) -> 
 
 @torchsymbol(torch.tril_indices, is_method=False, tags=(NON_DIFFERENTIABLE,))
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> TensorProxy:
-    """The positions of the lower triangle of a `row` by `col` matrix: rows above columns."""
+    """Return the positions of the lower triangle of a `row` by `col` matrix: rows above columns."""
     kind = dtypes.to_dtype(dtype) or dtypes.int64
     _check_indices("tril_indices", row, col, kind)
     return _rows_and_columns([(0, min(max(i + offset + 1, 0), col)) for i in range(row)], device, kind)
@@ -318,7 +322,7 @@ def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = torch.int6
 
 @torchsymbol(torch.triu_indices, is_method=False, tags=(NON_DIFFERENTIABLE,))
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> TensorProxy:
-    """The positions of the upper triangle of a `row` by `col` matrix: rows above columns."""
+    """Return the positions of the upper triangle of a `row` by `col` matrix: rows above columns."""
     kind = dtypes.to_dtype(dtype) or dtypes.int64
     _check_indices("triu_indices", row, col, kind)
     return _rows_and_columns([(min(max(i + offset, 0), col), col) for i in range(row)], device, kind)

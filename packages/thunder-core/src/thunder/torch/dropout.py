@@ -30,13 +30,13 @@ def _check(p: float, kind: type[Exception] = ValueError) -> None:
 
 
 def scaled_noise(a: Any, p: float, feature: bool = False) -> Any:
-    """What dropout multiplies `a` with: zeros, and elsewhere 1 / (1 - p)."""
+    """Return what dropout multiplies `a` with: zeros, and elsewhere 1 / (1 - p)."""
     return prims.dropout_noise(a, p, feature) / (1 - p)
 
 
 @torchsymbol(id="torch.dropout_backward")
 def dropout_backward(grad: Any, mask: Any, scale: float) -> Any:
-    """The gradient of dropout's input, from the mask of what was kept."""
+    """Return the gradient of dropout's input, from the mask of what was kept."""
     return grad * mask * scale
 
 
@@ -48,7 +48,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.native_dropout, is_method=False)
 def native_dropout(input: Any, p: float, train: bool | None) -> Any:
-    """torch's fused dropout: the result, and the mask of what was kept."""
+    """Return torch's fused dropout: the result, and the mask of what was kept."""
     if train is False or 0 in input.shape:
         return ltorch.clone(input), ltorch.ones_like(input, dtype=torch.bool)
     return prims.native_dropout(input, p)
@@ -70,7 +70,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def dropped(a: Any, p: float) -> tuple[Any, Any]:
-    """`a` after dropout, and what it was multiplied with."""
+    """Compute `a` after dropout, and what it was multiplied with."""
     if a.device.type == "cuda":
         out, mask = native_dropout(a, p, True)
         return out, mask * (1.0 / (1.0 - p))
@@ -99,7 +99,7 @@ def _dropout(input: Any, p: float, training: bool, feature: bool, alpha: bool) -
 
 @torchsymbol(torch.nn.functional.dropout, is_method=False)
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """`input` with each element set to zero with probability `p`, and the others scaled up by 1 / (1 - p)."""
+    """Compute `input` with each element set to zero with probability `p`, and the others scaled up by 1 / (1 - p)."""
     _check(p)
     check(
         not training or p in (0, 1) or input.dtype.is_floating_point or input.dtype.is_complex,
@@ -110,7 +110,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
 
 @torchsymbol(torch.nn.functional.dropout1d, is_method=False)
 def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """`input` with whole channels set to zero with probability `p`, for `(batch, channels, length)`."""
+    """Compute `input` with whole channels set to zero with probability `p`, for `(batch, channels, length)`."""
     _check(p)
     check(
         input.ndim in (2, 3),
@@ -129,7 +129,7 @@ def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
 
 @for_dims(2, 3, name="dropout{}d", torch="torch.nn.functional.dropout{}d")
 def _dropout_of_channels(spatial: int, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """`input` with whole channels set to zero with probability `p`, for `(batch, channels, {sizes})`."""
+    """Compute `input` with whole channels set to zero with probability `p`, for `(batch, channels, {sizes})`."""
     _check(p)
     if input.ndim not in (spatial + 1, spatial + 2):
         warnings.warn(
@@ -160,7 +160,7 @@ def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False, in
 # torch's own functions, which take the probability and whether to drop without defaults.
 @torchsymbol(torch.dropout, is_method=False, id="torch.dropout_kernel")
 def dropout_kernel(input: Any, p: float, train: bool) -> Any:
-    """torch.dropout."""
+    """Return torch.dropout."""
     _check(p, RuntimeError)
     return _dropout(input, p, train, False, False)
 

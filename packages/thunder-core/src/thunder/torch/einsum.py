@@ -37,7 +37,7 @@ def _letter(number: Any) -> str:
 
 
 def _from_sublists(args: Sequence[Any]) -> tuple[str, list[Any]]:
-    """The equation and operands of `einsum(a, [0, 1], b, [1, 2], [0, 2])`."""
+    """Return the equation and operands of `einsum(a, [0, 1], b, [1, 2], [0, 2])`."""
     pairs = len(args) // 2
     sides = ["".join(_letter(n) for n in args[2 * i + 1]) for i in range(pairs)]
     equation = ",".join(sides)
@@ -47,7 +47,7 @@ def _from_sublists(args: Sequence[Any]) -> tuple[str, list[Any]]:
 
 
 def _split_subscripts(text: str, where: str, start: int) -> list[str]:
-    """The subscripts of one operand, or of the output."""
+    """Return the subscripts of one operand, or of the output."""
     out: list[str] = []
     i = 0
     while i < len(text):
@@ -78,7 +78,7 @@ def _split_subscripts(text: str, where: str, start: int) -> list[str]:
 
 
 def _labels(subscripts: list[str], x: Any, number: int) -> list[Subscript]:
-    """One label for each dimension of an operand."""
+    """Return one label for each dimension of an operand."""
     named = len(subscripts) - (_ELLIPSIS in subscripts)
     if _ELLIPSIS not in subscripts:
         check(
@@ -137,7 +137,7 @@ def _parse(equation: str, tensors: list[Any]) -> tuple[list[list[Subscript]], li
 
 # -- computing ---------------------------------------------------------------------------------------------------------
 def _diagonals(x: Any, labels: list[Subscript], number: int) -> tuple[Any, list[Subscript]]:
-    """The operand with each label once: repeated ones select the diagonal."""
+    """Return the operand with each label once: repeated ones select the diagonal."""
     labels = list(labels)
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
@@ -172,7 +172,7 @@ def _sizes(operands: list[tuple[Any, list[Subscript]]]) -> dict[Subscript, int]:
 
 
 def _without(x: Any, labels: list[Subscript], drop: Any) -> tuple[Any, list[Subscript]]:
-    """The operand summed over the labels for which `drop` is true."""
+    """Return the operand summed over the labels for which `drop` is true."""
     dims = tuple(d for d, label in enumerate(labels) if drop(label))
     if not dims:
         return x, labels
@@ -180,7 +180,7 @@ def _without(x: Any, labels: list[Subscript], drop: Any) -> tuple[Any, list[Subs
 
 
 def _dense(x: Any, labels: list[Subscript], sizes: dict[Subscript, int]) -> tuple[Any, list[Subscript]]:
-    """The operand without the dimensions of length one that another one is to be spread over."""
+    """Return the operand without the dimensions of length one that another one is to be spread over."""
     spread = tuple(d for d, label in enumerate(labels) if x.shape[d] == 1 and sizes[label] != 1)
     if not spread:
         return x, labels
@@ -188,7 +188,7 @@ def _dense(x: Any, labels: list[Subscript], sizes: dict[Subscript, int]) -> tupl
 
 
 def _without_ones(x: Any, labels: list[Subscript], keep: set[Subscript]) -> tuple[Any, list[Subscript]]:
-    """The operand without the dimensions of length one that nobody needs: there is nothing to sum."""
+    """Return the operand without the dimensions of length one that nobody needs: there is nothing to sum."""
     ones = tuple(d for d, label in enumerate(labels) if x.shape[d] == 1 and label not in keep)
     return (
         (ltorch.squeeze(x, ones), [label for d, label in enumerate(labels) if d not in ones]) if ones else (x, labels)
@@ -198,7 +198,7 @@ def _without_ones(x: Any, labels: list[Subscript], keep: set[Subscript]) -> tupl
 def _arranged(
     x: Any, labels: list[Subscript], groups: Sequence[Sequence[Subscript]], sizes: dict[Subscript, int]
 ) -> Any:
-    """The operand with its dimensions in groups, each group as one dimension."""
+    """Return the operand with its dimensions in groups, each group as one dimension."""
     order = tuple(labels.index(label) for group in groups for label in group)
     if order != tuple(range(x.ndim)):
         x = ltorch.permute(x, order)
@@ -209,7 +209,7 @@ def _arranged(
 def _contract(
     a: Any, la: list[Subscript], b: Any, lb: list[Subscript], keep: set[Subscript], sizes: dict[Subscript, int]
 ) -> tuple[Any, list[Subscript]]:
-    """The product of two operands, summed over what only they have and nobody needs any more."""
+    """Return the product of two operands, summed over what only they have and nobody needs any more."""
     a, la = _without_ones(a, la, keep)
     b, lb = _without_ones(b, lb, keep)
     a, la = _without(a, la, lambda label: label not in keep and label not in lb)
@@ -233,7 +233,7 @@ def _contract(
 
 @torchsymbol(torch.einsum, tags=(OpTags.MATMUL_OP,), autocast="lower")
 def einsum(equation: Any, *operands: Any) -> Any:
-    """Sums of products in Einstein's notation: `"ij,jk->ik"` before the operands, or a list of numbers after each."""
+    """Sum of products in Einstein's notation: `"ij,jk->ik"` before the operands, or a list of numbers after each."""
     if not isinstance(equation, str):
         equation, tensors = _from_sublists((equation, *operands))
     elif len(operands) == 1 and isinstance(operands[0], (list, tuple)):

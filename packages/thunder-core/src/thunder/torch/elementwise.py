@@ -42,7 +42,7 @@ def _check_alpha(a: Any, b: Any, alpha: Any) -> None:
 
 
 def _scaled(a: Any, b: Any, alpha: Any) -> Any:
-    """alpha * b in the type of the sum of `a` and `b`."""
+    """Compute alpha * b in the type of the sum of `a` and `b`."""
     if type(alpha) is int and alpha == 1:
         return b
     _check_alpha(a, b, alpha)
@@ -68,7 +68,7 @@ def _alpha_errors(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.add, tags=ELEMENTWISE, commutative=True)
 def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """input + alpha * other."""
+    """Compute input + alpha * other."""
     return clang.add(input, _scaled(input, other, alpha))
 
 
@@ -92,14 +92,14 @@ def _check_no_bools(input: Any, other: Any) -> None:
 
 @torchsymbol(torch.sub, torch.subtract, tags=ELEMENTWISE)
 def sub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """input - alpha * other."""
+    """Compute input - alpha * other."""
     _check_no_bools(input, other)
     return clang.sub(input, _scaled(input, other, alpha))
 
 
 @torchsymbol(torch.rsub, tags=ELEMENTWISE)
 def rsub(input: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """other - alpha * input."""
+    """Compute other - alpha * input."""
     _check_no_bools(input, other)
     return clang.sub(other, _scaled(other, input, alpha))
 
@@ -131,7 +131,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.div, torch.divide, tags=ELEMENTWISE)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    """input / other, rounded as `rounding_mode` says: None not at all, "trunc" towards zero, "floor" down."""
+    """Compute input / other, rounded as `rounding_mode` says: None not at all, "trunc" towards zero, "floor" down."""
     if rounding_mode is None:
         return clang.true_divide(input, other)
     check(
@@ -174,7 +174,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.floor_divide, tags=ELEMENTWISE)
 def floor_divide(input: Any, other: Any) -> Any:
-    """input / other, rounded down."""
+    """Compute input / other, rounded down."""
     _check_whole_quotient("div_floor", input, other)
     return clang.floor_divide(input, other)
 

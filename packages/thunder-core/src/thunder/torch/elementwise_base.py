@@ -30,21 +30,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def to_float32(x: Any) -> Any:
-    """A tensor of few bits as float32; everything else as it is."""
+    """Return a tensor of few bits as float32; everything else as it is."""
     if isinstance(x, TensorProxy) and x.dtype in low_precision_dtypes:
         return clang.maybe_convert_to_dtype(x, float32)
     return x
 
 
 def to_inexact(x: Any) -> Any:
-    """A tensor of integers or truth values in the default floating point type; everything else as it is."""
+    """Return a tensor of integers or truth values in the default floating point type; everything else as it is."""
     if isinstance(x, TensorProxy) and x.dtype.category <= INTEGER:
         return clang.maybe_convert_to_dtype(x, default_dtype())
     return x
 
 
 def sum_to(grad: Any, like: Any) -> Any:
-    """The gradient of an operand from that of the result it was broadcast and converted to; None for what has none."""
+    """Return the gradient of an operand from that of the result it was broadcast and converted to; None for what has
+    none.
+    """
     if not differentiable(like) or grad is None:
         return None
     if not same_shape(grad.shape, like.shape):
@@ -67,7 +69,7 @@ def _low_precision(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dtype | Non
 
 
 def in_float32(decomposition: F) -> F:
-    """Decorator of a decomposition: 16-bit tensors come in as float32, and the result goes back rounded once.
+    """Compute a decomposition in float32 where tensors have 16 bits; the result is rounded once.
 
     Its operators are the core language's, so that it decomposes into primitives at once.
     """
@@ -85,7 +87,7 @@ def in_float32(decomposition: F) -> F:
 
 
 def rule_in_float32(rule: F) -> F:
-    """Decorator of a `vjp` rule: computes in float32 what comes in 16 bits, each gradient in its input's own dtype."""
+    """Compute a `vjp` rule in float32 where tensors have 16 bits; each gradient has its input's own dtype."""
 
     names = list(inspect.signature(rule).parameters)[2:]
 

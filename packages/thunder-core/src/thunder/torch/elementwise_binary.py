@@ -20,7 +20,7 @@ from thunder.torch.elementwise_base import COMPARISON, ELEMENTWISE, sum_to
 
 @torchsymbol(torch.ldexp, tags=ELEMENTWISE)
 def ldexp(input: Any, other: Any) -> Any:
-    """input * 2**other."""
+    """Compute input * 2**other."""
     if not (input.dtype.is_floating_point and other.dtype.category == INTEGER):
         return clang.mul(input, clang.pow(2.0, other))
     # Exact, in the type of input: the power in two halves, which do not overflow where the product does not.
@@ -40,7 +40,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.lcm, tags=COMPARISON)
 def lcm(input: Any, other: Any) -> Any:
-    """The least common multiple of input and other; 0 where one of them is."""
+    """Return the least common multiple of input and other; 0 where one of them is."""
     divisor = clang.gcd(input, other)
     kind = divisor.dtype
     # Short integers in 32 bits, as C does: what overflows does so at the end.
@@ -62,7 +62,7 @@ lcm.errors(_no_floats)
 
 @torchsymbol(torch.heaviside, tags=COMPARISON)
 def heaviside(input: Any, values: Any) -> Any:
-    """0 below zero, `values` at zero, 1 above."""
+    """Compute 0 below zero, `values` at zero, 1 above."""
     check(
         not is_complex_dtype(input.dtype) and not is_complex_dtype(values.dtype),
         lambda: "heaviside is not yet implemented for complex tensors.",
@@ -91,7 +91,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.pow, tags=ELEMENTWISE, autocast={"cuda": "float32"})
 def pow(input: Any, exponent: Any) -> Any:
-    """input to the power of exponent."""
+    """Return input to the power of exponent."""
     return clang.pow(input, exponent)
 
 
@@ -121,7 +121,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.float_power, tags=ELEMENTWISE)
 def float_power(input: Any, exponent: Any) -> Any:
-    """input to the power of exponent in double precision."""
+    """Return input to the power of exponent in double precision."""
     wide = complex128 if result_type(input, exponent).category == COMPLEX else float64
     return clang.pow(clang.maybe_convert_to_dtype(input, wide), clang.maybe_convert_to_dtype(exponent, wide))
 

@@ -20,25 +20,25 @@ from thunder.torch.elementwise_base import COMPARISON, to_inexact
 
 @torchsymbol(torch.logical_not, tags=COMPARISON)
 def logical_not(input: Any) -> Any:
-    """Where input is zero."""
+    """Return where input is zero."""
     return clang.logical_not(input)
 
 
 @torchsymbol(torch.logical_and, tags=COMPARISON)
 def logical_and(input: Any, other: Any) -> Any:
-    """Where neither is zero."""
+    """Return where neither is zero."""
     return clang.logical_and(input, other)
 
 
 @torchsymbol(torch.logical_or, tags=COMPARISON)
 def logical_or(input: Any, other: Any) -> Any:
-    """Where one of them is not zero."""
+    """Return where one of them is not zero."""
     return clang.logical_or(input, other)
 
 
 @torchsymbol(torch.logical_xor, tags=COMPARISON)
 def logical_xor(input: Any, other: Any) -> Any:
-    """Where just one of them is not zero."""
+    """Return where just one of them is not zero."""
     return clang.logical_xor(input, other)
 
 
@@ -57,19 +57,19 @@ for _logical in (logical_and, logical_or, logical_xor):
 
 @torchsymbol(torch.isnan, tags=COMPARISON)
 def isnan(input: Any) -> Any:
-    """Where input is not a number."""
+    """Return where input is not a number."""
     return clang.isnan(input)
 
 
 @torchsymbol(torch.isinf, tags=COMPARISON)
 def isinf(input: Any) -> Any:
-    """Where input, or a part of it, is infinite."""
+    """Return where input, or a part of it, is infinite."""
     return clang.isinf(input)
 
 
 @torchsymbol(torch.isfinite, tags=COMPARISON)
 def isfinite(input: Any) -> Any:
-    """Where input is neither infinite nor NaN."""
+    """Return where input is neither infinite nor NaN."""
     return clang.isfinite(input)
 
 
@@ -80,19 +80,19 @@ def _is_infinity(name: str, input: Any, infinity: float) -> Any:
 
 @torchsymbol(torch.isposinf, tags=COMPARISON)
 def isposinf(input: Any) -> Any:
-    """Where input is positive infinity."""
+    """Return where input is positive infinity."""
     return _is_infinity("isposinf", input, math.inf)
 
 
 @torchsymbol(torch.isneginf, tags=COMPARISON)
 def isneginf(input: Any) -> Any:
-    """Where input is negative infinity."""
+    """Return where input is negative infinity."""
     return _is_infinity("isneginf", input, -math.inf)
 
 
 @torchsymbol(torch.isreal, tags=COMPARISON)
 def isreal(input: Any) -> Any:
-    """Where the imaginary part of input is zero."""
+    """Return where the imaginary part of input is zero."""
     if input.dtype.is_complex:
         return clang.eq(clang.imag(input), 0)
     return clang.full_like(input, True, dtype=bool8)
@@ -118,7 +118,7 @@ for _question in (isposinf, isneginf):
 
 @torchsymbol(torch.isclose, tags=COMPARISON)
 def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Where |input - other| <= atol + rtol * |other|, or they are equal."""
+    """Return where |input - other| <= atol + rtol * |other|, or they are equal."""
     check(input.dtype is other.dtype, lambda: f"{input.dtype} did not match {other.dtype}")
     check(rtol >= 0, lambda: f"rtol must be greater than or equal to zero, but got {rtol}")
     check(atol >= 0, lambda: f"atol must be greater than or equal to zero, but got {atol}")

@@ -43,7 +43,7 @@ def _(base: Any, new: Any) -> Any:
 
 @torchsymbol(torch.conj, tags=_VIEW, returns_input=True)
 def conj(input: Any) -> Any:
-    """The complex conjugate of input: input itself where it is real."""
+    """Return the complex conjugate of input: input itself where it is real."""
     return clang.conj(input)
 
 
@@ -54,19 +54,19 @@ def _(base: Any, new: Any) -> Any:
 
 @torchsymbol(torch.conj_physical, tags=ELEMENTWISE)
 def conj_physical(input: Any) -> Any:
-    """The complex conjugate of input in memory of its own."""
+    """Return the complex conjugate of input in memory of its own."""
     return clang.conj(input)
 
 
 @torchsymbol(torch.resolve_conj, tags=_VIEW, executed_by_torch=False, returns_input=True)
 def resolve_conj(input: Any) -> Any:
-    """input, with a conjugation that torch has put off done."""
+    """Return input, with a conjugation that torch has put off done."""
     return input
 
 
 @torchsymbol(torch.resolve_neg, tags=_VIEW, executed_by_torch=False, returns_input=True)
 def resolve_neg(input: Any) -> Any:
-    """input, with a negation that torch has put off done."""
+    """Return input, with a negation that torch has put off done."""
     return input
 
 
@@ -89,13 +89,13 @@ imag.samples_of(prims.imag)
 
 @torchsymbol(torch.complex, tags=ELEMENTWISE)
 def complex(real: Any, imag: Any) -> Any:
-    """The complex numbers with these real and imaginary parts."""
+    """Return the complex numbers with these real and imaginary parts."""
     return prims.complex(*clang.maybe_broadcast(real, imag))
 
 
 @torchsymbol(torch.polar, tags=ELEMENTWISE, autocast={"cpu": "float32"})
 def polar(abs: Any, angle: Any) -> Any:
-    """The complex numbers with these absolute values and angles."""
+    """Return the complex numbers with these absolute values and angles."""
     return prims.polar(*clang.maybe_broadcast(abs, angle))
 
 

@@ -38,7 +38,7 @@ from thunder.torch.private import TIES_ARE_SHARED
 
 @torchsymbol(torch.where, is_method=False, tags=ELEMENTWISE)
 def where(condition: Any, input: Any = None, other: Any = None) -> Any:
-    """input where `condition` is true, else other."""
+    """Return input where `condition` is true, else other."""
     if input is None and other is None:
         raise TracingError(
             "torch.where(condition) gives as many positions as the condition has true ones, which is not known while "
@@ -93,7 +93,7 @@ def _bounded(name: str, input: Any, low: Any, high: Any) -> Any:
 
 
 def _bounded_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Gradients of the clamped value and of its bounds.
+    """Return gradients of the clamped value and of its bounds.
 
     At a bound it is the value's, in newer versions of torch nobody's, and shared with a bound that is a tensor.
     """
@@ -120,7 +120,7 @@ def _strictly_inside(g: Any, input: Any, low: Any, high: Any) -> Any:
 
 
 def _shared_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Where the value is one of the bounds each of the two has half of the gradient."""
+    """Return where the value is one of the bounds each of the two has half of the gradient."""
     half = g * 0.5
     by_input, by_low, by_high = g, None, None
     if low is not None:
@@ -145,7 +145,7 @@ def _shared_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, An
 
 @torchsymbol(torch.clamp, torch.clip, tags=ELEMENTWISE)
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
-    """input, but not below `min` and not above `max`."""
+    """Return input, but not below `min` and not above `max`."""
     check(
         min is not None or max is not None,
         lambda: "torch.clamp: At least one of 'min' or 'max' must not be None",
@@ -155,13 +155,13 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 
 @torchsymbol(torch.clamp_min, tags=ELEMENTWISE)
 def clamp_min(input: Any, min: Any) -> Any:
-    """input, but not below `min`."""
+    """Return input, but not below `min`."""
     return _bounded("clamp_min", input, min, None)
 
 
 @torchsymbol(torch.clamp_max, tags=ELEMENTWISE)
 def clamp_max(input: Any, max: Any) -> Any:
-    """input, but not above `max`."""
+    """Return input, but not above `max`."""
     return _bounded("clamp_max", input, None, max)
 
 
@@ -217,18 +217,18 @@ def _first_where(name: str, a: Any, b: Any, wins: Any) -> Any:
 
 @torchsymbol(torch.fmax, tags=ELEMENTWISE)
 def fmax(input: Any, other: Any) -> Any:
-    """The larger of input and other, the other one where one is NaN."""
+    """Return the larger of input and other, the other one where one is NaN."""
     return clang.base.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmax", a, b, clang.ge))
 
 
 @torchsymbol(torch.fmin, tags=ELEMENTWISE)
 def fmin(input: Any, other: Any) -> Any:
-    """The smaller of input and other, the other one where one is NaN."""
+    """Return the smaller of input and other, the other one where one is NaN."""
     return clang.base.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmin", a, b, clang.le))
 
 
 def _first_where_grads(g: Any, a: Any, b: Any, wins: Any) -> tuple[Any, Any]:
-    """Gradients of what `wins`; of two that are equal the first's, in newer versions of torch one half each."""
+    """Return gradients of what `wins`; of two that are equal the first's, in newer versions of torch one half each."""
     of_first = clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), g, 0)
     of_second = clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), 0, g)
     if TIES_ARE_SHARED:
@@ -254,7 +254,9 @@ for _op in (fmax, fmin):
 
 # -- filling ----------------------------------------------------------------------------------------------------------
 def number_of_dtype(value: Any, kind: dtype) -> Any:
-    """`value` as a number that a tensor of dtype `kind` can hold; torch's error where it holds no such number."""
+    """Compute `value` as a number that a tensor of dtype `kind` can hold; torch's error where it holds no such
+    number.
+    """
     value = number_value(value)
     if isinstance(value, complex) and kind.category < COMPLEX:
         raise RuntimeError(f"value {value} cannot be converted to type {kind} without overflow")
@@ -266,7 +268,7 @@ def number_of_dtype(value: Any, kind: dtype) -> Any:
 
 @torchsymbol(torch.masked_fill, tags=ELEMENTWISE)
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:
-    """input with `value` where `mask` is true."""
+    """Return input with `value` where `mask` is true."""
     check(
         mask.dtype is bool8, lambda: f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
     )
@@ -304,7 +306,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nan_to_num, tags=ELEMENTWISE)
 def nan_to_num(input: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
-    """input with finite numbers in place of NaN (0) and infinities (the largest there are)."""
+    """Return input with finite numbers in place of NaN (0) and infinities (the largest there are)."""
     if input.dtype.category < FLOAT:
         return prims.clone(input)
     if input.dtype.is_complex:
@@ -340,7 +342,7 @@ def _(make: MakeTensor) -> Any:
 # -- interpolation and fused arithmetic -------------------------------------------------------------------------------
 @torchsymbol(torch.lerp, tags=ELEMENTWISE)
 def lerp(input: Any, end: Any, weight: Any) -> Any:
-    """input + weight * (end - input)."""
+    """Compute input + weight * (end - input)."""
     check(input.dtype is end.dtype, lambda: f"expected dtype {input.dtype} for `end` but got dtype {end.dtype}")
     if input.dtype.category < FLOAT:
         raise NotImplementedError(f'"lerp" not implemented for {input.dtype}: it takes floating point tensors')
@@ -398,7 +400,7 @@ def _fused(input: Any, a: Any, b: Any, value: Any, op: Any) -> Any:
 
 @torchsymbol(torch.addcmul, tags=ELEMENTWISE, autocast={"cuda": "widest"})
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-    """input + value * tensor1 * tensor2."""
+    """Compute input + value * tensor1 * tensor2."""
     return _fused(input, tensor1, tensor2, value, _add_product)
 
 
@@ -408,7 +410,7 @@ def _add_product(input: Any, a: Any, b: Any, value: Any) -> Any:
 
 @torchsymbol(torch.addcdiv, tags=ELEMENTWISE, autocast={"cuda": "widest"})
 def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
-    """input + value * tensor1 / tensor2."""
+    """Compute input + value * tensor1 / tensor2."""
     check(
         max(tensor1.dtype.category, tensor2.dtype.category) > INTEGER,
         lambda: (

@@ -19,7 +19,7 @@ from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_floa
 
 @torchsymbol(torch.square, tags=ELEMENTWISE)
 def square(input: Any) -> Any:
-    """input * input."""
+    """Compute input * input."""
     return clang.pow(input, 2)
 
 
@@ -29,7 +29,7 @@ square.samples(unary_samples())
 @torchsymbol(torch.sigmoid, torch.special.expit, torch.nn.functional.sigmoid, tags=ELEMENTWISE)
 @in_float32
 def sigmoid(input: Any) -> Any:
-    """1 / (1 + exp(-input))."""
+    """Compute 1 / (1 + exp(-input))."""
     return 1 / (1 + clang.exp(-to_inexact(input)))
 
 
@@ -72,7 +72,7 @@ for _conversion in (deg2rad, rad2deg):
 @torchsymbol(torch.sinc, torch.special.sinc, tags=ELEMENTWISE)
 @in_float32
 def sinc(input: Any) -> Any:
-    """sin(pi * input) / (pi * input), and 1 at 0."""
+    """Compute sin(pi * input) / (pi * input), and 1 at 0."""
     input = to_inexact(input)
     angle = input * math.pi
     at_zero = clang.eq(input, 0)

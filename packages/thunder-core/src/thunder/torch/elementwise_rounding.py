@@ -20,7 +20,7 @@ from thunder.torch.elementwise_base import ELEMENTWISE, in_float32
 
 @torchsymbol(torch.positive, tags=ELEMENTWISE, executed_by_torch=False)
 def positive(input: Any) -> Any:
-    """input itself."""
+    """Return input itself."""
     check(input.dtype is not bool8, lambda: "The `+` operator, on a bool tensor is not supported.")
     return input
 
@@ -35,7 +35,7 @@ positive.errors(_bool_errors)
 
 @torchsymbol(torch.round, torch.special.round, tags=ELEMENTWISE)
 def round(input: Any, *, decimals: int = 0) -> Any:
-    """The number of `decimals` digits after the point next to input; of two that are as near, the even one."""
+    """Return the number of `decimals` digits after the point next to input; of two that are as near, the even one."""
     if decimals == 0:
         return clang.round(input)
     if not input.dtype.is_floating_point:
@@ -72,7 +72,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.frac, tags=ELEMENTWISE)
 def frac(input: Any) -> Any:
-    """The fraction of input, with its sign."""
+    """Return the fraction of input, with its sign."""
     if input.dtype.category <= INTEGER:
         raise NotImplementedError(f'"frac" not implemented for {input.dtype}: it takes floating point tensors')
     return clang.sub(input, clang.trunc(input))

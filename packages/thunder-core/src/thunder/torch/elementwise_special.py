@@ -27,7 +27,7 @@ def _binary(a: Any, b: Any, prim: Any) -> Any:
 @torchsymbol(torch.special.ndtr, id="torch.special.ndtr", tags=ELEMENTWISE)
 @in_float32
 def ndtr(input: Any) -> Any:
-    """The normal distribution's share below input."""
+    """Return the normal distribution's share below input."""
     x = to_inexact(input) * math.sqrt(0.5)
     # Below -1 through erfc, which keeps its precision there.
     return clang.where(x < -1, 0.5 * clang.erfc(clang.abs(x)), 0.5 * (1 + clang.erf(x)))
@@ -45,7 +45,7 @@ ndtr.samples(unary_samples())
 @torchsymbol(torch.special.entr, id="torch.special.entr", tags=ELEMENTWISE)
 @in_float32
 def entr(input: Any) -> Any:
-    """-input * log(input): 0 at 0, -inf below."""
+    """Compute -input * log(input): 0 at 0, -inf below."""
     input = to_inexact(input)
     positive = -input * clang.log(input)
     rest = clang.where(clang.eq(input, 0), 0.0, -math.inf)
@@ -64,7 +64,7 @@ entr.samples(unary_samples(low=0))
 
 @torchsymbol(torch.polygamma, torch.special.polygamma, is_method=False, tags=ELEMENTWISE)
 def polygamma(n: int, input: Any) -> Any:
-    """The `n`-th derivative of digamma at input."""
+    """Return the `n`-th derivative of digamma at input."""
     return prims.polygamma(n, to_inexact(input))
 
 
@@ -80,7 +80,7 @@ language.add_method("polygamma", _polygamma_method)
 
 @torchsymbol(torch.mvlgamma, torch.special.multigammaln, tags=ELEMENTWISE)
 def mvlgamma(input: Any, p: int) -> Any:
-    """The logarithm of the multivariate gamma function with dimension `p`."""
+    """Return the logarithm of the multivariate gamma function with dimension `p`."""
     check(p >= 1, lambda: f"p has to be greater than or equal to 1, but it is {p}")
     input = to_inexact(input)
     out = clang.lgamma(input)
@@ -103,7 +103,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.xlogy, torch.special.xlogy, tags=ELEMENTWISE)
 def xlogy(input: Any, other: Any) -> Any:
-    """input * log(other): 0 where input is 0, NaN where other is."""
+    """Compute input * log(other): 0 where input is 0, NaN where other is."""
     return _binary(input, other, in_float32(_xlogy))
 
 
@@ -115,7 +115,7 @@ def _xlogy(a: Any, b: Any) -> Any:
 
 @torchsymbol(torch.special.xlog1py, id="torch.special.xlog1py", tags=ELEMENTWISE)
 def xlog1py(input: Any, other: Any) -> Any:
-    """input * log1p(other): 0 where input is 0, NaN where other is."""
+    """Compute input * log1p(other): 0 where input is 0, NaN where other is."""
     return _binary(input, other, in_float32(_xlog1py))
 
 
@@ -133,7 +133,7 @@ def _zero_unless_nan(a: Any, b: Any, product: Any) -> Any:
 
 
 def _not_above(x: Any, bound: int) -> Any:
-    """Where the logarithm has no gradient: of a number that is NaN too, as in torch."""
+    """Return where the logarithm has no gradient: of a number that is NaN too, as in torch."""
     return clang.le(x, bound) if isinstance(x, TensorProxy) else not x > bound
 
 
@@ -173,7 +173,7 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.logit, torch.special.logit, tags=ELEMENTWISE)
 @in_float32
 def logit(input: Any, eps: float | None = None) -> Any:
-    """log(input / (1 - input)); with `eps` of input clamped to [eps, 1 - eps]."""
+    """Compute log(input / (1 - input)); with `eps` of input clamped to [eps, 1 - eps]."""
     input = to_inexact(input)
     if eps is not None:
         input = clang.where(input < eps, eps, clang.where(input > 1 - eps, 1 - eps, input))
@@ -196,13 +196,13 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.logaddexp, tags=ELEMENTWISE)
 def logaddexp(input: Any, other: Any) -> Any:
-    """log(exp(input) + exp(other)), without overflow."""
+    """Compute log(exp(input) + exp(other)), without overflow."""
     return clang.base.elementwise_binary(input, other, prim=in_float32(_logaddexp))
 
 
 @torchsymbol(torch.logaddexp2, tags=ELEMENTWISE)
 def logaddexp2(input: Any, other: Any) -> Any:
-    """log2(2**input + 2**other), without overflow."""
+    """Compute log2(2**input + 2**other), without overflow."""
     return clang.base.elementwise_binary(input, other, prim=in_float32(_logaddexp2))
 
 

@@ -34,7 +34,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
-    """The row of `weight` for each number in `input`; the row `padding_idx` gets no gradient."""
+    """Return the row of `weight` for each number in `input`; the row `padding_idx` gets no gradient."""
     if max_norm is not None:
         raise UnsupportedError(
             "embedding(max_norm=…) writes into the weight: shorten its rows before the traced function, for example "
@@ -89,7 +89,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.one_hot, is_method=False, tags=(NON_DIFFERENTIABLE,))
 def one_hot(input: Any, num_classes: int = -1) -> Any:
-    """Zeros, with a one at each number of `input`: a dimension of `num_classes` more."""
+    """Return zeros, with a one at each number of `input`: a dimension of `num_classes` more."""
     check(input.dtype is dtypes.int64, lambda: "one_hot is only applicable to index tensor of type LongTensor.")
     if not is_unbacked(num_classes) and num_classes == -1:
         raise UnsupportedError(

@@ -28,7 +28,7 @@ _INDEX = (OpTags.REDUCTION_OP, NON_DIFFERENTIABLE)
 
 
 def _shared_by_equals(g: Any, mask: Any, dim: Any, keepdim: bool, like: Any) -> Any:
-    """A gradient spread over the elements of `mask`, in equal parts."""
+    """Return a gradient spread over the elements of `mask`, in equal parts."""
     dims = clang.reductions.reduction_dims(like, all_dims(dim))
     count = mask.sum(dims, True) if dims else 1
     return (unreduced(g, like, dim, keepdim) / count) * mask
@@ -36,13 +36,13 @@ def _shared_by_equals(g: Any, mask: Any, dim: Any, keepdim: bool, like: Any) -> 
 
 @torchsymbol(torch.amax, tags=_TAGS)
 def amax(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    """The largest element over `dim`; equal ones share its gradient."""
+    """Return the largest element over `dim`; equal ones share its gradient."""
     return clang.amax(input, dim, keepdim)
 
 
 @torchsymbol(torch.amin, tags=_TAGS)
 def amin(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    """The smallest element over `dim`; equal ones share its gradient."""
+    """Return the smallest element over `dim`; equal ones share its gradient."""
     return clang.amin(input, dim, keepdim)
 
 
@@ -77,7 +77,7 @@ for _sym in (amax, amin):
 
 @torchsymbol(torch.aminmax, tags=_TAGS)
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The smallest and the largest element along `dim`, or of all."""
+    """Return the smallest and the largest element along `dim`, or of all."""
     check(
         dim is not None or 0 not in input.shape,
         lambda: "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity.",
@@ -94,7 +94,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _extremum(name: str, input: Any, dim: Any, keepdim: bool, ends: tuple[Any, Any], of_two: Any) -> Any:
-    """`max` and `min`: of all elements, of two tensors, or along a dimension together with where."""
+    """Compute `max` and `min`: of all elements, of two tensors, or along a dimension together with where."""
     reduce, where = ends
     if dim is None:
         check(
@@ -132,7 +132,7 @@ def _extremum_vjp(g: Any, out: Any, input: Any, dim: Any = None, keepdim: bool =
 
 
 def _selected(g: Any, index: Any, input: Any, dim: int, keepdim: bool) -> Any:
-    """The gradient of the elements that `index` selects along `dim`."""
+    """Return the gradient of the elements that `index` selects along `dim`."""
     if input.ndim == 0:
         return g
     if not keepdim:
@@ -149,19 +149,23 @@ def _of_two_vjp(g: Any, out: Any, input: Any, other: Any) -> Any:
 
 
 def _reduced_to(g: Any, like: Any) -> Any:
-    """The gradient of a tensor that was broadcast, in its own shape and type."""
+    """Return the gradient of a tensor that was broadcast, in its own shape and type."""
     return ltorch.sum_to_size(g, like.shape).to(like.dtype)
 
 
 @torchsymbol(torch.max, tags=_TAGS)
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The largest element; along `dim` also where it is; with a tensor (torch's `other`) the larger of each pair."""
+    """Return the largest element; along `dim` also where it is; with a tensor (torch's `other`) the larger of each
+    pair.
+    """
     return _extremum("max", input, dim, keepdim, (clang.amax, clang.argmax), ltorch.maximum)
 
 
 @torchsymbol(torch.min, tags=_TAGS)
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The smallest element; along `dim` also where it is; with a tensor (torch's `other`) the smaller of each pair."""
+    """Return the smallest element; along `dim` also where it is; with a tensor (torch's `other`) the smaller of each
+    pair.
+    """
     return _extremum("min", input, dim, keepdim, (clang.amin, clang.argmin), ltorch.minimum)
 
 
@@ -192,13 +196,13 @@ for _sym in (max, min):
 
 @torchsymbol(torch.argmax, tags=_INDEX)
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Where along `dim`, or in the flattened tensor, the largest element is."""
+    """Return where along `dim`, or in the flattened tensor, the largest element is."""
     return clang.argmax(input, dim, keepdim)
 
 
 @torchsymbol(torch.argmin, tags=_INDEX)
 def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Where along `dim`, or in the flattened tensor, the smallest element is."""
+    """Return where along `dim`, or in the flattened tensor, the smallest element is."""
     return clang.argmin(input, dim, keepdim)
 
 
@@ -216,7 +220,9 @@ for _sym in (argmax, argmin):
 
 @torchsymbol(torch.median, tags=_TAGS)
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower of the middle elements along `dim`, with its index, or of all elements; NaN where there is one."""
+    """Return the lower of the middle elements along `dim`, with its index, or of all elements; NaN where there is
+    one.
+    """
     if dim is None:
         flat = ltorch.reshape(input, (-1,))
         if flat.shape[0] == 0:

@@ -28,7 +28,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 # -- a[key] -----------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.Tensor.__getitem__, is_method=True, tags=VIEW)
 def getitem(input: TensorProxy, key: Any) -> TensorProxy:
-    """`input[key]`: a view where the key has only integers, slices, None and Ellipsis, a copy otherwise."""
+    """Compute `input[key]`: a view where the key has only integers, slices, None and Ellipsis, a copy otherwise."""
     out = clang.getitem(input, key)
     return out if is_basic_index(key) else own_memory(out, input)
 
@@ -45,7 +45,7 @@ def _(base: Any, new: Any, key: Any) -> Any:
 
 @torchsymbol(tags=_SHAPE)
 def setitem(input: TensorProxy, key: Any, value: Any) -> TensorProxy:
-    """`input` after `input[key] = value`."""
+    """Compute `input` after `input[key] = value`."""
     return own_memory(clang.setitem(input, key, value), input)
 
 
@@ -121,7 +121,7 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> TensorProxy:
-    """`input` with `src` in the place of `input[start:end:step]` along `dim`."""
+    """Compute `input` with `src` in the place of `input[start:end:step]` along `dim`."""
     dim = canonicalize_dim(input.ndim, dim)
     check(step > 0, lambda: "slice step must be positive")
     first, last, _ = slice(start, end).indices(input.shape[dim])
@@ -152,7 +152,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.select_scatter, tags=_SHAPE)
 def select_scatter(input: TensorProxy, src: TensorProxy, dim: int, index: int) -> TensorProxy:
-    """`input` with `src` in the place of the slice at `index` along `dim`."""
+    """Compute `input` with `src` in the place of the slice at `index` along `dim`."""
     check(input.ndim > 0, lambda: "select() cannot be applied to a 0-dim tensor.", IndexError)
     dim = canonicalize_dim(input.ndim, dim)
     n, i = input.shape[dim], index_of(number_value(index))
@@ -193,7 +193,7 @@ def _(make: MakeTensor) -> Any:
 def index_put(
     input: TensorProxy, indices: Sequence[TensorProxy], values: TensorProxy, accumulate: bool = False
 ) -> TensorProxy:
-    """`input` with `values` written (or added) at tensors of positions, or where a mask is true."""
+    """Compute `input` with `values` written (or added) at tensors of positions, or where a mask is true."""
     check(
         input.dtype is values.dtype,
         lambda: (
@@ -227,7 +227,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.index_select, tags=_SHAPE)
 def index_select(input: TensorProxy, dim: int, index: TensorProxy) -> TensorProxy:
-    """The slices of `input` along `dim` that the vector `index` names."""
+    """Return the slices of `input` along `dim` that the vector `index` names."""
     return prims.take(input, dim, index)
 
 
@@ -249,7 +249,9 @@ index_select.errors(_vector_errors)
 
 @torchsymbol(torch.index_add, tags=_SHAPE)
 def index_add(input: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy, *, alpha: Any = 1) -> TensorProxy:
-    """`input` with `alpha` times the slices of `source` along `dim` added to those that the vector `index` names."""
+    """Compute `input` with `alpha` times the slices of `source` along `dim` added to those that the vector `index`
+    names.
+    """
     if type(alpha) is not int or alpha != 1:
         source = clang.maybe_convert_to_dtype(clang.mul(source, alpha), source.dtype)
     return prims.index_add(input, dim, index, source)
@@ -280,7 +282,7 @@ def _at(dim: int, index: TensorProxy) -> tuple[Any, ...]:
 
 @torchsymbol(torch.index_copy, tags=_SHAPE, autocast={"cpu": "widest"})
 def index_copy(input: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy) -> TensorProxy:
-    """`input` with the slices of `source` along `dim` written to those that the vector `index` names."""
+    """Compute `input` with the slices of `source` along `dim` written to those that the vector `index` names."""
     dim = canonicalize_dim(input.ndim, dim)
     check(
         index.dtype is dtypes.int64, lambda: f"index_copy_(): Expected a long tensor for index, but got {index.dtype}"
@@ -323,7 +325,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.index_fill, tags=_SHAPE)
 def index_fill(input: TensorProxy, dim: int, index: TensorProxy, value: Any) -> TensorProxy:
-    """`input` with `value` in the slices along `dim` that the vector `index` names."""
+    """Compute `input` with `value` in the slices along `dim` that the vector `index` names."""
     dim = canonicalize_dim(input.ndim, dim)
     check(index.dtype is dtypes.int64, lambda: "index_fill_(): Expected dtype int64 for index.", IndexError)
     check(
@@ -361,7 +363,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.take, tags=_SHAPE)
 def take(input: TensorProxy, index: TensorProxy) -> TensorProxy:
-    """The elements of `input`, read as if it had one dimension, at `index`."""
+    """Return the elements of `input`, read as if it had one dimension, at `index`."""
     check(index.dtype is dtypes.int64, lambda: f"take(): Expected a long tensor for index, but got {index.dtype}")
     flat = clang.reshape(input, (numel(input.shape),))
     return prims.index(flat, (index,))
@@ -386,7 +388,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.take_along_dim, tags=_SHAPE)
 def take_along_dim(input: TensorProxy, indices: TensorProxy, dim: int | None = None) -> TensorProxy:
-    """`gather` with the other dimensions broadcast; without `dim`, `take` of all elements."""
+    """Compute `gather` with the other dimensions broadcast; without `dim`, `take` of all elements."""
     check(
         indices.dtype in (dtypes.int64, dtypes.int32),
         lambda: f"torch.take_along_dim(): dtype of indices should be Long but got {indices.dtype}",
@@ -417,7 +419,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.put, tags=_SHAPE)
 def put(input: TensorProxy, index: TensorProxy, source: TensorProxy, accumulate: bool = False) -> TensorProxy:
-    """`input`, read as if it had one dimension, with `source` written (or added) at `index`."""
+    """Compute `input`, read as if it had one dimension, with `source` written (or added) at `index`."""
     check(index.dtype is dtypes.int64, lambda: f"put_(): Expected a long tensor for index, but got {index.dtype}")
     check(
         input.dtype is source.dtype,
@@ -455,7 +457,7 @@ def _(make: MakeTensor) -> Any:
 # -- by masks ---------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.masked_scatter, tags=_SHAPE)
 def masked_scatter(input: TensorProxy, mask: TensorProxy, source: TensorProxy) -> TensorProxy:
-    """`input` with the elements of `source`, in order, where `mask` is true."""
+    """Compute `input` with the elements of `source`, in order, where `mask` is true."""
     check(
         mask.dtype is dtypes.bool8,
         lambda: f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}",

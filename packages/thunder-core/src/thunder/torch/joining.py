@@ -40,19 +40,19 @@ def _cat(tensors: Sequence[TensorProxy], dim: int) -> TensorProxy:
 
 @torchsymbol(torch.cat, is_method=False, tags=_SHAPE, autocast="widest")
 def cat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """The tensors one after the other along `dim`."""
+    """Return the tensors one after the other along `dim`."""
     return _cat(tensors, dim)
 
 
 @torchsymbol(torch.concat, is_method=False, tags=_SHAPE)
 def concat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """`cat` under another name."""
+    """Compute `cat` under another name."""
     return _cat(tensors, dim)
 
 
 @torchsymbol(torch.concatenate, is_method=False, tags=_SHAPE)
 def concatenate(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """`cat` under NumPy's name."""
+    """Compute `cat` under NumPy's name."""
     return _cat(tensors, dim)
 
 
@@ -81,7 +81,7 @@ for _sym in (cat, concat, concatenate):
 
 @torchsymbol(torch.stack, is_method=False, tags=_SHAPE, autocast="widest")
 def stack(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """The tensors, which have one shape, side by side along a new dimension."""
+    """Return the tensors, which have one shape, side by side along a new dimension."""
     check(len(tensors) > 0, lambda: "stack expects a non-empty TensorList")
     dtype = result_type(*tensors)
     return clang.stack([clang.maybe_convert_to_dtype(t, dtype) for t in tensors], dim)
@@ -110,32 +110,32 @@ def _at_least(rank: int, tensors: Sequence[TensorProxy], name: str) -> list[Tens
 
 @torchsymbol(torch.hstack, is_method=False, tags=_SHAPE)
 def hstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """The tensors one after the other along their second dimension; vectors along their only one."""
+    """Return the tensors one after the other along their second dimension; vectors along their only one."""
     tensors = _at_least(1, tensors, "hstack")
     return _cat(tensors, 0 if tensors[0].ndim == 1 else 1)
 
 
 @torchsymbol(torch.vstack, is_method=False, tags=_SHAPE)
 def vstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """The tensors below one another; vectors are rows."""
+    """Return the tensors below one another; vectors are rows."""
     return _cat(_at_least(2, tensors, "vstack"), 0)
 
 
 @torchsymbol(torch.row_stack, is_method=False, tags=_SHAPE)
 def row_stack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """`vstack` under another name."""
+    """Compute `vstack` under another name."""
     return _cat(_at_least(2, tensors, "row_stack"), 0)
 
 
 @torchsymbol(torch.dstack, is_method=False, tags=_SHAPE)
 def dstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """The tensors behind one another, along the third dimension."""
+    """Return the tensors behind one another, along the third dimension."""
     return _cat(_at_least(3, tensors, "dstack"), 2)
 
 
 @torchsymbol(torch.column_stack, is_method=False, tags=_SHAPE)
 def column_stack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """The tensors side by side; vectors are columns."""
+    """Return the tensors side by side; vectors are columns."""
     check(len(tensors) > 0, lambda: "column_stack expects a non-empty TensorList")
     return _cat([clang.reshape(x, (numel(x.shape), 1)) if x.ndim <= 1 else x for x in tensors], 1)
 
@@ -162,7 +162,7 @@ for _sym in (hstack, vstack, row_stack, dstack, column_stack):
 
 @torchsymbol(torch.block_diag, is_method=False, tags=_SHAPE)
 def block_diag(*tensors: TensorProxy) -> TensorProxy:
-    """The matrices along the diagonal of a larger one, zeros around them."""
+    """Return the matrices along the diagonal of a larger one, zeros around them."""
     check(len(tensors) > 0, lambda: "torch.block_diag(): expected at least one tensor", ValueError)
     dtype = result_type(*tensors)
     blocks = []
@@ -205,7 +205,7 @@ def _repeated(a: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
 @flexible(one_by_one="repeats", size="repeats", sizes="repeats")
 @torchsymbol(torch.Tensor.repeat, tags=_SHAPE)
 def repeat(input: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
-    """`input` repeated along each dimension; more repeats than dimensions put new ones in front."""
+    """Compute `input` repeated along each dimension; more repeats than dimensions put new ones in front."""
     counts = [index(n) for n in repeats]
     check(
         len(counts) >= input.ndim,
@@ -221,7 +221,7 @@ def repeat(input: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
 @flexible(one_by_one="dims")
 @torchsymbol(torch.tile, tags=_SHAPE)
 def tile(input: TensorProxy, dims: Sequence[int]) -> TensorProxy:
-    """`input` repeated along its last dimensions; missing repeats are ones."""
+    """Compute `input` repeated along its last dimensions; missing repeats are ones."""
     counts = [index(n) for n in dims]
     return _repeated(input, [1] * (input.ndim - len(counts)) + counts)
 
@@ -261,7 +261,7 @@ def _unknown_count() -> TracingError:
 def repeat_interleave(
     input: TensorProxy, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> TensorProxy:
-    """Each element of `input` (or slice along `dim`) `repeats` times, one after the other."""
+    """Return each element of `input` (or slice along `dim`) `repeats` times, one after the other."""
     if repeats is None:  # torch.repeat_interleave(counts): the positions, each as often as it says
         if output_size is None:
             raise _unknown_count()
@@ -282,7 +282,7 @@ def repeat_interleave(
 
 
 def _dealt(counts: TensorProxy, total: int) -> TensorProxy:
-    """The position that each of `total` places belongs to when each takes as many places as its count."""
+    """Return the position that each of `total` places belongs to when each takes as many places as its count."""
     ends = prims.cumsum(clang.maybe_convert_to_dtype(counts, dtypes.int64), 0)
     places = prims.iota(total, start=0, step=1, device=counts.device, dtype=dtypes.int64)
     return prims.searchsorted(ends, places, right=True)
@@ -329,7 +329,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.meshgrid, is_method=False, tags=_SHAPE)
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[TensorProxy, ...]:
-    """The coordinates of the points of a grid, one tensor for each axis; `indexing` is "ij" (the default) or "xy"."""
+    """Return the coordinates of the points of a grid, one tensor for each axis; `indexing` is "ij" (the default) or
+    "xy".
+    """
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tuple(tensors[0])
     check(len(tensors) > 0, lambda: "meshgrid expects a non-empty TensorList")
@@ -372,7 +374,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.cartesian_prod, is_method=False, tags=_SHAPE)
 def cartesian_prod(*tensors: TensorProxy) -> TensorProxy:
-    """All combinations of the tensors' elements, as rows."""
+    """Return all combinations of the tensors' elements, as rows."""
     check(all(x.ndim == 1 for x in tensors), lambda: "Expect a 1D vector, but got a tensor of another rank")
     if len(tensors) == 1:
         return tensors[0]

@@ -55,7 +55,7 @@ def pair_samples(make: MakeTensor, **options: Any) -> Any:
 
 
 def bad_reduction(make: MakeTensor) -> Any:
-    """The error that every loss has."""
+    """Yield the error that every loss has."""
     yield SampleInput(make((3,)), make((3,)), reduction="x"), ValueError, "x is not a valid value for reduction"
 
 
@@ -64,7 +64,7 @@ def bad_reduction(make: MakeTensor) -> Any:
 def mse_loss(
     input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean", weight: Any = None
 ) -> Any:
-    """(input - target) ** 2."""
+    """Compute (input - target) ** 2."""
     reduction = reduction_of(reduction, size_average, reduce)
     warn_of_sizes(input, target)
     if weight is not None:
@@ -88,7 +88,7 @@ def l1_loss(
 def smooth_l1_loss(
     input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean", beta: float = 1.0
 ) -> Any:
-    """A square of the difference below `beta`, its size above."""
+    """Return a square of the difference below `beta`, its size above."""
     reduction = reduction_of(reduction, size_average, reduce)
     warn_of_sizes(input, target)
     both = clang.maybe_broadcast(input, target)
@@ -99,7 +99,7 @@ def smooth_l1_loss(
 
 @torchsymbol(torch.nn.functional.huber_loss, is_method=False, tags=_TAGS, autocast="float32")
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Any:
-    """A square of the difference up to `delta`, `delta` times its size above."""
+    """Return a square of the difference up to `delta`, `delta` times its size above."""
     reduction = reduction_of(reduction)
     warn_of_sizes(input, target)
     if weight is not None:
@@ -189,7 +189,9 @@ def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean", pos_weight: Any = None,
 ) -> Any:  # fmt: skip
-    """binary_cross_entropy of sigmoid(input), so that nothing overflows; `pos_weight` weighs positive targets."""
+    """Return binary_cross_entropy of sigmoid(input), so that nothing overflows; `pos_weight` weighs positive
+    targets.
+    """
     reduction = reduction_of(reduction, size_average, reduce)
     _sizes_match(
         input,
@@ -255,7 +257,7 @@ def kl_div(
     input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean",
     log_target: bool = False,
 ) -> Any:  # fmt: skip
-    """The Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
+    """Return the Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
     batchmean = reduction == "batchmean" and size_average is None and reduce is None
     reduction = "sum" if batchmean else reduction_of(reduction, size_average, reduce)
     check(
@@ -317,7 +319,7 @@ poisson_nll_loss.errors(bad_reduction)
 
 
 def _variance(input: Any, var: Any) -> Any:
-    """The variance of gaussian_nll_loss, shaped to go with the input."""
+    """Return the variance of gaussian_nll_loss, shaped to go with the input."""
     if not isinstance(var, TensorProxy):
         check(var >= 0, lambda: "var has negative entry/entries", ValueError)
         return ltorch.ones_like(input) * var

@@ -34,7 +34,7 @@ def _each_reduction(make: MakeTensor, *shapes: tuple[int, ...], **options: Any) 
 def soft_margin_loss(
     input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
-    """log(1 + exp(-target * input)) for targets 1 and -1."""
+    """Compute log(1 + exp(-target * input)) for targets 1 and -1."""
     reduction = reduction_of(reduction, size_average, reduce)
     return reduced(ltorch.log1p(ltorch.exp(-target * input)), reduction, input.dtype)
 
@@ -53,7 +53,7 @@ def hinge_embedding_loss(
     input: Any, target: Any, margin: float = 1.0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """`input` where the target is 1, how far it is below the margin where it is -1."""
+    """Compute `input` where the target is 1, how far it is below the margin where it is -1."""
     reduction = reduction_of(reduction, size_average, reduce)
     below = ltorch.clamp_min((int(margin) if dtypes.is_exact_dtype(input.dtype) else margin) - input, 0)
     loss = ltorch.where(target != 1, below, 0) + ltorch.where(target != -1, input, 0)
@@ -74,7 +74,7 @@ def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """How far `input1` is from being a margin above `input2` (target 1), or below it (target -1)."""
+    """Return how far `input1` is from being a margin above `input2` (target 1), or below it (target -1)."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(
         input1.ndim == input2.ndim == target.ndim,
@@ -103,7 +103,7 @@ def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """1 - the cosine of the angle between the inputs (target 1), how far it is above the margin (target -1)."""
+    """Compute 1 - the cosine of the angle between the inputs (target 1), how far it is above the margin (target -1)."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(target.ndim <= 1, lambda: "0D or 1D target tensor expected, multi-target not supported")
     check(
@@ -138,7 +138,7 @@ def triplet_margin_loss(
     anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """How far the positive is from being nearer to the anchor than the negative, by a margin."""
+    """Return how far the positive is from being nearer to the anchor than the negative, by a margin."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(margin > 0, lambda: f"margin must be greater than 0, got {margin}", ValueError)
     check(
@@ -173,7 +173,7 @@ def _(make: MakeTensor) -> Any:
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
-    """The mean over classes of binary cross-entropies of sigmoid(input)."""
+    """Return the mean over classes of binary cross-entropies of sigmoid(input)."""
     reduction = reduction_of(reduction, size_average, reduce)
     loss = -(target * ltorch.logsigmoid(input) + (1 - target) * ltorch.logsigmoid(-input))
     if weight is not None:
@@ -196,7 +196,9 @@ def multi_margin_loss(
     input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Flag = None,
     reduce: Flag = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """How far the target's class is from being a margin above each other, to the power `p`, averaged over classes."""
+    """Return how far the target's class is from being a margin above each other, to the power `p`, averaged over
+    classes.
+    """
     reduction = reduction_of(reduction, size_average, reduce)
     check(p in (1, 2), lambda: "only p == 1 and p == 2 supported", ValueError)
     x = ltorch.unsqueeze(input, 0) if input.ndim <= 1 else input

@@ -42,7 +42,7 @@ def _dtype_error(make: MakeTensor, *shapes: tuple[int, ...]) -> Any:
 # -- products ----------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.matmul, torch.linalg.matmul, torch.Tensor.__matmul__, tags=_TAGS, autocast="lower")
 def matmul(input: Any, other: Any) -> Any:
-    """The matrix product of tensors of any number of dimensions from one on."""
+    """Return the matrix product of tensors of any number of dimensions from one on."""
     return clang.matmul(input, other)
 
 
@@ -71,7 +71,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.mm, tags=_TAGS, autocast="lower", layout="contiguous")
 def mm(input: Any, mat2: Any) -> Any:
-    """The product of two matrices."""
+    """Return the product of two matrices."""
     check(input.ndim == 2, lambda: "self must be a matrix")
     check(mat2.ndim == 2, lambda: "mat2 must be a matrix")
     return clang.matmul(input, mat2)
@@ -109,7 +109,7 @@ def _check_batches(batch1: Any, batch2: Any) -> None:
 
 @torchsymbol(torch.bmm, tags=_TAGS, autocast="lower", layout="contiguous")
 def bmm(input: Any, mat2: Any) -> Any:
-    """The products of two batches of matrices."""
+    """Return the products of two batches of matrices."""
     _check_batches(input, mat2)
     return clang.matmul(input, mat2)
 
@@ -137,7 +137,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.mv, tags=_TAGS, autocast={"cuda": "lower"})
 def mv(input: Any, vec: Any) -> Any:
-    """The product of a matrix and a vector."""
+    """Return the product of a matrix and a vector."""
     check(
         input.ndim == 2 and vec.ndim == 1, lambda: f"vector + matrix @ vector expected, got 1, {input.ndim}, {vec.ndim}"
     )
@@ -169,7 +169,7 @@ def _check_vectors(a: Any, b: Any, name: str) -> None:
 
 @torchsymbol(torch.dot, tags=_TAGS, autocast={"cuda": "widest"})
 def dot(input: Any, tensor: Any) -> Any:
-    """The inner product of two vectors."""
+    """Return the inner product of two vectors."""
     _check_vectors(input, tensor, "dot")
     return clang.matmul(input, tensor)
 
@@ -179,7 +179,7 @@ dot.vjp(_grads)
 
 @torchsymbol(torch.vdot, tags=_TAGS, autocast={"cuda": "widest"})
 def vdot(input: Any, other: Any) -> Any:
-    """The inner product of two vectors, the first one conjugated."""
+    """Return the inner product of two vectors, the first one conjugated."""
     _check_vectors(input, other, "vdot")
     return clang.matmul(ltorch.conj(input) if dtypes.is_complex_dtype(input.dtype) else input, other)
 
@@ -206,7 +206,7 @@ for _sym in (dot, vdot):
 
 @torchsymbol(torch.linalg.vecdot, is_method=False, tags=_TAGS, autocast="lower")
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
-    """The inner products of vectors along `dim`, the first ones conjugated."""
+    """Return the inner products of vectors along `dim`, the first ones conjugated."""
     return clang.sum(ltorch.mul(ltorch.conj(x) if dtypes.is_complex_dtype(x.dtype) else x, y), dim)
 
 
@@ -219,7 +219,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.inner, tags=_TAGS, autocast="lower")
 def inner(input: Any, other: Any) -> Any:
-    """The inner products of the vectors along both tensors' last dimension; the product where one is a number."""
+    """Return the inner products of the vectors along both tensors' last dimension; the product where one is a
+    number.
+    """
     if input.ndim == 0 or other.ndim == 0:
         return input * other
     check(
@@ -245,7 +247,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.outer, torch.ger, tags=_TAGS)
 def outer(input: Any, vec2: Any) -> Any:
-    """The products of every element of one vector with every element of another."""
+    """Return the products of every element of one vector with every element of another."""
     for name, x in (("self", input), ("vec2", vec2)):
         check(x.ndim == 1, lambda: f"outer: Expected 1-D argument {name}, but got {x.ndim}-D")
     return input.unsqueeze(1) * vec2
@@ -265,7 +267,7 @@ def _(make: MakeTensor) -> Any:
 # -- layers ------------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.linear, torch._C._nn.linear, tags=_TAGS, autocast="lower", layout="contiguous")
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    """input @ weight.T + bias."""
+    """Return input @ weight.T + bias."""
     return clang.linear(input, weight, bias)
 
 
@@ -296,7 +298,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.bilinear, torch.bilinear, tags=_TAGS, autocast={"cuda": "widest"})
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
-    """input1 @ weight[k] @ input2 for each output k, + bias."""
+    """Return input1 @ weight[k] @ input2 for each output k, + bias."""
     check(
         input1.shape[:-1] == input2.shape[:-1],
         lambda: (
@@ -352,7 +354,9 @@ def _contracted_dims(input: Any, other: Any, dims: Any) -> tuple[list[int], list
 
 @torchsymbol(torch.tensordot, tags=_TAGS, autocast={"cuda": "lower"})
 def tensordot(input: Any, other: Any, dims: Any = 2) -> Any:
-    """The sum of products over `dims`: the last of `input` with the first of `other`, or two lists of dimensions."""
+    """Return the sum of products over `dims`: the last of `input` with the first of `other`, or two lists of
+    dimensions.
+    """
     ours, theirs = _contracted_dims(input, other, dims)
     check(len(ours) == len(theirs), lambda: "both dimension lists should have same length")
     for i, j in zip(ours, theirs):
@@ -395,7 +399,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.kron, tags=_TAGS)
 def kron(input: Any, other: Any) -> Any:
-    """The Kronecker product: every element of `input` times the whole of `other`."""
+    """Return the Kronecker product: every element of `input` times the whole of `other`."""
     rank = max(input.ndim, other.ndim)
     a, b = ((1,) * (rank - x.ndim) + x.shape for x in (input, other))
     left = ltorch.reshape(input, tuple(n for m in a for n in (m, 1)))
@@ -410,7 +414,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _best_order(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each run of a chain of matrices (given by their sizes) so that the least is multiplied."""
+    """Return where to split each run of a chain of matrices (given by their sizes) so that the least is multiplied."""
     n = len(sizes) - 1
     cost = {(i, i): 0 for i in range(n)}
     split: dict[tuple[int, int], int] = {}
@@ -453,7 +457,7 @@ def _chain(name: str, tensors: Sequence[Any]) -> Any:
 
 @torchsymbol(torch.linalg.multi_dot, is_method=False, tags=_TAGS, autocast="lower")
 def multi_dot(tensors: Any) -> Any:
-    """The product of a chain of matrices, in the order that multiplies least."""
+    """Return the product of a chain of matrices, in the order that multiplies least."""
     return _chain("multi_dot", tensors)
 
 
@@ -471,7 +475,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.chain_matmul, tags=_TAGS, autocast="lower")
 def chain_matmul(*matrices: Any) -> Any:
-    """The product of a chain of matrices; torch's older name for `torch.linalg.multi_dot`."""
+    """Return the product of a chain of matrices; torch's older name for `torch.linalg.multi_dot`."""
     return matrices[0] if len(matrices) == 1 else _chain("chain_matmul", matrices)
 
 

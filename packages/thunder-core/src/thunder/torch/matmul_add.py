@@ -64,7 +64,7 @@ def _grads(g: Any, out: Any, input: Any, left: Any, right: Any, *, beta: Any = 1
 
 @torchsymbol(torch.addmm, tags=_TAGS, autocast="lower", layout="contiguous")
 def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (mat1 @ mat2)."""
+    """Compute beta * input + alpha * (mat1 @ mat2)."""
     return _added(input, ltorch.mm(mat1, mat2), beta, alpha)
 
 
@@ -95,7 +95,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.addmv, tags=_TAGS, autocast={"cuda": "lower"})
 def addmv(input: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (mat @ vec)."""
+    """Compute beta * input + alpha * (mat @ vec)."""
     check(
         mat.ndim == 2 and vec.ndim == 1 and input.ndim <= 1,
         lambda: f"vector + matrix @ vector expected, got {input.ndim}, {mat.ndim}, {vec.ndim}",
@@ -119,7 +119,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.addr, tags=_TAGS, autocast={"cuda": "lower"})
 def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * outer(vec1, vec2)."""
+    """Compute beta * input + alpha * outer(vec1, vec2)."""
     out = ltorch.outer(vec1, vec2)
     if out.dtype is dtypes.bool8 is input.dtype:
         out = out if alpha else ltorch.zeros_like(out)
@@ -136,7 +136,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.baddbmm, tags=_TAGS, autocast="lower", layout="contiguous")
 def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (batch1 @ batch2), matrix by matrix."""
+    """Compute beta * input + alpha * (batch1 @ batch2), matrix by matrix."""
     return _added(input, ltorch.bmm(batch1, batch2), beta, alpha)
 
 
@@ -157,7 +157,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.addbmm, tags=_TAGS, autocast="lower")
 def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (the sum of batch1 @ batch2 over the batch)."""
+    """Compute beta * input + alpha * (the sum of batch1 @ batch2 over the batch)."""
     _check_batches(batch1, batch2)
     b, n, m = batch1.shape
     left = ltorch.reshape(ltorch.permute(batch1, (1, 0, 2)), (n, b * m))

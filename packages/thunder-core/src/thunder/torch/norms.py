@@ -61,21 +61,21 @@ def _check_normalized(input: Any, normalized_shape: Any, separator: str) -> tupl
 
 
 def check_floating(name: str, input: Any, *, complex: bool = False) -> None:
-    """A kernel of torch for floating point numbers takes nothing else."""
+    """Check that the dtype is floating point, as torch's kernel asks."""
     fits = dtypes.is_inexact_dtype(input.dtype) if complex else dtypes.is_float_dtype(input.dtype)
     if not fits:
         raise NotImplementedError(f'"{name}" not implemented for {input.dtype}')
 
 
 def wide(x: Any) -> Any:
-    """A tensor in the type that its operation computes in; None stays None."""
+    """Return a tensor in the type that its operation computes in; None stays None."""
     return None if x is None else clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype))
 
 
 # -- layer normalization -----------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.layer_norm, is_method=False, autocast={"cuda": "float32"}, layout="contiguous")
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """`input` with mean 0 and variance 1 over its last dimensions, then times weight plus bias."""
+    """Compute `input` with mean 0 and variance 1 over its last dimensions, then times weight plus bias."""
     return _layer_norm(input, normalized_shape, weight, bias, eps)[0]
 
 
@@ -98,7 +98,7 @@ def _layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: 
 
 @torchsymbol(id="torch.layer_norm_forward", layout="contiguous on gpu")
 def layer_norm_forward(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """layer_norm's result, and the mean and 1 / standard deviation that it normalized with."""
+    """Return layer_norm's result, and the mean and 1 / standard deviation that it normalized with."""
     return _layer_norm(input, normalized_shape, weight, bias, eps)
 
 
@@ -106,7 +106,7 @@ def layer_norm_forward(input: Any, normalized_shape: Any, weight: Any, bias: Any
 def layer_norm_backward(
     grad: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any
 ) -> Any:
-    """The gradients of layer_norm's input, weight and bias."""
+    """Return the gradients of layer_norm's input, weight and bias."""
     g, x = wide(grad), wide(input)
     first = input.ndim - len(normalized_shape)
     dims, rows = tuple(range(first, input.ndim)), tuple(range(first))
@@ -215,19 +215,19 @@ def _rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: float | None)
     layout="contiguous on gpu",
 )
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """`input` divided by the root of the mean of its squares over its last dimensions, then times weight."""
+    """Compute `input` divided by the root of the mean of its squares over its last dimensions, then times weight."""
     return _rms_norm(input, normalized_shape, weight, eps)[0]
 
 
 @torchsymbol(id="torch.rms_norm_forward", layout="contiguous on gpu")
 def rms_norm_forward(input: Any, normalized_shape: Any, weight: Any, eps: float | None) -> Any:
-    """rms_norm's result, and 1 / the root of the mean square that it normalized with."""
+    """Return rms_norm's result, and 1 / the root of the mean square that it normalized with."""
     return _rms_norm(input, normalized_shape, weight, eps)
 
 
 @torchsymbol(id="torch.rms_norm_backward", layout="contiguous on gpu")
 def rms_norm_backward(grad: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any) -> Any:
-    """The gradients of rms_norm's input and weight."""
+    """Return the gradients of rms_norm's input and weight."""
     g, x, r, w = wide(grad), wide(input), rstd, wide(weight)
     if dtypes.is_complex_dtype(input.dtype):
         x, r, w = (None if t is None else ltorch.conj(t) for t in (x, r, w))
@@ -310,7 +310,7 @@ def _check_group_norm(input: Any, num_groups: int, weight: Any, bias: Any) -> No
 
 
 def by_channel(x: Any, rank: int) -> Any:
-    """A vector with one number a channel, shaped to go with `(batch, channels, …)`."""
+    """Return a vector with one number a channel, shaped to go with `(batch, channels, …)`."""
     return ltorch.reshape(x, (1, x.shape[0], *([1] * (rank - 2))))
 
 
@@ -338,19 +338,21 @@ def _group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float)
     layout="contiguous on gpu",
 )
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """`input` with mean 0 and variance 1 over groups of its channels, then times weight plus bias for each channel."""
+    """Compute `input` with mean 0 and variance 1 over groups of its channels, then times weight plus bias for each
+    channel.
+    """
     return _group_norm(input, num_groups, weight, bias, eps)[0]
 
 
 @torchsymbol(id="torch.group_norm_forward", layout="contiguous on gpu")
 def group_norm_forward(input: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
-    """group_norm's result, and the mean and 1 / standard deviation of each group."""
+    """Return group_norm's result, and the mean and 1 / standard deviation of each group."""
     return _group_norm(input, num_groups, weight, bias, eps)
 
 
 @torchsymbol(id="torch.group_norm_backward", layout="contiguous on gpu")
 def group_norm_backward(grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any) -> Any:
-    """The gradients of group_norm's input, weight and bias."""
+    """Return the gradients of group_norm's input, weight and bias."""
     n, c, *spatial = input.shape
     grouped = (n, num_groups, c // num_groups * math.prod(spatial))
     g, rstd = wide(grad), ltorch.unsqueeze(rstd, 2)
@@ -404,7 +406,7 @@ def _(make: MakeTensor) -> Any:
 # -- local response normalization --------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.local_response_norm, is_method=False)
 def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
-    """`input` divided by (k + alpha * the mean square of `size` neighbouring channels) ** beta."""
+    """Compute `input` divided by (k + alpha * the mean square of `size` neighbouring channels) ** beta."""
     check(
         input.ndim >= 3,
         lambda: f"Expected 3D or higher dimensionality                          input (got {input.ndim} dimensions)",

@@ -26,7 +26,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 
 def _widths(a: TensorProxy, pad: Sequence[Any]) -> list[tuple[int, int, int]]:
-    """`(dimension, before, after)` for each padded dimension, the last one first."""
+    """Compute `(dimension, before, after)` for each padded dimension, the last one first."""
     pad = [index(number_value(n)) for n in pad]
     check(len(pad) % 2 == 0, lambda: "Padding length must be divisible by 2")
     check(
@@ -40,7 +40,7 @@ def _widths(a: TensorProxy, pad: Sequence[Any]) -> list[tuple[int, int, int]]:
 
 
 def _value(value: Any, dtype: dtypes.dtype) -> Any:
-    """The number that a tensor of `dtype` takes for `value`."""
+    """Return the number that a tensor of `dtype` takes for `value`."""
     value = 0 if value is None else value
     check(
         dtypes.category(number_type(value)) < dtypes.COMPLEX or dtype.category == dtypes.COMPLEX,
@@ -153,7 +153,9 @@ def _by_mode(a: TensorProxy, pad: Sequence[Any], mode: str) -> TensorProxy:
 
 @torchsymbol(torch.nn.functional.pad, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL))
 def pad(input: TensorProxy, pad: Sequence[int], mode: str = "constant", value: Any = None) -> TensorProxy:
-    """`input` with a margin: a constant, or its own elements reflected, replicated or taken from the other end."""
+    """Compute `input` with a margin: a constant, or its own elements reflected, replicated or taken from the other
+    end.
+    """
     if mode == "constant":
         return own_memory(_constant(input, pad, value), input)
     check(
@@ -166,7 +168,7 @@ def pad(input: TensorProxy, pad: Sequence[int], mode: str = "constant", value: A
 
 @torchsymbol(torch.constant_pad_nd, is_method=False, tags=_SHAPE)
 def constant_pad_nd(input: TensorProxy, pad: Sequence[int], value: Any = 0) -> TensorProxy:
-    """`input` with a margin of a constant."""
+    """Compute `input` with a margin of a constant."""
     return own_memory(_constant(input, pad, value), input)
 
 

@@ -51,11 +51,11 @@ class _Geometry:
         self.counts = tuple([(n - r) // s + 1 for n, r, s in zip(self.padded, self.reach, self.stride)])
 
     def margins(self, batch: int, sign: int) -> tuple[tuple[int, int, int], ...]:
-        """The configuration for `prims.pad` that puts the padding on (or, with -1, takes it off)."""
+        """Return the configuration for `prims.pad` that puts the padding on (or, with -1, takes it off)."""
         return (*((0, 0, 0),) * batch, *[(sign * p, sign * p, 0) for p in self.padding])
 
     def says(self) -> str:
-        """The words that both errors share."""
+        """Return the words that both errors share."""
         return (
             f"kernel_size={self.kernel}, dilation={self.dilation}, padding={self.padding}, calculated shape of the "
             f"array of sliding blocks as {self.counts}"
@@ -64,7 +64,7 @@ class _Geometry:
 
 @torchsymbol(torch.nn.functional.unfold, id="torch.nn.functional.unfold", is_method=False, tags=_SHAPE)
 def im2col(input: TensorProxy, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> TensorProxy:
-    """The patches of images `(n, c, h, w)` as columns `(n, c * kernel elements, patches)`."""
+    """Return the patches of images `(n, c, h, w)` as columns `(n, c * kernel elements, patches)`."""
     check(
         input.ndim in (3, 4) and all(input.shape[-3:]),
         lambda: (

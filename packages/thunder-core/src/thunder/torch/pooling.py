@@ -22,7 +22,7 @@ _WORDS = {1: "one int", 2: "two ints", 3: "three ints"}
 
 
 def _numbers(name: str, what: str, value: Any, spatial: int) -> tuple[int, ...]:
-    """A number for each pooled dimension, where one number may stand for all."""
+    """Return a number for each pooled dimension, where one number may stand for all."""
     if not isinstance(value, Sequence):
         return (value,) * spatial
     check(

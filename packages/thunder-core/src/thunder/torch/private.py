@@ -112,7 +112,7 @@ without_modes: Callable[[], Any] = getattr(
 
 
 def swap_contents(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Makes each of two tensors what the other was, without asking whether somebody refers to them weakly."""
+    """Make each of two tensors what the other was, without asking whether somebody refers to them weakly."""
     swap = getattr(torch._C, "_swap_tensor_impl", torch.utils.swap_tensors)
     swap(a, b)
 
@@ -128,7 +128,7 @@ attention_order: Callable[[], Sequence[int]] = getattr(torch._C, "_get_sdp_prior
 
 
 def set_attention_order(order: Sequence[int]) -> None:
-    """Has attention's kernels asked in this order, which `attention_order` gave."""
+    """Have attention's kernels asked in this order, which `attention_order` gave."""
     torch._C._set_sdp_priority_order(order)
 
 
@@ -191,7 +191,9 @@ def function_transforms() -> list[tuple[Any, str, str]]:
 
 
 def flex_attention() -> tuple[Any, str, Any] | None:
-    """Where torch calls the kernel of flex attention, and the function that is its mathematics, in torch's Python."""
+    """Return where torch calls the kernel of flex attention, and the function that is its mathematics, in torch's
+    Python.
+    """
     module: Any = sys.modules.get("torch.nn.attention.flex_attention")
     mathematics: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
     if not hasattr(module, "flex_attention_hop") or not hasattr(mathematics, "math_attention"):
@@ -200,26 +202,30 @@ def flex_attention() -> tuple[Any, str, Any] | None:
 
 
 def modes_that_replace_indexing() -> list[tuple[Any, str]]:
-    """Where flex attention has its functions of scores and masks call another operation in place of an index."""
+    """Return where flex attention has its functions of scores and masks call another operation in place of an index."""
     module, name = sys.modules.get("torch._dynamo._trace_wrapped_higher_order_op"), "TransformGetItemToIndex"
     return [(module, name)] if hasattr(module, name) else []
 
 
 def mask_detectors() -> list[tuple[Any, str]]:
-    """Where torch's transformer modules compare a mask with the causal one, to choose a kernel; none, none do."""
+    """Return where torch's transformer modules compare a mask with the causal one, to choose a kernel; none, none
+    do.
+    """
     module = torch.nn.modules.transformer
     return [(module, name) for name in ("_detect_is_causal_mask",) if hasattr(module, name)]
 
 
 def sharding() -> list[tuple[Any, str]]:
-    """What modules whose parameters are sharded (FSDP, both kinds) call first; none, if nobody has imported them."""
+    """Return what modules whose parameters are sharded (FSDP, both kinds) call first; none, if nobody has imported
+    them.
+    """
     two = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
     places = (getattr(two, "FSDPState", None), sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel"))
     return [(owner, name) for owner in places for name in ("_root_pre_forward",) if hasattr(owner, name)]
 
 
 def forward_not_begun(sharded: Any) -> None:
-    """Takes back what the second kind of FSDP has noted on its state before it calls that."""
+    """Take back what the second kind of FSDP has noted on its state before it calls that."""
     states: Any = getattr(sharded, "_training_state", None)
     if hasattr(type(states), "IDLE"):
         sharded._training_state = type(states).IDLE
@@ -237,7 +243,7 @@ OpOverloadPacket: Any = torch._ops.OpOverloadPacket
 
 
 def hidden_from_dynamo(fn: F) -> F:
-    """Decorator: `torch.compile` breaks its graph at calls of the function and leaves all that it calls alone.
+    """Hide a function from `torch.compile`: it breaks its graph at the call and leaves all that it calls alone.
 
     Where torch has no such mark Dynamo tries to trace the function, and says where it cannot.
     """

@@ -38,55 +38,55 @@ def _property(fn: F) -> F:
 
 @_method()
 def size(input: TensorProxy, dim: int | None = None) -> Any:
-    """The shape, or the length of dimension `dim`."""
+    """Return the shape, or the length of dimension `dim`."""
     return torch.Size(input.shape) if dim is None else input.shape[canonicalize_dim(input.ndim, dim, False)]
 
 
 @_method("ndimension")
 def dim(input: TensorProxy) -> int:
-    """The number of dimensions."""
+    """Return the number of dimensions."""
     return input.ndim
 
 
 @_method("nelement")
 def numel(input: TensorProxy) -> int:
-    """The number of elements."""
+    """Return the number of elements."""
     return _count(input.shape)
 
 
 @_method()
 def is_floating_point(input: TensorProxy) -> bool:
-    """Whether the dtype is a real floating point type."""
+    """Check whether the dtype is a real floating point type."""
     return dtypes.is_float_dtype(input.dtype)
 
 
 @_method()
 def is_complex(input: TensorProxy) -> bool:
-    """Whether the dtype is a complex type."""
+    """Check whether the dtype is a complex type."""
     return dtypes.is_complex_dtype(input.dtype)
 
 
 @_method()
 def is_signed(input: TensorProxy) -> bool:
-    """Whether the dtype has negative values."""
+    """Check whether the dtype has negative values."""
     return input.dtype.is_signed
 
 
 @_method()
 def is_same_size(input: TensorProxy, other: TensorProxy) -> bool:
-    """Whether the two have one shape."""
+    """Check whether the two have one shape."""
     return input.shape == other.shape
 
 
 @_method()
 def element_size(input: TensorProxy) -> int:
-    """Bytes an element."""
+    """Return bytes an element."""
     return input.dtype.bytes
 
 
 @_method()
 def get_device(input: TensorProxy) -> int:
-    """The index of the device; -1 for the CPU."""
+    """Return the index of the device; -1 for the CPU."""
     return -1 if input.device.type == "cpu" else to_torch_device(input.device).index
 
 

@@ -29,7 +29,7 @@ _SHAPES = ((4, 4), (), (0, 3), (2, 3, 5))
 # -- by size ----------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.rand, tags=_TAGS)
 def rand(*sizes: Any, size: Any = None, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Numbers drawn evenly from [0, 1)."""
+    """Return numbers drawn evenly from [0, 1)."""
     shape = size_of("rand", sizes, size)
     where, kind = device_or_default(device), dtype_or_default(dtype)
     return prims.uniform(shape, 0.0, 1.0, device=where, dtype=kind, generator=generator)
@@ -37,7 +37,7 @@ def rand(*sizes: Any, size: Any = None, generator: Any = None, dtype: Any = None
 
 @torchsymbol(torch.randn, tags=_TAGS)
 def randn(*sizes: Any, size: Any = None, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Numbers drawn from the standard normal distribution."""
+    """Return numbers drawn from the standard normal distribution."""
     shape = size_of("randn", sizes, size)
     where, kind = device_or_default(device), dtype_or_default(dtype)
     return prims.normal(shape, 0.0, 1.0, device=where, dtype=kind, generator=generator)
@@ -96,7 +96,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.randperm, tags=_TAGS)
 def randperm(n: int, *, generator: Any = None, dtype: Any = int64, device: Any = None) -> Any:
-    """The numbers from 0 to n - 1 in an order drawn at random."""
+    """Return the numbers from 0 to n - 1 in an order drawn at random."""
     return prims.randperm(n, device=device_or_default(device), dtype=dtypes.to_dtype(dtype), generator=generator)
 
 
@@ -122,7 +122,7 @@ def _place(input: TensorProxy, dtype: Any, device: Any, generator: Any = None) -
 def rand_like(
     input: TensorProxy, *, generator: Any = None, dtype: Any = None, device: Any = None, memory_format: Any = None
 ) -> Any:
-    """Numbers drawn evenly from [0, 1), as many as input has."""
+    """Return numbers drawn evenly from [0, 1), as many as input has."""
     return prims.uniform(input.shape, 0.0, 1.0, **_place(input, dtype, device, generator))
 
 
@@ -130,7 +130,7 @@ def rand_like(
 def randn_like(
     input: TensorProxy, *, generator: Any = None, dtype: Any = None, device: Any = None, memory_format: Any = None
 ) -> Any:
-    """Numbers drawn from the standard normal distribution, as many as input has."""
+    """Return numbers drawn from the standard normal distribution, as many as input has."""
     return prims.normal(input.shape, 0.0, 1.0, **_place(input, dtype, device, generator))
 
 
@@ -174,7 +174,7 @@ def _(make: MakeTensor) -> Any:
 def normal(
     mean: Any, std: Any = 1.0, size: Any = None, *, generator: Any = None, dtype: Any = None, device: Any = None
 ) -> Any:
-    """Numbers drawn from normal distributions with these means and standard deviations."""
+    """Return numbers drawn from normal distributions with these means and standard deviations."""
     if not isinstance(mean, TensorProxy) and not isinstance(std, TensorProxy):
         if size is None:
             raise TypeError("normal() of two numbers needs the size of its result")
@@ -212,7 +212,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.bernoulli, tags=(OpTags.RANDOM_OP,))
 def bernoulli(input: TensorProxy, p: Any = None, *, generator: Any = None) -> Any:
-    """Ones drawn with the probabilities in input, or with probability `p` whatever is in input, and zeros."""
+    """Return ones drawn with the probabilities in input, or with probability `p` whatever is in input, and zeros."""
     if p is None:
         return prims.bernoulli_tensor(input, dtype=input.dtype, generator=generator)
     if isinstance(p, TensorProxy):
@@ -238,7 +238,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.multinomial, tags=_TAGS)
 def multinomial(input: TensorProxy, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """Indices drawn with the weights in (each row of) input."""
+    """Return indices drawn with the weights in (each row of) input."""
     return prims.multinomial(input, num_samples, replacement, generator=generator)
 
 
@@ -252,25 +252,25 @@ _FILL = (OpTags.RANDOM_OP,)
 
 @torchsymbol(id="torch.Tensor.uniform_", method_name="uniform_", tags=_FILL)
 def uniform(input: TensorProxy, from_: float = 0.0, to: float = 1.0, *, generator: Any = None) -> Any:
-    """Numbers drawn evenly from [from, to)."""
+    """Return numbers drawn evenly from [from, to)."""
     return prims.uniform(input.shape, number_value(from_), number_value(to), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.normal_", method_name="normal_", tags=_FILL)
 def normal_values(input: TensorProxy, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
-    """Numbers drawn from the normal distribution with that mean and standard deviation."""
+    """Return numbers drawn from the normal distribution with that mean and standard deviation."""
     return prims.normal(input.shape, number_value(mean), number_value(std), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.exponential_", method_name="exponential_", tags=_FILL)
 def exponential(input: TensorProxy, lambd: float = 1.0, *, generator: Any = None) -> Any:
-    """Numbers drawn from the exponential distribution with that rate."""
+    """Return numbers drawn from the exponential distribution with that rate."""
     return prims.exponential(input.shape, number_value(lambd), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.bernoulli_", method_name="bernoulli_", tags=_FILL)
 def bernoulli_values(input: TensorProxy, p: Any = 0.5, *, generator: Any = None) -> Any:
-    """Ones drawn with probability `p`, and zeros."""
+    """Return ones drawn with probability `p`, and zeros."""
     if isinstance(p, TensorProxy):
         shape = clang.base.compute_broadcast_shape(p.shape, input.shape)
         check(shape == input.shape, lambda: f"bernoulli_: probabilities of shape {p.shape} do not fit {input.shape}")
@@ -289,19 +289,19 @@ def random_values(input: TensorProxy, from_: Any = None, to: Any = None, *, gene
 
 @torchsymbol(id="torch.Tensor.geometric_", method_name="geometric_", tags=_FILL)
 def geometric(input: TensorProxy, p: float, *, generator: Any = None) -> Any:
-    """How many draws with probability `p` it takes until one succeeds."""
+    """Return how many draws with probability `p` it takes until one succeeds."""
     return prims.geometric(input.shape, number_value(p), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.cauchy_", method_name="cauchy_", tags=_FILL)
 def cauchy(input: TensorProxy, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Any:
-    """Numbers drawn from the Cauchy distribution with that median and half width."""
+    """Return numbers drawn from the Cauchy distribution with that median and half width."""
     return prims.cauchy(input.shape, number_value(median), number_value(sigma), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.log_normal_", method_name="log_normal_", tags=_FILL)
 def log_normal(input: TensorProxy, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Any:
-    """Numbers whose logarithms are drawn from the normal distribution with that mean and standard deviation."""
+    """Return numbers whose logarithms are drawn from the normal distribution with that mean and standard deviation."""
     return prims.log_normal(input.shape, number_value(mean), number_value(std), **_place(input, None, None, generator))
 
 
@@ -324,7 +324,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.poisson, tags=(OpTags.RANDOM_OP,))
 def poisson(input: TensorProxy, generator: Any = None) -> Any:
-    """Numbers of events, drawn from Poisson distributions with the rates in input."""
+    """Return numbers of events, drawn from Poisson distributions with the rates in input."""
     return prims.poisson(input, generator=generator)
 
 
@@ -338,7 +338,7 @@ poisson.samples_of(prims.poisson)
 def rrelu(
     input: TensorProxy, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
 ) -> Any:
-    """input where it is above zero, else input times a slope, which in training is drawn from [lower, upper)."""
+    """Return input where it is above zero, else input times a slope, which in training is drawn from [lower, upper)."""
     if training:
         return clang.mul(input, prims.rrelu_noise(input, lower, upper))
     if not input.dtype.is_floating_point:

@@ -23,12 +23,12 @@ _INDEX = (OpTags.REDUCTION_OP, NON_DIFFERENTIABLE)
 
 
 def all_dims(dim: Any) -> Any:
-    """torch reads an empty tuple of dimensions as all of them."""
+    """Return torch reads an empty tuple of dimensions as all of them."""
     return None if isinstance(dim, (tuple, list)) and not dim else dim
 
 
 def unreduced(x: Any, like: Any, dim: Any, keepdim: bool) -> Any:
-    """A reduced tensor with the dimensions that were reduced put back at length one."""
+    """Return a reduced tensor with the dimensions that were reduced put back at length one."""
     if keepdim or like.ndim == 0:
         return x
     for d in sorted(clang.reductions.reduction_dims(like, all_dims(dim))):
@@ -61,7 +61,7 @@ def _write_dim(bsym: BoundSymbol) -> None:
 # -- sums and products -------------------------------------------------------------------------------------------------
 @torchsymbol(torch.sum, tags=_TAGS, autocast={"cuda": "float32"})
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The sum over `dim`, or of all elements; of integers and truth values as int64."""
+    """Return the sum over `dim`, or of all elements; of integers and truth values as int64."""
     return clang.sum(input, dim, keepdim, dtype=dtype)
 
 
@@ -83,7 +83,7 @@ sum.errors(_bad_dims)
 
 @torchsymbol(torch.nansum, tags=_TAGS)
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The sum over `dim` with NaN counted as zero."""
+    """Return the sum over `dim` with NaN counted as zero."""
     check(
         not input.dtype.is_complex or input.device.type != "cpu",
         lambda: "nansum on CPU does not support complex inputs",
@@ -109,7 +109,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.prod, tags=_TAGS, autocast="float32")
 def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The product along `dim`, or of all elements; of integers and truth values as int64."""
+    """Return the product along `dim`, or of all elements; of integers and truth values as int64."""
     check(
         dim is None or isinstance(dim, int),
         lambda: f"prod() takes one dimension as an int, but got {type(dim).__name__}: {dim}",
@@ -141,7 +141,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.mean, tags=_TAGS)
 def mean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The mean over `dim`, or of all elements."""
+    """Return the mean over `dim`, or of all elements."""
     return clang.mean(input, dim, keepdim, dtype=dtype)
 
 
@@ -173,7 +173,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nanmean, tags=_TAGS)
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The mean over `dim` of what is not NaN."""
+    """Return the mean over `dim` of what is not NaN."""
     check(
         dtypes.is_inexact_dtype(input.dtype),
         lambda: f"nanmean(): expected input to have floating point or complex dtype but got {input.dtype}",
@@ -191,7 +191,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.count_nonzero, tags=_INDEX)
 def count_nonzero(input: Any, dim: Any = None) -> Any:
-    """How many elements over `dim` are not zero."""
+    """Return how many elements over `dim` are not zero."""
     return clang.sum(ltorch.ne(input, 0), all_dims(dim))
 
 
@@ -203,7 +203,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.Tensor.sum_to_size, tags=_TAGS)
 def sum_to_size(input: Any, *size: Any) -> Any:
-    """`input` summed over the dimensions along which a tensor of that size would be broadcast to it."""
+    """Compute `input` summed over the dimensions along which a tensor of that size would be broadcast to it."""
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     extra = input.ndim - len(shape)
     check(
@@ -253,13 +253,13 @@ def _truth_samples(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.any, tags=_INDEX)
 def any(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether any element over `dim` is true."""
+    """Check whether any element over `dim` is true."""
     return _truth(clang.any, input, dim, keepdim)
 
 
 @torchsymbol(torch.all, tags=_INDEX)
 def all(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether all elements over `dim` are true."""
+    """Check whether all elements over `dim` are true."""
     return _truth(clang.all, input, dim, keepdim)
 
 
@@ -311,7 +311,7 @@ def _mean_grad(g: Any, input: Any, dim: Any, keepdim: bool) -> Any:
 def var(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
-    """The variance over `dim`, with `correction` taken off the number of elements that it is divided by."""
+    """Return the variance over `dim`, with `correction` taken off the number of elements that it is divided by."""
     dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     return clang.var(input, dim, keepdim, correction=correction)
 
@@ -325,7 +325,7 @@ def _(g: Any, out: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
 def std(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
-    """The standard deviation over `dim`: the square root of the variance."""
+    """Return the standard deviation over `dim`: the square root of the variance."""
     dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     kind = input.dtype
     wide = clang.maybe_convert_to_dtype(input, clang.reductions.compute_dtype(kind))
@@ -343,7 +343,7 @@ def _(g: Any, out: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
 def var_mean(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
-    """The variance and the mean over `dim`."""
+    """Return the variance and the mean over `dim`."""
     dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     return clang.var_mean(input, dim, keepdim, correction=correction)
 
@@ -358,7 +358,7 @@ def _(g: Any, out: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
 def std_mean(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
-    """The standard deviation and the mean over `dim`."""
+    """Return the standard deviation and the mean over `dim`."""
     dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     kind = input.dtype
     wide = clang.maybe_convert_to_dtype(input, clang.reductions.compute_dtype(kind))
@@ -400,7 +400,7 @@ for _sym in (var, std, var_mean, std_mean):
 # -- logsumexp ---------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.logsumexp, torch.special.logsumexp, tags=_TAGS, autocast={"cuda": "float32"})
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
-    """The logarithm of the sum of exponentials over `dim`, computed so that nothing overflows."""
+    """Return the logarithm of the sum of exponentials over `dim`, computed so that nothing overflows."""
     dims = clang.reductions.reduction_dims(input, dim)
     if dtypes.is_exact_dtype(input.dtype):
         input = input.to(torch.get_default_dtype())

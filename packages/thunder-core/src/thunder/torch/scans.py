@@ -24,7 +24,9 @@ _TAGS = (OpTags.REDUCTION_OP,)
 
 
 def _promoted(a: TensorProxy, dtype: Any) -> TensorProxy:
-    """`a` in `dtype`, or, if none is given, in what torch adds and multiplies in: int64 for integers and bools."""
+    """Compute `a` in `dtype`, or, if none is given, in what torch adds and multiplies in: int64 for integers and
+    bools.
+    """
     if dtype is not None:
         return clang.maybe_convert_to_dtype(a, dtypes.to_dtype(dtype))
     return clang.maybe_convert_to_dtype(a, dtypes.int64) if dtypes.is_exact_dtype(a.dtype) else a
@@ -32,19 +34,19 @@ def _promoted(a: TensorProxy, dtype: Any) -> TensorProxy:
 
 @torchsymbol(torch.cumsum, tags=_TAGS, autocast={"cuda": "float32"})
 def cumsum(input: TensorProxy, dim: int, *, dtype: Any = None) -> TensorProxy:
-    """The sums of the elements up to each one along `dim`."""
+    """Return the sums of the elements up to each one along `dim`."""
     return prims.cumsum(_promoted(input, dtype), dim)
 
 
 @torchsymbol(torch.cumprod, tags=_TAGS, autocast={"cuda": "float32"})
 def cumprod(input: TensorProxy, dim: int, *, dtype: Any = None) -> TensorProxy:
-    """The products of the elements up to each one along `dim`."""
+    """Return the products of the elements up to each one along `dim`."""
     return prims.cumprod(_promoted(input, dtype), dim)
 
 
 @torchsymbol(torch.logcumsumexp, tags=_TAGS)
 def logcumsumexp(input: TensorProxy, dim: int) -> TensorProxy:
-    """The logarithms of the sums of the exponentials of the elements up to each one along `dim`."""
+    """Return the logarithms of the sums of the exponentials of the elements up to each one along `dim`."""
     if not dtypes.is_inexact_dtype(input.dtype):
         if input.ndim == 0 and input.device.type != "cpu":
             return prims.clone(input)  # where there is nothing to sum, torch's kernels for GPUs do not ask
@@ -56,13 +58,13 @@ def logcumsumexp(input: TensorProxy, dim: int) -> TensorProxy:
 
 @torchsymbol(torch.cummax, tags=_TAGS)
 def cummax(input: TensorProxy, dim: int) -> Any:
-    """The largest of the elements up to each one along `dim`, and its position."""
+    """Return the largest of the elements up to each one along `dim`, and its position."""
     return torch.return_types.cummax(prims.cummax(input, dim))
 
 
 @torchsymbol(torch.cummin, tags=_TAGS)
 def cummin(input: TensorProxy, dim: int) -> Any:
-    """The smallest of the elements up to each one along `dim`, and its position."""
+    """Return the smallest of the elements up to each one along `dim`, and its position."""
     return torch.return_types.cummin(prims.cummin(input, dim))
 
 
@@ -97,7 +99,7 @@ def diff(
     prepend: TensorProxy | None = None,
     append: TensorProxy | None = None,
 ) -> TensorProxy:
-    """The differences of neighbours along `dim`, `n` times over."""
+    """Return the differences of neighbours along `dim`, `n` times over."""
     check(input.ndim > 0, lambda: "diff expects input to be at least one-dimensional")
     n = operator.index(n)
     check(n >= 0, lambda: f"order must be non-negative but got {n}")

@@ -23,7 +23,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 @torchsymbol(torch.gather, tags=_SHAPE)
 def gather(input: TensorProxy, dim: int, index: TensorProxy, *, sparse_grad: bool = False) -> TensorProxy:
-    """For each position of `index` the element of `input` at that position, with `index`'s value along `dim`."""
+    """Gather, for each position of `index`, the element of `input` there, with `index`'s value along `dim`."""
     return prims.gather(input, dim, index)
 
 
@@ -45,7 +45,9 @@ _OLD_REDUCTIONS = {"add": "sum", "multiply": "prod"}
 def scatter(
     input: TensorProxy, dim: int, index: TensorProxy, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> TensorProxy:
-    """`input` with the elements of `src` (or one number) written where `index` says, the reverse of `gather`."""
+    """Compute `input` with the elements of `src` (or one number) written where `index` says, the reverse of
+    `gather`.
+    """
     src = value if src is None else src
     check(src is not None, lambda: "scatter() needs src, a tensor, or value, a number", TypeError)
     if not isinstance(src, TensorProxy):
@@ -93,7 +95,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.scatter_add, tags=_SHAPE, autocast={"cuda": "widest"})
 def scatter_add(input: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> TensorProxy:
-    """`input` with the elements of `src` added where `index` says."""
+    """Compute `input` with the elements of `src` added where `index` says."""
     return prims.scatter_add(input, dim, index, src)
 
 
@@ -111,7 +113,9 @@ def _(make: MakeTensor) -> Any:
 def scatter_reduce(
     input: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy, reduce: str, *, include_self: bool = True
 ) -> TensorProxy:
-    """`input` with the elements of `src` that `index` sends to one place reduced there: sum, prod, mean, amax, amin."""
+    """Compute `input` with the elements of `src` that `index` sends to one place reduced there: sum, prod, mean, amax,
+    amin.
+    """
     return prims.scatter_reduce(input, dim, index, src, reduce, include_self=bool(include_self))
 
 
@@ -122,7 +126,7 @@ scatter_reduce.samples_of(prims.scatter_reduce)
 def index_reduce(
     input: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy, reduce: str, *, include_self: bool = True
 ) -> TensorProxy:
-    """`input` with the slices of `source` that the vector `index` sends to one place reduced there."""
+    """Compute `input` with the slices of `source` that the vector `index` sends to one place reduced there."""
     dim = canonicalize_dim(input.ndim, dim)
     check(
         reduce in ("prod", "mean", "amax", "amin"),

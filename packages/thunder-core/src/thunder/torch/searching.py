@@ -29,7 +29,7 @@ def searchsorted(
     side: str | None = None,
     sorter: TensorProxy | None = None,
 ) -> TensorProxy:
-    """Where each of `input` would have to be put in to keep the last dimension of `sorted_sequence` in order."""
+    """Return where each of `input` would have to be put in to keep the last dimension of `sorted_sequence` in order."""
     check(
         side in (None, "left", "right"),
         lambda: f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}",
@@ -79,7 +79,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.bucketize, tags=(NON_DIFFERENTIABLE,))
 def bucketize(input: Any, boundaries: TensorProxy, *, out_int32: bool = False, right: bool = False) -> TensorProxy:
-    """Which of the intervals between `boundaries`, a vector in order, each of `input` lies in."""
+    """Return which of the intervals between `boundaries`, a vector in order, each of `input` lies in."""
     check(boundaries.ndim == 1, lambda: f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return prims.searchsorted(boundaries, _as_value(input, boundaries), out_int32=bool(out_int32), right=bool(right))
 
@@ -104,7 +104,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nonzero_static, tags=(NON_DIFFERENTIABLE,))
 def nonzero_static(input: TensorProxy, *, size: int, fill_value: int = -1) -> TensorProxy:
-    """The positions of the first `size` nonzero elements, as rows; `fill_value` where there are fewer."""
+    """Return the positions of the first `size` nonzero elements, as rows; `fill_value` where there are fewer."""
     size, count = operator.index(number_value(size)), numel(input.shape)
     check(size >= 0, lambda: "nonzero_static: 'size' must be an non-negative integer")
 

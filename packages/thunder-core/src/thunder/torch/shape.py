@@ -27,12 +27,14 @@ VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)
 
 
 def reshaped_back(base: Any, new: Any, *args: Any, **kwargs: Any) -> Any:
-    """How a write reaches the base of a view that holds the same elements in the same order."""
+    """Return how a write reaches the base of a view that holds the same elements in the same order."""
     return clang.reshape(new, base.shape)
 
 
 def own_memory(out: TensorProxy, input: TensorProxy) -> TensorProxy:
-    """`out`, or a copy where it is `input` itself: for what torch answers by a copy, which is written to alone."""
+    """Compute `out`, or a copy where it is `input` itself: for what torch answers by a copy, which is written to
+    alone.
+    """
     return prims.clone(input) if out is input else out
 
 
@@ -40,7 +42,7 @@ def own_memory(out: TensorProxy, input: TensorProxy) -> TensorProxy:
 @flexible(one_by_one="shape", size="shape")
 @torchsymbol(torch.reshape, tags=VIEW, view="maybe", keeps_order=True)
 def reshape(input: TensorProxy, shape: Sequence[int]) -> TensorProxy:
-    """The elements of `input`, in order, in `shape`, of which one size may be -1."""
+    """Return the elements of `input`, in order, in `shape`, of which one size may be -1."""
     return clang.reshape(input, shape)
 
 
@@ -70,7 +72,7 @@ def _(make: MakeTensor) -> Any:
 @flexible(one_by_one="shape", size="shape", dtype="shape")
 @torchsymbol(torch.Tensor.view, tags=VIEW, keeps_order=True)
 def view(input: TensorProxy, shape: Any) -> TensorProxy:
-    """`input` in another shape, or, given a dtype, its memory read as elements of that dtype."""
+    """Compute `input` in another shape, or, given a dtype, its memory read as elements of that dtype."""
     if isinstance(shape, Sequence):
         return clang.reshape(input, shape)
     return prims.bitcast(input, dtypes.to_dtype(shape))
@@ -90,13 +92,13 @@ def _(base: Any, new: Any, shape: Any) -> Any:
 
 @torchsymbol(torch.Tensor.view_as, tags=VIEW, keeps_order=True)
 def view_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
-    """`input` in the shape of `other`."""
+    """Compute `input` in the shape of `other`."""
     return clang.reshape(input, other.shape)
 
 
 @torchsymbol(torch.Tensor.reshape_as, tags=VIEW, view="maybe", keeps_order=True)
 def reshape_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
-    """`input` in the shape of `other`."""
+    """Compute `input` in the shape of `other`."""
     return clang.reshape(input, other.shape)
 
 
@@ -112,7 +114,7 @@ def _reshape_as_errors(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.flatten, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def flatten(input: TensorProxy, start_dim: int = 0, end_dim: int = -1) -> TensorProxy:
-    """`input` with the dimensions from `start_dim` to `end_dim` made one."""
+    """Compute `input` with the dimensions from `start_dim` to `end_dim` made one."""
     return clang.flatten(input, start_dim, end_dim)
 
 
@@ -134,7 +136,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.ravel, tags=VIEW, view="maybe", keeps_order=True)
 def ravel(input: TensorProxy) -> TensorProxy:
-    """The elements of `input` in one dimension."""
+    """Return the elements of `input` in one dimension."""
     return clang.reshape(input, (-1,)) if input.ndim != 1 else input
 
 
@@ -147,7 +149,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.unflatten, tags=VIEW, keeps_order=True)
 def unflatten(input: TensorProxy, dim: int, sizes: Sequence[int]) -> TensorProxy:
-    """`input` with dimension `dim` split into dimensions of `sizes`, of which one may be -1."""
+    """Compute `input` with dimension `dim` split into dimensions of `sizes`, of which one may be -1."""
     check(len(sizes) > 0, lambda: "unflatten: sizes must be non-empty")
     dim = canonicalize_dim(input.ndim, dim, False)
     length = input.shape[dim]
@@ -185,7 +187,7 @@ def _(make: MakeTensor) -> Any:
 @flexible(several="dim")
 @torchsymbol(torch.squeeze, tags=VIEW, keeps_order=True)
 def squeeze(input: TensorProxy, dim: int | Sequence[int] | None = None) -> TensorProxy:
-    """`input` without those of its dimensions (or of `dim`) that have one element."""
+    """Compute `input` without those of its dimensions (or of `dim`) that have one element."""
     return clang.squeeze(input, tuple(range(input.ndim)) if dim is None else dim)
 
 
@@ -208,7 +210,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.unsqueeze, tags=VIEW, keeps_order=True)
 def unsqueeze(input: TensorProxy, dim: int) -> TensorProxy:
-    """`input` with a dimension of one element put in at `dim`."""
+    """Compute `input` with a dimension of one element put in at `dim`."""
     return clang.unsqueeze(input, dim)
 
 
@@ -239,19 +241,19 @@ def _atleast(rank: int, tensors: tuple[Any, ...]) -> Any:
 
 @torchsymbol(torch.atleast_1d, is_method=False, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def atleast_1d(*tensors: Any) -> Any:
-    """Each tensor with at least one dimension."""
+    """Return each tensor with at least one dimension."""
     return _atleast(1, tensors)
 
 
 @torchsymbol(torch.atleast_2d, is_method=False, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def atleast_2d(*tensors: Any) -> Any:
-    """Each tensor with at least two dimensions."""
+    """Return each tensor with at least two dimensions."""
     return _atleast(2, tensors)
 
 
 @torchsymbol(torch.atleast_3d, is_method=False, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def atleast_3d(*tensors: Any) -> Any:
-    """Each tensor with at least three dimensions."""
+    """Return each tensor with at least three dimensions."""
     return _atleast(3, tensors)
 
 
@@ -263,7 +265,7 @@ def _atleast_samples(make: MakeTensor) -> Any:
 
 # -- broadcasting -----------------------------------------------------------------------------------------------------
 def _check_unknown(n: Any, old: Any) -> None:
-    """That a length which only running tells is one that a dimension can be spread to."""
+    """Check, when the program runs, that a dimension can be expanded to a data-dependent length."""
     clang.base.demand(n, ">=", 0, lambda: f"The expanded size of the tensor ({n}) must not be negative here")
     if old is not None and old != 1:
         clang.base.demand(
@@ -272,7 +274,7 @@ def _check_unknown(n: Any, old: Any) -> None:
 
 
 def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
-    """`size` with the lengths of `a` for -1; torch's errors where `a` does not expand to it."""
+    """Compute `size` with the lengths of `a` for -1; torch's errors where `a` does not expand to it."""
     sizes = [index(n) for n in size]
     new = len(sizes) - a.ndim
     check(
@@ -303,26 +305,26 @@ def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
 @flexible(one_by_one="size")
 @torchsymbol(torch.Tensor.expand, tags=VIEW)
 def expand(input: TensorProxy, size: Sequence[int], *, implicit: bool = False) -> TensorProxy:
-    """`input` with its dimensions of one element spread to `size`; -1 keeps a length."""
+    """Compute `input` with its dimensions of one element spread to `size`; -1 keeps a length."""
     shape = _expanded_shape(input, size)
     return prims.broadcast_in_dim(input, shape, tuple(range(len(shape) - input.ndim, len(shape))))
 
 
 @torchsymbol(torch.Tensor.expand_as, tags=VIEW)
 def expand_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
-    """`input` spread to the shape of `other`."""
+    """Compute `input` spread to the shape of `other`."""
     return clang.base.expand(input, _expanded_shape(input, other.shape))
 
 
 @flexible(one_by_one="size")
 @torchsymbol(torch.broadcast_to, tags=VIEW)
 def broadcast_to(input: TensorProxy, size: Sequence[int]) -> TensorProxy:
-    """`input` spread to `size`."""
+    """Compute `input` spread to `size`."""
     return clang.base.expand(input, _expanded_shape(input, size))
 
 
 def expanded_back(base: Any, new: Any, *args: Any, **kwargs: Any) -> Any:
-    """A write to an expanded tensor: torch refuses it where elements share memory, and so do we."""
+    """Return a write to an expanded tensor: torch refuses it where elements share memory, and so do we."""
     check(
         numel(new.shape) in (numel(base.shape), 0),
         lambda: (
@@ -372,7 +374,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.broadcast_tensors, is_method=False, tags=(OpTags.SHAPE_OP,))
 def broadcast_tensors(*tensors: TensorProxy) -> tuple[TensorProxy, ...]:
-    """The tensors spread to one shape."""
+    """Return the tensors spread to one shape."""
     wrong = [(i, type(x).__name__) for i, x in enumerate(tensors) if not isinstance(x, TensorProxy)]
     check(
         not wrong,
@@ -410,7 +412,7 @@ for _sym in (expand, expand_as, broadcast_to):
 
 # -- memory -----------------------------------------------------------------------------------------------------------
 def strides_order(rank: int, memory_format: Any) -> tuple[int, ...]:
-    """The order of strides that a memory format asks for: see `prims.stride_order`."""
+    """Return the order of strides that a memory format asks for: see `prims.stride_order`."""
     if memory_format in (torch.channels_last, torch.channels_last_3d):
         wanted = 4 if memory_format is torch.channels_last else 5
         name = "channels_last" if wanted == 4 else "channels_last_3d"
@@ -429,7 +431,7 @@ def strides_order(rank: int, memory_format: Any) -> tuple[int, ...]:
     layout="contiguous",
 )
 def contiguous(input: TensorProxy, *, memory_format: Any = torch.contiguous_format) -> TensorProxy:
-    """`input` laid out in memory as `memory_format` says; itself where it is so already."""
+    """Compute `input` laid out in memory as `memory_format` says; itself where it is so already."""
     check(
         memory_format is not torch.preserve_format,
         lambda: "preserve memory format is unsupported by the contiguous operator",
@@ -462,7 +464,7 @@ def _(make: MakeTensor) -> Any:
 def as_strided(
     input: TensorProxy, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> TensorProxy:
-    """The memory of `input`, which is contiguous and starts at its beginning, read at other strides."""
+    """Return the memory of `input`, which is contiguous and starts at its beginning, read at other strides."""
     return prims.as_strided(input, tuple(size), tuple(stride), storage_offset)
 
 
@@ -493,7 +495,7 @@ def _(make: MakeTensor) -> Any:
 def as_strided_scatter(
     input: TensorProxy, src: TensorProxy, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> TensorProxy:
-    """`input` with `src` in the place of what `as_strided` would give."""
+    """Compute `input` with `src` in the place of what `as_strided` would give."""
     check(
         src.shape == tuple(size),
         lambda: (

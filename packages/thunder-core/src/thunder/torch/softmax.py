@@ -37,7 +37,7 @@ def _implicit_dim(name: str, ndim: int) -> int:
 
 
 def _arguments(name: str, input: Any, dim: Any, dtype: Any, _stacklevel: Any) -> tuple[int, Any]:
-    """`dim` and `dtype` of torch's `(input, dim, dtype)` or functional's `(input, dim, _stacklevel, dtype)`."""
+    """Compute `dim` and `dtype` of torch's `(input, dim, dtype)` or functional's `(input, dim, _stacklevel, dtype)`."""
     if isinstance(dtype, int):
         dtype = None if isinstance(_stacklevel, int) else _stacklevel
     return (_implicit_dim(name, input.ndim) if dim is None else dim), dtype
@@ -56,7 +56,7 @@ def _write_canonically(bsym: BoundSymbol) -> None:
 
 
 def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
-    """The input in the type that is computed in, and the type of the result."""
+    """Return the input in the type that is computed in, and the type of the result."""
     kind = to_dtype(dtype) or input.dtype
     if not dtypes.is_float_dtype(kind) and 0 not in input.shape:
         raise NotImplementedError(
@@ -69,7 +69,7 @@ def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
 
 @torchsymbol(torch.softmax, torch.special.softmax, torch.nn.functional.softmax, **_FACTS)
 def softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
-    """exp(input) divided by its sum over `dim`."""
+    """Compute exp(input) divided by its sum over `dim`."""
     dim, dtype = _arguments("softmax", input, dim, dtype, _stacklevel)
     dim = canonicalize_dim(input.ndim, dim)
     x, kind = _prepared("softmax", input, dtype)
@@ -81,7 +81,7 @@ def softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3
 
 @torchsymbol(tags=_TAGS, id="torch.softmax_backward", layout="contiguous on gpu")
 def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
-    """The gradient of softmax's input, from its output."""
+    """Return the gradient of softmax's input, from its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in (grad, output))
     product = g * y
     return clang.maybe_convert_to_dtype(product - y * clang.sum(product, dim, True), output.dtype)
@@ -89,7 +89,7 @@ def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
 
 @torchsymbol(torch.log_softmax, torch.special.log_softmax, torch.nn.functional.log_softmax, **_FACTS)
 def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
-    """The logarithm of softmax, computed so that nothing overflows."""
+    """Return the logarithm of softmax, computed so that nothing overflows."""
     dim, dtype = _arguments("log_softmax", input, dim, dtype, _stacklevel)
     dim = canonicalize_dim(input.ndim, dim)
     x, kind = _prepared("log_softmax", input, dtype)
@@ -101,7 +101,7 @@ def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any
 
 @torchsymbol(tags=_TAGS, id="torch.log_softmax_backward", layout="contiguous on gpu")
 def log_softmax_backward(grad: Any, output: Any, dim: int) -> Any:
-    """The gradient of log_softmax's input, from its output."""
+    """Return the gradient of log_softmax's input, from its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in (grad, output))
     return clang.maybe_convert_to_dtype(g - ltorch.exp(y) * clang.sum(g, dim, True), output.dtype)
 
@@ -154,7 +154,7 @@ _join(log_softmax, log_softmax_backward)
     torch.nn.functional.softmin, is_method=False, tags=_TAGS, executed_by_torch=False, autocast={"cuda": "float32"}
 )
 def softmin(input: Any, dim: Any = None, _stacklevel: Any = 3, dtype: Any = None) -> Any:
-    """softmax(-input)."""
+    """Compute softmax(-input)."""
     return softmax(-input, _implicit_dim("softmin", input.ndim) if dim is None else dim, dtype)
 
 
@@ -164,7 +164,7 @@ softmin.samples(_softmax_samples)
 # -- unit length -------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.normalize, is_method=False, autocast={"cuda": "float32"})
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
-    """`input` divided by its p-norm over `dim`, which is taken as `eps` where it is less."""
+    """Compute `input` divided by its p-norm over `dim`, which is taken as `eps` where it is less."""
     length = ltorch.clamp_min(ltorch.vector_norm(input, p, dim, True), eps)
     return input / length
 
@@ -186,14 +186,14 @@ def _(make: MakeTensor) -> Any:
 
 
 def _at_least(length: Any, eps: float) -> Any:
-    """`length`, or `eps` where that is more; torch lets the gradient through either way."""
+    """Compute `length`, or `eps` where that is more; torch lets the gradient through either way."""
     through = length - length.detach()
     return ltorch.where(length < eps, through + eps, length)
 
 
 @torchsymbol(torch.nn.functional.cosine_similarity, is_method=False, tags=_TAGS, autocast={"cuda": "float32"})
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """The cosine of the angle between vectors along `dim`; lengths less than `eps` are taken as `eps`."""
+    """Return the cosine of the angle between vectors along `dim`; lengths less than `eps` are taken as `eps`."""
     kind = result_type(x1, x2)
     kind = to_dtype(kind)
     check(
@@ -222,7 +222,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.pairwise_distance, torch.pairwise_distance, is_method=False, tags=_TAGS)
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
-    """The p-norm of `x1 - x2 + eps` over the last dimension."""
+    """Return the p-norm of `x1 - x2 + eps` over the last dimension."""
     return ltorch.vector_norm(x1 - x2 + eps, p, -1, keepdim)
 
 

@@ -50,19 +50,19 @@ def _sort_errors(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.sort, tags=_SHAPE)
 def sort(input: TensorProxy, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Any:
-    """The elements in order along `dim`, and the position that each one had."""
+    """Return the elements in order along `dim`, and the position that each one had."""
     return torch.return_types.sort(prims.sort(input, dim, bool(descending), bool(stable)))
 
 
 @torchsymbol(torch.argsort, tags=_SHAPE)
 def argsort(input: TensorProxy, dim: int = -1, descending: bool = False, *, stable: bool = False) -> TensorProxy:
-    """The positions of the elements in order along `dim`."""
+    """Return the positions of the elements in order along `dim`."""
     return prims.sort(input, dim, bool(descending), bool(stable))[1]
 
 
 @torchsymbol(torch.msort, tags=_SHAPE)
 def msort(input: TensorProxy) -> TensorProxy:
-    """The elements in order along the first dimension."""
+    """Return the elements in order along the first dimension."""
     return prims.sort(input, 0)[0]
 
 
@@ -80,7 +80,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.topk, tags=_SHAPE)
 def topk(input: TensorProxy, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """The `k` largest (or smallest) elements along `dim`, and their positions."""
+    """Return the `k` largest (or smallest) elements along `dim`, and their positions."""
     k = index(number_value(k))
     clang.base.demand(k, ">=", 0, lambda: f"selected index k out of range: k is {k}")
     length = input.shape[canonicalize_dim(input.ndim, dim)] if input.ndim else 1
@@ -93,7 +93,7 @@ topk.samples_of(prims.topk)
 
 @torchsymbol(torch.kthvalue, tags=_SHAPE)
 def kthvalue(input: TensorProxy, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    """The `k`-th smallest element along `dim`, counted from 1, and its position."""
+    """Return the `k`-th smallest element along `dim`, counted from 1, and its position."""
     pair = prims.kthvalue(input, operator.index(number_value(k)), dim)
     if keepdim and input.ndim:
         pair = tuple([clang.unsqueeze(x, canonicalize_dim(input.ndim, dim)) for x in pair])

@@ -26,7 +26,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 
 def _write_part(base: TensorProxy, new: TensorProxy, dim: int, start: int) -> TensorProxy:
-    """`base` with `new` along `dim` from `start` on."""
+    """Compute `base` with `new` along `dim` from `start` on."""
     starts, ends = [0] * base.ndim, list(base.shape)
     starts[dim], ends[dim] = start, start + new.shape[dim]
     return prims.slice_scatter(base, new, tuple(starts), tuple(ends))
@@ -66,7 +66,7 @@ def _split_sizes(length: int, dim: int, sections: Any) -> list[int]:
 
 
 def _parts_of(length: int, size: int) -> list[int]:
-    """How `length` falls into parts of `size`, of which the last may be smaller."""
+    """Return how `length` falls into parts of `size`, of which the last may be smaller."""
     sizes: list[int] = []
     start = 0
     while start < length:
@@ -144,7 +144,7 @@ def _chunk_sizes(length: int, chunks: int) -> list[int]:
 
 @torchsymbol(torch.chunk, tags=VIEW)
 def chunk(input: TensorProxy, chunks: int, dim: int = 0) -> tuple[TensorProxy, ...]:
-    """At most `chunks` parts of `input` along `dim`, all of one size but the last."""
+    """Split `input` into at most `chunks` parts along `dim`, all of one size but the last."""
     _check_has_dims("chunk", input)
     dim = canonicalize_dim(input.ndim, dim)
     return _parts(input, dim, _chunk_sizes(input.shape[dim], operator.index(chunks)))
@@ -205,7 +205,7 @@ def _split_at(a: TensorProxy, where: Any, dim: int) -> tuple[TensorProxy, ...]:
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.tensor_split, tags=VIEW)
 def tensor_split(input: TensorProxy, indices_or_sections: Any, dim: int = 0) -> tuple[TensorProxy, ...]:
-    """`input` cut along `dim` into a number of parts, or before the positions in a list."""
+    """Compute `input` cut along `dim` into a number of parts, or before the positions in a list."""
     check(
         input.ndim > 0,
         lambda: "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims",
@@ -270,21 +270,21 @@ def _split_along(
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.hsplit, tags=VIEW)
 def hsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
-    """`tensor_split` into equal parts along the second dimension, or the only one."""
+    """Compute `tensor_split` into equal parts along the second dimension, or the only one."""
     return _split_along("hsplit", input, indices_or_sections, _hsplit_dim(input))
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.vsplit, tags=VIEW)
 def vsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
-    """`tensor_split` into equal parts along the first dimension."""
+    """Compute `tensor_split` into equal parts along the first dimension."""
     return _split_along("vsplit", input, indices_or_sections, 0, least=2)
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.dsplit, tags=VIEW)
 def dsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
-    """`tensor_split` into equal parts along the third dimension."""
+    """Compute `tensor_split` into equal parts along the third dimension."""
     return _split_along("dsplit", input, indices_or_sections, 2, least=3)
 
 
@@ -325,7 +325,7 @@ def _write_selected(base: TensorProxy, new: TensorProxy, dim: int, i: int) -> Te
 
 @torchsymbol(torch.unbind, tags=VIEW)
 def unbind(input: TensorProxy, dim: int = 0) -> tuple[TensorProxy, ...]:
-    """The slices of `input` along `dim`, without that dimension."""
+    """Return the slices of `input` along `dim`, without that dimension."""
     check(input.ndim > 0, lambda: "Dimension specified as 0 but tensor has no dimensions", IndexError)
     dim = canonicalize_dim(input.ndim, dim)
     return tuple([_selected(input, dim, i) for i in range(input.shape[dim])])
@@ -368,7 +368,7 @@ def _select_position(a: TensorProxy, dim: int, i: int) -> int:
 
 @torchsymbol(torch.select, tags=VIEW)
 def select(input: TensorProxy, dim: int, index: int) -> TensorProxy:
-    """The slice of `input` at `index` along `dim`, without that dimension."""
+    """Return the slice of `input` at `index` along `dim`, without that dimension."""
     check(input.ndim > 0, lambda: "select() cannot be applied to a 0-dim tensor.", IndexError)
     dim = canonicalize_dim(input.ndim, dim)
     if isinstance(index, TensorProxy):  # torch reads its value; a position in a tensor does as well
@@ -401,7 +401,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.narrow, tags=VIEW)
 def narrow(input: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
-    """`length` elements of `input` along `dim` from `start` on."""
+    """Compute `length` elements of `input` along `dim` from `start` on."""
     check(input.ndim > 0, lambda: "narrow() cannot be applied to a 0-dim tensor.")
     dim = canonicalize_dim(input.ndim, dim)
     length = index_of(number_value(length))
@@ -450,7 +450,7 @@ def _(base: Any, new: Any, dim: int, start: Any, length: int) -> Any:
 
 @torchsymbol(torch.narrow_copy, tags=_SHAPE)
 def narrow_copy(input: TensorProxy, dim: int, start: int, length: int) -> TensorProxy:
-    """`narrow` in memory of its own."""
+    """Compute `narrow` in memory of its own."""
     return prims.clone(narrow.meta(input, dim, start, length))
 
 
@@ -474,7 +474,9 @@ for _sym in (narrow, narrow_copy):
 
 @torchsymbol(torch.Tensor.unfold, id="torch.Tensor.unfold", tags=VIEW)
 def unfold(input: TensorProxy, dimension: int, size: int, step: int) -> TensorProxy:
-    """All windows of `size` elements along `dimension`, `step` apart; the windows' elements are the last dimension."""
+    """Return all windows of `size` elements along `dimension`, `step` apart; the windows' elements are the last
+    dimension.
+    """
     return clang.unfold(input, dimension, size, step)
 
 

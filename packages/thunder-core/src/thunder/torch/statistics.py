@@ -36,7 +36,7 @@ def _check_weights(name: str, weights: Any, observations: int, *, integers: bool
 
 @torchsymbol(torch.cov)
 def cov(input: TensorProxy, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """How variables, the rows of `input`, vary together over their observations, its columns."""
+    """Return how variables, the rows of `input`, vary together over their observations, its columns."""
     check(
         input.ndim <= 2,
         lambda: f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions",
@@ -91,7 +91,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.corrcoef)
 def corrcoef(input: TensorProxy) -> Any:
-    """How alike variables, the rows of `input`, vary over their observations: between -1 and 1."""
+    """Return how alike variables, the rows of `input`, vary over their observations: between -1 and 1."""
     check(
         input.ndim <= 2,
         lambda: (

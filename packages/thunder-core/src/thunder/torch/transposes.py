@@ -27,7 +27,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 @flexible(one_by_one="dims")
 @torchsymbol(torch.permute, tags=VIEW)
 def permute(input: TensorProxy, dims: Sequence[int]) -> TensorProxy:
-    """`input` with its dimensions in the order of `dims`."""
+    """Compute `input` with its dimensions in the order of `dims`."""
     check(
         len(dims) == input.ndim,
         lambda: (
@@ -71,19 +71,19 @@ def _exchange(a: TensorProxy, dim0: int, dim1: int) -> TensorProxy:
 
 @torchsymbol(torch.transpose, tags=VIEW)
 def transpose(input: TensorProxy, dim0: int, dim1: int) -> TensorProxy:
-    """`input` with two dimensions exchanged."""
+    """Compute `input` with two dimensions exchanged."""
     return _exchange(input, dim0, dim1)
 
 
 @torchsymbol(torch.swapaxes, tags=VIEW)
 def swapaxes(input: TensorProxy, axis0: int, axis1: int) -> TensorProxy:
-    """`input` with two dimensions exchanged, under NumPy's name."""
+    """Compute `input` with two dimensions exchanged, under NumPy's name."""
     return _exchange(input, axis0, axis1)
 
 
 @torchsymbol(torch.swapdims, tags=VIEW)
 def swapdims(input: TensorProxy, dim0: int, dim1: int) -> TensorProxy:
-    """`input` with two dimensions exchanged, under another name."""
+    """Compute `input` with two dimensions exchanged, under another name."""
     return _exchange(input, dim0, dim1)
 
 
@@ -105,13 +105,13 @@ for _sym in (transpose, swapaxes, swapdims):
 
 @torchsymbol(torch.movedim, tags=VIEW)
 def movedim(input: TensorProxy, source: int | Sequence[int], destination: int | Sequence[int]) -> TensorProxy:
-    """`input` with the dimensions `source` at the places `destination`; the others keep their order."""
+    """Compute `input` with the dimensions `source` at the places `destination`; the others keep their order."""
     return clang.movedim(input, source, destination)
 
 
 @torchsymbol(torch.moveaxis, tags=VIEW)
 def moveaxis(input: TensorProxy, source: int | Sequence[int], destination: int | Sequence[int]) -> TensorProxy:
-    """`movedim` under NumPy's name."""
+    """Compute `movedim` under NumPy's name."""
     return clang.movedim(input, source, destination)
 
 
@@ -137,7 +137,7 @@ for _sym in (movedim, moveaxis):
 # -- matrices ---------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.t, tags=VIEW)
 def t(input: TensorProxy) -> TensorProxy:
-    """The transpose of a matrix; a vector or number as it is."""
+    """Return the transpose of a matrix; a vector or number as it is."""
     check(input.ndim <= 2, lambda: f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
     return _exchange(input, 0, -1) if input.ndim == 2 else input
 
@@ -164,7 +164,7 @@ def _conjugate(a: Any) -> Any:
 
 @torchsymbol(torch.adjoint, tags=VIEW)
 def adjoint(input: TensorProxy) -> TensorProxy:
-    """The conjugate transposes of the matrices in the last two dimensions."""
+    """Return the conjugate transposes of the matrices in the last two dimensions."""
     check(
         input.ndim != 1,
         lambda: "tensor.adjoint() is only supported on matrices or batches of matrices. Got 1-D tensor.",
@@ -265,7 +265,7 @@ for _sym in (mT, H, mH):
 @flexible(one_by_one="dims")
 @torchsymbol(torch.flip, tags=_SHAPE)
 def flip(input: TensorProxy, dims: Sequence[int]) -> TensorProxy:
-    """`input` with the order of its elements along `dims` reversed."""
+    """Compute `input` with the order of its elements along `dims` reversed."""
     return own_memory(clang.flip(input, tuple(dims)), input)
 
 
@@ -286,14 +286,14 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.fliplr, tags=_SHAPE)
 def fliplr(input: TensorProxy) -> TensorProxy:
-    """`input` with the order of its columns reversed."""
+    """Compute `input` with the order of its columns reversed."""
     check(input.ndim >= 2, lambda: "Input must be >= 2-d.")
     return clang.flip(input, (1,))
 
 
 @torchsymbol(torch.flipud, tags=_SHAPE)
 def flipud(input: TensorProxy) -> TensorProxy:
-    """`input` with the order of its rows reversed."""
+    """Compute `input` with the order of its rows reversed."""
     check(input.ndim >= 1, lambda: "Input must be >= 1-d.")
     return clang.flip(input, (0,))
 
@@ -319,7 +319,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.roll, tags=_SHAPE)
 def roll(input: TensorProxy, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> TensorProxy:
-    """`input` with its elements moved along `dims` by `shifts`; what leaves at the end comes in at the beginning."""
+    """Compute `input` with its elements moved along `dims` by `shifts`; what leaves at the end comes in at the
+    beginning.
+    """
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
     check(len(shifts) > 0, lambda: "`shifts` required")
@@ -363,7 +365,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.rot90, tags=_SHAPE)
 def rot90(input: TensorProxy, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorProxy:
-    """`input` turned by 90 degrees `k` times, from the first of `dims` towards the second."""
+    """Compute `input` turned by 90 degrees `k` times, from the first of `dims` towards the second."""
     check(len(dims) == 2, lambda: f"expected total rotation dims == 2, but got dims = {len(dims)}")
     check(input.ndim >= 2, lambda: f"expected total dims >= 2, but got total dims = {input.ndim}")
     first, second = [canonicalize_dim(input.ndim, d) for d in dims]
@@ -445,7 +447,7 @@ def pixel_unshuffle(input: TensorProxy, downscale_factor: int) -> TensorProxy:
     torch.nn.functional.channel_shuffle, torch.channel_shuffle, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL)
 )
 def channel_shuffle(input: TensorProxy, groups: int) -> TensorProxy:
-    """The channels in the second dimension dealt out: one of each group after the other."""
+    """Return the channels in the second dimension dealt out: one of each group after the other."""
     check(
         input.ndim > 2,
         lambda: f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input.shape)}",

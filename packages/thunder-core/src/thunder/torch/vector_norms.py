@@ -62,7 +62,7 @@ def _check_identity(x: Any, ord: float, dims: Any, given: bool) -> None:
 
 
 def _norm_of_lengths(a: Any, ord: float, dims: Any, keepdim: bool) -> Any:
-    """The norm of nonnegative numbers."""
+    """Return the norm of nonnegative numbers."""
     if ord == math.inf:
         return clang.amax(a, dims, keepdim) if dims else a
     if ord == -math.inf:
@@ -78,7 +78,9 @@ def _norm_of_lengths(a: Any, ord: float, dims: Any, keepdim: bool) -> Any:
 
 @torchsymbol(torch.linalg.vector_norm, is_method=False, tags=_TAGS, autocast={"cuda": "float32"})
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The p-norm over `dim`, with p as `ord`: (|x1|^p + |x2|^p + …)^(1/p); ±inf for the extremes, 0 for a count."""
+    """Return the p-norm over `dim`, with p as `ord`: (|x1|^p + |x2|^p + …)^(1/p); ±inf for the extremes, 0 for a
+    count.
+    """
     check(
         isinstance(ord, (int, float)),
         lambda: f"linalg_vector_norm(): argument 'ord' (position 2) must be Number, not {type(ord).__name__}",
@@ -152,7 +154,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.norm, tags=_TAGS, autocast={"cuda": "float32"})
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The p-norm over `dim`, or of all elements; "fro" is the 2-norm."""
+    """Return the p-norm over `dim`, or of all elements; "fro" is the 2-norm."""
     if p == "nuc":
         raise UnsupportedError('torch.norm(p="nuc"): use torch.linalg.matrix_norm(input, "nuc"), which torch computes')
     check(
@@ -182,7 +184,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.dist, tags=_TAGS, autocast={"cuda": "float32"})
 def dist(input: Any, other: Any, p: float = 2) -> Any:
-    """The p-norm of `input - other`."""
+    """Return the p-norm of `input - other`."""
     apart = input - other
     check(
         dtypes.is_inexact_dtype(apart.dtype),

@@ -21,7 +21,7 @@ from thunder.torch.base import torchsymbol
 # -- cross products ---------------------------------------------------------------------------------------------------
 @torchsymbol(torch.linalg.cross, id="torch.linalg.cross", is_method=False)
 def linalg_cross(input: TensorProxy, other: TensorProxy, *, dim: int = -1) -> TensorProxy:
-    """The cross products of vectors of three components along `dim`."""
+    """Return the cross products of vectors of three components along `dim`."""
     check(input.ndim == other.ndim, lambda: "linalg.cross: inputs must have the same number of dimensions.")
     dim = canonicalize_dim(input.ndim, dim)
     lengths = [x.shape[dim] if x.ndim else 1 for x in (input, other)]
@@ -38,7 +38,7 @@ def linalg_cross(input: TensorProxy, other: TensorProxy, *, dim: int = -1) -> Te
 
 @torchsymbol(torch.cross, autocast={"cuda": "widest"})
 def cross(input: TensorProxy, other: TensorProxy, dim: int | None = None) -> TensorProxy:
-    """The cross products of vectors along `dim`, or along the first dimension of length three."""
+    """Return the cross products of vectors along `dim`, or along the first dimension of length three."""
     if dim is None:
         found = [d for d, n in enumerate(input.shape) if n == 3]
         check(bool(found), lambda: "no dimension of size 3 in input")
@@ -81,7 +81,7 @@ def _(make: MakeTensor) -> Any:
 # -- membership -------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.isin, is_method=False, tags=(NON_DIFFERENTIABLE,))
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> TensorProxy:
-    """Which of `elements` are among `test_elements`, or are not, with `invert`."""
+    """Return which of `elements` are among `test_elements`, or are not, with `invert`."""
     for x in (elements, test_elements):
         if isinstance(x, TensorProxy):
             check(

@@ -31,7 +31,9 @@ def attention_dropout(
     kernel: str,
     /,
 ) -> tuple[TensorProxy, TensorProxy, TensorProxy, TensorProxy]:
-    """Attention by torch's `kernel`, with each row's logarithm of the sum of exponentials, the seed and the offset."""
+    """Return attention by torch's `kernel`, with each row's logarithm of the sum of exponentials, the seed and the
+    offset.
+    """
     out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
     wide = dtypes.float64 if query.dtype is dtypes.float64 else dtypes.float32
     lse = TensorProxy(like=query, shape=query.shape[:-1], dtype=wide)
@@ -88,7 +90,7 @@ def attention_dropout_backward(
     kernel: str,
     /,
 ) -> tuple[TensorProxy, TensorProxy, TensorProxy]:
-    """The gradients of query, key and value of `attention_dropout`."""
+    """Return the gradients of query, key and value of `attention_dropout`."""
     return TensorProxy(like=query), TensorProxy(like=key), TensorProxy(like=value)
 
 

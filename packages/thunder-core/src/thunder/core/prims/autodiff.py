@@ -23,7 +23,7 @@ _TAGS = (OpTags.GRAD_OP, OpTags.NON_DIFFERENTIABLE)
 
 @prim(tags=_TAGS)
 def get_grad(a: TensorProxy, /) -> TensorProxy:
-    """The gradient that flows into `a` from where it is used."""
+    """Return the gradient that flows into `a` from where it is used."""
     check(
         isinstance(a, TensorProxy),
         lambda: f"get_grad takes a tensor of the rule's forward result, not {type(a).__name__}",
@@ -34,7 +34,7 @@ def get_grad(a: TensorProxy, /) -> TensorProxy:
 
 @prim(tags=(*_TAGS, OpTags.SIDE_EFFECT))
 def put_grad(a: TensorProxy, grad: TensorProxy, /) -> None:
-    """Says that `grad` is (a part of) the gradient of the rule's input `a`."""
+    """Say that `grad` is (a part of) the gradient of the rule's input `a`."""
     if not isinstance(a, TensorProxy):
         return
     check(
@@ -49,7 +49,7 @@ def put_grad(a: TensorProxy, grad: TensorProxy, /) -> None:
 
 
 def put_grads(tensors: Sequence[Any], grads: Sequence[Any]) -> None:
-    """`put_grad` for several inputs at once; what is no tensor or has no gradient (None) is passed over."""
+    """Call `put_grad` for several inputs; what is no tensor or has no gradient (None) is skipped."""
     check(
         len(tensors) == len(grads),
         lambda: f"put_grads got {len(tensors)} inputs and {len(grads)} gradients; give one for each",
@@ -69,7 +69,7 @@ def _incoming(out: Any) -> Any:
 
 
 def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradient rule that runs `sym` and puts what `vjp(g, out, *args, **kwargs)` returns.
+    """Return the gradient rule that runs `sym` and puts what `vjp(g, out, *args, **kwargs)` returns.
 
     With several outputs `g` is a tuple. `vjp` returns one gradient, or a tuple with one for each positional parameter.
     """
@@ -98,10 +98,10 @@ def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def zero_vjp(g: Any, out: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """The `vjp` of a piecewise constant operation: zeros for every tensor."""
+    """Return the `vjp` of a piecewise constant operation: zeros for every tensor."""
     return tuple(zeros_of(a) if isinstance(a, TensorProxy) and is_inexact_dtype(a.dtype) else None for a in args)
 
 
 def zeros_of(a: TensorProxy) -> TensorProxy:
-    """Zeros of the shape and type of `a`; not `a * 0`, which is NaN where `a` is infinite."""
+    """Return zeros of the shape and type of `a`; not `a * 0`, which is NaN where `a` is infinite."""
     return full(a.shape, 0, device=a.device, dtype=a.dtype)  # type: ignore[no-any-return]

@@ -96,7 +96,7 @@ _prims: dict[Any, Symbol] = {}
 
 
 def all_prims() -> dict[Any, Symbol]:
-    """Every primitive by its id, those that were made from outside included."""
+    """Return every primitive by its id, those that were made from outside included."""
     return dict(_prims)
 
 
@@ -137,7 +137,7 @@ def prim(
     printer: Callable[..., list[str]] | None = None,
     **facts: Unpack[FactOptions],
 ) -> Callable[[Callable[..., Any]], Symbol]:
-    """Decorator: declare one of thunder's primitives; its id is `PrimIDs.` and `id`, or its name in capitals.
+    """Declare one of thunder's primitives; its id is `PrimIDs.` and `id`, or its name in capitals.
 
     `facts` say what passes and executors may rely on (`thunder.core.facts`).
     """

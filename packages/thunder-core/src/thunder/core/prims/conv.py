@@ -135,7 +135,9 @@ def convolution(
     groups: int,
     /,
 ) -> TensorProxy:
-    """The convolution of `a` with `weight`, or with `transposed` its transpose, plus `bias` for each output channel."""
+    """Return the convolution of `a` with `weight`, or with `transposed` its transpose, plus `bias` for each output
+    channel.
+    """
     spatial = weight.ndim - 2
     if dtypes.is_complex_dtype(a.dtype):
         raise NotImplementedError(f'"convolution" not implemented for {a.dtype}: convolve real and imaginary parts')
@@ -164,13 +166,13 @@ def convolution(
 
 @prim(tags=_TAGS)
 def convolution_input_grad(g: TensorProxy, a: TensorProxy, weight: TensorProxy, /, *how: Any) -> TensorProxy:
-    """The gradient of the input of a convolution; of `a` only shape and layout are read."""
+    """Return the gradient of the input of a convolution; of `a` only shape and layout are read."""
     return TensorProxy(like=a)
 
 
 @prim(tags=_TAGS)
 def convolution_weight_grad(g: TensorProxy, a: TensorProxy, weight: TensorProxy, /, *how: Any) -> TensorProxy:
-    """The gradient of the weight of a convolution; of `weight` only shape and layout are read."""
+    """Return the gradient of the weight of a convolution; of `weight` only shape and layout are read."""
     return TensorProxy(like=weight)
 
 
@@ -192,7 +194,7 @@ def _(v: Any, out: Any, g: Any, a: Any, weight: Any, *how: Any) -> Any:
 
 # -- over a batch: as further rows of the input, or, where the weights differ, as groups of channels ------------------
 def _as_groups(b: Any, x: Any) -> Any:
-    """Inputs (examples, batch, channels, …) as (batch, examples and channels, …)."""
+    """Return inputs (examples, batch, channels, …) as (batch, examples and channels, …)."""
     x = b.expand(x)
     x = transpose(x, (1, 0, *range(2, x.ndim)))
     return reshape(x, (x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:]))

@@ -28,7 +28,7 @@ def _new(name: str, shape: Sequence[int], device: devices.Device, dtype: dtypes.
 
 @prim(tags=_TAGS)
 def full(shape: Sequence[int], fill_value: Any, /, *, device: devices.Device, dtype: dtypes.dtype) -> TensorProxy:
-    """A tensor of `shape` with every element `fill_value`."""
+    """Return a tensor of `shape` with every element `fill_value`."""
     check(
         is_number(fill_value),
         lambda: f"full: fill_value must be a number, but it is {type(fill_value).__name__}: {fill_value!r}",
@@ -60,7 +60,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def empty(shape: Sequence[int], /, *, device: devices.Device, dtype: dtypes.dtype) -> TensorProxy:
-    """A tensor of `shape` whose elements may be anything."""
+    """Return a tensor of `shape` whose elements may be anything."""
     return _new("empty", shape, device, dtype)
 
 
@@ -77,7 +77,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def iota(length: int, /, *, start: int, step: int, device: devices.Device, dtype: dtypes.dtype) -> TensorProxy:
-    """The integers start, start + step, start + 2 * step … as a tensor of `length` elements."""
+    """Return the integers start, start + step, start + 2 * step … as a tensor of `length` elements."""
     check(length >= 0, lambda: f"iota: the length must not be negative, but it is {length}")
     check(
         dtype.category == dtypes.INTEGER,
@@ -103,7 +103,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def tensor_from_sequence(values: Any, /, *, device: devices.Device, dtype: dtypes.dtype) -> TensorProxy:
-    """The tensor of the numbers in `values`, a number or nested sequences of numbers."""
+    """Return the tensor of the numbers in `values`, a number or nested sequences of numbers."""
     return _new("tensor_from_sequence", _shape_of(values), device, dtype)
 
 

@@ -17,7 +17,7 @@ from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 
 @prim(torch="torch.Tensor.to", tags=(OpTags.ELEMENTWISE_OP,), cost="light")
 def convert_element_type(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
-    """`a` with its elements converted to `dtype`."""
+    """Compute `a` with its elements converted to `dtype`."""
     return TensorProxy(like=a, dtype=dtype)
 
 
@@ -43,7 +43,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.Tensor.to")
 def device_put(a: TensorProxy, device: devices.Device, /) -> TensorProxy:
-    """`a` on `device`."""
+    """Compute `a` on `device`."""
     return TensorProxy(like=a, device=device)
 
 
@@ -62,7 +62,9 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=(OpTags.SHAPE_OP,))
 def stride_order(a: TensorProxy, order: Sequence[int], /) -> TensorProxy:
-    """`a` laid out in memory so that dimension i has the `order[i]`-th smallest stride; a copy where it was not."""
+    """Compute `a` laid out in memory so that dimension i has the `order[i]`-th smallest stride; a copy where it was
+    not.
+    """
     check(
         sorted(order) == list(range(a.ndim)),
         lambda: f"stride_order: {tuple(order)} is no order of {a.ndim} dimensions",
@@ -93,7 +95,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.clone")
 def clone(a: TensorProxy, /) -> TensorProxy:
-    """`a` in memory of its own."""
+    """Compute `a` in memory of its own."""
     return TensorProxy(like=a)
 
 
@@ -104,7 +106,7 @@ clone.samples(elementwise_unary)
 
 @prim(torch="torch.Tensor.detach", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
 def detach(a: TensorProxy, /) -> TensorProxy:
-    """`a`, through which no gradient flows."""
+    """Compute `a`, through which no gradient flows."""
     return TensorProxy(like=a, requires_grad=False)
 
 
@@ -114,7 +116,7 @@ detach.samples(elementwise_unary)
 
 @prim(torch="torch.Tensor.view", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
 def bitcast(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
-    """The memory of `a` read as elements of `dtype`; the last dimension grows or shrinks with their size."""
+    """Return the memory of `a` read as elements of `dtype`; the last dimension grows or shrinks with their size."""
     old, new = a.dtype.bytes, dtype.bytes
     if old == new:
         return TensorProxy(like=a, dtype=dtype)
@@ -148,7 +150,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim()
 def assign_value(a: TensorProxy, value: TensorProxy, /) -> TensorProxy:
-    """`value` in place of `a`, unseen by autograd: gradients flow to `a` as if it had not changed."""
+    """Compute `value` in place of `a`, unseen by autograd: gradients flow to `a` as if it had not changed."""
     check(
         value.shape == a.shape and value.dtype is a.dtype,
         lambda: f"assign_value: the value is a {value.type_string()} and what it replaces a {a.type_string()}",
@@ -179,7 +181,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=(OpTags.IN_PLACE_OP, NON_DIFFERENTIABLE))
 def copy_(value: TensorProxy, target: TensorProxy, /) -> TensorProxy:
-    """Writes `value` into the memory of `target`, an input of the program, and gives `target` as it is afterwards."""
+    """Write `value` into the memory of `target`, an input of the program, and gives `target` as it is afterwards."""
     check(
         value.shape == target.shape,
         lambda: f"copy_: the value has the shape {value.shape} and what it is written to {target.shape}",

@@ -17,13 +17,13 @@ from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 
 
 def check_probability(p: float) -> None:
-    """A dropout probability is between 0 and 1."""
+    """Check that a dropout probability is between 0 and 1."""
     check(0 <= p <= 1, lambda: f"dropout probability has to be between 0 and 1, but got {p}")
 
 
 @prim(tags=(OpTags.RANDOM_OP, NON_DIFFERENTIABLE))
 def dropout_noise(a: TensorProxy, p: float, feature: bool, /) -> TensorProxy:
-    """Ones, with probability `1 - p`, and zeros, in the type and memory order of `a`.
+    """Return ones, with probability `1 - p`, and zeros, in the type and memory order of `a`.
 
     `feature` draws one number for each channel: the result is `(batch, channels, 1, …)`. Of `a` no value is read.
     """
@@ -54,7 +54,9 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=(OpTags.RANDOM_OP,))
 def native_dropout(a: TensorProxy, p: float, /) -> tuple[TensorProxy, TensorProxy]:
-    """`a` with elements dropped and the others times 1 / (1 - p), and the mask of those kept: torch's fused kernel."""
+    """Compute `a` with elements dropped and the others times 1 / (1 - p), and the mask of those kept: torch's fused
+    kernel.
+    """
     check_probability(p)
     return TensorProxy(like=a), TensorProxy(like=a, dtype=dtypes.bool8)
 

@@ -209,7 +209,9 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 
 def pow_by_base(g: Any, a: Any, b: Any) -> Any:
-    """The gradient of a ** b with respect to `a`; the operands may be of other types and shapes than the result."""
+    """Return the gradient of a ** b with respect to `a`; the operands may be of other types and shapes than the
+    result.
+    """
     if is_unbacked(b):
         b = zeros_of(a) + b
     if not isinstance(b, TensorProxy):
@@ -221,7 +223,7 @@ def pow_by_base(g: Any, a: Any, b: Any) -> Any:
 
 
 def pow_by_exponent(g: Any, out: Any, a: Any, b: Any) -> Any:
-    """The gradient of a ** b, which is `out`, with respect to `b`."""
+    """Return the gradient of a ** b, which is `out`, with respect to `b`."""
     # A zero stays zero while the exponent moves above zero.
     stays = b.real >= 0 if b.dtype.category == COMPLEX else b >= 0
     if not isinstance(a, TensorProxy):
@@ -232,7 +234,7 @@ def pow_by_exponent(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 
 def _log_of_number(x: Any, dtype: dtypes.dtype) -> Any:
-    """The logarithm of a Python number, NaN where a real result has none."""
+    """Return the logarithm of a Python number, NaN where a real result has none."""
     if isinstance(x, complex) or dtype.category == COMPLEX:
         return cmath.log(x)
     return math.log(x) if x > 0 else math.nan

@@ -121,7 +121,7 @@ def _parts_meta(name: str, a: TensorProxy, b: TensorProxy) -> TensorProxy:
 
 @prim(torch="torch.complex", tags=ELEMENTWISE)
 def complex(a: TensorProxy, b: TensorProxy, /) -> TensorProxy:
-    """The complex numbers with real parts `a` and imaginary parts `b`."""
+    """Return the complex numbers with real parts `a` and imaginary parts `b`."""
     return _parts_meta("complex", a, b)
 
 
@@ -132,7 +132,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 @prim(torch="torch.polar", tags=ELEMENTWISE)
 def polar(a: TensorProxy, b: TensorProxy, /) -> TensorProxy:
-    """The complex numbers with absolute values `a` and angles `b`."""
+    """Return the complex numbers with absolute values `a` and angles `b`."""
     return _parts_meta("polar", a, b)
 
 

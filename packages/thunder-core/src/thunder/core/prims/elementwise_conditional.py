@@ -16,7 +16,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 
 @prim(torch="torch.where", tags=ELEMENTWISE, cost="light")
 def where(pred: TensorProxy, a: Any, b: Any, /) -> TensorProxy:
-    """`a` where `pred` is true, else `b`; of the two values at least one is a tensor."""
+    """Compute `a` where `pred` is true, else `b`; of the two values at least one is a tensor."""
     check(
         isinstance(pred, TensorProxy) and pred.dtype is dtypes.bool8,
         lambda: (

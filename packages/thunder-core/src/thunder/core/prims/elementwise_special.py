@@ -24,7 +24,9 @@ _EPSILON = {dtypes.bfloat16: 2**-7, dtypes.float16: 2**-10, dtypes.float32: 2**-
 
 
 def _away_from_zero(a: Any) -> tuple[Any, Any]:
-    """Where `a` is not next to zero, and `a` with something that divides well in place of the elements that are."""
+    """Return where `a` is not next to zero, and `a` with something that divides well in place of the elements that
+    are.
+    """
     epsilon = _EPSILON[a.dtype]
     away = a.abs() > epsilon
     return away, where(away, a, epsilon)
@@ -32,7 +34,7 @@ def _away_from_zero(a: Any) -> tuple[Any, Any]:
 
 @prim(tags=(OpTags.NON_DIFFERENTIABLE,))
 def missing_gradient(a: TensorProxy, of: str, /) -> TensorProxy:
-    """Stands for a gradient that nobody has written: where it is needed the program raises, as torch does."""
+    """Stand for a gradient that nobody has written: where it is needed the program raises, as torch does."""
     return TensorProxy(like=a)
 
 

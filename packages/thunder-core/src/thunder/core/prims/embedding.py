@@ -37,7 +37,7 @@ def embedding(
     sparse: bool = False,
     /,
 ) -> TensorProxy:
-    """The row of `weight` for each of `indices`; the row `padding_idx` gets no gradient."""
+    """Return the row of `weight` for each of `indices`; the row `padding_idx` gets no gradient."""
     check(weight.ndim == 2, lambda: "'weight' must be 2-D")
     _check_indices(indices)
     check_same_device("embedding", weight, indices)
@@ -55,7 +55,7 @@ def _(
 def embedding_backward(
     g: TensorProxy, indices: TensorProxy, num_weights: int, padding_idx: int, scale_grad_by_freq: bool, /
 ) -> TensorProxy:
-    """The gradient of an embedding's table: the rows of `g` added up by their index.
+    """Return the gradient of an embedding's table: the rows of `g` added up by their index.
 
     `scale_grad_by_freq` divides each row's sum by how often its index occurs.
     """
@@ -84,7 +84,7 @@ def _(t: Any, out: Any, weight: Any, indices: Any, *how: Any) -> Any:
 
 
 def _in_one_table(b: Any, indices: Any, rows: Any) -> Any:
-    """Indices into the examples' tables, one below the other."""
+    """Return indices into the examples' tables, one below the other."""
     indices = b.expand(indices)
     start = iota(b.size, start=0, step=rows, device=indices.device, dtype=indices.dtype)
     return indices + broadcast_in_dim(start, indices.shape, (0,))

@@ -25,22 +25,22 @@ INDEX_DTYPES = (dtypes.int64, dtypes.int32)
 
 
 def sizes_of(a: TensorProxy) -> tuple[int, ...]:
-    """Its shape where positions are concerned: a tensor without dimensions has one of one element."""
+    """Return its shape where positions are concerned: a tensor without dimensions has one of one element."""
     return a.shape or (1,)
 
 
 def positions(make: MakeTensor, shape: Sequence[int], bound: int) -> Any:
-    """A sample of `shape` positions below `bound`."""
+    """Return a sample of `shape` positions below `bound`."""
     return make(tuple(shape), low=0, high=bound, dtype=dtypes.int64, requires_grad=False)
 
 
 def distinct_positions(make: MakeTensor, shape: Sequence[int], dim: int) -> Any:
-    """A sample of positions that differ along `dim`: writing to them has one meaning."""
+    """Return a sample of positions that differ along `dim`: writing to them has one meaning."""
     return make(tuple(shape), dtype=dtypes.float32, requires_grad=False).argsort(dim)
 
 
 def arithmetic_index(size: Sequence[int], stride: Sequence[int], offset: int, device: devices.Device) -> TensorProxy:
-    """`offset + i * stride` over all i in `size`, in order and flat: positions in strided memory."""
+    """Compute `offset + i * stride` over all i in `size`, in order and flat: positions in strided memory."""
     total: Any = None
     count = 1
     for d, (n, step) in enumerate(zip(size, stride)):
@@ -60,7 +60,7 @@ def slice_scatter(
     a: TensorProxy, src: TensorProxy, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None = None,
     /,
 ) -> TensorProxy:  # fmt: skip
-    """`a` with `src` in the place of the part that `slice` would give."""
+    """Compute `a` with `src` in the place of the part that `slice` would give."""
     shape = sliced_shape("slice_scatter", a, starts, ends, strides)
     check(
         src.shape == shape,
@@ -111,7 +111,7 @@ def _check_index_vector(name: str, index: TensorProxy) -> None:
 
 @prim(torch="torch.index_select", tags=_SHAPE)
 def take(a: TensorProxy, dim: int, indices: TensorProxy, /) -> TensorProxy:
-    """The slices of `a` along `dim` that the vector `indices` names, which counts from 0."""
+    """Return the slices of `a` along `dim` that the vector `indices` names, which counts from 0."""
     dim = canonicalize_dim(a.ndim, dim)
     _check_index_vector("index_select", indices)
     check_same_device("take", a, indices)
@@ -155,7 +155,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.index_add", tags=_SHAPE)
 def index_add(a: TensorProxy, dim: int, indices: TensorProxy, value: TensorProxy, /) -> TensorProxy:
-    """`a` with the slices of `value` along `dim` added to those of `a` that the vector `indices` names."""
+    """Compute `a` with the slices of `value` along `dim` added to those of `a` that the vector `indices` names."""
     dim = canonicalize_dim(a.ndim, dim)
     _check_index_vector("index_add_", indices)
     check_same_device("index_add", a, indices, value)
@@ -168,7 +168,7 @@ def index_add(a: TensorProxy, dim: int, indices: TensorProxy, value: TensorProxy
 
 
 def check_slices_to_write(name: str, a: TensorProxy, dim: int, indices: TensorProxy, value: TensorProxy) -> None:
-    """`value` must have as many slices along `dim` as there are indices, and `a`'s shape elsewhere."""
+    """Check that `value` has a slice along `dim` for each index, and `a`'s shape elsewhere."""
     count, found = (indices.shape or (1,))[0], sizes_of(value)[dim] if dim < max(value.ndim, 1) else 1
     check(
         count == found,
@@ -218,7 +218,7 @@ def _(make: MakeTensor) -> Any:
 def indexed_shape(
     a: TensorProxy, indices: Sequence[TensorProxy | None]
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """The shape that indexing gives, where the indices' common dimensions stand in it, and those dimensions.
+    """Return the shape that indexing gives, where the indices' common dimensions stand in it, and those dimensions.
 
     They stand where the indices do if these are neighbours, else in front: torch's rule.
     """
@@ -259,7 +259,8 @@ def _common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 @prim(tags=_SHAPE)
 def index(a: TensorProxy, indices: Sequence[TensorProxy | None], /) -> TensorProxy:
-    """The elements of `a` at `indices`: a tensor of positions, or None for all, for each of its first dimensions.
+    """Return the elements of `a` at `indices`: a tensor of positions, or None for all, for each of its first
+    dimensions.
 
     Positions below zero count from the end. The tensors are broadcast to one shape, which stands in the result in their
     place, or in front where they are not neighbours.
@@ -275,7 +276,7 @@ def _(g: Any, out: Any, a: Any, indices: Any) -> Any:
 
 
 def _batched_indices(b: Any, a: Any, indices: Any) -> tuple[tuple[Any, ...], list[int], list[int]]:
-    """Indices into a batch, and how the result of indexing with them and that of each example are ordered.
+    """Return indices into a batch, and how the result of indexing with them and that of each example are ordered.
 
     The second part says where each dimension of the result for an example is in the result for the batch, the third the
     other way round.
@@ -334,7 +335,7 @@ def _(make: MakeTensor) -> Any:
 def index_put(
     a: TensorProxy, indices: Sequence[TensorProxy | None], values: TensorProxy, accumulate: bool = False, /
 ) -> TensorProxy:
-    """`a` with `values`, which have the shape of `index(a, indices)`, written (or added) there."""
+    """Compute `a` with `values`, which have the shape of `index(a, indices)`, written (or added) there."""
     shape, _, _ = indexed_shape(a, indices)
     check(
         values.shape == shape,
@@ -394,7 +395,9 @@ def _(make: MakeTensor) -> Any:
 def searchsorted(
     sorted_sequence: TensorProxy, values: TensorProxy, /, *, out_int32: bool = False, right: bool = False
 ) -> TensorProxy:
-    """Where each of `values` would have to be put in to keep the last dimension of `sorted_sequence` in order."""
+    """Return where each of `values` would have to be put in to keep the last dimension of `sorted_sequence` in
+    order.
+    """
     s, v = sorted_sequence, values
     name = "torch.searchsorted()"
     check(s.ndim > 0, lambda: f"{name}: boundaries tensor should have positive dimension, but got 0 dimension")

@@ -20,7 +20,7 @@ _TAGS = (OpTags.MATMUL_OP,)
 
 
 def check_factors(name: str, *factors: Any) -> None:
-    """The tensors that are multiplied must have one dtype, which is not bool, and be on one device."""
+    """Check that the factors have one dtype, which is not bool, and are on one device."""
     for x in factors:
         check(isinstance(x, TensorProxy), lambda: f"{name} takes tensors, not {type(x).__name__}: {x!r}", TypeError)
     first, *others = factors
@@ -36,7 +36,7 @@ def check_factors(name: str, *factors: Any) -> None:
 
 
 def matmul_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The shape of the product of tensors of these shapes; torch's errors where there is none."""
+    """Return the shape of the product of tensors of these shapes; torch's errors where there is none."""
     check(
         len(a) > 0 and len(b) > 0,
         lambda: f"both arguments to matmul need to be at least 1D, but they are {len(a)}D and {len(b)}D",
@@ -90,14 +90,14 @@ def _conj(x: Any) -> Any:
 
 
 def _summed_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` summed over the dimensions along which a tensor of `shape` was broadcast."""
+    """Compute `x` summed over the dimensions along which a tensor of `shape` was broadcast."""
     extra = x.ndim - len(shape)
     dims = tuple(range(extra)) + tuple(d + extra for d, n in enumerate(shape) if n == 1 and x.shape[d + extra] != 1)
     return x.sum(dims).reshape(shape) if dims else x
 
 
 def matmul_grads(g: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """The gradients of both factors of `a @ b`."""
+    """Return the gradients of both factors of `a @ b`."""
     if a.ndim == 1 and b.ndim == 1:
         return g * _conj(b), g * _conj(a)
     if a.ndim == 1:
@@ -125,7 +125,7 @@ def _grad_of_right(g: Any, a: Any, b: Any) -> Any:
 
 @prim(torch="torch.matmul", tags=_TAGS)
 def matmul(a: TensorProxy, b: TensorProxy, /) -> TensorProxy:
-    """The matrix product, as `torch.matmul` defines it for every number of dimensions."""
+    """Return the matrix product, as `torch.matmul` defines it for every number of dimensions."""
     check_factors("matmul", a, b)
     return TensorProxy(like=a, shape=matmul_shape(a.shape, b.shape))
 
@@ -169,7 +169,7 @@ def _(b: Any, left: Any, right: Any) -> Any:
 
 
 def _as_matrices(b: Any, x: Any, new: int, ndim: int) -> Any:
-    """A factor for one example as matrices, which broadcasts with others of `ndim` dimensions."""
+    """Return a factor for one example as matrices, which broadcasts with others of `ndim` dimensions."""
     if b.ndim(x) > 1:
         return b.line_up(x, ndim)
     matrix = reshape(x, (*x.shape[:-1], 1, x.shape[-1]) if new == -2 else (*x.shape, 1))
@@ -200,7 +200,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def linear_grads(g: Any, a: Any, w: Any, bias: Any) -> tuple[Any, Any, Any]:
-    """The gradients of input, weight and bias of a linear layer, by products of matrices."""
+    """Return the gradients of input, weight and bias of a linear layer, by products of matrices."""
     if w.ndim == 1:
         return (*matmul_grads(g, a, w), None)
     rows = g.reshape((-1, g.shape[-1]))
@@ -211,7 +211,7 @@ def linear_grads(g: Any, a: Any, w: Any, bias: Any) -> tuple[Any, Any, Any]:
 
 @prim(torch="torch.nn.functional.linear", tags=_TAGS, layout="contiguous")
 def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None, /) -> TensorProxy:
-    """`a @ w.mT + bias`."""
+    """Compute `a @ w.mT + bias`."""
     factors = (a, w) if bias is None else (a, w, bias)
     check_factors("linear", *factors)
     check(

@@ -28,7 +28,7 @@ def _print_size(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=_NUMBERS, printer=_print_size)
 def size(x: TensorProxy, dim: int, /) -> NumberProxy:
-    """A size of `x` that is not known while tracing, as a number of the program: a leaf of symbolic numbers."""
+    """Return a size of `x` that is not known while tracing, as a number of the program: a leaf of symbolic numbers."""
     return x.shape[dim].proxy  # type: ignore[attr-defined, no-any-return]
 
 
@@ -38,7 +38,7 @@ def _print_item(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(*_NUMBERS, OpTags.DEVICE_SYNC_OP), printer=_print_item)
 def item(x: TensorProxy, /) -> NumberProxy:
-    """The one element of `x`, as a number of the program: a leaf of symbolic numbers."""
+    """Return the one element of `x`, as a number of the program: a leaf of symbolic numbers."""
     return _element(x)
 
 
@@ -60,7 +60,7 @@ def _print_items(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(*_NUMBERS, OpTags.DEVICE_SYNC_OP), printer=_print_items)
 def items(x: TensorProxy, /) -> tuple[NumberProxy, ...]:
-    """The elements of `x`, which has one dimension, as numbers of the program: all are had by waiting once."""
+    """Return the elements of `x`, which has one dimension, as numbers of the program: all are had by waiting once."""
     return tuple([_element(x) for _ in range(x.shape[0])])
 
 
@@ -70,7 +70,7 @@ def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=_NUMBERS, printer=_print_number)
 def number(x: Any, /) -> NumberProxy:
-    """A symbolic number as a value of the program, which can be returned or saved."""
+    """Return a symbolic number as a value of the program, which can be returned or saved."""
     return NumberProxy(None, x.__class__)
 
 
@@ -82,4 +82,4 @@ def _print_check(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=_NUMBERS, printer=_print_check)
 def check_number(left: Any, relation: str, right: Any, message: str, kind: str = "RuntimeError", /) -> None:
-    """An error where two numbers do not compare like that: what the program has been told of them."""
+    """Raise an error where two numbers do not compare as the program was promised."""

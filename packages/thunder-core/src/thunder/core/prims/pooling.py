@@ -101,7 +101,7 @@ def max_pool(
     ceil_mode: bool,
     /,
 ) -> tuple[TensorProxy, TensorProxy]:
-    """The largest element of each window and where it is."""
+    """Return the largest element of each window and where it is."""
     out = TensorProxy(like=a, shape=_pooled(a, kernel_size, stride, padding, dilation, ceil_mode))
     return out, TensorProxy(like=out, dtype=dtypes.int64)
 
@@ -113,7 +113,7 @@ def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
 
 @prim()
 def max_pool_backward(g: TensorProxy, a: TensorProxy, indices: TensorProxy, /, *how: Any) -> TensorProxy:
-    """The gradient of `max_pool`: each element of `g` added where its maximum was. Of `a` no value is read."""
+    """Return the gradient of `max_pool`: each element of `g` added where its maximum was. Of `a` no value is read."""
     return TensorProxy(like=a)
 
 
@@ -136,7 +136,7 @@ _WINDOWS: tuple[Any, ...] = (
 
 
 def _all_different(make: MakeTensor, shape: tuple[int, ...]) -> Any:
-    """Without equal elements, whose order decides which one gets the gradient."""
+    """Drop samples with equal elements, whose order decides which one gets the gradient."""
     x = make((math.prod(shape),), dtype=dtypes.float32, requires_grad=False).argsort().reshape(shape)
     like = make(())
     return (x.to(like.dtype) / 7 if like.dtype.is_floating_point else x.to(like.dtype)).requires_grad_(
@@ -184,7 +184,7 @@ def avg_pool(
     divisor_override: int | None,
     /,
 ) -> TensorProxy:
-    """The mean of each window; `divisor_override` divides by that number instead of the window's size."""
+    """Return the mean of each window; `divisor_override` divides by that number instead of the window's size."""
     check(divisor_override != 0, lambda: "divisor must be not zero")
     return TensorProxy(like=a, shape=_pooled(a, kernel_size, stride, padding, (1,) * len(kernel_size), ceil_mode))
 
@@ -196,7 +196,7 @@ def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
 
 @prim()
 def avg_pool_backward(g: TensorProxy, a: TensorProxy, /, *how: Any) -> TensorProxy:
-    """The gradient of `avg_pool`. Of `a` only shape and layout are read."""
+    """Return the gradient of `avg_pool`. Of `a` only shape and layout are read."""
     return TensorProxy(like=a)
 
 
@@ -262,7 +262,7 @@ def _adaptive(name: str, a: TensorProxy, output_size: Sequence[int]) -> tuple[in
 
 @prim()
 def adaptive_avg_pool(a: TensorProxy, output_size: Sequence[int], /) -> TensorProxy:
-    """The means of windows so chosen that there are `output_size` of them."""
+    """Return the means of windows so chosen that there are `output_size` of them."""
     return TensorProxy(like=a, shape=_adaptive("adaptive_avg_pool", a, output_size))
 
 
@@ -273,7 +273,7 @@ def _(g: Any, out: Any, a: Any, output_size: Any) -> Any:
 
 @prim()
 def adaptive_avg_pool_backward(g: TensorProxy, a: TensorProxy, output_size: Sequence[int], /) -> TensorProxy:
-    """The gradient of `adaptive_avg_pool`. Of `a` only shape and layout are read."""
+    """Return the gradient of `adaptive_avg_pool`. Of `a` only shape and layout are read."""
     return TensorProxy(like=a)
 
 
@@ -284,7 +284,7 @@ def _(v: Any, out: Any, g: Any, a: Any, output_size: Any) -> Any:
 
 @prim()
 def adaptive_max_pool(a: TensorProxy, output_size: Sequence[int], /) -> tuple[TensorProxy, TensorProxy]:
-    """The largest elements of windows so chosen that there are `output_size` of them, and where they are."""
+    """Return the largest elements of windows so chosen that there are `output_size` of them, and where they are."""
     out = TensorProxy(like=a, shape=_adaptive("adaptive_max_pool", a, output_size))
     return out, TensorProxy(like=out, dtype=dtypes.int64)
 
@@ -298,7 +298,7 @@ def _(g: Any, out: Any, a: Any, output_size: Any) -> Any:
 def adaptive_max_pool_backward(
     g: TensorProxy, a: TensorProxy, indices: TensorProxy, output_size: Sequence[int], /
 ) -> TensorProxy:
-    """The gradient of `adaptive_max_pool`. Of `a` only shape and layout are read."""
+    """Return the gradient of `adaptive_max_pool`. Of `a` only shape and layout are read."""
     return TensorProxy(like=a)
 
 

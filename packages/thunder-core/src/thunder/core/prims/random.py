@@ -154,7 +154,7 @@ def log_normal(mean: float, std: float) -> None:
 
 @prim(tags=(OpTags.RANDOM_OP,))
 def bernoulli_tensor(p: TensorProxy, /, *, dtype: dtypes.dtype, generator: Any = None) -> TensorProxy:
-    """Ones drawn with the probabilities in `p`, and zeros, as `dtype`."""
+    """Return ones drawn with the probabilities in `p`, and zeros, as `dtype`."""
     if not p.dtype.is_floating_point and 0 not in p.shape:
         raise NotImplementedError(f'"bernoulli" not implemented for probabilities of {p.dtype}: they are floats')
     return TensorProxy(like=p, dtype=dtype)
@@ -177,7 +177,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.randperm", tags=_TAGS)
 def randperm(n: int, /, *, device: devices.Device, dtype: dtypes.dtype = int64, generator: Any = None) -> TensorProxy:
-    """The numbers from 0 to n - 1 in an order drawn at random."""
+    """Return the numbers from 0 to n - 1 in an order drawn at random."""
     check(n >= 0, lambda: f"n must be non-negative, got {n}")
     if dtype.category in (BOOL, COMPLEX):
         raise NotImplementedError(f'"randperm" not implemented for {dtype}')
@@ -197,7 +197,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.multinomial", tags=_TAGS)
 def multinomial(weights: TensorProxy, num_samples: int, replacement: bool, /, *, generator: Any = None) -> TensorProxy:
-    """Indices drawn with the weights in (each row of) `weights`."""
+    """Return indices drawn with the weights in (each row of) `weights`."""
     check(1 <= weights.ndim <= 2, lambda: f"prob_dist must be 1 or 2 dim, but it has the shape {weights.shape}")
     check(
         weights.dtype.is_floating_point,
@@ -239,7 +239,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.poisson", tags=(OpTags.RANDOM_OP,))
 def poisson(rates: TensorProxy, /, *, generator: Any = None) -> TensorProxy:
-    """Numbers of events, drawn from Poisson distributions with these rates."""
+    """Return numbers of events, drawn from Poisson distributions with these rates."""
     if not rates.dtype.is_floating_point and 0 not in rates.shape:
         raise NotImplementedError(f'"poisson" not implemented for {rates.dtype}: rates are floats')
     return TensorProxy(like=rates)
@@ -261,7 +261,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def rrelu_noise(a: TensorProxy, lower: float, upper: float, /) -> TensorProxy:
-    """The slopes of rrelu in training: 1 where `a` is above zero, else drawn evenly from [lower, upper)."""
+    """Return the slopes of rrelu in training: 1 where `a` is above zero, else drawn evenly from [lower, upper)."""
     if not a.dtype.is_floating_point:
         raise NotImplementedError(f'"rrelu" not implemented for {a.dtype}: it takes floating point tensors')
     check(lower <= upper, lambda: f"Lower bound should be less than or equal to the upper bound: {lower} > {upper}")

@@ -22,7 +22,7 @@ _TAGS = (OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.NON_DIFFERENTIABLE)
 
 @prim()
 def barrier(*values: TensorProxy) -> tuple[TensorProxy, ...]:
-    """The same tensors as values of their own.
+    """Return the same tensors as values of their own.
 
     What is computed of these is not merged with what is computed of the arguments, and comes after all of them.
     """
@@ -52,7 +52,9 @@ def _(make: MakeTensor) -> Any:
 
 
 def state_of_generator(device: Any, generator: Any) -> Any:
-    """The state of torch's random numbers for a device, or of a generator of the user's, as a tensor of bytes."""
+    """Return the state of torch's random numbers for a device, or of a generator of the user's, as a tensor of
+    bytes.
+    """
     import torch
 
     if generator is not None:
@@ -66,7 +68,7 @@ def _state_meta(device: devices.Device, generator: Any) -> TensorProxy:
 
 @prim(tags=_TAGS)
 def rng_state(device: devices.Device, generator: Any = None, /) -> TensorProxy:
-    """Where torch's random numbers for a device stand, or those of a generator: a tensor of bytes."""
+    """Return where torch's random numbers for a device stand, or those of a generator: a tensor of bytes."""
     return _state_meta(device, generator)
 
 
@@ -77,7 +79,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def exchange_rng_state(state: TensorProxy, device: devices.Device, generator: Any = None, /) -> TensorProxy:
-    """Puts random numbers where they stood when `rng_state` gave `state`; where they stood until now."""
+    """Put random numbers where they stood when `rng_state` gave `state`; where they stood until now."""
     check(
         isinstance(state, TensorProxy) and state.dtype is uint8 and state.device.type == "cpu" and state.ndim == 1,
         lambda: f"exchange_rng_state takes what rng_state gave, a row of bytes on the cpu, not {state!r}",

@@ -61,7 +61,7 @@ def _check_not_empty(name: str, a: TensorProxy, dims: Sequence[int]) -> None:
 
 
 def _restored(x: Any, like: Any, dims: Sequence[int]) -> Any:
-    """A reduced tensor spread over the dimensions that were reduced."""
+    """Return a reduced tensor spread over the dimensions that were reduced."""
     kept = tuple(d for d in range(like.ndim) if d not in dims)
     return broadcast_in_dim(x, list(like.shape), kept)
 
@@ -82,7 +82,7 @@ def _samples(make: MakeTensor, *, empty: bool = True, **options: Any) -> Any:
 
 @prim(tags=_TAGS)
 def sum(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """The sum over `dims`, in the type of `a`."""
+    """Return the sum over `dims`, in the type of `a`."""
     _check_not_bool("sum", a)
     return _reduction_meta("sum", a, dims)
 
@@ -100,7 +100,7 @@ sum.samples(_samples)
 
 @prim(tags=_TAGS)
 def prod(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """The product over `dims`, in the type of `a`."""
+    """Return the product over `dims`, in the type of `a`."""
     _check_not_bool("prod", a)
     return _reduction_meta("prod", a, dims)
 
@@ -158,13 +158,13 @@ def _extremum_vjp(g: Any, out: Any, a: Any, dims: Any) -> Any:
 
 @prim(torch="torch.amax", tags=_TAGS)
 def amax(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """The largest element over `dims`; NaN where there is one."""
+    """Return the largest element over `dims`; NaN where there is one."""
     return _extremum_meta("amax", a, dims)
 
 
 @prim(torch="torch.amin", tags=_TAGS)
 def amin(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """The smallest element over `dims`; NaN where there is one."""
+    """Return the smallest element over `dims`; NaN where there is one."""
     return _extremum_meta("amin", a, dims)
 
 
@@ -181,13 +181,13 @@ for _sym in (amax, amin):
 
 @prim(torch="torch.argmax", tags=(*_TAGS, NON_DIFFERENTIABLE))
 def argmax(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """The index along `dim` of the largest element, the first of equal ones."""
+    """Return the index along `dim` of the largest element, the first of equal ones."""
     return _extremum_meta("argmax", a, () if a.ndim == 0 else (dim,), dtypes.int64)
 
 
 @prim(torch="torch.argmin", tags=(*_TAGS, NON_DIFFERENTIABLE))
 def argmin(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """The index along `dim` of the smallest element, the first of equal ones."""
+    """Return the index along `dim` of the smallest element, the first of equal ones."""
     return _extremum_meta("argmin", a, () if a.ndim == 0 else (dim,), dtypes.int64)
 
 
@@ -217,7 +217,7 @@ def _var_grad(g: Any, a: Any, dims: Any, correction: Any) -> Any:
 
 @prim(tags=_TAGS)
 def var(a: TensorProxy, dims: Sequence[int], /, *, correction: float) -> TensorProxy:
-    """The variance over `dims`: squared distances from the mean, summed, over their number less `correction`."""
+    """Return the variance over `dims`: squared distances from the mean, summed, over their number less `correction`."""
     _check_inexact("var", a)
     return _reduction_meta("var", a, dims, dtypes.corresponding_real_dtype(a.dtype))
 
@@ -229,7 +229,7 @@ def _(g: Any, out: Any, a: Any, dims: Any, *, correction: Any) -> Any:
 
 @prim(tags=_TAGS)
 def var_mean(a: TensorProxy, dims: Sequence[int], /, *, correction: float) -> tuple[TensorProxy, TensorProxy]:
-    """The variance and the mean over `dims`, in one pass."""
+    """Return the variance and the mean over `dims`, in one pass."""
     _check_inexact("var_mean", a)
     variance = _reduction_meta("var_mean", a, dims, dtypes.corresponding_real_dtype(a.dtype))
     return variance, TensorProxy(like=variance, dtype=a.dtype)

@@ -32,7 +32,7 @@ def resize(
     antialias: bool,
     /,
 ) -> TensorProxy:
-    """`a` (batch, channels, *spatial) resampled to `output_size`.
+    """Compute `a` (batch, channels, *spatial) resampled to `output_size`.
 
     `scales` are the factors that positions are computed with where the user gave factors instead of a size, else None.
     """
@@ -72,7 +72,7 @@ def resize_backward(
     antialias: bool,
     /,
 ) -> TensorProxy:
-    """The gradient of `resize` for an input of `input_shape`."""
+    """Return the gradient of `resize` for an input of `input_shape`."""
     return TensorProxy(like=g, shape=tuple(input_shape))
 
 

@@ -31,7 +31,7 @@ def _scan_meta(a: TensorProxy, dim: int) -> TensorProxy:
 
 
 def _from_the_end(scan: Any, x: TensorProxy, dim: int) -> TensorProxy:
-    """The scan that starts at the other end."""
+    """Return the scan that starts at the other end."""
     if x.ndim == 0:
         return scan(x, dim)  # type: ignore[no-any-return]
     return flip(scan(flip(x, (dim,)), dim), (dim,))  # type: ignore[no-any-return]
@@ -47,13 +47,13 @@ def scan_samples(make: MakeTensor, **domain: Any) -> Any:
 
 
 def wrong_dims(make: MakeTensor) -> Any:
-    """The error of an operation along a dimension that the tensor does not have."""
+    """Yield the error of an operation along a dimension that the tensor does not have."""
     yield SampleInput(make((2, 3)), 2), IndexError, "Dimension out of range"
 
 
 @prim(tags=_TAGS)
 def cumsum(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """The sums of the elements up to each one along `dim`."""
+    """Return the sums of the elements up to each one along `dim`."""
     return _scan_meta(a, dim)
 
 
@@ -64,7 +64,7 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
 
 @prim(tags=_TAGS)
 def cumprod(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """The products of the elements up to each one along `dim`."""
+    """Return the products of the elements up to each one along `dim`."""
     return _scan_meta(a, dim)
 
 
@@ -88,14 +88,14 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
 
 
 def _shifted(x: Any, edge: int, dim: int, by: int) -> Any:
-    """Each element is the one `by` places further along `dim`, or `edge` where there is none."""
+    """Return each element is the one `by` places further along `dim`, or `edge` where there is none."""
     value = dtypes.dtype_to_numbertype(x.dtype)(edge)
     return pad(x, value, [(-by, by, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)])
 
 
 @prim(torch="torch.logcumsumexp", tags=_TAGS)
 def logcumsumexp(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """The logarithms of the sums of the exponentials of the elements up to each one along `dim`."""
+    """Return the logarithms of the sums of the exponentials of the elements up to each one along `dim`."""
     check(
         dtypes.is_inexact_dtype(a.dtype),
         lambda: f'"logcumsumexp_out_cpu" not implemented for {a.dtype}: convert to a floating point type',
@@ -131,13 +131,13 @@ def _extremum_meta(name: str, a: TensorProxy, dim: int) -> tuple[TensorProxy, Te
 
 @prim(torch="torch.cummax", tags=_TAGS)
 def cummax(a: TensorProxy, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
-    """The largest of the elements up to each one along `dim`, and its position."""
+    """Return the largest of the elements up to each one along `dim`, and its position."""
     return _extremum_meta("cummax", a, dim)
 
 
 @prim(torch="torch.cummin", tags=_TAGS)
 def cummin(a: TensorProxy, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
-    """The smallest of the elements up to each one along `dim`, and its position."""
+    """Return the smallest of the elements up to each one along `dim`, and its position."""
     return _extremum_meta("cummin", a, dim)
 
 

@@ -40,7 +40,7 @@ def _check_gathered(name: str, a: TensorProxy, dim: int, index: TensorProxy, sel
 
 @prim(torch="torch.gather", tags=_SHAPE)
 def gather(a: TensorProxy, dim: int, index: TensorProxy, /) -> TensorProxy:
-    """For each position of `index` the element of `a` at that position, with `index`'s value along `dim`."""
+    """Gather, for each position of `index`, the element of `a` there, with `index`'s value along `dim`."""
     dim = canonicalize_dim(a.ndim, dim)
     check_same_device("gather", a, index)
     _check_gathered("gather", a, dim, index, "input")
@@ -90,7 +90,7 @@ def _check_scattered(a: TensorProxy, dim: int, index: TensorProxy, src: Any) -> 
 
 
 def _written(g: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> TensorProxy:
-    """The gradient of what `index` wrote: `g` there, and zeros for what it left out of a larger `src`."""
+    """Return the gradient of what `index` wrote: `g` there, and zeros for what it left out of a larger `src`."""
     found = gather(g, dim, index)
     if found.ndim == src.ndim and not same_shape(found.shape, src.shape):
         return pad(found, 0, tuple([(0, n - m, 0) for n, m in zip(src.shape, found.shape)]))  # type: ignore[no-any-return]
@@ -99,7 +99,7 @@ def _written(g: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> 
 
 @prim(torch="torch.scatter", tags=_SHAPE)
 def scatter(a: TensorProxy, dim: int, index: TensorProxy, src: Any, /) -> TensorProxy:
-    """`a` with the elements of `src` (or that number) written where `index` says, the reverse of `gather`."""
+    """Compute `a` with the elements of `src` (or that number) written where `index` says, the reverse of `gather`."""
     dim = canonicalize_dim(a.ndim, dim)
     check_same_device("scatter", a, index)
     _check_scattered(a, dim, index, src)
@@ -134,7 +134,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.scatter_add", tags=_SHAPE)
 def scatter_add(a: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy, /) -> TensorProxy:
-    """`a` with the elements of `src` added where `index` says."""
+    """Compute `a` with the elements of `src` added where `index` says."""
     dim = canonicalize_dim(a.ndim, dim)
     check(isinstance(src, TensorProxy), lambda: "scatter_add(): src must be a tensor", TypeError)
     _check_scattered(a, dim, index, src)
@@ -167,7 +167,9 @@ def _(make: MakeTensor) -> Any:
 def scatter_reduce(
     a: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy, reduce: str, /, *, include_self: bool = True
 ) -> TensorProxy:
-    """`a` with the elements of `src` that `index` sends to one place reduced there: sum, prod, mean, amax or amin."""
+    """Compute `a` with the elements of `src` that `index` sends to one place reduced there: sum, prod, mean, amax or
+    amin.
+    """
     dim = canonicalize_dim(a.ndim, dim)
     check(
         reduce in SCATTER_REDUCTIONS,

@@ -28,7 +28,7 @@ def product(shape: Sequence[int]) -> int:
 # -- more dimensions, other dimensions, fewer dimensions --------------------------------------------------------------
 @prim(tags=VIEW)
 def broadcast_in_dim(a: TensorProxy, shape: Sequence[int], broadcast_dimensions: Sequence[int], /) -> TensorProxy:
-    """`a` spread over `shape`: its dimension i becomes `broadcast_dimensions[i]`, the others are new."""
+    """Compute `a` spread over `shape`: its dimension i becomes `broadcast_dimensions[i]`, the others are new."""
     check(
         len(broadcast_dimensions) == a.ndim,
         lambda: f"broadcast_in_dim: {a.ndim} dimensions, but broadcast_dimensions is {tuple(broadcast_dimensions)}",
@@ -83,7 +83,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.reshape", tags=VIEW, view="maybe", keeps_order=True)
 def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
-    """The elements of `a`, in order, in another shape."""
+    """Return the elements of `a`, in order, in another shape."""
     return _reshaped(a, tuple(shape))
 
 
@@ -115,7 +115,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.Tensor.view", tags=VIEW, keeps_order=True)
 def view(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
-    """`reshape` of a tensor whose memory allows it without a copy; running it is an error where it does not."""
+    """Compute `reshape` of a tensor whose memory allows it without a copy; running it is an error where it does not."""
     return _reshaped(a, tuple(shape))
 
 
@@ -133,7 +133,9 @@ for _op in (reshape, view):
 
 @prim(torch="torch.permute", tags=VIEW)
 def transpose(a: TensorProxy, permutation: Sequence[int], /) -> TensorProxy:
-    """`a` with its dimensions in another order: dimension i of the result is dimension `permutation[i]` of `a`."""
+    """Compute `a` with its dimensions in another order: dimension i of the result is dimension `permutation[i]` of
+    `a`.
+    """
     check(
         sorted(permutation) == list(range(a.ndim)),
         lambda: f"transpose: {tuple(permutation)} is no order of the {a.ndim} dimensions of {a.name}",
@@ -170,7 +172,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.squeeze", tags=VIEW, keeps_order=True)
 def squeeze(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """`a` without the dimensions `dims`, which have one element each."""
+    """Compute `a` without the dimensions `dims`, which have one element each."""
     for d in dims:
         if not (0 <= d < a.ndim and a.shape[d] == 1):
             raise RuntimeError(f"squeeze: dimension {d} of the shape {a.shape} does not have one element")
@@ -201,7 +203,7 @@ def _(make: MakeTensor) -> Any:
 # -- other elements ---------------------------------------------------------------------------------------------------
 @prim(torch="torch.flip", tags=_SHAPE, cost="cheap")
 def flip(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """`a` with the order of its elements along `dims` reversed."""
+    """Compute `a` with the order of its elements along `dims` reversed."""
     canonicalize_dims(a.ndim, dims)
     return TensorProxy(like=a)
 
@@ -228,7 +230,9 @@ def _(make: MakeTensor) -> Any:
 def slice(
     a: TensorProxy, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None, /
 ) -> TensorProxy:
-    """The part of `a` from `start_indices` to before `end_indices`, in steps of `strides`; all within its shape."""
+    """Return the part of `a` from `start_indices` to before `end_indices`, in steps of `strides`; all within its
+    shape.
+    """
     shape = sliced_shape("slice", a, start_indices, end_indices, strides)
     return TensorProxy(like=a, shape=shape)
 
@@ -236,7 +240,7 @@ def slice(
 def sliced_shape(
     name: str, a: TensorProxy, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """The shape of the part of `a` that starts, ends and strides name, once they are checked."""
+    """Return the shape of the part of `a` that starts, ends and strides name, once they are checked."""
     steps = strides if strides is not None else (1,) * a.ndim
     if not len(starts) == len(ends) == len(steps) == a.ndim:
         raise RuntimeError(f"{name}: give a start, end and stride for each of the {a.ndim} dimensions")
@@ -283,7 +287,8 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_SHAPE, cost="cheap")
 def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, int, int]], /) -> TensorProxy:
-    """`a` with `padding_value` before, after and between its elements: `(low, high, between)` for each dimension.
+    """Compute `a` with `padding_value` before, after and between its elements: `(low, high, between)` for each
+    dimension.
 
     A negative low or high takes elements away instead.
     """
@@ -333,7 +338,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.cat", tags=_SHAPE, cost="cheap")
 def cat(tensors: Sequence[TensorProxy], dim: int, /) -> TensorProxy:
-    """The tensors one after the other along `dim`."""
+    """Return the tensors one after the other along `dim`."""
     check(len(tensors) > 0, lambda: "torch.cat(): expected a non-empty list of Tensors", ValueError)
     first = tensors[0]
     check(first.ndim > 0, lambda: "zero-dimensional tensor (at position 0) cannot be concatenated")

@@ -19,7 +19,7 @@ _TAGS = (OpTags.SHAPE_OP,)
 
 
 def distinct_values(make: MakeTensor, *shape: int) -> Any:
-    """A sample without two equal elements: which of two comes first is not defined."""
+    """Return a sample without two equal elements: which of two comes first is not defined."""
     like = make(())
     count = 1
     for n in shape:
@@ -41,7 +41,7 @@ def _check_ordered(name: str, a: TensorProxy) -> None:
 def sort(
     a: TensorProxy, dim: int = -1, descending: bool = False, stable: bool = False, /
 ) -> tuple[TensorProxy, TensorProxy]:
-    """The elements in order along `dim`, and the position that each one had. NaN is the largest."""
+    """Return the elements in order along `dim`, and the position that each one had. NaN is the largest."""
     canonicalize_dim(a.ndim, dim)
     _check_ordered("sort", a)
     return TensorProxy(like=a), TensorProxy(like=a, dtype=dtypes.int64)
@@ -78,7 +78,7 @@ def _(make: MakeTensor) -> Any:
 def topk(
     a: TensorProxy, /, k: int, dim: int | None = None, largest: bool = True, sorted: bool = True, *, out: Any = None
 ) -> tuple[TensorProxy, TensorProxy]:
-    """The `k` largest (or smallest) elements along `dim`, the last one if that is None, and their positions."""
+    """Return the `k` largest (or smallest) elements along `dim`, the last one if that is None, and their positions."""
     check(out is None, lambda: "topk: only out=None is supported; use the returned tensors")
     dim = canonicalize_dim(a.ndim, -1 if dim is None else dim)
     _check_ordered("topk", a)
@@ -117,7 +117,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.kthvalue", tags=_TAGS)
 def kthvalue(a: TensorProxy, k: int, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
-    """The `k`-th smallest element along `dim`, counted from 1, and its position; `dim` goes."""
+    """Return the `k`-th smallest element along `dim`, counted from 1, and its position; `dim` goes."""
     dim = canonicalize_dim(a.ndim, dim)
     length = a.shape[dim] if a.ndim else 1
     check(length > 0, lambda: f"kthvalue(): Expected reduction dim {dim} to have non-zero size.", IndexError)

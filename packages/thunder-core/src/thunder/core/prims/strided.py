@@ -18,7 +18,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 # -- windows ----------------------------------------------------------------------------------------------------------
 @prim(torch="torch.Tensor.unfold", tags=VIEW)
 def unfold(a: TensorProxy, dim: int, size: int, step: int, /) -> TensorProxy:
-    """All windows of `size` elements along `dim`, `step` apart; the windows' elements are the last dimension."""
+    """Return all windows of `size` elements along `dim`, `step` apart; the windows' elements are the last dimension."""
     dim = canonicalize_dim(a.ndim, dim)
     longest = a.shape[dim] if a.ndim else 1
     check(size <= longest, lambda: f"Maximum size for tensor at dimension {dim} is {longest} but size is {size}")
@@ -77,7 +77,7 @@ def _(make: MakeTensor) -> Any:
 def as_strided(
     a: TensorProxy, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None, /
 ) -> TensorProxy:
-    """The elements of `a`, laid out in memory in order, read at any strides from `storage_offset` on.
+    """Return the elements of `a`, laid out in memory in order, read at any strides from `storage_offset` on.
 
     Strides of a trace's values are not known while tracing: this is what torch means by it for a contiguous `a` that
     starts at the beginning of its memory, and running it on any other is an error.

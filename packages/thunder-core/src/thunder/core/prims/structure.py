@@ -26,7 +26,7 @@ def _print_unpack(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE), printer=_print_unpack)
 def unpack_trivial(x: Proxy, /) -> Proxy:
-    """Says that `x` is an input of the program; prints as its type comment."""
+    """Say that `x` is an input of the program; prints as its type comment."""
     return x
 
 
@@ -37,7 +37,7 @@ def _print_unpack_saved(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE), printer=_print_unpack_saved)
 def unpack_saved(holder: str, /) -> tuple[Proxy, ...]:
-    """Takes the inputs that come in a list, by the name of the list, which is left empty: nothing else holds them."""
+    """Take the inputs that come in a list, by the name of the list, which is left empty: nothing else holds them."""
     return ()
 
 
@@ -58,7 +58,7 @@ def _what_is_saved(saved: Saved) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="RETURN", printer=_print_return)
 def python_return(x: Any, /) -> None:
-    """The last line of a program."""
+    """Return from the program: its last line."""
 
 
 def _print_hand_over(bsym: BoundSymbol, context: PrintContext) -> list[str]:
@@ -69,7 +69,7 @@ def _print_hand_over(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="HAND_OVER", printer=_print_hand_over)
 def hand_over(values: list[Proxy | None], dead: tuple[str, ...], name: str, /) -> None:
-    """Gives results to the caller before the program has ended: in a list, which the caller empties.
+    """Return results to the caller before the program has ended: in a list, which the caller empties.
 
     The program lets go of those in `dead` first, so that nobody but the caller holds them.
     """
@@ -81,7 +81,7 @@ def _print_del(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="DEL", printer=_print_del)
 def python_del(*values: Proxy) -> None:
-    """Drops values that are not used any more, so that their memory is free."""
+    """Drop values that are not used any more, so that their memory is free."""
 
 
 def _print_comment(bsym: BoundSymbol, context: PrintContext) -> list[str]:
@@ -90,4 +90,4 @@ def _print_comment(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), printer=_print_comment)
 def comment(text: str, /) -> None:
-    """A comment in the printed program."""
+    """Print a comment in the program."""

@@ -16,7 +16,7 @@ add_always_executor(PYTHON)
 
 
 def add_operator_executor(name, op_map, *, add_to_default_executors: bool = True) -> None:  # type: ignore[no-untyped-def]
-    """Make and registers an executor from a map of operator ids to `(name, checker, implementation)`.
+    """Make and register an executor from a map of operator ids to `(name, checker, implementation)`.
 
     The checker sees the operator's arguments as proxies; the implementation gets real tensors and returns real tensors.
     """

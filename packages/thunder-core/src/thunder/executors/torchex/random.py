@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the primitives that draw random numbers: each is the draw that eager makes."""
+"""torch's implementations of the random primitives: each draws the same numbers as eager mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _empty(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> to
 def uniform(
     shape: Sequence[int], low: float, high: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Return numbers drawn evenly."""
+    """Return uniformly distributed numbers."""
     return _empty(shape, device, dtype).uniform_(low, high, generator=generator)
 
 
@@ -29,13 +29,13 @@ def uniform(
 def normal(
     shape: Sequence[int], mean: float, std: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Return numbers of the normal distribution."""
+    """Return normally distributed numbers."""
     return _empty(shape, device, dtype).normal_(mean, std, generator=generator)
 
 
 @torch_impl(ltorch.normal)
 def normal_of(mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
-    """Return numbers of normal distributions; torch wants both numbers where it is given a size."""
+    """Return numbers of normal distributions; with a size, torch requires both parameters to be numbers."""
     return torch.normal(mean, std, **options) if size is None else torch.normal(mean, std, size, **options)
 
 
@@ -49,7 +49,7 @@ def randint(
     dtype: torch.dtype,
     generator: Any = None,
 ) -> torch.Tensor:
-    """Whole numbers drawn evenly."""
+    """Return uniformly distributed integers."""
     out = _empty(shape, device, dtype)
     return out.random_(generator=generator) if low is None else out.random_(low, high, generator=generator)
 
@@ -58,25 +58,25 @@ def randint(
 def bernoulli(
     shape: Sequence[int], p: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Return ones with one probability."""
+    """Return ones with the given probability, else zeros."""
     return _empty(shape, device, dtype).bernoulli_(p, generator=generator)
 
 
 @torch_impl(prims.bernoulli_tensor)
 def bernoulli_tensor(p: torch.Tensor, *, dtype: torch.dtype, generator: Any = None) -> torch.Tensor:
-    """Return ones with a probability each."""
+    """Return ones with a probability per element, else zeros."""
     return torch.empty_like(p, dtype=dtype).bernoulli_(p, generator=generator)
 
 
 @torch_impl(prims.randperm)
 def randperm(n: int, *, device: torch.device, dtype: torch.dtype = torch.int64, generator: Any = None) -> torch.Tensor:
-    """Whole numbers in a random order."""
+    """Return a random permutation of `0..n-1`."""
     return torch.randperm(n, device=device, dtype=dtype, generator=generator)
 
 
 @torch_impl(prims.multinomial)
 def multinomial(weights: torch.Tensor, num_samples: int, replacement: bool, *, generator: Any = None) -> torch.Tensor:
-    """Return indices drawn by weight."""
+    """Return indices sampled according to weights."""
     return torch.multinomial(weights, num_samples, replacement, generator=generator)
 
 
@@ -84,7 +84,7 @@ def multinomial(weights: torch.Tensor, num_samples: int, replacement: bool, *, g
 def exponential(
     shape: Sequence[int], rate: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Return numbers of the exponential distribution."""
+    """Return exponentially distributed numbers."""
     return _empty(shape, device, dtype).exponential_(rate, generator=generator)
 
 
@@ -92,7 +92,7 @@ def exponential(
 def geometric(
     shape: Sequence[int], p: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Draw until one succeeds."""
+    """Return geometrically distributed numbers."""
     return _empty(shape, device, dtype).geometric_(p, generator=generator)
 
 
@@ -106,7 +106,7 @@ def cauchy(
     dtype: torch.dtype,
     generator: Any = None,
 ) -> torch.Tensor:
-    """Return numbers of the Cauchy distribution."""
+    """Return Cauchy-distributed numbers."""
     return _empty(shape, device, dtype).cauchy_(median, sigma, generator=generator)
 
 
@@ -114,13 +114,13 @@ def cauchy(
 def log_normal(
     shape: Sequence[int], mean: float, std: float, *, device: torch.device, dtype: torch.dtype, generator: Any = None
 ) -> torch.Tensor:
-    """Return numbers whose logarithms are normal."""
+    """Return log-normally distributed numbers."""
     return _empty(shape, device, dtype).log_normal_(mean, std, generator=generator)
 
 
 @torch_impl(prims.rrelu_noise)
 def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
-    """Return the slopes that torch's kernel draws."""
+    """Return the random slopes of torch's rrelu kernel."""
     noise = torch.ones_like(a)
     torch._C._nn.rrelu_with_noise(a, noise, lower, upper, True)
     return noise
@@ -128,13 +128,13 @@ def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
 
 @torch_impl(prims.rng_state)
 def rng_state(device: torch.device, generator: Any = None) -> torch.Tensor:
-    """Return where random numbers stand."""
+    """Return the state of the generator."""
     return prims.state_of_generator(device, generator)  # type: ignore[no-any-return]
 
 
 @torch_impl(prims.exchange_rng_state)
 def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any = None) -> torch.Tensor:
-    """Put random numbers where they stood."""
+    """Set the state of the generator, and return the previous one."""
     before = prims.state_of_generator(device, generator)
     if generator is not None:
         generator.set_state(state)
@@ -147,5 +147,5 @@ def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any
 
 @torch_impl(prims.barrier)
 def barrier(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that it is given."""
+    """Return its arguments; keeps operations in order."""
     return values

@@ -121,7 +121,7 @@ def _warnings() -> Iterator[str]:
             f"Uninstall both, then install thunder-core again"
         )
     if core_version() is None:
-        yield "thunder-core is not installed (only its source is on the path): plugins' version requirements are not checked"
+        yield "thunder-core is not installed (only its source is on the path): plugins' requirements are not checked"
     known = {record.name for record in quiet_records()}
     known |= {normalize_name(record.distribution) for record in quiet_records()}
     for name in sorted(disabled_names() - {"*"}):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs of this repository, as in ``python -m nox -s tests``; ``python -m nox -l`` lists them.
+"""The sessions of this repository, as in ``python -m nox -s tests``; ``python -m nox -l`` lists them.
 
-Every job runs from a fresh clone with nothing but Python and pip. Jobs that need torch keep the torch of the
-interpreter that runs nox, whichever build that is, and install one only when there is none: no job ever replaces it.
-What the packages need is read from their own ``pyproject.toml``, so it is written down once.
+Every session runs from a fresh clone with nothing but Python and pip. Sessions that need torch use the torch of the
+interpreter that runs nox, whichever build that is, and install one only when there is none: none ever replaces it.
+Requirements of the packages are read from their own ``pyproject.toml``, so they are written down once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRANSFORMERS = "transformers==5.23.*"
 LITGPT = ["litgpt==0.5.13", "lightning==2.6.1", "lightning-utilities==0.15.*", "torchmetrics==1.9.*"]
 PLUGIN_GROUP = "thunder.executors.v1"
 
-# Two workers, each with one torch thread: on small tensors more threads only wait for one another.
+# Two workers, each with one torch thread: more threads only contend on small tensors.
 WORKERS = ["-n", "2"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -41,16 +41,16 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["lint", "types", "user_types", "imports", "tests"]
 
 
-# --- what the jobs share -----------------------------------------------------------------------------------------
+# --- helpers ---------------------------------------------------------------------------------------------------
 
 
 def project_of(name: str) -> dict:
-    """The whole pyproject of one of our packages."""
+    """Return the parsed pyproject of one of our packages."""
     return nox.project.load_toml(PACKAGES[name] / "pyproject.toml")
 
 
 def requirements_of(name: str, extras: Iterable[str] = ()) -> list[str]:
-    """What a package of ours needs from outside, torch left out; our own packages are followed, not returned."""
+    """Return a package's external requirements without torch; those of our own packages are followed."""
     project = project_of(name)["project"]
     optional = project.get("optional-dependencies", {})
     texts = [*project.get("dependencies", ()), *(text for extra in extras for text in optional.get(extra, ()))]
@@ -68,7 +68,7 @@ def requirements_of(name: str, extras: Iterable[str] = ()) -> list[str]:
 
 
 def torch_directories() -> list[str]:
-    """Where the interpreter that runs nox has torch and what torch needs; empty when it has none."""
+    """Return the directories of torch and its requirements in the interpreter that runs nox; empty if it has none."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return []
@@ -90,16 +90,16 @@ def torch_directories() -> list[str]:
 
 
 def python_says(session: nox.Session, code: str) -> str:
-    """What the session's interpreter prints for `code`."""
+    """Return what the session's interpreter prints for `code`."""
     return str(session.run("python", "-c", code, silent=True, log=False)).strip()
 
 
 def provide_torch(session: nox.Session) -> list[str]:
-    """Give the session a torch, and return the pip options that keep pip from ever fetching another.
+    """Provide a torch to the session, and return the pip options that keep pip from installing another.
 
-    A torch that is found is lent through a ``.pth`` file. Its directories come after the session's own packages, so
-    what the session installs wins, and pip sees the lent torch as installed. (``--system-site-packages`` would miss a
-    torch that lives in a virtual environment: it adds the packages of the base interpreter.)
+    An existing torch is made available through a ``.pth`` file. Its directories come after the session's own packages,
+    so what the session installs wins, and pip considers that torch installed. (``--system-site-packages`` would miss a
+    torch that is installed in a virtual environment: it adds the packages of the base interpreter.)
     """
     site = Path(python_says(session, "import sysconfig; print(sysconfig.get_path('purelib'))"))
     lent = site / "torch_of_the_outer_interpreter.pth"
@@ -116,7 +116,7 @@ def provide_torch(session: nox.Session) -> list[str]:
 
 
 def install_ours(session: nox.Session, names: Iterable[str], extras: Iterable[str] = ()) -> list[str]:
-    """Install packages of ours from the checkout, editable, after a torch; returns pip's options for more."""
+    """Install packages of ours from the checkout, editable, after torch; return pip's options for further installs."""
     options = provide_torch(session)
     names = list(names)
     if outside := [text for name in names for text in requirements_of(name, extras)]:
@@ -126,34 +126,34 @@ def install_ours(session: nox.Session, names: Iterable[str], extras: Iterable[st
 
 
 def check_environment(session: nox.Session) -> None:
-    """Print what the session runs on, so that a log answers the first question asked of it."""
+    """Print the environment of the session, so that it is in the log."""
     names = "sys.version.split()[0], 'torch', torch.__version__, torch.__file__, 'thunder', thunder.__version__"
     session.run("python", "-c", f"import sys, torch, thunder; print('python', {names})")
 
 
 def workers(arguments: Iterable[str]) -> list[str]:
-    """pytest's options for several processes, unless the arguments say how many, or ask for a debugger."""
+    """Return pytest's options for several processes, unless the arguments set them or ask for a debugger."""
     return [] if any(each.startswith(("-n", "--numprocesses", "--pdb", "-s")) for each in arguments) else WORKERS
 
 
-# --- running it --------------------------------------------------------------------------------------------------
+# --- running -----------------------------------------------------------------------------------------------------
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Compile a small Llama, show its trace, compare with eager and torch.compile; arguments after `--` go to it."""
+    """Compile a small Llama, show its trace, compare with eager and torch.compile; takes arguments after `--`."""
     options = install_ours(session, [CORE])
-    session.install(*options, "numpy")  # without it torch warns
+    session.install(*options, "numpy")  # torch warns without it
     session.run("python", str(TOOLS / "demo.py"), *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests of every package, core's last; arguments after `--` go to pytest.
+    """Run the tests of every package, core's last; arguments after `--` are passed to pytest.
 
     Each package has a process of its own: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`).
-    Those of core see what its users see who have no plugin. What arguments select of the conformance suite, as
-    `-k unfold` does, runs for every installed executor.
+    Core's tests run without plugins, like core's users. Conformance tests that the arguments select, as
+    `-k unfold` does, run for every installed executor.
     """
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)
@@ -170,7 +170,7 @@ def tests(session: nox.Session) -> None:
 
 
 def run_tests(session: nox.Session, folders: list[str]) -> None:
-    """pytest on these folders, or on what the session's arguments name."""
+    """Run pytest on these folders, or on the session's arguments."""
     # 5: what was asked for is in another package
     run_pytest(session, folders, success_codes=[0, 5] if session.posargs else [0])
 
@@ -192,9 +192,9 @@ def run_pytest(session: nox.Session, folders: Sequence[str] = (), **options: Any
 
 @nox.session(python=PYTHONS)
 def versions(session: nox.Session) -> None:
-    """Run core's tests on another Python (`nox -s versions-3.13`), with its newest torch or the one of THUNDER_TORCH.
+    """Run core's tests on another Python (`nox -s versions-3.13`), with its newest torch or that of THUNDER_TORCH.
 
-    Unlike the other jobs this one installs a torch of its own: `THUNDER_TORCH=torch==2.11.0 nox -s versions-3.12`.
+    Unlike the other sessions this one installs a torch of its own: `THUNDER_TORCH=torch==2.11.0 nox -s versions-3.12`.
     """
     session.install(os.environ.get("THUNDER_TORCH", "torch"))
     session.install(*requirements_of(CORE, ["tests"]))
@@ -206,7 +206,7 @@ def versions(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
 def conformance(session: nox.Session, package: str) -> None:
-    """Prove the operators of each package, one environment each; `-- --with WHEEL` proves a vendor's wheel instead."""
+    """Run the conformance suite of each package in its own environment; `-- --with WHEEL` tests a vendor's wheel."""
     arguments = list(session.posargs)
     if "--with" not in arguments:
         install_ours(session, dict.fromkeys([CORE, package]), ["tests"])
@@ -234,7 +234,7 @@ def conformance(session: nox.Session, package: str) -> None:
 
 @nox.session
 def conformance_full(session: nox.Session) -> None:
-    """The torch and python executors on every dtype and sample, gradients checked with differences; takes a while."""
+    """Test the torch and python executors on every dtype and sample, gradients with finite differences; slow."""
     install_ours(session, [CORE], ["tests"])
     for executor in ("torch", "python"):
         prove(session, [executor], ["--thunder-full", *session.posargs])
@@ -242,7 +242,7 @@ def conformance_full(session: nox.Session) -> None:
 
 @nox.session
 def coexist(session: nox.Session) -> None:
-    """All packages in one environment: each plugin loads, and those that can run here prove their operators."""
+    """Test all packages in one environment: each plugin loads, and those that can run here pass the suite."""
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)
     session.run("python", "-m", "thunder", "doctor")
@@ -268,17 +268,17 @@ def interrupts(session: nox.Session) -> None:
 
 @nox.session
 def surface(session: nox.Session) -> None:
-    """Call every public name of torch through thunder.jit and compare with torch; arguments after `--` go to it."""
+    """Call every public name of torch through thunder.jit and compare with torch; takes arguments after `--`."""
     install_ours(session, [CORE], ["tests"])
     session.run("python", "-m", "surface", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
 
 
 @nox.session
 def models(session: nox.Session) -> None:
-    """Run the tables of models: own ones, Transformers' and LitGPT's; arguments after `--` go to pytest."""
+    """Run the tables of models: our own, Transformers' and LitGPT's; arguments after `--` are passed to pytest."""
     options = install_ours(session, [CORE], ["tests"])
     session.install(*options, TRANSFORMERS, "psutil")
-    # LitGPT and Lightning ask for more than the model needs, other versions of Transformers' libraries among it.
+    # LitGPT and Lightning require more than the model needs, including other versions of Transformers' libraries.
     session.install("--no-deps", *LITGPT)
     check_environment(session)
     suites = sorted((PACKAGES[CORE] / "tests" / "models").glob("suite_*.py"))
@@ -294,16 +294,16 @@ def models(session: nox.Session) -> None:
 
 
 def prove(session: nox.Session, executor: list[str], arguments: list[str]) -> None:
-    """Run the conformance suite on an executor, or when none is named on those of every plugin of the environment."""
+    """Run the conformance suite for an executor, or for every plugin of the environment if none is named."""
     session.run("python", "-m", "thunder", "conformance", *executor, *workers(arguments), *arguments, env=ENVIRONMENT)
 
 
-# --- reading it --------------------------------------------------------------------------------------------------
+# --- static checks------------------------------------------------------------------------------------------------
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Ruff: rules and format."""
+    """Run ruff: rules and format."""
     session.install("ruff==0.17.*")
     session.run("ruff", "check", *session.posargs, ".")
     session.run("ruff", "format", "--check", ".")
@@ -311,14 +311,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy; strict where plugins and users meet us (see pyproject.toml). torch's own types are not followed."""
+    """Run mypy; strict for the API of plugins and users (see pyproject.toml). torch's own types are not followed."""
     session.install(MYPY, *(text for name in PACKAGES for text in requirements_of(name)))
     session.run("mypy", *session.posargs)
 
 
 @nox.session
 def user_types(session: nox.Session) -> None:
-    """Check what mypy, with torch's own types, says of a program that uses thunder."""
+    """Check a program that uses thunder with mypy, with torch's own types."""
     options = install_ours(session, [CORE])
     session.install(*options, MYPY)
     program = PACKAGES[CORE] / "tests" / "typing" / "check_types.py"
@@ -327,7 +327,7 @@ def user_types(session: nox.Session) -> None:
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """import-linter: a module imports from its own floor or a lower one, and loads no more than it may."""
+    """Run import-linter: a module imports from its own layer or a lower one, and loads no more than it may."""
     session.install("import-linter==2.*")
     sources = os.pathsep.join(str(path / "src") for path in PACKAGES.values())
     for config in ("pyproject.toml", "importlinter-loading.toml"):
@@ -343,12 +343,12 @@ def docs(session: nox.Session) -> None:
     session.log(f"open {target.relative_to(ROOT) / 'index.html'}")
 
 
-# --- shipping it -------------------------------------------------------------------------------------------------
+# --- releasing -------------------------------------------------------------------------------------------------
 
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build wheel and sdist of every package into dist/, look inside, and import the wheel in a bare environment."""
+    """Build wheel and sdist of every package into dist/, check them, and import the wheel in a bare environment."""
     session.install("build==1.*")
     target = ROOT / "dist"
     for name, path in PACKAGES.items():
@@ -363,7 +363,7 @@ def build(session: nox.Session) -> None:
 
 
 def check_wheel(session: nox.Session, name: str, wheel: Path) -> None:
-    """A wheel carries its types, its licence, its entry points, its static version and (core) the conformance suite."""
+    """Check a wheel for its types, licence, entry points, static version and (core) the conformance suite."""
     project = project_of(name)["project"]
     with zipfile.ZipFile(wheel) as archive:
         files = archive.namelist()
@@ -387,7 +387,7 @@ def check_wheel(session: nox.Session, name: str, wheel: Path) -> None:
 
 
 def check_sdist(session: nox.Session, name: str, sdist: Path) -> None:
-    """An sdist carries what is needed to build and test again."""
+    """Check that an sdist contains what is needed to build and test again."""
     with tarfile.open(sdist) as archive:
         files = {member.name.partition("/")[2] for member in archive.getmembers()}
     for file in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
@@ -399,7 +399,7 @@ def check_sdist(session: nox.Session, name: str, sdist: Path) -> None:
 
 
 def check_import(session: nox.Session, name: str, wheel: Path) -> None:
-    """The wheel, with its dependencies but without torch, imports in a fresh environment outside of the checkout."""
+    """Import the wheel, with its dependencies but without torch, in a fresh environment outside of the checkout."""
     scratch = Path(session.create_tmp()).resolve() / f"import-{name}"
     shutil.rmtree(scratch, ignore_errors=True)
     session.run("python", "-m", "venv", str(scratch))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast thunder starts, and what a warm call costs, against eager and `torch.compile(backend="eager")`.
+"""Startup time and the cost of a warm call, against eager and `torch.compile(backend="eager")`.
 
     python packages/thunder-core/benchmarks/acquisition.py [--markdown FILE] [--json FILE] [--peer-python PYTHON]
 
-Every row has a bar, a ratio of numbers of the same run; the exit status says whether all are met. `--peer-python` is
-an interpreter of an environment in which lightning-thunder is installed (it has the same import name): this script
-runs in it too, and its column is shown without a bar. That takes minutes; `--peer-results` is a file with what
-`PYTHON acquisition.py --as-peer` has printed there before.
+Every row has a target, a ratio of numbers of the same run; the exit status says whether all are met. `--peer-python` is
+the interpreter of an environment with lightning-thunder (which has the same import name): this script
+also runs there, and the results are shown without a target. That takes minutes; `--peer-results` is a file with the
+output of `PYTHON acquisition.py --as-peer` from there.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Jit = Callable[[Any], Callable[..., Any]]
 
 
 def jit(fn: Any) -> Any:
-    """Return thunder's side of a row."""
+    """Compile with thunder."""
     import thunder
 
     return thunder.jit(fn)
 
 
 def capture(fn: Any) -> Any:
-    """Return torch.compile's side of a row: it captures, and runs what it captured with eager's kernels."""
+    """Capture with torch.compile, which then runs eager's kernels."""
     torch._dynamo.reset()
     return torch.compile(fn, backend="eager")
 
 
-# --- what is measured --------------------------------------------------------------------------------------------
+# --- measurements -----------------------------------------------------------------------------------------------
 
 
 def forward(model: Any, idx: torch.Tensor) -> None:
@@ -58,7 +58,7 @@ def training(model: Any, idx: torch.Tensor) -> None:
 
 
 def first_call(wrap: Jit, run: Callable[..., None], layers: int = LAYERS) -> Callable[[], float]:
-    """Return seconds of the first call of a model that nothing has seen before."""
+    """Measure the first call of a new model, in seconds."""
 
     def measure() -> float:
         model, idx = Llama(layers), batch()
@@ -68,7 +68,7 @@ def first_call(wrap: Jit, run: Callable[..., None], layers: int = LAYERS) -> Cal
 
 
 def warm_model(wrap: Jit, run: Callable[..., None]) -> Callable[[], float]:
-    """Return seconds of a later call."""
+    """Measure a later call, in seconds."""
     model, idx = wrap(Llama(LAYERS)), batch()
     run(model, idx)
     return lambda: per_call(lambda: run(model, idx), 0.1)
@@ -79,7 +79,7 @@ def two_tensors(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class Sum(nn.Module):
-    """A module of many parameters."""
+    """A module with many parameters."""
 
     def __init__(self, count: int):
         super().__init__()
@@ -92,7 +92,7 @@ class Sum(nn.Module):
 
 
 def warm_function(wrap: Jit, grad: bool) -> Callable[[], float]:
-    """Return seconds of a later call of a function of two tensors; with gradients one of them requires them."""
+    """Measure a later call of a function of two tensors; with `grad`, one of them requires grad."""
     fn = wrap(two_tensors)
     a, b = torch.randn(4, requires_grad=grad), torch.randn(4)
     fn(a, b)
@@ -100,7 +100,7 @@ def warm_function(wrap: Jit, grad: bool) -> Callable[[], float]:
 
 
 def torch_calls(layers: int) -> int:
-    """Return how many functions of torch the model calls, properties left out."""
+    """Count the torch functions that the model calls, without properties."""
     count = 0
 
     class Counting(torch.overrides.TorchFunctionMode):
@@ -120,7 +120,7 @@ def eager(fn: Any) -> Any:
 
 
 def of_all(measure: Callable[..., Callable[[], float]], *args: Any) -> dict[str, Callable[[], float]]:
-    """Return a measurement of each candidate."""
+    """Return a measurement for each candidate."""
     return {"eager": measure(eager, *args), "thunder": measure(jit, *args), CAPTURE: measure(capture, *args)}
 
 
@@ -128,7 +128,7 @@ def of_all(measure: Callable[..., Callable[[], float]], *args: Any) -> dict[str,
 
 
 class Benchmark:
-    """The rows, each a method."""
+    """The rows, one method each; the docstring of a method is the row's name."""
 
     def __init__(self, repetitions: int, peer: dict[str, list[float]]):
         self.repetitions = repetitions
@@ -238,7 +238,7 @@ class Benchmark:
         self.add(f"{self.guards.__doc__}: {what}", times, bars, microseconds)
 
     def memory(self) -> None:
-        """objects kept by 1000 calls, and tensors kept by a cached program"""
+        """objects kept by 1000 calls, and tensors kept by a specialization"""
         model, idx = Llama(2), batch()
         jitted = jit(model)
         for _ in range(3):
@@ -268,7 +268,7 @@ ROWS = ("first_forward", "first_training", "tracing", "linear", "function", "fun
 
 
 def as_peer() -> dict[str, list[float]]:
-    """Return the peer's numbers: this runs in the peer's environment."""
+    """Measure the peer; runs in the peer's environment."""
     first = {"first_forward": forward, "first_training": training}
     found = {getattr(Benchmark, name).__doc__: [first_call(jit, run)()] for name, run in first.items()}
     for name, grad in (("function", False), ("function_with_gradients", True)):
@@ -279,7 +279,7 @@ def as_peer() -> dict[str, list[float]]:
 
 
 def ask_peer(python: str) -> dict[str, list[float]]:
-    """Return the peer's numbers, from a process of its own."""
+    """Measure the peer in a process of its own."""
     done = subprocess.run([python, __file__, "--as-peer"], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{python} could not run the peer:\n{done.stderr[-2000:]}")
@@ -302,7 +302,7 @@ def main() -> None:
     elif given.peer_python:
         peer = ask_peer(given.peer_python)
     benchmark = Benchmark(given.repetitions, peer)
-    for wrap in (jit, capture):  # what happens once in a process belongs to no row
+    for wrap in (jit, capture):  # excludes one-time costs of the process from the rows
         training(wrap(Llama(1)), batch())
     for name in ROWS:
         if given.rows in name:

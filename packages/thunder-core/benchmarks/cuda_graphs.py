@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUDA graphs gain where launches cost more than kernels: a small Llama, forward and a training step, on a GPU.
+"""The benefit of CUDA graphs where launches dominate: a small Llama, forward and a training step, on a GPU.
 
     python packages/thunder-core/benchmarks/cuda_graphs.py [--markdown FILE] [--json FILE]
 
 Every candidate computes the same; the model is so small that its kernels take less time than their launches. thunder
-runs with its installed executors, and with torch's alone, each with `CUDAGraphTransform` and without; torch.compile
-with Inductor, and with CUDA graphs (`mode="reduce-overhead"`).
+runs with its installed executors, and with the torch executor alone, each with and without `CUDAGraphTransform`;
+torch.compile with Inductor, and with CUDA graphs (`mode="reduce-overhead"`).
 
-The exit status says whether the bar is met: with graphs at most 1.03 times what torch.compile takes with its own.
+The exit status says whether the target is met: with graphs at most 1.03 times torch.compile's time with its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = [OURS, "thunder", "torch executor, graphs", "torch executor", PEER, "tor
 
 
 def wrapped(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what a candidate makes of the model or its loss."""
+    """Compile the model or its loss as a candidate does."""
     if name == "eager":
         return fn
     if name.startswith("torch.compile"):
@@ -41,7 +41,7 @@ def wrapped(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Candidate:
-    """A model, its forward and its training step."""
+    """A model with its forward and training step."""
 
     def __init__(self, name: str, given: Any):
         torch.manual_seed(0)
@@ -53,18 +53,18 @@ class Candidate:
         self.run, self.loss = wrapped(name, self.model), wrapped(name, self.loss_of)
 
     def loss_of(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return what is minimized."""
+        """Return the loss."""
         return F.cross_entropy(self.model(batch[:, :-1]).reshape(-1, VOCABULARY), batch[:, 1:].reshape(-1))
 
     def forward(self) -> None:
-        """Without gradients."""
+        """Run the model without gradients."""
         if self.own_graphs:
             torch.compiler.cudagraph_mark_step_begin()
         with torch.no_grad():
             self.run(self.batch[:, :-1])
 
     def step(self) -> None:
-        """Forward, backward and the optimizer."""
+        """Run forward, backward and the optimizer."""
         if self.own_graphs:
             torch.compiler.cudagraph_mark_step_begin()
         self.loss(self.batch).backward()
@@ -73,14 +73,14 @@ class Candidate:
 
 
 def warm(run: Callable[[], None]) -> Callable[[], None]:
-    """Compiled and captured."""
+    """Call until compiled and captured."""
     for _ in range(5):
         run()
     return run
 
 
 def seconds(run: Callable[[], None]) -> float:
-    """Of one of many calls."""
+    """Return the seconds of one call, averaged over many."""
     run()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -91,7 +91,7 @@ def seconds(run: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    """Measure the rows that were asked for."""
+    """Measure the requested rows."""
     parser = measuring.parser((__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=512)

@@ -3,8 +3,8 @@
 
     python packages/thunder-core/benchmarks/inductor.py [--markdown FILE] [--json FILE]
 
-Both sides run Inductor's programs; what differs is who captures, differentiates and divides the program. The exit
-status says whether all bars are met.
+Both sides run programs compiled by Inductor; they differ in capture, differentiation and partitioning. The exit
+status says whether all targets are met.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from torch.nn import functional as F
 
 LAYERS, WIDTH, LENGTH, SEQUENCES = 4, 256, 128, 4
 PEER = "torch.compile"
-WITHIN = 1.03  # three percent counts as met
+WITHIN = 1.03  # tolerance of three percent
 Wrap = Callable[[Any], Callable[..., Any]]
 
 
 def jit(fn: Any) -> Any:
-    """Return thunder's side of a row."""
+    """Compile with thunder."""
     import thunder
 
     return thunder.jit(fn, executors=["torch_compile"])
 
 
 def compiled(fn: Any) -> Any:
-    """Return torch.compile's side of a row."""
+    """Compile with torch.compile."""
     torch._dynamo.reset()
     return torch.compile(fn)
 
@@ -41,12 +41,12 @@ CANDIDATES: dict[str, Wrap] = {"eager": lambda fn: fn, "thunder": jit, PEER: com
 
 
 def tokens() -> torch.Tensor:
-    """Token numbers for some sequences."""
+    """Return token ids of several sequences."""
     return torch.randint(0, VOCABULARY, (SEQUENCES, LENGTH + 1), generator=torch.Generator().manual_seed(0))
 
 
 def training_step(wrap: Wrap) -> Callable[[], float]:
-    """Return seconds of a step: forward, loss, backward, optimizer."""
+    """Measure a step, in seconds: forward, loss, backward, optimizer."""
     torch.manual_seed(0)
     model = Llama(LAYERS, WIDTH, LENGTH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -68,7 +68,7 @@ def training_step(wrap: Wrap) -> Callable[[], float]:
 
 
 def inference(wrap: Wrap) -> Callable[[], float]:
-    """Return seconds of a call without gradients."""
+    """Measure a call without gradients, in seconds."""
     torch.manual_seed(0)
     fast, batch = wrap(Llama(LAYERS, WIDTH, LENGTH)), tokens()[:, :-1]
 
@@ -81,7 +81,7 @@ def inference(wrap: Wrap) -> Callable[[], float]:
 
 
 def chain(wrap: Wrap) -> Callable[[], float]:
-    """Return seconds of a chain of pointwise operations over a matrix, with its gradient."""
+    """Measure a chain of pointwise operations on a matrix and its gradient, in seconds."""
     torch.manual_seed(0)
     x = torch.randn(1024, 1024, requires_grad=True)
 
@@ -107,7 +107,7 @@ ROWS = {
 
 
 def main() -> None:
-    """Measure the rows that were asked for."""
+    """Measure the requested rows."""
     options = measuring.parser(__doc__ or "").parse_args()
     torch.set_num_threads(1)
     report = Report("inductor", __file__, ["thunder", PEER, "eager"])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What many lengths cost: traces and time for 50 of them, and calls of several programs in turns.
+"""The cost of varying lengths: traces and time for 50 of them, and interleaved calls of several programs.
 
     python packages/thunder-core/benchmarks/lengths.py [--markdown FILE] [--json FILE]
 
 The model is a Llama whose input has another number of tokens in each of 50 calls. `torch.compile(backend="eager")`
-captures the same programs, with sizes that become dynamic when they have changed. Every bar is a ratio of numbers of
+captures the same programs, with sizes that become dynamic when they have changed. Every target is a ratio of numbers of
 the same run, or a number of traces.
 """
 
@@ -24,18 +24,18 @@ DEFAULT, SYMBOLIC = "thunder", 'thunder, cache="symbolic values"'
 
 
 def forward(run: Callable[..., Any], tokens: torch.Tensor) -> None:
-    """One call without gradients."""
+    """Call once without gradients."""
     with torch.no_grad():
         run(tokens)
 
 
 def training(run: Callable[..., Any], tokens: torch.Tensor) -> None:
-    """One call and its backward pass."""
+    """Call once, with the backward pass."""
     run(tokens).sum().backward()
 
 
 def all_lengths(wrap: Callable[[Any], Any], call: Callable[..., None], made: list[Any]) -> Callable[[], float]:
-    """Return the seconds of the calls with each length, the first of them included; `made` is what was called."""
+    """Measure one call of each length, first calls included, in seconds; `made` receives the compiled functions."""
     batches = [torch.randint(64, (2, n)) for n in LENGTHS]
 
     def run() -> float:
@@ -47,13 +47,13 @@ def all_lengths(wrap: Callable[[Any], Any], call: Callable[..., None], made: lis
 
 
 def capture(model: Any) -> Any:
-    """Return torch.compile's side."""
+    """Capture with torch.compile."""
     torch._dynamo.reset()
     return torch.compile(model, backend="eager")
 
 
 def lengths(report: Report, repetitions: int) -> None:
-    """Fifty lengths, forward, and forward and backward."""
+    """Measure fifty lengths, forward, and forward and backward."""
     import thunder
 
     wraps: dict[str, Callable[[Any], Any]] = {
@@ -74,7 +74,7 @@ def lengths(report: Report, repetitions: int) -> None:
 
 
 def turns(report: Report, repetitions: int) -> None:
-    """Call of several programs of a two-tensor function in turns, against calls of one of them."""
+    """Measure interleaved calls of several programs of a function, against calls of one program."""
     import thunder
 
     def fn(a: Any, b: Any, mode: str) -> Any:
@@ -106,7 +106,7 @@ def main() -> None:
     given = measuring.parser(__doc__.partition("\n")[0]).parse_args()
     torch.set_num_threads(1)
     report = Report("Many lengths", "lengths.py", [DEFAULT, SYMBOLIC, CAPTURE, "eager"])
-    forward(capture(Llama(1)), torch.zeros(1, 4, dtype=torch.long))  # what happens once belongs to no row
+    forward(capture(Llama(1)), torch.zeros(1, 4, dtype=torch.long))  # excludes one-time costs from the rows
     for row in (lengths, turns):
         if given.rows in row.__name__:
             row(report, given.repetitions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small Llama in the manner of LitGPT: the model of the benchmarks."""
+"""A small LitGPT-like Llama: the model of the benchmarks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HEADS, VOCABULARY = 4, 320
 
 
 def heads_of(width: int) -> int:
-    """At least four, and so many that none is longer than 128, which is what attention kernels are made for."""
+    """Return the number of heads: at least four, with a head size of at most 128, as attention kernels require."""
     return max(HEADS, width // 128)
 
 
 class RMSNorm(nn.Module):
-    """Normalization by the root of the mean of squares, in float32."""
+    """Root mean square normalization, in float32."""
 
     def __init__(self, size: int, eps: float = 1e-5):
         super().__init__()
@@ -33,7 +33,7 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding."""
+    """Apply rotary position embeddings."""
     half = x.size(-1) // 2
     rotated = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
     return ((x * cos) + (rotated * sin)).to(dtype=x.dtype)
@@ -61,7 +61,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """The gated feed-forward part."""
+    """The gated feed-forward layer."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -89,7 +89,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Token numbers to logits."""
+    """A language model from token ids to logits."""
 
     def __init__(self, layers: int = 16, width: int = 128, length: int = 64):
         super().__init__()
@@ -116,5 +116,5 @@ class Llama(nn.Module):
 
 
 def batch(length: int = 32) -> torch.Tensor:
-    """Token numbers for one sequence."""
+    """Return token ids of one sequence."""
     return torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: alternating repetitions, a table, and the description of the machine.
+"""Helpers of the benchmarks: interleaved repetitions, a table, and the description of the machine.
 
-Times are CPU times of the process (one torch thread), so that other programs of the machine disturb them little.
-Candidates of one row take turns: a row's numbers are the best of several repetitions, and its spread is that of the
-ratios of single repetitions.
+Times are CPU times of the process (one torch thread), so that other processes have little influence.
+Candidates of one row are interleaved: a row's numbers are the best of several repetitions, and its spread is that of
+the ratios of single repetitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Bar", "Report", "Row", "alternate", "best", "machine", "parser", "pe
 
 
 def machine() -> str:
-    """Return the machine and the versions, in one line."""
+    """Describe the machine and the versions, in one line."""
     import torch
 
     model = platform.processor() or platform.machine()
@@ -42,7 +42,7 @@ def machine() -> str:
 
 
 def parser(about: str) -> argparse.ArgumentParser:
-    """Return the options that every benchmark has."""
+    """Return a parser for the options of every benchmark."""
     found = argparse.ArgumentParser(description=about)
     found.add_argument("--repetitions", type=int, default=7, help="how often each row is measured (default: 7)")
     found.add_argument("--rows", default="", help="only rows whose name contains this")
@@ -52,14 +52,14 @@ def parser(about: str) -> argparse.ArgumentParser:
 
 
 def once(run: Callable[[], Any]) -> float:
-    """Return the seconds of one run."""
+    """Measure one run, in seconds."""
     start = process_time()
     run()
     return process_time() - start
 
 
 def per_call(run: Callable[[], Any], seconds: float = 0.05) -> float:
-    """Return the seconds of one of many runs."""
+    """Measure one of many runs, in seconds."""
     run()
     number = 1
     while (took := many(run, number)) < seconds:
@@ -68,7 +68,7 @@ def per_call(run: Callable[[], Any], seconds: float = 0.05) -> float:
 
 
 def many(run: Callable[[], Any], number: int) -> float:
-    """Return the seconds of `number` runs."""
+    """Measure `number` runs, in seconds."""
     turns = range(number)
     start = process_time()
     for _ in turns:
@@ -77,7 +77,7 @@ def many(run: Callable[[], Any], number: int) -> float:
 
 
 def alternate(candidates: Mapping[str, Callable[[], float]], repetitions: int) -> dict[str, list[float]]:
-    """Return the measurements of each candidate; they take turns."""
+    """Measure all candidates, interleaved."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repetitions):
         for name, measure in candidates.items():
@@ -91,12 +91,12 @@ def alternate(candidates: Mapping[str, Callable[[], float]], repetitions: int) -
 
 
 def best(times: list[float]) -> float:
-    """Return the time least disturbed."""
+    """Return the best time, the one with the least interference."""
     return min(times)
 
 
 class Bar(NamedTuple):
-    """What a ratio has to be."""
+    """A target: the limit of a ratio."""
 
     of: str
     found: float
@@ -114,14 +114,14 @@ class Bar(NamedTuple):
 
 
 def ratio(of: str, limit: float, ours: list[float], theirs: list[float]) -> Bar:
-    """Ours to theirs, of the best and of the middle half of single repetitions."""
+    """Compare our times with theirs: the best ones, and the middle half of the ratios of single repetitions."""
     each = sorted(a / b for a, b in zip(ours, theirs))
     low, high = (each[0], each[-1]) if len(each) < 4 else statistics.quantiles(each, n=4)[::2]
     return Bar(of, best(ours) / best(theirs), limit, low, high)
 
 
 class Row(NamedTuple):
-    """One line of a table: what was measured, each candidate's number as text, and the bars."""
+    """A row of a table: its name, each candidate's number as text, and the targets."""
 
     name: str
     cells: dict[str, str]
@@ -130,7 +130,7 @@ class Row(NamedTuple):
 
 
 class Report:
-    """Rows as they come, and the table at the end."""
+    """Rows, printed as they are measured, and the table at the end."""
 
     def __init__(self, title: str, script: str, columns: list[str]):
         self.title = title
@@ -139,7 +139,7 @@ class Report:
         self.rows: list[Row] = []
 
     def add(self, row: Row) -> None:
-        """Add a row and prints it."""
+        """Add a row and print it."""
         self.rows.append(row)
         cells = "  ".join(f"{name} {text}" for name, text in row.cells.items())
         print(f"{row.name}: {cells}", *(f"    {bar}" for bar in row.bars), sep="\n", flush=True)
@@ -157,7 +157,7 @@ class Report:
         return "\n".join([f"Measured {today} on a {machine()}.", "", *lines, ""])
 
     def finish(self, options: argparse.Namespace) -> None:
-        """Print the table and writes what was asked for; exits with 1 when a bar is missed."""
+        """Print the table and write the requested files; exit with 1 when a target is missed."""
         print("\n" + self.markdown())
         if options.markdown:
             options.markdown.write_text(self.markdown(), encoding="utf-8")
@@ -176,10 +176,10 @@ class Report:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time as text."""
+    """Format a time."""
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.2f} ms"
 
 
 def microseconds(seconds: float) -> str:
-    """Return a time as text."""
+    """Format a time."""
     return f"{seconds * 1e6:.1f} µs"

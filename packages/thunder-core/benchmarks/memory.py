@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `thunder.examine.memory` predicts beside what a GPU's allocator says: training steps and inference.
+"""The predictions of `thunder.examine.memory` against a GPU's allocator: training steps and inference.
 
     python packages/thunder-core/benchmarks/memory.py [--rows TEXT] [--markdown FILE] [--json FILE]
 
-A step is forward, a loss and backward; both numbers are the peak beyond what was there before. Programs run with the
-torch executor alone, and with the installed ones. What libraries take for themselves, workspaces of cuBLAS and cuDNN,
-is not predicted; it has been allocated by the calls that come first, but for what some kernels allocate in each call.
+A step is forward, a loss and backward; both numbers are the peak beyond the memory in use before. Programs run with the
+torch executor alone, and with the installed executors. Internal allocations of libraries (workspaces of cuBLAS and
+cuDNN) are not predicted; they are made in earlier calls, except what some kernels allocate in each call.
 
 The exit status says whether all predictions are within 5 %.
 """
@@ -42,7 +42,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return one layer."""
+        """Apply the layer."""
         b, t, c = x.shape
         q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.first(x)).split(c, -1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -51,10 +51,10 @@ class Block(nn.Module):
 
 
 class Checkpointed(nn.Sequential):
-    """Blocks that are computed again in backward."""
+    """Blocks that are recomputed in backward."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return all of them."""
+        """Apply all blocks."""
         for block in self:
             x = checkpoint(block, x, use_reentrant=False)
         return x
@@ -73,12 +73,12 @@ class Classifier(nn.Module):
 
 
 def pointwise() -> nn.Module:
-    """Linear layers with GELUs."""
+    """Return linear layers with GELUs."""
     return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(2048, 2048), nn.GELU())))
 
 
 def convolutions() -> nn.Module:
-    """Convolutions, batch norms, pooling."""
+    """Return convolutions, batch norms and pooling."""
     layers: list[nn.Module] = []
     for given, made in ((3, 64), (64, 64), (64, 128)):
         layers += [nn.Conv2d(given, made, 3, padding=1), nn.BatchNorm2d(made), nn.ReLU()]
@@ -86,7 +86,7 @@ def convolutions() -> nn.Module:
 
 
 class Program(NamedTuple):
-    """What is run: a model, its input, and how."""
+    """A model to run, its input, and how to run it."""
 
     name: str
     model: Callable[[], nn.Module]
@@ -124,7 +124,7 @@ PROGRAMS = (
 
 
 def measured(run: Callable[[], Any]) -> float:
-    """Return the peak of a call, when everything is compiled and all gradients are there anew."""
+    """Measure the peak of a call, in bytes, after compilation and with newly allocated gradients."""
     for _ in range(3):
         run()
     gc.collect()
@@ -137,7 +137,7 @@ def measured(run: Callable[[], Any]) -> float:
 
 
 def predicted(fn: Any) -> float:
-    """Return the peak of the last call, as it is predicted."""
+    """Return the predicted peak of the last call."""
     report = thunder.examine.memory(fn, keep_outputs=False)
     return float(report.peak - report.inputs)
 
@@ -175,7 +175,7 @@ def numbers(program: Program, executors: str) -> list[float]:
 
 
 def main() -> None:
-    """Measure the rows that were asked for."""
+    """Measure the requested rows."""
     parser = measuring.parser((__doc__ or "").partition("\n")[0])
     given = parser.parse_args()
     report = Report("memory", __file__, [*COLUMNS])

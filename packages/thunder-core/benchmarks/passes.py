@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long differentiation and all default passes take, against tracing, for programs of up to 20,000 operations.
+"""The time of differentiation and all default passes, against tracing, for programs of up to 20,000 operations.
 
     python packages/thunder-core/benchmarks/passes.py [--markdown FILE] [--json FILE]
 
-The program is a chain of layers as networks have them (products, additions, activations, normalizations, views), whose
-inputs require gradients. Passes are what stands between the acquired trace and the two that run; printing these and
-compiling their text is shown beside. The bars are ratios of numbers of the same run.
+The program is a chain of typical layers (matmuls, additions, activations, normalizations, views), whose
+inputs require grad. Passes are everything between the captured trace and the two that run; printing these and
+compiling their text is a separate column. The targets are ratios of numbers of the same run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNLIKE = 1000
 PER_LAYER = 10  # operations of torch in a layer
 
 
-Program = Callable[[int], Callable[..., torch.Tensor]]  # of that many operations
+Program = Callable[[int], Callable[..., torch.Tensor]]  # from the number of operations
 
 
 def program(count: int) -> Callable[..., torch.Tensor]:
@@ -44,9 +44,9 @@ def program(count: int) -> Callable[..., torch.Tensor]:
 
 
 def unlike(count: int) -> Callable[..., torch.Tensor]:
-    """Return the same with layers each of which is wider than the one before: hardly a call is like another.
+    """Return a similar function whose layers differ in width, so that hardly any two calls are equal.
 
-    What passes find out once for calls that are alike is of no use to it.
+    Templates for equal calls (`passes/trace_templates.py`) do not help it.
     """
 
     def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -61,7 +61,7 @@ def unlike(count: int) -> Callable[..., torch.Tensor]:
 
 
 def measured(count: int, program: Program = program) -> tuple[float, float, float]:
-    """Return seconds of tracing, of all passes, and of printing and compiling the text, each for one operation."""
+    """Measure tracing, all passes, and printing and compiling the text, in seconds per operation."""
     from thunder.capture.capture import capture
     from thunder.core.trace import Trace
     from thunder.frontend.options import Options
@@ -81,7 +81,7 @@ def measured(count: int, program: Program = program) -> tuple[float, float, floa
         found["acquired"] = capture(program(count), given, {}, name="computation", executors=executors)
 
     def compile() -> None:
-        assert compile_trace(found["acquired"], executors, ()).backward_traces  # they are made when asked for
+        assert compile_trace(found["acquired"], executors, ()).backward_traces  # they are compiled on demand
 
     tracing = measuring.once(trace)
     with mock.patch.object(Trace, "python_callable", timed):
@@ -90,7 +90,7 @@ def measured(count: int, program: Program = program) -> tuple[float, float, floa
 
 
 def repeated(count: int, program: Program, times: int) -> dict[str, list[float]]:
-    """Return what was measured of a program, in several repetitions."""
+    """Measure a program in several repetitions."""
     found: list[tuple[float, float, float]] = []
     for _ in range(times):
         gc.collect()
@@ -99,7 +99,7 @@ def repeated(count: int, program: Program, times: int) -> dict[str, list[float]]
 
 
 def row(name: str, times: dict[str, list[float]], bars: list[Bar]) -> Row:
-    """Return a line of the table."""
+    """Return a row of the table."""
     return Row(name, {what: microseconds(best(each)) for what, each in times.items()}, tuple(bars), dict(times))
 
 

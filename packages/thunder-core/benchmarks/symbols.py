@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators that take longest to trace: each is called with its plainest sample and recorded.
+"""The operators that take longest to trace: each is recorded with its simplest sample.
 
     python packages/thunder-core/benchmarks/symbols.py [--markdown FILE] [--json FILE] [--count 20]
 
-A time is the best of several repetitions, of the call and all that it decomposes into, without what the frontend adds
-for a call of the user's. The last column says how many operations were recorded, at all levels.
+A time is the best of several repetitions, of the call and its decomposition, without the frontend's overhead
+for a user's call. The last column is the number of recorded operations, at all levels.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
 
 def traced(info: Any) -> tuple[float, int] | None:
-    """Return seconds and recorded operations of the operator's plainest sample; None where no dtype has one that
-    traces.
-    """
+    """Return seconds and recorded operations of the operator's simplest sample; None if none can be traced."""
     from thunder.tests.running import all_levels, trace_sample
 
     for dtype in DTYPES:
@@ -31,7 +29,7 @@ def traced(info: Any) -> tuple[float, int] | None:
             if sample is None:
                 continue
             recorded = len([*all_levels(trace_sample(info, sample).bound_symbols)]) - 1  # the return
-        except Exception:  # it does not exist for this dtype
+        except Exception:  # this dtype is not supported
             continue
         return best([per_call(lambda s=sample: trace_sample(info, s), 0.002) for _ in range(5)]), recorded
     return None

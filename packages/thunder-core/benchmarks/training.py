@@ -4,15 +4,15 @@
     python packages/thunder-core/benchmarks/training.py [--markdown FILE] [--json FILE]
     python packages/thunder-core/benchmarks/training.py --device cuda --width 4096 --length 4096 --dtype bfloat16
 
-A step is forward, loss, backward and the optimizer. thunder runs with the torch executor alone, so that what is
-compared is the differentiation: what is saved, what is computed again, and when it is freed. `aot_eager` is
-torch.compile without a compiler behind it, which has its own min-cut partitioner. Peak memory is what is allocated
-beyond what was there before the step. On a GPU there are also columns for the defaults of both, with Inductor and with
-thunder's installed executors, and a row for the number of kernels that a step launches. The last row is the peak that
-`thunder.examine.memory` predicts for forward and backward.
+A step is forward, loss, backward and the optimizer. thunder runs with the torch executor alone, so that only the
+differentiation is compared: which values are saved, which are recomputed, and when they are freed. `aot_eager` is
+torch.compile without a compiler backend, but with its own min-cut partitioner. Peak memory is what is allocated
+beyond the memory in use before the step. On a GPU there are also columns for the defaults of both, with Inductor and
+with thunder's installed executors, and a row for the number of kernels that a step launches. The last row is the peak
+that `thunder.examine.memory` predicts for forward and backward.
 
-The exit status says whether all bars are met: eager's time (three percent counts as met), 1.05 times aot_eager's
-memory, and predictions that are no more than 5 % off.
+The exit status says whether all targets are met: eager's time (with a tolerance of three percent), 1.05 times
+aot_eager's memory, and predictions with an error of at most 5 %.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ INDUCTOR, DEFAULTS = "torch.compile", "thunder, its defaults"
 
 
 def wrapped(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the loss as a candidate runs it."""
+    """Return the loss function as a candidate runs it."""
     if name == EAGER:
         return fn
     if name in (OURS, DEFAULTS):
@@ -63,7 +63,7 @@ class Step:
         self()
 
     def loss_of(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return what is minimized."""
+        """Return the loss."""
         logits = self.model(batch[:, :-1])
         return F.cross_entropy(logits.reshape(-1, VOCABULARY), batch[:, 1:].reshape(-1))
 
@@ -73,7 +73,7 @@ class Step:
         self.optimizer.zero_grad()
 
     def seconds(self) -> float:
-        """Of one step."""
+        """Measure one step."""
         if not self.cuda:
             return per_call(self, 0.5)
         torch.cuda.synchronize()
@@ -84,7 +84,7 @@ class Step:
         return (time.perf_counter() - start) / 10
 
     def peak(self) -> float:
-        """Return the bytes that a step allocates at most, beyond what was there."""
+        """Return the peak of bytes that a step allocates, beyond the memory in use before."""
         gc.collect()
         if self.cuda:
             torch.cuda.synchronize()
@@ -102,14 +102,14 @@ class Step:
         return float(most)
 
     def kernels(self) -> int:
-        """Return how many kernels a step launches."""
+        """Return the number of kernels that a step launches."""
         with profile(activities=[ProfilerActivity.CUDA]) as found:
             self()
             torch.cuda.synchronize()
         return sum(e.count for e in found.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA)
 
     def predicted(self) -> float:
-        """Return the peak of forward and backward that thunder predicts, beyond the inputs."""
+        """Return the predicted peak of forward and backward, beyond the inputs."""
         import thunder
 
         report = thunder.examine.memory(self.loss)
@@ -117,12 +117,12 @@ class Step:
 
 
 def mebibytes(n: float) -> str:
-    """Return bytes as text."""
+    """Format a number of bytes."""
     return f"{n / 2**20:.1f} MiB"
 
 
 def main() -> None:
-    """Measure the rows that were asked for."""
+    """Measure the requested rows."""
     parser = measuring.parser((__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32")

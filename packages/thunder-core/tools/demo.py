@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jit a small Llama, show the program that runs, and compare it with eager PyTorch and torch.compile (`nox -s demo`).
+"""Compile a small Llama, show its program, and compare it with eager PyTorch and torch.compile (`nox -s demo`).
 
-Everything it prints is measured or computed in this run. The exit status is 1 if thunder and eager disagree.
+All printed numbers are measured or computed in this run. The exit status is 1 if thunder and eager disagree.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from demo_model import Config, Llama
 
 __all__ = ["main"]
 
-# float32 sums in another order differ by a few units in the last place; this is far above that and far below a mistake.
+# float32 sums in another order differ by a few ulps; this is far above that and far below an actual bug.
 RELATIVE_TOLERANCE = 1e-4
 EXCERPT_WIDTH = 132
-# Steady time is the median of at least this many calls, and of no more once this many seconds have passed.
+# Steady time is the median of at least this many calls; no further ones are made after this many seconds.
 FEWEST_CALLS, PATIENCE = 3, 8.0
 
 CAPTURE = 'torch.compile(backend="eager")'
@@ -40,12 +40,12 @@ class Comparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is no more than rounding. (A NaN on either side is more.)"""
+        """Whether the difference is within rounding error. (A NaN on either side is not.)"""
         return self.error <= RELATIVE_TOLERANCE * max(self.scale, 1e-3)
 
 
 class Timing(NamedTuple):
-    """The seconds that the first call takes, and the median of later calls."""
+    """The time of the first call, in seconds, and the median of later calls."""
 
     what: str
     first: float
@@ -128,13 +128,13 @@ def _heading(text: str) -> None:
 
 
 def _warm_up(device: str) -> None:
-    """Import what either compiler imports when it is used first, so that first calls measure compilation."""
+    """Import what either compiler imports lazily, so that first calls measure compilation."""
     for compiled in (thunder.jit(torch.sin), torch.compile(torch.sin, backend="eager")):
         compiled(torch.ones(2, device=device, requires_grad=True)).sum().backward()
 
 
 def _who_runs(trace: Any, device: str) -> str:
-    """Say which executors run the operations of a trace."""
+    """Describe which executors run the operations of a trace."""
     counted = Counter(op.sym.executor.name for op in trace.bound_symbols if op.sym.executor is not None)
     del counted["python"]  # `del` and `return`
     text = "Run by " + ", ".join(f"{name} ({number} operations)" for name, number in counted.most_common())
@@ -149,7 +149,7 @@ def _forward(model: Callable[..., torch.Tensor], idx: torch.Tensor) -> torch.Ten
 
 
 def _train(model: Any, idx: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Run one step without the optimizer. Gradients are dropped first, so that each call does the same work."""
+    """Run one step without the optimizer. Gradients are cleared first, so that each call does the same work."""
     for parameter in model.parameters():
         parameter.grad = None
     loss: torch.Tensor = model(idx, targets)
@@ -158,7 +158,7 @@ def _train(model: Any, idx: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
 
 
 def bytes_saved(callable: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> int:
-    """Return how many bytes a call keeps alive for its backward pass besides parameters, buffers and inputs."""
+    """Return the bytes that a call saves for its backward pass besides parameters, buffers and inputs."""
     saved: dict[int, int] = {}
 
     def pack(x: torch.Tensor) -> torch.Tensor:
@@ -170,7 +170,7 @@ def bytes_saved(callable: Any, model: torch.nn.Module, *inputs: torch.Tensor) ->
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         loss = callable(*inputs)
     found = sum(size for storage, size in saved.items() if storage not in owned)
-    del loss  # until here each storage was alive, and its address its own
+    del loss  # kept alive until here, so that addresses are unique
     return found
 
 
@@ -190,7 +190,7 @@ def compare(model: Any, inference: Any, training: Any, idx: torch.Tensor, target
 
 
 def _comparison(what: str, eager: Iterable[Any], jitted: Iterable[Any]) -> Comparison:
-    """Compare pairs of tensors and return the worst; a missing gradient or a NaN counts as infinitely wrong."""
+    """Compare pairs of tensors and return the worst; a missing gradient or a NaN counts as an infinite error."""
     errors, scales = [], []
     for expected, got in zip(eager, jitted, strict=True):
         if expected is None or got is None or expected.shape != got.shape:
@@ -203,7 +203,7 @@ def _comparison(what: str, eager: Iterable[Any], jitted: Iterable[Any]) -> Compa
 
 
 def time_calls(calls: dict[str, Callable[[], Any]], args: argparse.Namespace) -> list[Timing]:
-    """Time the first call and later calls of each. Later calls take turns, so that noise affects all alike."""
+    """Time the first call and later calls of each. Later calls are interleaved, so that noise affects all equally."""
 
     def timed(call: Callable[[], Any]) -> float:
         start = time.perf_counter()
@@ -235,7 +235,7 @@ def excerpt(program: str, lines: int) -> str:
 
 
 def _shorten(line: str) -> str:
-    """Cut the middle out of a line that is too wide, such as one that lists every parameter of a model."""
+    """Shorten a line that is too wide in the middle, such as one that lists every parameter of a model."""
     if len(line) <= EXCERPT_WIDTH:
         return line
     half = (EXCERPT_WIDTH - 5) // 2

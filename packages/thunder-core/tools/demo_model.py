@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small language model in the manner of Llama, written as anyone would write it: `nox -s demo` compiles it.
+"""A small Llama-like language model in plain PyTorch: `nox -s demo` compiles it.
 
-It knows nothing of thunder.
+It does not depend on thunder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Config:
 
 
 class RMSNorm(nn.Module):
-    """Divide by the root of the mean square."""
+    """Root mean square normalization."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Attention(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """Two linear layers, one of which gates the other, and one that brings the width back."""
+    """A gated feed-forward layer."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and SwiGLU, each on normalized input and added to what came in."""
+    """Attention and SwiGLU, each on normalized input and with a residual connection."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Embedding, blocks, a last norm, and the embedding again as the output layer."""
+    """Embedding, blocks, a final norm, and an output layer with the embedding's weight."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Llama(nn.Module):
             nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Return the logits of each token, or with `targets` the loss."""
+        """Return the logits of each token, or the loss if `targets` are given."""
         x = self.tokens(idx)
         cos, sin = self.cos[: idx.shape[1]], self.sin[: idx.shape[1]]
         for block in self.blocks:

@@ -421,7 +421,7 @@ def test_fuel() -> None:
 def test_the_bare_class_has_no_pass() -> None:
     """The error says what to write."""
     executor = FusionExecutor("bare")
-    with pytest.raises(RuntimeError, match="bare has no fusion_pass: write one in FusionExecutor"):
+    with pytest.raises(RuntimeError, match="bare has no fusion_pass: implement it in FusionExecutor"):
         ran(ltorch.add, [executor])
 
 

@@ -269,7 +269,7 @@ def test_a_distribution_that_announces_no_plugin(plugin, manager_of, site, monke
     folder = site("thunder-ex-amce", version="0.3", entry_points={"thunder.executor.v1": {"amce": "amce"}})
     monkeypatch.syspath_prepend(str(folder))
     with pytest.raises(
-        PluginLoadError, match=r"thunder-ex-amce 0.3 is installed, and has no entry point 'amce' in the "
+        PluginLoadError, match=r"thunder-ex-amce 0.3 is installed, but has no entry point 'amce' in the "
     ):
         manager_of(plugin("acme")).load_named("amce")
 

@@ -89,7 +89,7 @@ def test_when(when: dict[str, Any], holds: bool) -> None:
         ({"operator": "add", "reason": "r", "dtype": "float16"}, "unknown key 'dtype'; known: dtypes, operator"),
         ({"operator": "add", "reason": "r", "dtypes": "float16"}, "dtypes is a list of names"),
         ({"operator": "add", "reason": "r", "when": {"cuda": "12"}}, "unknown condition 'cuda'; `when` knows device"),
-        ({"operator": "add", "reason": "r", "when": {"torch": "2.12"}}, "'2.12' is no version range"),
+        ({"operator": "add", "reason": "r", "when": {"torch": "2.12"}}, "'2.12' is not a version range"),
         ({"operator": "add", "reason": "r", "when": {"library": "<3"}}, "is not a name and a range"),
     ],
     ids=str,
@@ -106,7 +106,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         known_failures_of(tmp_path / "none.toml", ["cpu"])
     path = tmp_path / "known.toml"
     path.write_text("[[failure]\n")
-    with pytest.raises(BadKnownFailures, match="is no TOML"):
+    with pytest.raises(BadKnownFailures, match="is not valid TOML"):
         known_failures_of(path, ["cpu"])
     path.write_text("[[failures]]\noperator = 'add'\n")
     with pytest.raises(BadKnownFailures, match=r"unknown key 'failures'; entries are written \[\[failure\]\]"):

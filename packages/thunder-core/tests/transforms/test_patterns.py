@@ -269,7 +269,7 @@ def take_apart(a: Any) -> Any:
     ("fn", "message"),
     [
         (shape, r"a pattern reads \.shape of a tensor"),
-        (branch, "a pattern has no branches"),
+        (branch, "a pattern cannot have branches"),
         (write, "a pattern calls add_, which writes"),
         (take_apart, "a pattern cannot unpack a result"),
         (lambda a: 3, "a pattern returns what its operations make"),

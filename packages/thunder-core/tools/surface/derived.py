@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample calls of torch's public names, from what is declared already.
+"""Sample calls of torch's public names, derived from existing samples.
 
-A name that thunder has an operation for takes that operation's samples; a method those of the function of the same
-name; an in-place form those of the form that returns; an operator of Python those of its method. What has none of
-these has its samples in `samples.py`.
+A name with an operation in thunder has that operation's samples; a method those of the function of the same
+name; an in-place form those of the functional form; an operator of Python those of its method. All others
+have their samples in `samples.py`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def _symbol_of(entry: Entry) -> Symbol | None:
 
 
 def _base_names(entry: Entry) -> Iterator[Entry]:
-    """Yield the entries whose samples an entry can take over, the nearest first."""
+    """Yield the entries whose samples an entry can use, in order of preference."""
     name = entry.name
     if name.startswith("__"):
         plain = name.strip("_")
-        for dunder in (f"__{plain}__", f"__{plain[1:]}__"):  # `__iadd__` and `__radd__` are about `__add__`
+        for dunder in (f"__{plain}__", f"__{plain[1:]}__"):  # `__iadd__` and `__radd__` use the samples of `__add__`
             method = OPERATORS.get(dunder) or {"__div__": "true_divide", "__rdiv__": "true_divide"}.get(dunder)
             if method is not None:
                 yield Entry("torch.Tensor", method)
@@ -64,7 +64,7 @@ def _base_names(entry: Entry) -> Iterator[Entry]:
 
 
 def samples_of(entry: Entry, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
-    """Call of the entry that torch may or may not take; the same ones each time."""
+    """Return calls of the entry, which torch may reject; reproducible."""
     for each in (entry, *_base_names(entry)):
         if each.path in SAMPLES:
             found = samples_by_hand(each.path, dtype)

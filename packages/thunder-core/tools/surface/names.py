@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's operator surface: every public name that a program may call on tensors, as an `Entry`.
+"""torch's public surface: every public name that a program may call on tensors, as an `Entry`.
 
-The names come from torch itself: its namespaces, tensor methods and properties, and the functions that it calls
-overridable. Nothing is left out here; what is no operation on tensors is told apart, with a reason, in `reasons.py`.
+The names come from torch itself: its namespaces, tensor methods and properties, and its list of overridable
+functions. Nothing is omitted here; names that are not tensor operations are excluded, with a reason, in `reasons.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMESPACES: dict[str, Any] = {
     "torch.Tensor": torch.Tensor,
 }
 
-# Python's own attributes of classes and modules say nothing about tensors.
+# Python's own attributes of classes and modules, unrelated to tensors.
 _OF_PYTHON = frozenset(
     (
         *dir(object),
@@ -40,7 +40,7 @@ _OF_PYTHON = frozenset(
         "__static_attributes__",
     )
 )
-# What object has and tensors mean something of their own by.
+# Attributes of `object` that tensors override.
 _OVERRIDDEN = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__dir__",
                          "__format__", "__repr__", "__reduce_ex__", "__setstate__"})  # fmt: skip
 
@@ -54,28 +54,28 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """The name in full."""
+        """The qualified name."""
         return f"{self.namespace}.{self.name}"
 
     @functools.cached_property
     def target(self) -> Any:
-        """What torch has under that name."""
+        """The object of torch under that name."""
         return getattr(NAMESPACES[self.namespace], self.name)
 
     @property
     def is_property(self) -> bool:
-        """Whether it is read and not called."""
+        """Whether it is a property rather than a function."""
         return self.namespace == "torch.Tensor" and not callable(self.target)
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it writes to its first argument, by its name."""
+        """Whether it writes to its first argument, judged by its name."""
         plain = self.name.endswith("_") and not self.name.endswith("__")
         return plain or self.name in _AUGMENTED or self.name == "__setitem__"
 
     @property
     def call(self) -> Callable[..., Any]:
-        """A function of its arguments, the tensor first where it is a method or property."""
+        """A function of its arguments, with the tensor first for a method or property."""
         if self.namespace != "torch.Tensor":
             return self.target  # type: ignore[no-any-return]
         name = self.name
@@ -122,7 +122,7 @@ def entries() -> list[Entry]:
 
 
 def entry_of(path: str) -> Entry:
-    """Return the entry of a name in full."""
+    """Return the entry of a qualified name."""
     namespace, _, name = path.rpartition(".")
     return Entry(namespace, name)
 

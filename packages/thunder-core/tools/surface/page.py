@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of torch's surface (`docs/operators.md`), written from what a walk over it found."""
+"""The page of torch's surface (`docs/operators.md`), generated from the results of a walk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WIDTH = 118
 
 
 def counts(findings: Iterable[Finding]) -> dict[str, dict[str, int]]:
-    """Return how many names of each namespace are what; the last row is their sum."""
+    """Count the names of each namespace by result; the last row is their sum."""
     table = {namespace: dict.fromkeys((OWN, OPAQUE, METADATA, NOT), 0) for namespace in (*NAMESPACES, "all")}
     for finding in findings:
         for row in (finding.entry.namespace, "all"):
@@ -49,7 +49,7 @@ def counts(findings: Iterable[Finding]) -> dict[str, dict[str, int]]:
 
 
 def rows(findings: Iterable[Finding]) -> list[tuple[object, ...]]:
-    """Compute `counts` as rows of a table."""
+    """Return the `counts` as rows of a table."""
     return [
         (namespace, *(found[kind] for kind in (OWN, OPAQUE, METADATA, NOT)), sum(found.values()))
         for namespace, found in counts(findings).items()
@@ -96,7 +96,7 @@ def _listed(title: str, names: Sequence[str]) -> list[str]:
 
 
 def names_on(text: str) -> dict[str, str]:
-    """Return the names in full that a page has, with the heading that each stands under."""
+    """Return the qualified names on a page, with the heading of each."""
     found: dict[str, str] = {}
     kind = namespace = ""
     for line in text.splitlines():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample calls, written by hand, of torch's public names that no operation of thunder brings samples for.
+"""Sample calls, written by hand, of torch's public names without samples in thunder.
 
-`@calls("torch.linalg.det", …)` stands above a generator `(make) -> SampleInput…`; several names take the same calls.
+`@calls("torch.linalg.det", …)` decorates a generator `(make) -> SampleInput…`; several names may share the calls.
 The families are in `samples_*.py` beside this file.
 """
 
@@ -24,14 +24,14 @@ SAMPLES: dict[str, Generator] = {}
 
 
 class Maker(TensorMaker):
-    """`make_tensor`, and the kinds of tensors that these functions are defined for."""
+    """`make_tensor`, with methods for the tensors that these functions are defined for."""
 
     def ints(self, *shape: int, low: int = 0, high: int = 9) -> torch.Tensor:
-        """Integers."""
+        """Return integers."""
         return self(*shape, dtype=torch.int64, low=low, high=high)
 
     def bools(self, *shape: int) -> torch.Tensor:
-        """Truth values."""
+        """Return booleans."""
         return self(*shape, dtype=torch.bool)
 
     def unit(self, *shape: int) -> torch.Tensor:
@@ -39,11 +39,11 @@ class Maker(TensorMaker):
         return self(*shape, low=0.05, high=0.95)
 
     def regular(self, *shape: int) -> torch.Tensor:
-        """Matrices that can be inverted, and whose singular and eigenvalues differ."""
+        """Return invertible matrices with distinct singular values and eigenvalues."""
         return self(*shape, low=-1, high=1) + _diagonal(*shape[-2:]).to(self.dtype)
 
     def positive(self, *shape: int) -> torch.Tensor:
-        """Symmetric, positive definite matrices."""
+        """Return symmetric positive definite matrices."""
         a = self(*shape, low=-1, high=1)
         return a @ a.mT + torch.eye(shape[-1], dtype=a.dtype) * 2
 
@@ -55,7 +55,7 @@ def _diagonal(n: int, k: int) -> torch.Tensor:
 
 
 def calls(*paths: str) -> Callable[[Generator], Generator]:
-    """Decorator: these names take the calls that the generator yields."""
+    """Register the calls that the decorated generator yields for these names."""
 
     def register(generator: Generator) -> Generator:
         for path in paths:
@@ -66,7 +66,7 @@ def calls(*paths: str) -> Callable[[Generator], Generator]:
 
 
 def samples_by_hand(path: str, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
-    """Return the calls of a name; the same ones each time."""
+    """Return the calls of a name; reproducible."""
     with seeded(zlib.crc32(path.encode())):
         return list(SAMPLES[path](Maker("cpu", dtype)))
 

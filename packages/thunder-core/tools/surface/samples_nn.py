@@ -177,7 +177,7 @@ def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(4, 3), [make(4, 2), make(4, 2)], *_weights(make, 4))
 
 
-# -- products ---------------------------------------------------------------------------------------------------------
+# -- matmuls -----------------------------------------------------------------------------------------------------------
 @calls("torch.conv_tbc", "torch.nn.functional.conv_tbc")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(5, 2, 3), make(2, 3, 4), make(4))
@@ -230,7 +230,7 @@ def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(2, 4), make(2, 4), make(2, 4))
 
 
-# -- chance and quantization ------------------------------------------------------------------------------------------
+# -- random numbers and quantization -----------------------------------------------------------------------------------
 @calls("torch.nn.functional.gumbel_softmax")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(2, 4))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of functions that make, reshape, copy, count and compare tensors."""
+"""Samples of functions that create, reshape, copy, count and compare tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from surface.samples import Maker, calls
 from thunder.core.samples import SampleInput
 
 
-# -- making tensors ---------------------------------------------------------------------------------------------------
+# -- creation ----------------------------------------------------------------------------------------------------------
 @calls("torch.as_tensor", "torch.asarray")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(2, 3))
@@ -129,7 +129,7 @@ def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(4, 2), False)
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
+# -- in-place writes ---------------------------------------------------------------------------------------------------
 @calls("torch.Tensor.copy_")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(3, 4), make(3, 4))
@@ -253,7 +253,7 @@ def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(make(4, 3), 2, 0, 5.0)
 
 
-# -- chance -----------------------------------------------------------------------------------------------------------
+# -- random numbers ----------------------------------------------------------------------------------------------------
 @calls("torch.binomial")
 def _(make: Maker) -> Iterator[SampleInput]:
     yield SampleInput(torch.full((5,), 10.0), make.unit(5))

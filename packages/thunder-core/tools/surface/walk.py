@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Walking torch's surface: each public name, called through `thunder.jit` and compared with torch.
 
-Compared are results, what is written to arguments, memory that is shared with them, strides, gradients of first and
+The comparison covers results, writes to arguments, aliasing with arguments, strides, gradients of first and
 second order, and the form with `out=`, wherever torch has them.
 """
 
@@ -28,17 +28,17 @@ from thunder.tests.comparison import Mismatch, compare, widened
 
 __all__ = ["METADATA", "NOT", "OPAQUE", "OWN", "Finding", "examine", "walk"]
 
-# What a name is: run by operations of thunder, (in part) by torch as it is, answered while tracing, or no operation.
+# The handling of a name: operations of thunder, (partly) opaque, answered while tracing, or not an operation.
 OWN, OPAQUE, METADATA, NOT = "own", "opaque", "metadata", "not"
 
-# Their elements are whatever was in memory.
+# Operations with uninitialised results.
 _WITHOUT_VALUES = ("empty", "new_empty")
 _SAMPLES = 4
 
 
 @dataclass
 class Finding:
-    """What was found out about one name."""
+    """The result for one name."""
 
     entry: Entry
     kind: str
@@ -51,14 +51,14 @@ class Finding:
 
 
 def walk(wanted: Callable[[Entry], bool] = lambda entry: True) -> Iterator[Finding]:
-    """Yield what there is to say of each public name."""
+    """Yield the result for each public name."""
     for entry in entries():
         if wanted(entry):
             yield examine(entry)
 
 
 def examine(entry: Entry) -> Finding:
-    """Call one name with its samples."""
+    """Call one name with its samples and compare with torch."""
     if reason_of(entry.path) is not None:
         return Finding(entry, NOT)
     finding = Finding(entry, METADATA)
@@ -79,7 +79,7 @@ def examine(entry: Entry) -> Finding:
 
 @dataclass
 class _Result:
-    """A call's result and what its arguments are afterwards."""
+    """A call's result and its arguments after the call."""
 
     value: Any
     given: SampleInput
@@ -90,9 +90,9 @@ def _eagerly(entry: Entry, sample: SampleInput) -> _Result | None:
     try:
         with running.same_random_numbers():
             result = _Result(_function_of(entry)(given.args, given.kwargs), given)
-    except Exception:  # whatever torch says is a no
+    except Exception:  # any error is a rejection
         return None
-    # `addbmm_` may give the tensor that it writes to another shape, which no other operation does.
+    # `addbmm_` may resize the tensor that it writes to, which no other operation does.
     shapes = [[x.shape for x in running.tensors_in(s)] for s in (given, sample)]
     return result if shapes[0] == shapes[1] else None
 
@@ -130,7 +130,7 @@ def _check_forward(finding: Finding, entry: Entry, sample: SampleInput, expected
 
 def _function_of(entry: Entry) -> Callable[..., Any]:
     call = entry.call
-    if entry.name in VIEWS_IN_PLACE:  # which a program cannot do to a tensor of its caller's
+    if entry.name in VIEWS_IN_PLACE:  # not possible on a tensor of the caller
 
         def on_copy(args: Any, kwargs: Any) -> Any:
             return call(args[0].clone(), *args[1:], **kwargs)
@@ -144,7 +144,7 @@ def _function_of(entry: Entry) -> Callable[..., Any]:
 
 
 def _note_kind(finding: Finding, trace: Trace) -> None:
-    if finding.samples > 1:  # the plainest sample says what it is
+    if finding.samples > 1:  # the simplest sample determines the category
         return
     found = [bsym for bsym in running.all_levels(trace.bound_symbols) if OpTags.OPAQUE_OP in bsym.sym.tags]
     if found:
@@ -181,7 +181,7 @@ def _check_gradients(finding: Finding, entry: Entry, sample: SampleInput, expect
     try:
         theirs, leaves = _with_leaves(program, sample)
         first = gradients.gradients_of(theirs, leaves, create_graph=True)
-    except Exception:  # no derivative of it in torch
+    except Exception:  # torch has no derivative of it
         return
     if not leaves or not any(x.requires_grad for x in running.tensors_in(theirs)):
         return
@@ -191,7 +191,7 @@ def _check_gradients(finding: Finding, entry: Entry, sample: SampleInput, expect
     finding.gradients += 1
     compare(gradients.gradients_of(ours, our_leaves), [g.detach() for g in first], tolerance=_loosely)
     if entry.path not in _WRONG_SECOND:
-        # In double precision: the sine of a large result turns rounding into another number.
+        # In double precision: the sine of a large result amplifies rounding errors.
         wide = running.map_tensors(sample, lambda x: widened(x.detach()).requires_grad_() if _is_inexact(x) else x)
         finding.second += gradients.compare_second_order(program, wide, tolerance=_loosely)
 
@@ -201,9 +201,7 @@ def _is_inexact(x: Any) -> bool:
 
 
 def _on_copies(program: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same program on copies of its arguments, which are no leaves: what writes to them has a gradient
-    too.
-    """
+    """Run the program on copies of its arguments, which are not leaves, so that in-place writes have a gradient too."""
 
     def copying(args: Any, kwargs: Any) -> Any:
         args, kwargs = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
@@ -222,22 +220,22 @@ def _loosely(dtype: torch.dtype) -> tuple[float, float]:
     return (1e-3, 1e-4) if dtype in (torch.float32, torch.complex64) else (1e-6, 1e-6)
 
 
-# torch's own gradient is wrong: of `as_strided_scatter`'s input it is zero where the input stays, instead of where it
-# is overwritten; that of `logical_not_` and the like is that of doing nothing; the second one of an embedding forgets
-# to scale by frequency.
+# torch's own gradient is wrong: that of `as_strided_scatter`'s input is zero where the input is kept, instead of where
+# it is overwritten; that of `logical_not_` and the like is the identity's; the second one of an embedding does not
+# scale by frequency.
 _WRONG_GRADIENT = ("torch.as_strided_scatter", "torch.Tensor.as_strided_scatter",
                    *(f"torch.Tensor.logical_{op}_" for op in ("not", "and", "or", "xor")))  # fmt: skip
 _WRONG_SECOND = ("torch.nn.functional.embedding",)
 
 
-# Python functions of torch that do not hand on `out` when a function mode or subclass takes the call; and those whose
-# result has a size that is not known while tracing, which the tensor given as `out` would have to have.
+# Python functions of torch that do not pass on `out` to a function mode or subclass; and those whose
+# result has a data-dependent size, which the tensor given as `out` would need to have.
 _LOSE_OUT = ("torch.chain_matmul", "torch.range", "torch.nonzero", "torch.masked_select")
 
 
 # -- out= -------------------------------------------------------------------------------------------------------------
 def _check_out(finding: Finding, entry: Entry, sample: SampleInput, expected: _Result) -> None:
-    """The form that writes its result into tensors that are there already, where torch has it."""
+    """Check the form that writes its result into existing tensors, where torch has it."""
     if entry.namespace == "torch.Tensor" or not _is_tensors(expected.value) or entry.path in _LOSE_OUT:
         return
     results = []
@@ -254,7 +252,7 @@ def _check_out(finding: Finding, entry: Entry, sample: SampleInput, expected: _R
                     value = call(given.args, {**given.kwargs, "out": out})
         except Exception:
             if call is entry.call:
-                return  # torch has no such form of it
+                return  # torch has no such form
             raise
         results.append((value, out))
     (theirs, their_out), (ours, our_out) = results

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `python -m thunder COMMAND`. One file a command; each declares itself with `add_parser`.
+"""The command line: `python -m thunder COMMAND`. One file per command; each defines `add_parser`.
 
-`plugins` and `doctor` are what a user runs when something is wrong, so nothing here imports torch until a command
-that needs it runs: they work, and say why, where torch is broken or absent.
+`plugins` and `doctor` diagnose broken environments, so nothing here imports torch until a command
+that needs it runs: they work, and report the problem, where torch is broken or missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 for success, 1 for trouble, 2 for a senseless command line."""
+    """Run one command and return the exit status: 0 for success, 1 for a failure, 2 for an invalid command line."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     arguments, rest = conformance.split(arguments)
     args = build_parser().parse_args(arguments)
@@ -30,13 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PluginLoadError as error:
         print(f"thunder {args.command}: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader (`| head`) has seen enough; Python must not complain about it at exit
+    except BrokenPipeError:  # the reader (`| head`) closed the pipe; Python must not report it at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    """Create the parser of all commands."""
     parser = argparse.ArgumentParser(prog="thunder", description="thunder: a source-to-source compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"thunder-core {core_version() or '(not installed)'}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

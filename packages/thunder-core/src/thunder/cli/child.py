@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look at torch or at one plugin in a process of its own.
+"""Inspect torch or one plugin in a child process.
 
-A plugin is foreign code, often compiled, and a crash of it cannot be caught. Here it takes down a child, and the
-parent tells how it died. `look(plugin)` is the parent's side; `main([FILE, PLUGIN])` is the child's, which writes what
-it saw to FILE as JSON (a plugin may print anything to its standard output).
+A plugin is foreign code, often compiled, and a crash of it cannot be caught. Here it only terminates a child, and the
+parent reports how the child died. `look(plugin)` runs in the parent; `main([FILE, PLUGIN])` runs in the child and
+writes its findings to FILE as JSON (a plugin may print anything to its standard output).
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from typing import Any
 
 __all__ = ["look"]
 
-#: How much of what a dying child said is worth showing.
+#: How many bytes of a dead child's output are shown.
 LAST_LINES = 15
 
-#: How faulthandler begins; the innermost frame follows at once.
+#: The first line of faulthandler's report; the innermost frame is on the next one.
 FATAL = "Fatal Python error"
 
 
 def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
-    """Return what a child process sees: `{"env": …, "record": …}`, or `{"crash": why, "output": last words}` if it
-    died.
-    """
+    """Inspect in a child process; return `{"env": …, "record": …}`, or `{"crash": why, "output": tail}` if it died."""
     with tempfile.TemporaryDirectory(prefix="thunder-doctor-") as scratch:
         report = Path(scratch) / "report.json"
-        # Not by -m, for which Python warns of a module that its package has imported already.
+        # Not with -m, where Python warns about a module that its package has imported already.
         begin = f"import sys; from {__name__} import main; sys.exit(main(sys.argv[1:]))"
         command = [sys.executable, "-X", "faulthandler", "-c", begin, str(report)]
         try:
@@ -53,7 +51,7 @@ def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
 
 
 def death(status: int) -> str:
-    """Return how a process ended, in words."""
+    """Describe how a process ended."""
     if status < 0:
         try:
             return f"crashed: killed by {signal.Signals(-status).name}"
@@ -63,7 +61,7 @@ def death(status: int) -> str:
 
 
 def _last_words(output: bytes | None) -> str:
-    """Return the end of what it printed; of a crash that Python could still report, the beginning of that report."""
+    """Return the end of its output; for a crash that Python reported, the beginning of that report."""
     lines = (output or b"").decode(errors="replace").strip().splitlines()
     for number, line in enumerate(lines):
         if line.startswith(FATAL):
@@ -72,8 +70,8 @@ def _last_words(output: bytes | None) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Return the child: load the plugin, or only look at the environment, and write the report."""
-    # Here: whoever only asks why a child has died loads none of it.
+    """Run the child: load the plugin, or only inspect the environment, and write the report."""
+    # Imported here: whoever only calls `death` needs none of it.
     from thunder.cli.plugins import quiet_records
     from thunder.plugins import PluginLoadError, load_named, manager
 
@@ -86,7 +84,7 @@ def main(arguments: list[str]) -> int:
         except PluginLoadError:
             pass  # the record has the reason
         except Exception:
-            # not the plugin's failure but thunder's own: a thunder.extend that cannot be imported, say
+            # a failure of thunder itself, not of the plugin: for example, thunder.extend cannot be imported
             report["error"] = traceback.format_exc()
         record = manager().find(names[0])
         report["record"] = None if record is None else record.to_dict()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder conformance [NAME] [pytest arguments]`: prove the operators of an executor, or of every plugin.
+"""`python -m thunder conformance [NAME] [pytest arguments]`: test the operators of an executor, or of every plugin.
 
-Runs the suite that ships with thunder-core (`thunder.tests`) in pytest, one session an executor; whatever follows
-NAME goes to pytest: `python -m thunder conformance acme -n 2 -k softmax --thunder-dtypes float32`. `--isolate` gives
-each family of operators a process of its own, so that a crash takes nothing else down (`thunder.cli.isolate`).
+Runs the suite that ships with thunder-core (`thunder.tests`) in pytest, one session per executor; further arguments
+are passed to pytest: `python -m thunder conformance acme -n 2 -k softmax --thunder-dtypes float32`. `--isolate` runs
+each family of operators in a process of its own, so that a crash does not affect the others (`thunder.cli.isolate`).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what is for this command line, and what is for pytest.
+    """Split the arguments into those of this command and those of pytest.
 
-    pytest's options take values (`-n 2`), and argparse, which does not know them, would take such a value for NAME.
-    So NAME is what stands right behind the command, if that is no option; everything else is pytest's.
+    pytest's options take values (`-n 2`), and argparse, which does not know them, would parse such a value as NAME.
+    So NAME has to be the first argument; all others are pytest's.
     """
     arguments = list(arguments)
     if arguments[:1] != [COMMAND]:
@@ -57,7 +57,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the suite; returns 0 when every session passed."""
+    """Run the suite and return 0 if every session passed."""
     if importlib.util.find_spec("pytest") is None:
         print(
             "thunder conformance: the suite runs in pytest, which is not installed. "
@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def test(executor: str, rest: Sequence[str]) -> int:
-    """Return the suite for one executor, in one pytest session or, with `--isolate`, in one a family.
+    """Run the suite for one executor, in one pytest session or, with `--isolate`, in one per family.
 
-    Its options come from an entry point, so no `-p` is given.
+    The suite's plugin of pytest is an entry point, so no `-p` is needed.
     """
     at_once, rest = isolate.take_option(rest, isolate.OPTION)
     if at_once is not None:
@@ -91,7 +91,7 @@ def test(executor: str, rest: Sequence[str]) -> int:
 
 
 def _every_plugin(rest: Sequence[str]) -> Iterator[tuple[str, int, str]]:
-    """Test every plugin that can run here; the others are named with their reason."""
+    """Test every plugin that can run here, and report the others with their reason."""
     for record in quiet_records():
         told = record.to_dict()
         if record.state is PluginState.COMPATIBLE:
@@ -102,6 +102,6 @@ def _every_plugin(rest: Sequence[str]) -> Iterator[tuple[str, int, str]]:
                 status = test(executor["name"], rest)
                 yield executor["name"], status, "passed" if status == 0 else f"pytest ended with status {status}"
         else:
-            # switched off or without its hardware is no failure of conformance; broken is
+            # a plugin that is disabled or lacks its hardware is not a failure; a broken one is
             harmless = told["state"] in (PluginState.BLOCKED.value, PluginState.UNAVAILABLE.value)
             yield record.name, 0 if harmless else 1, f"not tested: {told['state']} ({told['reason']})"

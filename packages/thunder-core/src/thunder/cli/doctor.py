@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder doctor [NAME]`: what this environment is, and which executor plugins can run in it, and why not.
+"""`python -m thunder doctor [NAME]`: diagnose this environment and which executor plugins can run in it.
 
-Each plugin is loaded in a process of its own, so that one that crashes is reported like any other. The exit status is
-0 when nothing is broken: a plugin that needs a GPU that is not there is not broken. With a NAME it is 0 when that
+Each plugin is loaded in a process of its own, so that a crash is reported like any other failure. The exit status is
+0 when nothing is broken: a plugin that lacks its GPU is not broken. With a NAME it is 0 when that
 plugin can be used.
 """
 
@@ -37,7 +37,7 @@ from thunder.plugins.version import normalize_name
 __all__ = ["add_parser", "run"]
 
 CRASHED = "crashed"
-#: From how many seconds on the import of a plugin is worth a word.
+#: The import time of a plugin, in seconds, from which it is reported as slow.
 SLOW_IMPORT = 1.0
 _BROKEN = {CRASHED, PluginState.FAILED.value, PluginState.INCOMPATIBLE.value}
 
@@ -61,7 +61,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine the environment, print what was found; returns the exit status."""
+    """Examine the environment, print a report and return the exit status."""
     report = examine(args.name, args.timeout)
     if args.json:
         print(json.dumps(report, indent=2))
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
-    """Everything the command has to say, as JSON types."""
+    """Collect the report as JSON types."""
     records = [record for record in quiet_records() if name in (None, record.name)]
     if name is not None and not records:
         known = ", ".join(sorted({record.name for record in quiet_records()})) or "none"
@@ -101,7 +101,7 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
 
 
 def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what is known of a plugin: its record, in the state in which the child process left it."""
+    """Return the record of a plugin, updated with its state in the child process."""
     if seen is None:
         return record.to_dict()
     if "crash" in seen:
@@ -114,14 +114,14 @@ def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _warnings() -> Iterator[str]:
-    """Yield what is wrong with the environment besides its plugins."""
+    """Yield problems of the environment other than those of plugins."""
     for owner in other_owners():
         yield (
             f"{owner} also installs a module named 'thunder': its files and thunder-core's overwrite each other. "
             f"Uninstall both, then install thunder-core again"
         )
     if core_version() is None:
-        yield "thunder-core is not installed (only its source is on the path): what plugins need of it is not checked"
+        yield "thunder-core is not installed (only its source is on the path): plugins' requirements are not checked"
     known = {record.name for record in quiet_records()}
     known |= {normalize_name(record.distribution) for record in quiet_records()}
     for name in sorted(disabled_names() - {"*"}):
@@ -177,7 +177,7 @@ def _row(plugin: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _slow(plugin: dict[str, Any]) -> str | None:
-    """Return what to say of a plugin that makes everybody's first compilation wait."""
+    """Return a note for a plugin that slows down everyone's first compilation."""
     seconds = plugin["import_seconds"]
     return f"its import takes {seconds:.1f} s" if seconds is not None and seconds >= SLOW_IMPORT else None
 

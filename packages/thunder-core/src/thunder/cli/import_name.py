@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who else installs a module called `thunder`?
+"""Detect other distributions that install a module called `thunder`.
 
 Other distributions use this import name too. When one of them is installed beside thunder-core, each overwrites files
-of the other, and removing one removes files of both. An installer does not notice; `python -m thunder doctor` does.
+of the other, and uninstalling one removes files of both. Installers do not notice; `python -m thunder doctor` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def other_owners(distributions: Iterable[metadata.Distribution] | None = None) -
             name, version = distribution.metadata["Name"], distribution.version
             if name and normalize_name(name) != CORE_DISTRIBUTION and _installs(distribution, IMPORT_NAME):
                 owners.add(f"{name} {version}")
-        except Exception:  # metadata that cannot be read says nothing about who owns what
+        except Exception:  # unreadable metadata tells nothing about the owner
             continue
     return sorted(owners)
 

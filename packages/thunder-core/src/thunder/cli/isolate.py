@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m thunder conformance NAME --isolate`: the suite with a process for each family of operators.
 
-A kernel that crashes takes its process down, and one that reads memory which is not its own can poison a GPU's context
-for all that comes after. Here that is the end of its family, which is reported as failed, and of nothing else. Each
-process writes a line for each test that it starts and ends, so that what passed before a crash counts, and which test
-it was is known. `--isolate=4` runs four at a time.
+A kernel that crashes takes its process down, and one with an invalid memory access can corrupt a GPU's context
+for all later tests. Here that fails only its own family, which is reported. Each
+process logs the start and the end of each test, so that results from before a crash count and the crashing
+test is known. `--isolate=4` runs four processes at a time.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ __all__ = ["OPTION", "Session", "run", "take_option"]
 OPTION = "--isolate"
 SUITE = "thunder.tests"
 REPORT, FAMILY = "--thunder-report", "--thunder-family"
-#: How pytest ends when tests have run (or there were none to run).
+#: The exit statuses of pytest when tests have run (or there were none).
 ENDED = (0, 1, 5)
 
 
 class Session(NamedTuple):
-    """What became of one process."""
+    """The result of one process."""
 
     family: str
     status: int
     outcomes: list[tuple[str, dict[str, Any], str]]
-    running: str | None  # the test that it died in
+    running: str | None  # the test during which it died
     output: str
 
     @property
     def crash(self) -> str | None:
-        """How it died; None where it did not."""
+        """A description of the crash; None if it did not crash."""
         return None if self.status in ENDED else death(self.status)
 
 
 def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]]:
-    """Return the value of `option` (`--x`, `--x=v`) among arguments, "" for none; and the other arguments."""
+    """Split off `option` (`--x`, `--x=v`): return its value, "" if it has none, and the other arguments."""
     found, others = None, []
     for argument in rest:
         name, _, value = argument.partition("=")
@@ -57,8 +57,8 @@ def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]
 
 
 def run(executor: str, rest: Sequence[str], at_once: str) -> int:
-    """Run the suite for one executor; 0 where every process ended well and every test passed."""
-    # Here, as it imports torch: the command line answers without.
+    """Run the suite for one executor; return 0 if every process exited normally and every test passed."""
+    # Imported here, as it imports torch: the other commands work without.
     from thunder.tests.target import WHOLE
 
     report, arguments = take_option(rest, REPORT)
@@ -75,9 +75,7 @@ def run(executor: str, rest: Sequence[str], at_once: str) -> int:
 
 
 def families_of(executor: str, folder: Path) -> list[str]:
-    """Return the families of operators that there are for an executor, asked in a process of its own: plugins may
-    crash.
-    """
+    """Return an executor's families of operators, found in a process of its own, as plugins may crash."""
     target = folder / "families.json"
     command = [sys.executable, "-X", "faulthandler", "-m", __name__, str(target), executor]
     done = subprocess.run(command, check=False)
@@ -137,7 +135,7 @@ def _write_outputs(sessions: Sequence[Session], folder: Path) -> None:
 
 
 def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str | None) -> int:
-    # Here, as it imports torch: the command line answers without.
+    # Imported here, as it imports torch: the other commands work without.
     from pytest_thunder import environment
     from thunder.tests.report import Outcome, Summary, write_report
 
@@ -155,8 +153,8 @@ def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the child that lists families."""
-    # Here, as it imports torch: the command line answers without.
+    """Run the child that lists families."""
+    # Imported here, as it imports torch: the other commands work without.
     from thunder.plugins import conformance_profile
     from thunder.tests.opinfos import all_opinfos
     from thunder.tests.target import executors_named
@@ -168,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
             profile = conformance_profile(executor.name)
             infos += profile.opinfos() if profile is not None and profile.opinfos is not None else ()
     except ValueError:
-        pass  # one that a plugin of pytest brings; if nobody does, every session says so
+        pass  # an option of another plugin of pytest; if it is unknown, every session reports it
     Path(target).write_text(json.dumps(sorted({info.family for info in infos})), encoding="utf-8")
     return 0
 

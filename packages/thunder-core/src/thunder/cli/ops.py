@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder ops`: list the operations that an executor can run, and how.
+"""`python -m thunder ops`: list the operations that an executor can run, and by which operator or transform.
 
-Whether it runs a particular call depends on its checker, which sees the arguments: `thunder.examine` asks it.
+Whether it runs a particular call depends on its checker, which needs the arguments: see `thunder.examine`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["Claim", "add_parser", "claims_of", "run"]
 class Claim(NamedTuple):
     """One operation that an executor runs.
 
-    id: the operation's id. kind: `operator` (one that the executor brings), `implementation` (an operation of thunder
-    that it takes over), `gradient` (it only brings another gradient rule), or `fusion` (it takes the operation into
-    its fusions). runs: the operator or transform that stands in for it. checker: whether it looks at the arguments
-    first.
+    id: the operation's id. kind: `operator` (one of the executor's own), `implementation` (an operation of thunder
+    that it implements), `gradient` (it only has a gradient rule for it), or `fusion` (it can include the operation in
+    fusions). runs: the operator or transform that replaces it. checker: whether claiming depends on the
+    arguments.
     """
 
     id: str
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if error is not None:
         print(f"thunder ops: executors need torch, which cannot be imported: {error}", file=sys.stderr)
         return 1
-    # Here, as it imports torch: the command line answers without.
+    # Imported here, as it imports torch: the other commands work without.
     from thunder.extend import get_executor
 
     executor = get_executor(args.executor)
@@ -74,28 +74,28 @@ def _mark(value: bool) -> str:
 
 
 def _text(identifier: Any) -> str:
-    """Return an operation's id as a person would write it; any hashable value can be one."""
+    """Format an operation's id, which may be any hashable value."""
     if isinstance(identifier, tuple):
         return ".".join(map(_text, identifier))
     return identifier.__name__ if callable(identifier) and hasattr(identifier, "__name__") else str(identifier)
 
 
 def claims_of(executor: Any) -> Iterator[Claim]:
-    """Yield the operations that an executor runs, whatever the arguments: its checkers are not asked."""
-    # Here, as it imports torch: the command line answers without.
+    """Yield the operations that an executor can run; its checkers are not called."""
+    # Imported here, as it imports torch: the other commands work without.
     from thunder.core.prims import all_prims
     from thunder.core.symbol import BoundSymbol
     from thunder.torch import all_torchsymbols
 
     taken = dict(executor.implmap)
     for symbol in (*all_prims().values(), *all_torchsymbols().values()):
-        # An executor may derive what it runs from the operation (the torch executor does), so it is asked about each.
+        # An executor may derive implementations from the operation (the torch executor does), so each one is queried.
         how = executor.implementation(BoundSymbol(symbol, (), {}, None))
         if how is not None:
             taken.setdefault(symbol.id, how)
     serving = {how.op for how in taken.values()}
     for symbol in executor.opmap.values():
-        if symbol not in serving:  # the others are told with the operation that they run
+        if symbol not in serving:  # the others are listed with the operation that they implement
             yield Claim(_text(symbol.id), "operator", symbol.name, False, False, None)
     for identifier, how in taken.items():
         runs = "" if how.op is None else how.op.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder plugins`: the executor plugins of this environment, from metadata alone. Imports none of them."""
+"""`python -m thunder plugins`: list the installed executor plugins, from metadata alone. Imports none of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _row(record: PluginRecord) -> tuple[object, ...]:
 
 
 def quiet_records() -> tuple[PluginRecord, ...]:
-    """Return the records, without the log lines about them: the command is about to print what they would say."""
+    """Return the records without logging about them: the command prints the same information."""
     with _silence():
         return records()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Execution: who runs what, fusion, memory; and how a symbol runs that is called outside a trace."""
+"""Execution: claiming by executors, fusion, memory, and running a symbol that is called outside a trace."""
 
 from thunder.core.symbol import set_eager_runner
 from thunder.execution.eager import run_symbol

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claiming: each operation goes to the first executor, in order, that can take it.
+"""Claiming: each operation is given to the first executor, in order, that accepts it.
 
-The walk is top down: an executor takes an operation whole, or all the parts that it decomposes into, before the next is
-asked. An operation that no executor takes so is replaced by its parts, each claimed by itself. What a fusion executor
-can take stays unclaimed until that executor's pass over the whole trace has run; what it leaves is claimed by the
-others afterwards.
+The walk is top down: an executor claims an operation whole, or everything it decomposes into, before the next one is
+considered. An operation that no executor claims that way is replaced by its subsymbols, which are claimed one by one.
+What a fusion executor can fuse stays unclaimed until that executor's pass over the whole trace has run; the operations
+that it does not fuse are claimed afterwards.
 
-Contract: it needs a program without get_grad and put_grad. Values keep their names, shapes, dtypes and devices, and
-operations their order; each operation of the result runs. An operation that does not decompose and that no executor
-takes is an error.
+Contract: the input has no get_grad and put_grad. Values keep their names, shapes, dtypes and devices, and
+operations their order; each operation of the result is executable. An operation that does not decompose and that no
+executor claims is an error.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_executio
 
 
 def is_structural(bsym: BoundSymbol) -> bool:
-    """Check whether it is part of the program's frame (inputs, del, return) and runs as it is printed."""
+    """Check whether it is part of the trace's frame (inputs, del, return) and runs as printed."""
     return bsym.sym.is_structural
 
 
 def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list[Trace]:
-    """Return the traces that lead from `trace` to one that `executors` run."""
+    """Return the traces of the passes from `trace` to one that `executors` run."""
     fusers = [ex for ex in executors if isinstance(ex, FusionExecutor)]
     traces = [claim(trace, executors)]
     for fuser in fusers:
@@ -59,9 +59,9 @@ def _fused_by(fuser: FusionExecutor, trace: Trace) -> Trace:
 def claim(
     trace: Trace, executors: Sequence[Executor], name: str = "Transform for execution", *, fusing: bool = True
 ) -> Trace:
-    """Return the trace with each operation replaced by the operator of the executor that takes it.
+    """Return the trace with each operation replaced by the operator of the executor that claims it.
 
-    Where `fusing`, fusion executors are left what they can fuse; else they run what they have operators for.
+    With `fusing`, operations that fusion executors can fuse are left to them; else their own operators are used.
     """
     with construct(trace, name) as out:
         claimer = _Claimer(out, executors, fusing)
@@ -72,19 +72,19 @@ def claim(
 
 
 class _Claimer:
-    """The state of one walk: the trace being written, and what values have been replaced by others."""
+    """The state of one walk: the trace being written, and the replacements of values."""
 
     def __init__(self, out: Trace, executors: Sequence[Executor], fusing: bool):
         self.out = out
         self.executors = executors
         self.fusing = fusing
         self.replaced: dict[str, Any] = {}
-        # Who takes every call of an operation, where that does not depend on its arguments.
+        # The choices that do not depend on an operation's arguments.
         self.unconditional: dict[Symbol, tuple[Executor, Implementation] | None] = {}
-        self.whole: BoundSymbol | None = None  # the operation of the trace that is being claimed, for errors
+        self.whole: BoundSymbol | None = None  # the operation of the trace being claimed, for error messages
 
     def take(self, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]] = frozenset()) -> None:
-        """Write what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is being run already."""
+        """Record what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is running already."""
         if self.replaced:
             bsym = bsym.substitute(self.replaced)
         sym = bsym.sym
@@ -111,7 +111,7 @@ class _Claimer:
             self.take(sub, excluded)
 
     def unconditional_choice(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
-        """Return who takes every call of an operation: the first executor to be asked, if it takes all."""
+        """Return the executor that claims every call of an operation: the first one, if it accepts all."""
         first = ordered(sym, self.executors)[0] if self.executors else None
         if first is None or (self.fusing and isinstance(first, FusionExecutor)):
             return None
@@ -119,7 +119,7 @@ class _Claimer:
         return None if implementation is None else (first, implementation)
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
-        """Return the message of the error that no executor takes `bsym`, with the operation that it is a part of."""
+        """Return the error message for `bsym`, which no executor claims, with the operation that it is a part of."""
         whole = self.whole or bsym
         text = f"Could not find executor for bound symbol {whole}"
         if bsym.sym is not whole.sym:
@@ -138,7 +138,7 @@ class _Claimer:
         implementation: Implementation,
         excluded: frozenset[tuple[str, Any]],
     ) -> None:
-        """Write `bsym` as the executor runs it."""
+        """Record `bsym` as the executor runs it."""
         if implementation.op is bsym.sym:
             self.out.record(bsym)
             return
@@ -163,7 +163,7 @@ class _Claimer:
     def match(
         self, bsym: BoundSymbol, executor: Executor, result: Any, operations: list[BoundSymbol]
     ) -> dict[str, Any]:
-        """Return how the transform's values have to be renamed so that its result has the names of `bsym`'s output."""
+        """Return the renaming of the transform's values that gives its result the names of `bsym`'s output."""
         old, new = proxies_in(bsym.output), flat_items(result)
         wanted = flat_items(bsym.output)
         check(
@@ -184,16 +184,16 @@ class _Claimer:
             if got.name in made and got.name not in names:
                 names[got.name] = want
             else:
-                # The result is an input, or one value for two outputs: later uses read that value.
+                # The result is an input, or one value for two outputs: later operations read that value instead.
                 self.replaced[want.name] = names.get(got.name, got)
         assert old is not None
         return names
 
 
 class Choice(NamedTuple):
-    """Who takes an operation, and why those asked before did not.
+    """The executor that claims an operation, and why the executors before it rejected it.
 
-    Without an implementation the executor takes it into a fusion (`fused`) or runs all its parts. Nobody: None.
+    Without an implementation the executor fuses it (`fused`) or runs all its parts. None: no executor claims it.
     """
 
     executor: Executor | None
@@ -209,7 +209,7 @@ def choose(
     *,
     fusing: bool = True,
 ) -> Choice:
-    """Choose who takes an operation. `excluded` are (executor, operation) pairs that are not asked."""
+    """Choose the executor of an operation. `excluded` are (executor, operation) pairs to skip."""
     rejections: dict[str, str] = {}
     named = are_named(executors)
     for executor in ordered(bsym.sym, executors):
@@ -230,7 +230,7 @@ def choose(
 
 
 def ordered(sym: Symbol, executors: Sequence[Executor]) -> Sequence[Executor]:
-    """Return the executors in the order in which they are asked for this operation."""
+    """Return the executors in order of priority for this operation."""
     id = sym.id
     for executor in executors:
         found = executor.implmap.get(id)
@@ -245,7 +245,7 @@ def _priority(executor: Executor, id: Any) -> int:
 
 
 def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]], named: bool) -> bool:
-    """Check whether the executor runs all that the operation decomposes into, at one level or another."""
+    """Check whether the executor runs everything that the operation decomposes into, at some level."""
 
     def takes(part: BoundSymbol) -> bool:
         if not part.out_names and not part.sym.must_stay and not part.subsymbols:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A symbol that is called on real tensors, outside any trace, just runs."""
+"""Eager execution of a symbol that is called on real tensors, outside any trace."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["run_symbol"]
 
 
 def run_symbol(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one operation: its own function if it has one, else what torch executes for it."""
-    executors = get_always_executors()  # which makes known what runs what
+    """Run one operation: its own function if it has one, else torch's implementation."""
+    executors = get_always_executors()  # registers the implementations as well
     if sym.fn is not None:
         return sym.fn(*args, **kwargs)
     trace = Trace(sym.name if sym.name.isidentifier() else "operation")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fusions of a program: what a fusion executor made of regions, as text that can be read and run.
+"""The fusions of a program: the regions that a fusion executor compiled, as readable and executable text.
 
-A fusion is an operation of a trace whose symbol `is_fusion`. What its executor gives as the function that runs it may
-say more of itself: `fn.source`, its program as text; `fn.template`, how it goes about it. Without a source the text is
-the program of the operations that it runs.
+A fusion is an operation of a trace whose symbol `is_fusion`. The function that runs it may have two attributes:
+`fn.source`, its program as text, and `fn.template`, its code template. Without a source the text is
+the trace of the fused operations.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class Fusion:
 
     @property
     def name(self) -> str:
-        """How the trace calls it."""
+        """Its name in the trace."""
         return self.bound_symbol.sym.name
 
     @property
     def fn(self) -> Any:
-        """What runs it, as its executor made it."""
+        """The function that runs it, as created by its executor."""
         return self.bound_symbol.sym.fn
 
     @property
     def executor(self) -> str | None:
-        """The name of the executor that runs it; None for what a transform made."""
+        """The name of the executor that runs it; None if a transform created it."""
         owner = self.bound_symbol.sym.executor
         return None if owner is None else owner.name
 
     @property
     def operations(self) -> list[BoundSymbol]:
-        """The operations that it runs."""
+        """The fused operations."""
         return list(self.bound_symbol.subsymbols)
 
     @property
@@ -55,17 +55,17 @@ class Fusion:
 
     @property
     def outputs(self) -> tuple[Proxy, ...]:
-        """The values that it makes."""
+        """The values that it computes."""
         return tuple(self.bound_symbol.flat_outs)
 
     @property
     def bytes(self) -> int:
-        """The memory that it reads and writes, each tensor once."""
+        """The bytes that it reads and writes, each tensor once."""
         return sum(bytes_of(p) for p in (*self.inputs, *self.outputs))
 
     @property
     def template(self) -> str | None:
-        """How its kernels go over their elements, in its executor's words."""
+        """How its kernels iterate over elements, in its executor's terms."""
         return getattr(self.fn, "template", None)
 
     @property
@@ -82,7 +82,7 @@ class Fusion:
 
 
 def fusions_of(trace: Trace, program: str = "forward") -> list[Fusion]:
-    """Return the fusions of a trace in the order in which they run, those in captured graphs too."""
+    """Return the fusions of a trace in execution order, those in captured graphs included."""
     return [Fusion(bsym, program) for bsym in _fusions(trace.bound_symbols)]
 
 
@@ -91,14 +91,14 @@ def _fusions(operations: list[BoundSymbol]) -> Iterator[BoundSymbol]:
         if not bsym.sym.is_fusion:
             continue
         inner = list(_fusions(list(bsym.subsymbols)))
-        if inner:  # a captured graph, or a fusion with something around it
+        if inner:  # a captured graph, or a fusion inside another operation
             yield from inner
         else:
             yield bsym
 
 
 def _as_trace(bsym: BoundSymbol) -> Trace:
-    """Return the operations of a fusion as a program."""
+    """Return the operations of a fusion as a trace."""
     trace = Trace(bsym.sym.name, args=tuple(dict.fromkeys(bsym.flat_args)))
     trace.names.update(n for op in bsym.subsymbols for n in (*op.arg_names, *op.out_names))
     trace.bound_symbols += bsym.subsymbols

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory: values are deleted right after their last use, and results in stages are yielded as soon as they are there.
+"""Memory: values are deleted right after their last use, and staged results are yielded as soon as they are computed.
 
-Contract: it needs a claimed program, and is the last pass, as no value may be read after its `del`. The program
-computes and returns the same; results that nothing reads get no name.
+Contract: the input is a claimed trace, and this is the last pass, as no value may be read after its `del`. Results
+are unchanged; unused ones get no name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def delete_last_used(trace: Trace) -> Trace:
         for bsym in reversed(trace.bound_symbols):
             if bsym.sym in _NUMBERS:
                 if kept.isdisjoint(bsym.out_names):
-                    continue  # nobody reads the number
+                    continue  # the number is unused
             elif is_structural(bsym):
                 kept.update(bsym.arg_names if bsym.sym in (prims.python_return, prims.check_number) else ())
                 lines.append(bsym)
@@ -49,9 +49,7 @@ def delete_last_used(trace: Trace) -> Trace:
 
 
 def _at_first_use(lines: list[BoundSymbol]) -> list[BoundSymbol]:
-    """Return the lines with that of each input, which is a comment, above the first that reads it; at the top if none
-    does.
-    """
+    """Return the lines with that of each input, which is a comment, above its first use; unused inputs come first."""
     waiting = {p.name: line for line in lines if line.sym is prims.unpack_trivial for p in line.flat_outs}
     used = {name for line in lines if line.sym is not prims.unpack_trivial for name in line.arg_names}
     moved: list[BoundSymbol] = [line for name, line in waiting.items() if name not in used]
@@ -69,9 +67,9 @@ def _del(dead: tuple[Proxy, ...]) -> BoundSymbol:
 
 
 def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
-    """Return the operation with `_` for those of its results that nobody reads, unless it has no others.
+    """Return the operation with `_` for unused results, unless all its results are unused.
 
-    The next such operation rebinds `_`, so at most one of them is held at a time.
+    The next such operation rebinds `_`, so at most one unused value is kept alive at a time.
     """
     unread = {p.name for p in bsym.flat_outs if p.name not in read}
     if not unread or len(unread) == len(bsym.flat_outs):
@@ -82,7 +80,7 @@ def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
 def hand_over_early(trace: Trace) -> Trace:
     """Return the trace as a generator that yields its results in the stages of `info["stages"]` and returns the last.
 
-    A stage is a list of positions in what the trace returns. It is handed over when the last of its results is there.
+    A stage is a list of positions in the trace's output. It is yielded when the last of its results is computed.
     """
     *early, last = trace.info["stages"]
     *operations, end = trace.bound_symbols
@@ -101,7 +99,7 @@ def hand_over_early(trace: Trace) -> Trace:
             values = [results[i] for i in stage]
             at = max([at, *[made[p.name] for p in values if isinstance(p, Proxy)]])
             while at + 1 < len(operations) and operations[at + 1].sym is prims.python_del:
-                at += 1  # what is done with is not held meanwhile
+                at += 1  # dead values are not kept alive while the generator is suspended
             stops.setdefault(at, []).append(values)
         kept = {p.name for p in output if isinstance(p, Proxy)}
         lines: list[BoundSymbol] = [BoundSymbol(prims.python_return, (output,), {}, None)]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a program holds at each of its lines, without running it.
+"""Estimate the memory that a program uses at each of its lines, without running it.
 
-The lines are run on fake tensors, which have sizes, strides and a device but no elements, so that views share their
-base's memory as they would, in-place writes take none, and what torch's functions allocate inside themselves and free
-again is counted too. An operation that cannot be run so (a kernel of another executor, the user's hooks) is taken to
-allocate its results, and what its executor says that it needs besides (`register_operator(…, workspace=)`). What
-libraries take for themselves (workspaces of cuBLAS and cuDNN) is not counted.
+The lines are run on fake tensors, which have sizes, strides and a device but no data. So views share their
+base's memory, in-place writes allocate none, and temporary allocations inside torch's functions are counted.
+An operation that cannot be run on fake tensors (a kernel of another executor, the user's hooks) is assumed to
+allocate its results, and the workspace that its executor declares (`register_operator(…, workspace=)`). What
+libraries allocate internally (workspaces of cuBLAS and cuDNN) is not counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["MemoryLine", "MemoryReport", "MemoryTracker", "estimate_memory"]
 
 
 class MemoryLine(NamedTuple):
-    """A line of a program: its text, the bytes that are live after it, and the most that were while it ran."""
+    """A line of a program: its text, the live bytes after it, and the peak of live bytes while it ran."""
 
     text: str
     live: int
@@ -38,7 +38,7 @@ class MemoryLine(NamedTuple):
 
 
 class MemoryReport:
-    """What a program, or several that run one after the other, hold: `lines`, `inputs` (bytes), `live` (at the end)."""
+    """The memory of one or several consecutive programs: `lines`, `inputs` (bytes), `live` (bytes at the end)."""
 
     def __init__(self, inputs: int, sections: Sequence[tuple[str, Sequence[MemoryLine]]]):
         self.inputs = inputs
@@ -46,17 +46,17 @@ class MemoryReport:
 
     @property
     def lines(self) -> list[MemoryLine]:
-        """All lines in the order in which they run."""
+        """All lines in execution order."""
         return [line for lines in self.sections.values() for line in lines]
 
     @property
     def peak(self) -> int:
-        """The most bytes that are live at any time, inputs included."""
+        """The maximum of live bytes at any time, inputs included."""
         return max([self.inputs, *[line.peak for line in self.lines]])
 
     @property
     def live(self) -> int:
-        """The bytes that are live in the end, inputs included."""
+        """The live bytes at the end, inputs included."""
         return self.lines[-1].live if self.lines else self.inputs
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class MemoryReport:
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
-    """Counts the memory behind the tensors that operations make while it is entered; for real and for fake tensors."""
+    """Counts the storages of tensors created by operations in its context, for real and for fake tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def add(self, x: Any) -> None:
-        """Count the memory behind the tensors in `x`."""
+        """Count the storages of the tensors in `x`."""
         if isinstance(x, torch.Tensor):
             storage = x.untyped_storage()
             key = storage._cdata
@@ -106,14 +106,14 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _allocated(x: torch.Tensor, n: int) -> int:
-    """Return what the allocator takes for `n` bytes: CUDA's gives out pieces of 512."""
+    """Return the size of an allocation for `n` bytes: CUDA's allocator rounds up to 512."""
     return -(-n // 512) * 512 if x.device.type == "cuda" else n
 
 
 class Run:
-    """A program that is run on fake tensors, and others after it that take what it gave.
+    """Consecutive programs on fake tensors, the later ones with inputs from the earlier.
 
-    Inputs stay, since a caller holds them.
+    Inputs stay live, since the caller holds them.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Run:
         self._held: list[Any] = []
 
     def take(self, inputs: Iterable[Proxy]) -> int:
-        """Make the inputs that are missing and return the bytes that are live then."""
+        """Create the inputs that are missing and return the live bytes."""
         with self.mode, self.tracker:
             for p in inputs:
                 if p.name not in self.values:
@@ -132,7 +132,7 @@ class Run:
         return self.tracker.live()
 
     def run(self, trace: Trace) -> list[MemoryLine]:
-        """Run the lines of a program whose inputs are there. Keep what it returns and drop all other values."""
+        """Run the lines of a program whose inputs exist. Keep its results and drop all other values."""
         lines: list[MemoryLine] = []
         pending: tuple[str, int] | None = None
         for bsym in trace.bound_symbols:
@@ -154,7 +154,7 @@ class Run:
         return lines
 
     def keep(self, names: Iterable[str], held: Iterable[str] = ()) -> None:
-        """Drop all values but these; those of `held` stay live as inputs do."""
+        """Drop all values but these; those in `held` stay live like inputs."""
         self._held += [self.values[name] for name in held]
         wanted = set(names)
         self.values = {name: value for name, value in self.values.items() if name in wanted}
@@ -171,7 +171,7 @@ class Run:
                 assert bsym.sym.fn is not None
                 result = bsym.sym.fn(*args, **kwargs)
                 self._bind(bsym.output, result)
-            except Exception:  # no kernel that runs without elements: it makes its results
+            except Exception:  # it has no fake kernel: allocate its results
                 for p in proxies_in(bsym.output):
                     self.values.setdefault(p.name, _made(p))
                 if bsym.sym.workspace is not None:
@@ -190,7 +190,7 @@ class Run:
 
 
 def _runs_on_fakes(bsym: BoundSymbol) -> bool:
-    """Check whether an operation is torch's own: any other kernel would read addresses that a fake tensor lacks."""
+    """Check whether an operation is torch's own: other kernels would read data pointers that fake tensors lack."""
     sym = bsym.sym
     if sym.is_fusion or sym.fn is None or (sym.executor is not None and not sym.executor.is_fallback):
         return False
@@ -205,7 +205,7 @@ def _made(p: Proxy) -> Any:
 
 
 def estimate_memory(trace: Trace) -> MemoryReport:
-    """Return the memory that a program holds, which executors have claimed and which has its `del`s."""
+    """Estimate the memory of a program that has been claimed and has its `del`s."""
     run = Run()
     inputs = run.take(trace.args)
     return MemoryReport(inputs, [(trace.name, run.run(trace))])

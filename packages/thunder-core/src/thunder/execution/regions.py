@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions: which operations of a trace are run together by a fusion executor.
+"""Partition a trace into regions: groups of operations that a fusion executor runs together.
 
-`partition(trace, can_fuse)` reorders a program so that operations that can be fused, and that depend on each other,
-stand side by side: each such run is a `Region`. `fused` writes the trace in which regions are operators.
+`partition(trace, can_fuse)` reorders a program so that dependent operations that can be fused
+are adjacent: each such group is a `Region`. `fused` returns the trace in which regions are operators.
 
-The algorithm: each operation has a *level*: that of the values it reads, or one more where it cannot be in one region
-with what made them. Along any path levels never fall, and a path that leaves a region and comes back rises; so what is
-connected on one level may become one region without any check. Then regions on different levels are joined where no
-path leads from one to the other around them; the search for such a path looks no further than the second's level. The
-time is linear but for these searches, which are bounded: one that would take too long counts as a path.
+The algorithm: each operation has a *level*: that of its operands, or one more where it cannot be in one region
+with their producers. Levels never decrease along a path, and increase on a path that leaves a region and comes back;
+so connected operations on one level can become one region without any check. Then regions on different levels are
+joined where no path leads from one to the other outside of them; the search for such a path ends at the second's level.
+The time is linear but for these searches, which are bounded: one that exceeds the bound counts as a path.
 
-Contract: every operation is there once, values are made before they are read, random operations keep their order, and
-nothing crosses an operation that writes memory or has another effect.
+Contract: every operation occurs once, values are computed before they are read, random operations keep their order,
+and nothing is moved across an operation that writes memory or has another effect.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ __all__ = ["Region", "by_device", "flattened", "fused", "partition", "without_vi
 CanFuse = Callable[[BoundSymbol], Hashable]
 MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]
 
-# How many regions a search for a path may look at. Programs are local: a search that needs more is about regions that
-# are distant in the program, and would hold memory for long if they were joined.
+# The maximal number of regions that a search for a path visits. Programs are local: a longer search is about distant
+# regions, and joining those would keep memory alive for long.
 SEARCH_LIMIT = 400
-# With how many of the regions that read a tensor another one is compared, to be joined side by side.
+# The maximal number of readers of a tensor that another of its readers is compared with, to be joined horizontally.
 NEIGHBOURS = 2
 
 
 def by_device(fuser: FusionExecutor) -> CanFuse:
-    """Return a `can_fuse` for `partition` by which what `fuser` can fuse comes into regions of one device."""
+    """Return a `can_fuse` for `partition` that fuses what `fuser` can fuse, into regions of one device."""
 
     def device(bsym: BoundSymbol) -> Hashable:
         if not bsym.out_names or not fuser.can_fuse(bsym):
@@ -59,12 +59,12 @@ def partition(
     horizontal: bool = True,
     max_size: int | None = None,
 ) -> list[BoundSymbol | Region]:
-    """Return the operations of `trace` in a legal order, those that are to run together as regions.
+    """Return the operations of `trace` in a legal order, with fusible ones grouped into regions.
 
-    `can_fuse(operation)` is None or False for one that stays by itself, else any hashable: only operations for which it
-    is equal come into one region (True for all, or the device, or an iteration space). `may_join(first, second)` may
-    refuse to make one region of two lists of operations. `horizontal` also joins regions that depend not on each other
-    but read the same tensor. `max_size` bounds the operations of a region.
+    `can_fuse(operation)` is None or False for an operation that is not fused, else any hashable: only operations with
+    equal values share a region (True for all, or the device, or an iteration space). `may_join(first, second)` may
+    veto a region of two lists of operations. `horizontal` also joins independent regions that
+    read the same tensor. `max_size` bounds the operations of a region.
     """
     read: dict[str, int] = {}
     for bsym in trace.bound_symbols:
@@ -96,7 +96,7 @@ def fused(
     replace: Callable[[Region], Sequence[BoundSymbol] | None],
     name: str,
 ) -> Trace:
-    """Return the trace in the order of `parts`, with `replace(region)` for each region; None leaves its operations."""
+    """Return the trace in the order of `parts`, with `replace(region)` for each region; None keeps its operations."""
     with construct(trace, name) as out:
         for part in parts:
             if isinstance(part, Region):
@@ -120,7 +120,7 @@ def _is_random(bsym: BoundSymbol) -> bool:
 
 
 class _Node:
-    """Operations that are one region, or one that cannot be fused (key None), among what comes before and after."""
+    """The operations of one region, or one that cannot be fused (key None), with predecessors and successors."""
 
     __slots__ = ("after", "before", "first", "key", "last", "level", "makes_for", "ordered", "reads_of")
 
@@ -131,12 +131,12 @@ class _Node:
         self.level = 0
         self.before: set[_Node] = set()
         self.after: set[_Node] = set()
-        self.reads_of: set[_Node] = set()  # those of `before` whose values it reads
+        self.reads_of: set[_Node] = set()  # the subset of `before` whose values it reads
         self.makes_for: set[_Node] = set()
 
 
 class _Segment:
-    """A stretch of the program without effects, being divided into regions."""
+    """A part of the program without effects, being partitioned."""
 
     def __init__(
         self,
@@ -147,18 +147,18 @@ class _Segment:
         read: dict[str, int],
     ):
         self.operations = operations
-        self.read = read  # how many operations of the whole program read a value
+        self.read = read  # for each value, the number of operations that read it
         self.can_fuse = can_fuse
         self.may_join = may_join
         self.max_size = max_size
         self.node_of: list[_Node] = []
         self.readers: dict[str, list[int]] = {}
-        self.value: dict[str, Proxy] = {}  # what is read
+        self.value: dict[str, Proxy] = {}  # the values that are read
 
     def divide(self, horizontal: bool) -> None:
-        """Join what may be joined."""
+        """Join nodes into regions."""
         self._connect()
-        for _ in range(3):  # joining two may allow another; what a further look would find is rare
+        for _ in range(3):  # a join may enable another; a further round rarely finds any
             if not self._join_down():
                 break
         if horizontal:
@@ -171,7 +171,7 @@ class _Segment:
         return [self.operations[i] for i in sorted(node.ordered)]
 
     def _allowed(self, *nodes: _Node) -> bool:
-        """Check whether the caller lets these be one region."""
+        """Check whether the caller allows these to be one region."""
         if sum(len(node.ordered) for node in nodes) > self.max_size:
             return False
         if self.may_join is None:
@@ -184,9 +184,9 @@ class _Segment:
             region = region + more
         return True
 
-    # -- on one level -------------------------------------------------------------------------------------------------
+    # -- within a level -----------------------------------------------------------------------------------------------
     def _connect(self) -> None:
-        """Give each operation its level and join what is connected on one level."""
+        """Assign a level to each operation and join connected operations of one level."""
         maker: dict[str, int] = {}
         drawn: int | None = None
         for i, bsym in enumerate(self.operations):
@@ -209,7 +209,7 @@ class _Segment:
             self._place(node)
 
     def _place(self, node: _Node) -> None:
-        """Return the level of an operation, and the region on it that it joins."""
+        """Compute the level of an operation, and the region on it that it joins."""
         if node.key is None:
             node.level = max((b.level for b in node.before), default=0)
             return
@@ -224,7 +224,7 @@ class _Segment:
             node = self._join(b, node)
 
     def _join(self, a: _Node, b: _Node) -> _Node:
-        """Make one node of two: the larger one absorbs the other. The caller sets the level."""
+        """Merge two nodes: the larger one absorbs the other. The caller sets the level."""
         if len(a.ordered) + len(a.before) + len(a.after) < len(b.ordered) + len(b.before) + len(b.after):
             a, b = b, a
         for i in b.ordered:
@@ -248,7 +248,7 @@ class _Segment:
 
     # -- across levels ------------------------------------------------------------------------------------------------
     def _join_down(self) -> bool:
-        """Join regions with those that read from them; return whether any were joined."""
+        """Join regions with their readers; return whether any were joined."""
         joined = False
         for node in self._nodes():
             if node.key is None or self.node_of[node.first] is not node:
@@ -269,13 +269,13 @@ class _Segment:
         if b.before == {a}:
             b.level = a.level
         else:
-            for x in between:  # they now come after `b` too
+            for x in between:  # they are now successors of `b` too
                 x.level = max(x.level, b.level)
             a.level = b.level
         return True
 
     def _holds_memory(self, a: _Node, b: _Node) -> bool:
-        """Check whether running `a` as late as `b` keeps more memory in use than it saves."""
+        """Check whether delaying `a` until `b` keeps more memory alive than it saves."""
         if a.level == b.level or b.before == {a}:
             return False
         members = set(a.ordered)
@@ -289,10 +289,10 @@ class _Segment:
         readers = self.readers.get(name, [])
         return self.read.get(name, 0) > len(readers) or not members.issuperset(readers)
 
-    # -- side by side -------------------------------------------------------------------------------------------------
+    # -- horizontally -------------------------------------------------------------------------------------------------
     def _join_across(self) -> None:
-        """Join regions that read the same tensor and of which none depends on the other."""
-        stay = [0]  # how many operations up to each stay by themselves
+        """Join independent regions that read the same tensor."""
+        stay = [0]  # for each index, the number of unfused operations before it
         for op, node in zip(self.operations, self.node_of):
             stay.append(stay[-1] + (node.key is None and OpTags.VIEW_OP not in op.sym.tags))
         for name, readers in list(self.readers.items()):
@@ -310,12 +310,12 @@ class _Segment:
                     others.append(node)
 
     def _worth_sharing(self, name: str, *nodes: _Node) -> bool:
-        """Check whether a tensor that regions share is large beside what they make: else joining them gains nothing."""
+        """Check whether a tensor that regions share is large compared to their results: else joining is no gain."""
         shared = bytes_of(self.value[name])
         return all(shared * 4 >= self._made(node) for node in nodes)
 
     def _made(self, node: _Node) -> int:
-        """Return the bytes of what a region makes for others."""
+        """Return the bytes of a region's results that others read."""
         members = set(node.ordered)
         made = [p for i in members for p in self.operations[i].flat_outs]
         return sum(bytes_of(p) for p in made if self._read_outside(p.name, members))
@@ -329,7 +329,7 @@ class _Segment:
         between = _reached(a, b, b.level)
         if between is None or _reached(b, a, a.level) is None or self._holds_memory(a, b):
             return False
-        for x in between:  # they now come after `b` too
+        for x in between:  # they are now successors of `b` too
             x.level = max(x.level, b.level)
         a.level = b.level
         return True
@@ -352,7 +352,7 @@ class _Segment:
                 waits[x] -= 1
                 if not waits[x]:
                     heapq.heappush(ready, (x.last, x.first))
-        assert not any(waits.values()), "regions that wait for each other"
+        assert not any(waits.values()), "a cycle of regions"
         return parts
 
 
@@ -365,7 +365,7 @@ def _link(a: _Node, b: _Node, *, reads: bool) -> None:
 
 
 def _reached(a: _Node, b: _Node, level: int) -> set[_Node] | None:
-    """Return the nodes after `a` on levels up to `level`, but for `b`; None if they lead to `b` or are too many."""
+    """Return the nodes after `a` up to `level`, without `b`; None if they lead to `b` or are too many."""
     seen = {x for x in a.after if x is not b and x.level <= level}
     todo = list(seen)
     while todo:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs each operation of a program, and why the others do not: the questions that claiming asks, written down."""
+"""Report which executor runs each operation of a program, and why the others do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["OperationReport", "report"]
 
 
 class OperationReport:
-    """One operation: its name, whether thunder has a symbol of its own for it, who runs it and who does not."""
+    """One operation: its name, whether thunder has a symbol for it, its executor, and the reasons of the others."""
 
     __slots__ = ("depth", "executor", "name", "opaque", "rejections", "source")
 
@@ -30,7 +30,7 @@ class OperationReport:
     ):
         self.name = name
         self.opaque = opaque
-        self.executor = executor  # None: nobody takes it whole; its parts follow
+        self.executor = executor  # None: no executor claims it whole; its parts follow
         self.rejections = rejections
         self.source = source
         self.depth = depth
@@ -46,7 +46,7 @@ class OperationReport:
 
 
 def report(trace: Trace, executors: Sequence[Executor]) -> list[OperationReport]:
-    """Return a row for each operation of an unclaimed program; parts of one that nobody takes come below it."""
+    """Return a row for each operation of an unclaimed trace; an operation that none claims is followed by its parts."""
     return [row for bsym in trace.bound_symbols for row in _rows(bsym, executors, 0)]
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executors that come with thunder; each name is loaded when it is asked for, which registers them all.
+"""The built-in executors; accessing a name loads its module, which registers all of them.
 
-The text of a compiled program imports `thunder.executors.torchex`, which must not load languages that it never uses.
+The text of a compiled program imports `thunder.executors.torchex`, which must not load operations that it never uses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["PYTHON", "TORCH", "TORCH_COMPILE", "add_operator_executor"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        # At run time on purpose: the text of a compiled program imports this package, and uses few languages.
+        # Imported here: the text of a compiled program imports this package, but uses few of the operations.
         value = getattr(importlib.import_module("thunder.executors.built_in"), name)
     else:
         try:

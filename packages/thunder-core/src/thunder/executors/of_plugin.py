@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What modules need that are only an old import path of an executor that a plugin brings."""
+"""Support for modules that exist only as an old import path of an executor that is now in a plugin."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ __all__ = ["attribute_of_plugin", "executor_of_plugin"]
 
 
 def executor_of_plugin(executor: str, distribution: str, path: str) -> Executor:
-    """Return the executor that an installed plugin brings; an ImportError at `path` says what is missing where it
-    cannot.
-    """
+    """Return the executor of an installed plugin; raise an ImportError at `path` with the reason if it is unusable."""
     try:
         return get_executor(executor)
     except (PluginLoadError, ValueError) as error:
         raise ImportError(
-            f"{path} hands on the executor {executor!r}: {_reason(distribution, error)}", name=path
+            f"{path} re-exports the executor {executor!r}: {_reason(distribution, error)}", name=path
         ) from None
 
 
@@ -42,7 +40,7 @@ def attribute_of_plugin(
 def _reason(distribution: str, error: Exception) -> str:
     installed = [record for record in plugins.records() if _normal(record.distribution) == distribution]
     if not installed:
-        return f"the plugin that brings it is not installed: pip install {distribution}"
+        return f"its plugin is not installed: pip install {distribution}"
     unused = [record for record in installed if not record.ready]
     return str(unused[0].load_error() if unused else error)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The python executor: guards and numbers, run by Python itself."""
+"""The python executor: runs guards and operations on numbers with Python itself."""
 
 from __future__ import annotations
 

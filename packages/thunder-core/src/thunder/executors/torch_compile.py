@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch_compile executor: regions of a trace handed to Inductor, the compiler behind `torch.compile`.
+"""The torch_compile executor: compiles regions of a trace with Inductor, the compiler behind `torch.compile`.
 
     thunder.jit(model, executors=["torch_compile"])
 
-On the CPU it is what turns chains of operations into loops (it needs a C++ compiler there). It is never a default: its
-first call takes many times longer than thunder's own, and what it gains depends on the program.
+On the CPU it fuses chains of operations into loops (which needs a C++ compiler). It is never a default: its
+first call takes many times longer than thunder's own, and the speedup depends on the program.
 
-A region is compiled at its first call, when the strides of its inputs are known, and again for other strides. What
-Inductor does not get: random numbers (their order is the program's), writes, operators of other executors and opaque
-ones, complex numbers. Views at the border of a region stay outside, where they are views.
+A region is compiled at its first call, when the strides of its inputs are known, and again for other strides.
+Not included in regions: random operations (whose order has to be the program's), in-place writes, operators of other
+executors, opaque operations, complex numbers. Views at the border of a region stay outside, where they are views.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _LEFT_OUT = {
     OpTags.IN_PLACE_OP: "writes to its input",
     OpTags.SIDE_EFFECT: "has an effect",
     OpTags.DEVICE_SYNC_OP: "waits for the device",
-    OpTags.OPAQUE_OP: "is not looked into",
+    OpTags.OPAQUE_OP: "is opaque",
     OpTags.GRAD_OP: "exists only in gradient rules",
 }
 
 
 class TorchCompileExecutor(FusionExecutor):
-    """Inductor, a region at a time."""
+    """Inductor, one region at a time."""
 
     def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
         if is_structural(bsym):
-            return "is no computation"
+            return "is not a computation"
         reason = _unfit(bsym)
         if reason is None and not torch_executor.can_execute(bsym):
             if not bsym.subsymbols:
@@ -75,7 +75,7 @@ class TorchCompileExecutor(FusionExecutor):
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Return why an operation is not given to Inductor, whatever it computes."""
+    """Return why an operation is not compiled by Inductor, whatever it computes; None if it can be."""
     sym = bsym.sym
     if sym.executor is not None and sym.executor is not torch_executor:
         return f"it is an operator of {sym.executor.name}"
@@ -83,13 +83,13 @@ def _unfit(bsym: BoundSymbol) -> str | None:
     if found is not None:
         return found
     if not is_literal((bsym.args, bsym.kwargs)):
-        return "has an argument that is only known at the call"
+        return "has a data-dependent argument"
     devices = set()
     for p in (*bsym.flat_args, *bsym.flat_outs):
         if not isinstance(p, TensorProxy):
-            return "reads or makes what is no tensor"
+            return "reads or returns a value that is not a tensor"
         if any(type(d) is not int for d in p.shape):
-            return "works on a size that is only known at the call"
+            return "has a data-dependent size"
         if is_complex_dtype(p.dtype):
             return "Inductor leaves complex numbers to torch"
         devices.add(p.device)
@@ -99,16 +99,16 @@ def _unfit(bsym: BoundSymbol) -> str | None:
 
 
 def _reason_to_leave_out(bsym: BoundSymbol) -> str | None:
-    """Return what the tags of an operation, or of anything below it, say against it."""
+    """Return the reason given by the tags of an operation or of its decomposition against compiling it; else None."""
     for tag in bsym.sym.tags:
         if tag in _LEFT_OUT:
             return _LEFT_OUT[tag]
     return next((why for sub in bsym.subsymbols if (why := _reason_to_leave_out(sub))), None)
 
 
-# -- running one ------------------------------------------------------------------------------------------------------
+# -- running a region --------------------------------------------------------------------------------------------------
 class CompiledRegion:
-    """A region as a function of its inputs, compiled by Inductor for each combination of strides that it meets."""
+    """A region as a function of its inputs, compiled by Inductor for each combination of strides that occurs."""
 
     def __init__(self, name: str, region: Region):
         self.name = self.__name__ = name
@@ -128,9 +128,7 @@ class CompiledRegion:
         return run(*inputs)
 
     def compile(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
-        """Return what runs the region on inputs with these strides: Inductor's program, or torch's where there is
-        none.
-        """
+        """Return a function for inputs with these strides: Inductor's, or torch's if Inductor fails."""
         import torch._inductor
 
         try:
@@ -167,7 +165,7 @@ class CompiledRegion:
 
 
 def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) -> None:
-    """Note which node is which value of an operation's output."""
+    """Record which FX node corresponds to which value of an operation's output."""
     if isinstance(output, Proxy):
         nodes[output.name] = node
     elif isinstance(output, (tuple, list)):
@@ -177,7 +175,7 @@ def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) 
 
 
 def program_of(name: str, region: Region, *others: Executor) -> Trace:
-    """Return the region as a program of its own, in terms of torch's functions, and of operators of `others`."""
+    """Return the region as a trace of its own, of torch's functions and operators of `others`."""
     trace = Trace(name, args=region.inputs)
     trace.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     trace.bound_symbols += region.operations

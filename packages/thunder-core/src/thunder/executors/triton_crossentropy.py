@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An import path of Triton's cross-entropy executor, `triton_ex`, which the plugin thunder-ex-triton brings."""
+"""An import path of `triton_ex`, Triton's cross-entropy executor, which is in the plugin thunder-ex-triton."""
 
 from __future__ import annotations
 

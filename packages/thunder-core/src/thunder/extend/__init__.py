@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an executor is made of: executors, their registry, and the program that they run.
+"""What executors are built from: executor classes, their registry, and the IR of the programs that they run.
 
-- Executors: `OperatorExecutor`, `FusionExecutor`, and the registry of them.
-- The program: a `Trace` is a list of `BoundSymbol`s, each a `Symbol` with its arguments and results, which are `Proxy`
-  objects. `rewrite` and `recording` write into one. The operations are those of `thunder.torch` and `thunder.prims`.
+- Executors: `OperatorExecutor`, `FusionExecutor`, and their registry.
+- The IR: a `Trace` is a list of `BoundSymbol`s, each a `Symbol` with its arguments and results, which are `Proxy`
+ objects. `rewrite` and `recording` write operations. The operations are those of `thunder.torch` and `thunder.prims`.
 - Gradient rules: `get_grad`, `put_grad`, `put_grads`.
 
-What stands above executors (claiming, regions for fusers, the conformance suite, benchmarks) is in `thunder.toolkit`;
-how a wheel is found and loaded is in `thunder.plugins`.
+What builds on executors (claiming, regions for fusers, the conformance suite, benchmarks) is in `thunder.toolkit`;
+how plugins are discovered and loaded is in `thunder.plugins`.
 """
 
 from thunder.core import devices, dtypes

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checkers, execution transforms and gradient rules may know of the compilation that asks them.
+"""The state of the current compilation, for checkers, execution transforms and gradient rules.
 
-They see one operation's arguments. What the user asked for as a whole, by options of `thunder.jit`, and what a jitted
-function keeps from call to call, they find here.
+They receive the arguments of one operation. From here they get what concerns the whole compilation: the options of
+`thunder.jit`, and state that a jitted function keeps between calls.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Compilation", "compilation", "compiling", "put"]
 
 @dataclass(frozen=True)
 class Compilation:
-    """options: the compile options that the user gave, of all plugins.
+    """options: the user's compile options, of all plugins.
 
-    state: what the jitted function keeps besides its programs, by the names of those who keep it: dicts of tensors. It
-    goes along with the jitted function when that is copied or pickled, and is in nobody's `state_dict()`.
+    state: what the jitted function keeps besides its programs: dicts of tensors, by the name of their owner. It
+    is copied and pickled with the jitted function, and is not part of any `state_dict()`.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Compilation:
 
 
 def put(state: Mapping[str, Any], into: dict[str, Any]) -> None:
-    """Return what is kept other values. Programs hold on to the dicts, and graphs to the tensors: these stay."""
+    """Replace values of the state in place: compiled programs refer to the dicts, and CUDA graphs to the tensors."""
     for name in into.keys() - state.keys():
         if isinstance(into[name], dict):
             put({}, into[name])
@@ -71,7 +71,7 @@ def current_compilation() -> Compilation | None:
 
 @contextmanager
 def compiling(of: Compilation) -> Iterator[None]:
-    """Within it, `compilation()` is this one."""
+    """Make `compilation()` return `of` within the context."""
     before, _current.compilation = _current.compilation, of
     try:
         yield

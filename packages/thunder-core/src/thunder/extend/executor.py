@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executors: who runs the operations of a trace.
+"""Executors: what runs the operations of a trace.
 
-An `OperatorExecutor` brings operators of its own (`register_operator`) and says which existing operations it takes over
-(`register_implementation`): by an operator with the same arguments, by an `execution_transform` that rewrites the call,
-by a `grad_transform` that gives it another gradient rule. A `FusionExecutor` also rewrites whole traces.
+An `OperatorExecutor` has operators of its own (`register_operator`) and declares which existing operations it
+implements (`register_implementation`): by an operator with the same arguments, by an `execution_transform` that
+rewrites the call, or by a `grad_transform` with another gradient rule. A `FusionExecutor` also rewrites whole traces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "
 
 
 def implementations_epoch() -> int:
-    """Grow whenever an implementation is registered: what was compiled before may be compiled differently now."""
+    """Return a counter of registrations of implementations: an older program may be compiled differently now."""
     return registrations[0]
 
 
@@ -50,11 +50,11 @@ class Implementation:
 
 
 class Executor:
-    """What all executors have: a name, a version, operators and implementations by the id of what they implement."""
+    """The base of executors: a name, a version, operators, and implementations by the id of what they implement."""
 
-    # Whether it ends every list and takes what nobody else does: a registered gradient rule goes before its own.
+    # Whether it ends every list and runs what no other executor takes; registered gradient rules override its own.
     is_fallback = False
-    # Finds an executor by its name where one was pickled: the registry says how, which knows executors.
+    # Finds an executor by name when unpickling; set by the registry, which this module cannot import.
     find: ClassVar[Any]
 
     def __init__(self, name: str, *, version: str | None = None):
@@ -71,7 +71,7 @@ class Executor:
     def __repr__(self) -> str:
         return f"thunder.extend.{type(self).__name__}('{self.name}')"
 
-    # -- registering --------------------------------------------------------------------------------------------------
+    # -- registration -------------------------------------------------------------------------------------------------
     def register_operator(
         self,
         name: str,
@@ -86,17 +86,17 @@ class Executor:
         workspace: Callable[..., int] | None = None,
         kernel: bool | None = None,
     ) -> Symbol:
-        """Make an operator that this executor runs, and returns its symbol.
+        """Create an operator that this executor runs and return its symbol.
 
-        Give `meta`, which makes output proxies from input proxies, or `like`, which describes the operator by existing
-        operations (it is then also decomposed and differentiated through them). `fn` runs it on real tensors; with
-        `module` it is that module's attribute `name`, and traces import it from there. Functions of torch named by
-        `replaces` become this operator when a program that uses this executor is traced. `workspace` says of the
-        operator's arguments how many bytes it needs besides its results while it runs (`thunder.examine.memory`).
+        Give `meta`, which makes output proxies from input proxies, or `like`, which expresses the operator in existing
+        operations (its decomposition and gradient follow from them). `fn` runs it on real tensors; with
+        `module` it is that module's attribute `name`, and traces import it from there. Functions of torch listed in
+        `replaces` become this operator in programs traced with this executor. `workspace` computes from the operator's
+        arguments how many bytes it allocates besides its results while it runs (`thunder.examine.memory`).
 
-        The line of a `kernel` stands alone in printed traces; what it decomposes into, or replaces, is shown by
-        `trace.python(kernels=True)`. Operators with `meta` are kernels unless this says otherwise, as are all those of
-        installed plugins.
+        A `kernel` is printed on a line of its own in traces; what it decomposes into, or replaces, is shown by
+        `trace.python(kernels=True)`. By default, operators with `meta` and all operators of installed plugins are
+        kernels.
         """
         if (like is None) == (meta is None):
             raise ValueError(
@@ -141,14 +141,14 @@ class Executor:
         priority: int | None = None,
         profitable: Callable[..., bool | str] | None = None,
     ) -> None:
-        """Say how this executor runs an existing operation; registering again replaces what was said before.
+        """Declare how this executor runs an existing operation; a second registration replaces the first.
 
         The operation is named by its symbol (`ltorch.mul`), by torch's function (`torch.mul`) or by its id.
-        `op` is an operator that takes the same arguments; `execution_transform` is called with them instead and returns
-        what stands for the result. `checker` sees the arguments as proxies and answers True, or False, or a text that
-        says why not. `grad_transform` is the gradient rule to use when this executor takes the operation. `priority`
-        overrides the executor's own for this operation. `profitable` is a second checker, of calls that the first
-        accepts: where nobody named the executor, it takes only what it runs faster than others.
+        `op` is an operator with the same arguments; an `execution_transform` is called with them instead and returns
+        the replacement of the result. `checker` receives the arguments as proxies and returns True, or False, or a
+        text with the reason. `grad_transform` is the gradient rule when this executor claims the operation. `priority`
+        overrides the executor's own for this operation. `profitable` is a second checker, called after the first
+        where the user named no executor: it accepts only calls that this executor runs faster than others.
         """
         if op is not None and execution_transform is not None:
             raise ValueError("give either an operator with the same arguments or an execution_transform, not both")
@@ -167,25 +167,25 @@ class Executor:
         )
         _changed()
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
     def implementation(self, bsym: BoundSymbol) -> Implementation | None:
-        """Return how it would run that operation, whether or not the checker agrees."""
+        """Return its implementation of that operation, whether or not the checker accepts it."""
         found = self.implmap.get(bsym.sym.id)
         own = bsym.sym.executor is self and bsym.sym.fn is not None
-        if own and (found is None or not found.executable):  # a gradient rule alone says nothing of how it runs
+        if own and (found is None or not found.executable):  # a gradient rule alone is not executable
             return Implementation(op=bsym.sym)
         return found
 
     def unconditional(self, sym: Symbol) -> Implementation | None:
-        """Return how it runs every call of an operation, where its arguments have no say; who overrides what is asked
-        of a call overrides this too."""
+        """Return its implementation of every call of an operation, independently of the arguments; a subclass that
+        overrides what depends on the call overrides this too."""
         found = self.implmap.get(sym.id)
         if found is not None and found.executable:
             return found if found.checker is None and found.profitable is None else None
         return Implementation(op=sym) if sym.executor is self and sym.fn is not None else None
 
     def rejection(self, bsym: BoundSymbol, *, named: bool = True) -> str | None:
-        """Return why it does not run that operation; None when it does. `named`: the user named this executor."""
+        """Return why it does not run that operation; None if it does. `named`: the user named this executor."""
         found = self.implementation(bsym)
         if found is None or not found.executable:
             return "has no implementation of it"
@@ -210,15 +210,15 @@ class Executor:
         return self.rejection(bsym, named=named) is None
 
     def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
-        """Check whether it runs that operation in one way or another."""
+        """Check whether it runs that operation, directly or by a transform, or has a gradient rule for it."""
         return self.can_execute(bsym, named=named)
 
     def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with which an operator that implements that operation is called."""
+        """Return the arguments for the operator that implements that operation."""
         return bsym.args, bsym.kwargs
 
     def grad_rule(self, bsym: BoundSymbol, *, named: bool = True) -> Callable[..., Any] | None:
-        """Return the gradient rule that it brings for that operation, if it takes it."""
+        """Return its gradient rule for that operation, if it accepts it."""
         found = self.implmap.get(bsym.sym.id)
         if found is None or found.grad_transform is None or self._checked(found, bsym, named) is not None:
             return None
@@ -234,8 +234,8 @@ def _at(bsym: BoundSymbol) -> str:
 
 
 def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute `fn`, if calls of it can be seen while a program is traced."""
-    from torch.overrides import resolve_name  # here: hooks of plugins use this module before torch is imported
+    """Check whether calls of `fn` can be intercepted while tracing."""
+    from torch.overrides import resolve_name  # imported here: plugin hooks use this module before torch is imported
 
     if resolve_name(fn) is None:
         raise TypeError(
@@ -250,7 +250,7 @@ class OperatorExecutor(Executor):
 
 
 class FusionExecutor(Executor):
-    """An executor that replaces regions of a trace. Subclass it and write `fusion_pass`."""
+    """An executor that replaces regions of a trace. Subclass it and implement `fusion_pass`."""
 
     def __init__(self, name: str, *, version: str | None = None):
         super().__init__(name, version=version)
@@ -259,7 +259,7 @@ class FusionExecutor(Executor):
 
     def fusion_pass(self, trace: Trace) -> Trace:
         """Return a trace in which the regions it runs are operators of its own."""
-        raise ThunderError(f"the fusion executor {self.name} has no fusion_pass: write one in {type(self).__name__}")
+        raise ThunderError(f"the fusion executor {self.name} has no fusion_pass: implement it in {type(self).__name__}")
 
     def register_supported(
         self,
@@ -269,7 +269,7 @@ class FusionExecutor(Executor):
         execution_transform: Callable[..., Any] | None = None,
         grad_transform: Callable[..., Any] | None = None,
     ) -> None:
-        """Say that it can take that operation into its fusions."""
+        """Declare that it can include that operation in fusions."""
         id = id_of(sym_or_id)
         self._supported[id] = checker
         if execution_transform is not None or grad_transform is not None:
@@ -279,11 +279,9 @@ class FusionExecutor(Executor):
         _changed()
 
     def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
-        """Return why it does not take that operation into a fusion; None when it does: itself, or all it decomposes
-        into.
-        """
+        """Return why that operation cannot be in a fusion; None if it can, itself or as its decomposition."""
         owner = bsym.sym.executor
-        if bsym.sym.is_fusion or owner not in (None, self):  # others run it, whatever it stands for
+        if bsym.sym.is_fusion or owner not in (None, self):  # another executor has claimed it
             return f"is run by {owner.name}" if owner is not None else "is a fusion already"
         reason = self.why_not_fusible(bsym)
         if reason is None or not bsym.subsymbols:
@@ -295,9 +293,7 @@ class FusionExecutor(Executor):
         return None
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
-        """Return why it does not take that operation as it is, whatever it decomposes into; by default what is
-        registered.
-        """
+        """Return why it cannot fuse that operation as it is, regardless of its decomposition; None if it can."""
         id = bsym.sym.id
         if id not in self._supported:
             return "does not support it"
@@ -311,13 +307,13 @@ class FusionExecutor(Executor):
         return self.can_fuse(bsym) or self.can_execute(bsym, named=named)
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Check whether it takes that operation into a fusion."""
+        """Check whether that operation can be in a fusion."""
         return self.fuse_rejection(bsym) is None
 
     def register_temporary_operation(
         self, name: str, fn: Callable[..., Any], *, inputs: Sequence[Any], outputs: Any, bsyms: Sequence[BoundSymbol]
     ) -> BoundSymbol:
-        """Return the bound symbol of a fusion: `fn` run on `inputs` gives `outputs` and stands for `bsyms`."""
+        """Return the bound symbol of a fusion: `fn` computes `outputs` from `inputs` and replaces `bsyms`."""
 
         def meta(*args: Any) -> Any:
             return outputs
@@ -327,7 +323,7 @@ class FusionExecutor(Executor):
         return BoundSymbol(sym, tuple(inputs), {}, outputs, list(bsyms))
 
     def get_fuel(self, amount: int = 1) -> bool:
-        """Take `amount` of the fuel for optimizations; False when it is used up (for bisecting a wrong fusion)."""
+        """Use `amount` of the optimization fuel; False when it is used up (for bisecting a wrong fusion)."""
         if self._fuel is None:
             return True
         if self._fuel < amount:
@@ -336,5 +332,5 @@ class FusionExecutor(Executor):
         return True
 
     def set_fuel(self, amount: int | None) -> None:
-        """How many fusions may still be made; None: any number."""
+        """Limit the number of further fusions; None removes the limit."""
         self._fuel = amount

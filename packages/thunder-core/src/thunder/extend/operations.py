@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations by their ids, which is how executors name what they implement."""
+"""Lookup of operations by id; executors register implementations by id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["id_of", "symbol_of_id"]
 
 def symbol_of_id(id: Any) -> Symbol:
     """Return the operation with that id."""
-    # Here: an executor that names no operation loads no language.
+    # Imported here: an executor that names no operation does not load the operations.
     from thunder.core.prims import all_prims
     from thunder.torch import all_torchsymbols
 
@@ -26,9 +26,9 @@ def symbol_of_id(id: Any) -> Symbol:
 
 
 def id_of(sym_or_id: Symbol | Any) -> Any:
-    """Return the id of the operation that is meant: a function of torch stands for its symbol, and a name is one's.
+    """Return an operation's id, from its symbol, from a function of torch, or from the id itself.
 
-    Any other id may be an operation's that is not known yet: another package's, or one that thunder does not look into.
+    An unknown id is accepted: it may belong to a package that is not imported yet, or to an opaque operation.
     """
     if isinstance(sym_or_id, Symbol):
         return sym_or_id.id

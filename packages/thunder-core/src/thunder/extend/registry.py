@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which executors there are, which are used when nothing is said, and which end every list.
+"""The registry of executors, the default executors, and those that end every list.
 
-The order of the defaults is explicit: higher priority first, then name. Plugins (`thunder.plugins`) fill this registry;
-names that are not in it are looked for among the installed plugins.
+The order of the defaults is explicit: higher priority first, then name. Plugins (`thunder.plugins`) register here;
+unknown names are looked up among the installed plugins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _always: list[str] = []
 
 
 def register_executor(executor: Executor, *, default: bool = False, priority: int | None = None) -> Executor:
-    """Make an executor known by its name, and used without being named where `default` says so."""
+    """Register an executor by its name; with `default`, it is used without being named."""
     if not isinstance(executor, Executor):
         raise TypeError(f"register_executor takes an Executor, not {type(executor).__name__}")
     known = _executors.get(executor.name)
@@ -38,7 +38,7 @@ def register_executor(executor: Executor, *, default: bool = False, priority: in
 
 
 def deregister_executor(executor: Executor | str) -> None:
-    """Forget an executor."""
+    """Remove an executor from the registry."""
     name = executor if isinstance(executor, str) else executor.name
     _executors.pop(name, None)
     for names in (_defaults, _always):
@@ -48,7 +48,7 @@ def deregister_executor(executor: Executor | str) -> None:
 
 
 def add_default_executor(executor: Executor | str) -> None:
-    """Use an executor without its being named, in the order of priorities."""
+    """Use an executor without its being named, ordered by priority."""
     found = get_executor(executor)
     if found.name in _defaults:
         _defaults.remove(found.name)
@@ -58,7 +58,7 @@ def add_default_executor(executor: Executor | str) -> None:
 
 
 def remove_default_executor(executor: Executor | str) -> None:
-    """Do not use an executor any more unless it is named."""
+    """Use an executor only where it is named."""
     name = executor if isinstance(executor, str) else executor.name
     if name in _defaults:
         _defaults.remove(name)
@@ -66,13 +66,13 @@ def remove_default_executor(executor: Executor | str) -> None:
 
 
 def set_default_executors(executors: Iterable[Executor | str]) -> None:
-    """Use exactly these executors, in this order, before the ones that end every list."""
+    """Use exactly these executors by default, in this order, before the ones that end every list."""
     _defaults[:] = [get_executor(ex).name for ex in named_executors(executors)]
     _changed()
 
 
 def add_always_executor(executor: Executor) -> None:
-    """End every list of executors that `thunder.jit` uses with this one."""
+    """Add this executor to the end of every list of executors that `thunder.jit` uses."""
     register_executor(executor)
     if executor.name not in _always:
         _always.append(executor.name)
@@ -96,7 +96,7 @@ Executor.find = staticmethod(get_executor)
 
 
 def get_all_executors() -> tuple[Executor, ...]:
-    """Return every executor that is registered, those of usable plugins included, in the order they would be asked."""
+    """Return all registered executors, those of usable plugins included, in the order of priority."""
     _load_built_in()
     plugins.load_all()
     first = [_executors[name] for name in (*_defaults, *_always)]
@@ -104,10 +104,10 @@ def get_all_executors() -> tuple[Executor, ...]:
 
 
 def get_default_executors() -> tuple[Executor, ...]:
-    """Return the executors that `thunder.jit` uses when none are named, before the ones that end every list."""
+    """Return the executors that `thunder.jit` uses when none are named, without the ones that end every list."""
     _load_built_in()
     order = plugins.executor_order()
-    if order is not None:  # no plugin is imported but those it names
+    if order is not None:  # only the plugins it names are imported
         return tuple(get_executor(name) for name in order)
     plugins.load_all()
     return tuple(_executors[name] for name in _defaults)
@@ -120,10 +120,10 @@ def get_always_executors() -> tuple[Executor, ...]:
 
 
 class ExecutorList(tuple[Executor, ...]):
-    """Executors in the order in which they are asked.
+    """Executors in the order in which operations are offered to them.
 
-    Those that the user `named` take all that they run right; those that are asked because they are installed take what
-    is profitable (`register_implementation(profitable=…)`).
+    Executors that the user `named` take every call that they support; the others, used because they are installed,
+    take only calls that are profitable (`register_implementation(profitable=…)`).
     """
 
     named: bool
@@ -138,12 +138,12 @@ class ExecutorList(tuple[Executor, ...]):
 
 
 def are_named(executors: Sequence[Executor]) -> bool:
-    """Check whether these are executors that somebody named, and not those that happen to be installed."""
+    """Check whether the user named these executors, as opposed to the installed defaults."""
     return getattr(executors, "named", True)
 
 
 def named_executors(executors: Iterable[Executor | str]) -> tuple[Executor | str, ...]:
-    """Return those that a user named, checked without looking any up."""
+    """Return the executors that a user named, validated but not looked up."""
     if isinstance(executors, (Executor, str)) or not isinstance(executors, Iterable):
         hint = f": write [{executors!r}]" if isinstance(executors, (Executor, str)) else ""
         raise TypeError(f"executors are given in a list, not as {executors!r}{hint}")
@@ -155,12 +155,12 @@ def named_executors(executors: Iterable[Executor | str]) -> tuple[Executor | str
 
 
 def resolve_executors(executors: Sequence[Executor | str] | None) -> ExecutorList:
-    """Return the executors to ask, in order: those named (else the defaults), then those that end every list."""
+    """Return the executors to use, in order: those named (else the defaults), then those that end every list."""
     chosen = get_default_executors() if executors is None else map(get_executor, named_executors(executors))
     return ExecutorList(dict.fromkeys((*chosen, *get_always_executors())), named=executors is not None)
 
 
 def _load_built_in() -> None:
     if not _always:
-        # At run time on purpose: they register themselves here, as executors from elsewhere do.
+        # Imported here on purpose: built-in executors register themselves with this module, like those of plugins.
         importlib.import_module("thunder.executors.built_in")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing operations into a trace, and replacing operations of a trace by others.
+"""Recording operations into a trace, and replacing operations of a trace by others.
 
-A plugin's pass is a function `(trace, context) -> trace`. Most passes look for operations, one at a time, and write
-others for them: `rewrite` (`thunder/passes/rewrite.py`) does the rest.
+A plugin's pass is a function `(trace, context) -> trace`. Most passes match operations one at a time and record
+replacements: `rewrite` (`thunder/passes/rewrite.py`) does the rest.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["recording", "rewrite"]
 
 @contextmanager
 def recording(trace: Trace) -> Iterator[list[BoundSymbol]]:
-    """Record the operations called within it into a list of their own instead of `trace`, which names their results.
+    """Record the operations called in the context into a list instead of into `trace`, which names their results.
 
-    Operators on proxies mean what torch's mean.
+    Python's operators on proxies mean what they mean for torch's tensors.
     """
     with tracectx(trace), trace.scope() as operations, set_langctx("torch"):
         yield operations

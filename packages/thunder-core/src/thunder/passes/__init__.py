@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes: each makes a new trace of a trace."""
+"""Passes: functions from a trace to a new trace."""

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reverse mode differentiation of traces.
 
-Each operation's gradient rule runs the operation and says, with get_grad and put_grad, how gradients flow from its
-result to its inputs. What a rule records is split into what its result needs (the forward part) and the rest (the
-backward part). The joint program is the forward parts in order, then the backward parts in reverse order with get_grad
-and put_grad replaced by sums; `passes/split.py` splits it into a forward and a backward program.
+Each operation's gradient rule runs the operation and describes, with get_grad and put_grad, how gradients flow from
+its result to its inputs. The operations that a rule records are split into those that compute its result (the forward
+part) and the rest (the backward part). The joint trace is the forward parts in order, then the backward parts in
+reverse order with get_grad and put_grad replaced by sums; `passes/split.py` splits it into a forward and a backward
+program.
 
 Networks repeat their layers: calls that differ in names only are differentiated once (`passes/trace_templates.py`). So
-an operation's own rule must be a function of its arguments' metadata; rules from outside run for each call.
+an operation's own rule must be a function of its arguments' metadata; external rules run for each call.
 
-The rule of an operation is the first of: the claiming executor's `grad_transform`, one that `register_grad` set, the
-operation's own, the rules of what it decomposes into.
+The rule of an operation is the first of: the claiming executor's `grad_transform`, one set by `register_grad`, the
+operation's own, the rules of its decomposition.
 
-Contract: it needs a program that ends with a return; operations without a rule must decompose into some that have one
+Contract: the input ends with a return; operations without a rule must decompose into some that have one
 or be marked NON_DIFFERENTIABLE. The program's outputs, random numbers and writes stay the same; writes to inputs come
-after all that reads them.
+after all operations that read them.
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[ExecutorLike] = ()) -> Grad
     """Return the gradient rule for one call; None if it is differentiated through its decomposition."""
     sym = bsym.sym
     registered = _registered.get(sym.id)
-    # Asking who takes an operation takes time; only where one of them brings a rule it matters.
-    named = getattr(executors, "named", True)  # as `thunder.extend.are_named`, a floor above
+    # Finding the claiming executor takes time; it matters only if one of them has a rule.
+    named = getattr(executors, "named", True)  # as `thunder.extend.are_named`, which is in a higher layer
     for executor in executors if _bringing(sym, executors) else ():
         if executor.is_fallback and registered is not None:
-            break  # what was registered is meant to be used
+            break  # a registered rule takes precedence over the torch executor's
         rule = executor.grad_rule(bsym, named=named)
         if rule is not None:
             return rule
         if executor.takes(bsym, named=named):
-            break  # it runs the operation and brings no rule
+            break  # it claims the operation and has no rule
     rule = registered or sym.grad_rule
     if rule is None and sym.vjp_rule is not None:
         rule = rule_of_vjp(sym, sym.vjp_rule)
@@ -80,7 +81,7 @@ def _bringing(sym: Symbol, executors: Sequence[ExecutorLike]) -> list[ExecutorLi
 
 
 def _has_its_own_rule(sym: Symbol, executors: Sequence[ExecutorLike]) -> bool:
-    """Check whether its gradient rule depends on a call's arguments alone: rules from outside may have state."""
+    """Check whether its gradient rule depends on a call's arguments alone: external rules may have state."""
     return (
         sym.joint_rule is None
         and sym.id not in _registered
@@ -97,7 +98,7 @@ def _refuse_write(bsym: BoundSymbol) -> None:
 
 
 def _stands_for(got: Proxy, want: Proxy) -> bool:
-    """Check whether a rule's result may replace the operation's; of sizes, those that are known are compared."""
+    """Check whether a rule's result may replace the operation's; of sizes, only known ones are compared."""
     if not isinstance(want, TensorProxy):
         return True
     return (
@@ -114,7 +115,7 @@ def _at(bsym: BoundSymbol) -> str:
 
 
 class _Block:
-    """What one rule recorded for backward, and what it is called where it was recorded for another call."""
+    """The backward operations that one rule recorded, and their names where they are instantiated for another call."""
 
     __slots__ = ("asked", "backward", "fresh", "names", "source")
 
@@ -127,7 +128,7 @@ class _Block:
     def take(self, backward: list[BoundSymbol]) -> None:
         """Replace its operations by these."""
         self.backward = backward
-        self.asked = [op.args[0] for op in backward if op.sym is prims.get_grad]  # the values whose gradients it takes
+        self.asked = [op.args[0] for op in backward if op.sym is prims.get_grad]  # the values whose gradients it reads
 
     def again(self, names: dict[str, Any], fresh: dict[str, str], source: SourceLine | None) -> _Block:
         """Instantiate the template for another call."""
@@ -137,7 +138,7 @@ class _Block:
 
 
 class _Differentiated(Recorded):
-    """What was recorded for a call, for calls that differ from it in names only."""
+    """The recording for a call, for calls that differ from it in names only."""
 
     __slots__ = ("blocks", "call", "handed_on", "tracked")
 
@@ -165,10 +166,10 @@ class _Differentiated(Recorded):
 
 
 class JointTrace:
-    """A program and its differentiation, before they are put together.
+    """A program and its derivative, before they become one trace.
 
     `trace` holds the forward operations; `backward(cotangents)` records the backward ones into it, or into another
-    trace. With `into` the forward operations go to that trace, which is being written.
+    trace. With `into` the forward operations are recorded into that trace.
     """
 
     def __init__(
@@ -181,8 +182,8 @@ class JointTrace:
     ):
         self.executors = executors
         self.trace = source.derive() if into is None else into
-        self.env: dict[str, Any] = {}  # what a value of the source is called here
-        self.tracked: set[str] = {p.name for p in wrt}  # the values that depend on what is differentiated by
+        self.env: dict[str, Any] = {}  # values of the source trace -> their values here
+        self.tracked: set[str] = {p.name for p in wrt}  # the values that depend on `wrt`
         self.blocks: list[_Block] = []
         self.output: Any = None
         self._known: dict[Any, _Differentiated] = {}
@@ -208,7 +209,7 @@ class JointTrace:
             differentiate(bsym)
 
     def _once(self, bsym: BoundSymbol) -> None:
-        """Differentiate a call of the program; reuse what was recorded for one that differs in names only."""
+        """Differentiate a call of the program; reuse the recording of a call that differs in names only."""
         values = Values()
         try:
             key = self._likeness(bsym, values)
@@ -231,7 +232,7 @@ class JointTrace:
             )
 
     def _likeness(self, bsym: BoundSymbol, values: Values) -> Any:
-        """Return the key of all that decides how a call is differentiated; through a decomposition, its parts too."""
+        """Return the key of everything that determines a call's derivative; its decomposition is included if used."""
         sym = bsym.sym
         own = self._own.get(sym)
         if own is None:
@@ -251,7 +252,7 @@ class JointTrace:
         )
 
     def _again(self, known: _Differentiated, bsym: BoundSymbol, values: Values) -> None:
-        """Record for a call what was recorded for an equal one, under new names."""
+        """Instantiate the recording of an equal call under new names."""
         names, fresh = known.renamed(values, self.trace)
         for op in known.operations:
             self.trace.record(bsym if op is known.call else op.substitute(names, fresh, bsym.source))
@@ -261,7 +262,7 @@ class JointTrace:
         self.tracked.update([names[n].name if n in names else fresh[n] for n in known.tracked])
 
     def _rule(self, bsym: BoundSymbol) -> GradRule | None:
-        """Return the gradient rule for a call; without one of an executor it depends on the operation alone."""
+        """Return the gradient rule for a call; unless an executor has one, it depends on the operation alone."""
         sym = bsym.sym
         if sym not in self._rules:
             rule = grad_rule(bsym, self.executors)
@@ -294,8 +295,8 @@ class JointTrace:
     def _through_decomposition(self, bsym: BoundSymbol) -> None:
         """Differentiate an operation by the rules of its parts.
 
-        It stays whole in the forward program where all that its backward needs are its inputs, its outputs and what is
-        cheaply computed from them again; else its parts take its place.
+        It stays whole in the forward program where its backward needs only its inputs, its outputs and what is
+        cheap to recompute from them; else its parts replace it.
         """
         first, known = len(self.blocks), len(self.env)
         with self.trace.scope() as parts:
@@ -311,8 +312,8 @@ class JointTrace:
             self.blocks.append(_Block(self._as_new(again, self.blocks[first:])))
 
     def _as_new(self, again: list[BoundSymbol], blocks: list[_Block]) -> list[BoundSymbol]:
-        """Return operations that backward runs again under new names: a program that was differentiated before may have
-        these values already."""
+        """Return operations that backward recomputes, under new names: a program that was differentiated before may
+        have these values already."""
         made = [p for op in again for p in op.flat_outs if isinstance(p, TensorProxy) and p.name in op.out_names]
         names = {p.name: TensorProxy(like=p, name=self.trace.make_name("t")) for p in made}
         self.tracked.update(new.name for old, new in names.items() if old in self.tracked)
@@ -357,7 +358,7 @@ class JointTrace:
         self.blocks.append(_Block(rest))
 
     def _whose(self, rule: GradRule, bsym: BoundSymbol) -> str:
-        """Return how error messages name a rule."""
+        """Return the name of a rule in error messages."""
         for executor in _bringing(bsym.sym, self.executors):
             if executor.implmap[bsym.sym.id].grad_transform is rule and not executor.is_fallback:
                 return f"the gradient rule of the executor {executor.name!r} for {bsym.sym.name}"
@@ -383,7 +384,7 @@ class JointTrace:
                 )
             if got.name in made and got.name not in names:
                 names[got.name] = want
-            else:  # the result is an input: gradients for the one flow into the other
+            else:  # the result is an input: its gradients flow into that input
                 self.env[want.name] = names.get(got.name, got)
                 self.tracked.add(self.env[want.name].name)
         return names
@@ -396,7 +397,7 @@ class JointTrace:
         """
         grads: dict[str, Any] = dict(cotangents)
         names = [self.env.get(p.name, p).name for p in wrt]
-        found: dict[str, Any] = dict.fromkeys(names)  # of values that the program makes: complete when they are used
+        found: dict[str, Any] = dict.fromkeys(names)  # by value of the program: complete when it is read
         with set_langctx("torch"):
             for block in reversed(self.blocks):
                 self._replay(block, grads, found)
@@ -406,7 +407,7 @@ class JointTrace:
         env, fresh, source = dict(block.names), block.fresh, block.source
         asked = [renamed(a, env, fresh).name for a in block.asked]
         if asked and grads.keys().isdisjoint(asked):
-            return  # nothing flows into this operation
+            return  # no gradient arrives at this operation
         trace: Trace = current_trace()
         put: list[tuple[str, Any]] = []
         for op in block.backward:
@@ -420,7 +421,7 @@ class JointTrace:
                     put.append((name, renamed(op.args[1], env, fresh)))
             else:
                 trace.record(op.substitute(env, fresh, source) if env else op)
-        # An operation's result may be its input (in rules that pass it on): its gradient is used up before any new one.
+        # An operation's result may be its input (in rules that return it): consume its gradient before adding new ones.
         for name in asked:
             used = grads.pop(name, None)
             if name in wanted:
@@ -454,7 +455,7 @@ class JointTrace:
 
 
 def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:
-    """Return the operations that backward has to run again if `bsym` is run whole; None if that would not be cheap."""
+    """Return the operations that backward recomputes if `bsym` is kept whole; None if that would not be cheap."""
     given = {*bsym.arg_names, *bsym.out_names}
     needed: set[str] = set()
     for block in blocks:
@@ -470,7 +471,7 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
     for op in reversed(parts):
         if not any(name in needed for name in op.out_names):
             continue
-        if not is_cheap(op) or not given.isdisjoint(op.out_names):  # what makes a result as well would run twice
+        if not is_cheap(op) or not given.isdisjoint(op.out_names):  # one that also computes a result would run twice
             return None
         needed.update(name for name in op.arg_names if name not in given)
         again.append(op)
@@ -478,9 +479,9 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
 
 
 def _split(recorded: list[BoundSymbol], results: set[str]) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """Split a rule's operations into those that its results need and those for backward.
+    """Split a rule's operations into those that compute its results and those for backward.
 
-    Effects belong to the forward part, but for what is done with gradients: what is checked of their sizes, say.
+    Effects belong to the forward part, except those on gradients, such as checks of their sizes.
     """
     if not results and not any(op.has_effect for op in recorded):
         return [], recorded
@@ -503,7 +504,7 @@ def _split(recorded: list[BoundSymbol], results: set[str]) -> tuple[list[BoundSy
 
 
 def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
-    """Return the outputs that gradients can flow into, each once."""
+    """Return the outputs that gradients can flow into, without duplicates."""
     found = {p.name: p for p in proxies_in(output) if isinstance(p, TensorProxy)}
     return [p for name, p in found.items() if name in tracked and is_inexact_dtype(p.dtype)]
 
@@ -511,21 +512,21 @@ def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
 def differentiate(trace: Trace, executors: Sequence[ExecutorLike] = ()) -> Trace:
     """Return the program of the gradients of `trace`'s outputs, a list with one for each floating point input.
 
-    Outputs take ones as cotangents. Whether an input requires grad is not asked.
+    Cotangents of outputs are ones. `requires_grad` of inputs is ignored.
     """
     wrt = [p for p in trace.args if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
     with construct(trace, "Grad transform") as out:
         joint = JointTrace(trace, wrt, executors)
         out.names, out._counters = joint.trace.names, joint.trace._counters
-        # Writes to inputs come last: the backward operations read them as they were.
+        # Writes to inputs come last: the backward operations read the values from before.
         program = joint.trace.bound_symbols
         first_write = next((i for i, op in enumerate(program) if writes(op)), len(program))
         out.bound_symbols[:] = program[:first_write]
         with tracectx(out), set_langctx("torch"):
-            # What the program keeps, which comes after its result, is none of it.
+            # Values that the program keeps, which come after its result, are not differentiated.
             keeps = "effects" in trace.info
             result = joint.output[0] if keeps else joint.output
-            # A value that is returned twice takes a one for each time.
+            # The cotangent of a value that is returned twice is 1 for each time.
             times = Counter(p.name for p in proxies_in(result))
             cotangents = {p.name: _full_like(p, times[p.name]) for p in differentiable_outputs(result, joint.tracked)}
             if not cotangents:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batching: a program for one example becomes a program for many at once (`vmap`).
+"""Batching: turn a program for one example into one for many examples at once (`vmap`).
 
 `Batch.run` records a program's operations with some of its inputs given as batches. The batch is always the first
-dimension: of the inputs that are batched, and of all that depends on them. An operation that has no batched input is
-recorded unchanged. Otherwise its rule is the first of: one that `register_batch` set, the operation's own
-(`@sym.batch`), what its tags say (elementwise), the rules of what it decomposes into, and last a call for each example.
+dimension, of the batched inputs and of all values that depend on them. An operation without a batched input is
+recorded unchanged. Otherwise its rule is the first of: one set by `register_batch`, the operation's own
+(`@sym.batch`), that of its tags (elementwise), the rules of its decomposition, and last a call for each example.
 
-A composite with a gradient or tangents of its own keeps them: its decomposition, batched, becomes a composite whose
-rules are the original rules, batched.
+A composite with a gradient or tangent rule of its own keeps it: its decomposition, batched, becomes a composite with
+the original rules, batched.
 
-Contract: the program computes for each example what the original computes for it. Random numbers are drawn as
-`randomness` says: "error" refuses, "different" draws for each example, "same" once for all.
+Contract: for each example the program computes what the original computes for it. Random numbers depend on
+`randomness`: "error" rejects them, "different" draws for each example, "same" once for all.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _numbers = itertools.count()
 def register_batch(sym_or_id: Symbol | Any, rule: BatchRule) -> None:
     """Set the batching rule of any operation, by its symbol or id.
 
-    `rule(b, *args, **kwargs)` is what `@sym.batch` takes.
+    `rule(b, *args, **kwargs)` has the signature of `@sym.batch`.
     """
     _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
     registrations[0] += 1
 
 
 class Batch:
-    """A batch of `size` examples: what batching rules get to know of it, and the pass that asks them."""
+    """A batch of `size` examples: the interface for batching rules, and the pass that applies them."""
 
     def __init__(self, size: Any, randomness: str = "error", *, copies: bool = False):
         self.size = size
         self.randomness = randomness
-        self.copies = copies  # whether operations that are the same for all examples are copied, with new results
+        self.copies = copies  # whether unbatched operations are copied, with new results
         self.env: dict[str, Any] = {}  # values of the program for one example -> their values here
         self._batched: set[str] = set()
 
@@ -68,7 +68,7 @@ class Batch:
         return isinstance(x, TensorProxy) and x.name in self._batched
 
     def add(self, x: TensorProxy) -> TensorProxy:
-        """Note that a value has the batch as its first dimension."""
+        """Record that a value has the batch as its first dimension."""
         self._batched.add(x.name)
         return x
 
@@ -81,7 +81,7 @@ class Batch:
         return x.ndim - (x in self)
 
     def expand(self, x: Any) -> Any:
-        """Return a tensor as a batch, expanded if it is none; return other arguments unchanged."""
+        """Expand a tensor without a batch dimension to a batch; return other arguments unchanged."""
         if not isinstance(x, TensorProxy) or x in self:
             return x
         dims = tuple(range(1, x.ndim + 1))
@@ -98,7 +98,7 @@ class Batch:
         return self.line_up(x, 1)
 
     def dim(self, x: TensorProxy, dim: int) -> int:
-        """Return where the dimension `dim` of an example of the batch `x` is."""
+        """Return the index, in the batch `x`, of the dimension `dim` of an example."""
         return dim % max(x.ndim - 1, 1) + 1
 
     def reduced(self, x: TensorProxy, dims: Sequence[int]) -> tuple[TensorProxy, tuple[int, ...]]:
@@ -115,11 +115,11 @@ class Batch:
         return prims.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
     def split(self, x: Any, length: Any) -> Any:
-        """Undo `merge`, where the examples' first dimension has that length."""
+        """Split the first dimension again, after `merge`; the examples' first dimension has that length."""
         return prims.reshape(x, (self.size, length, *x.shape[1:]))
 
     def first(self, x: Any) -> Any:
-        """Return the first example: for random numbers that are the same for all, where its values are not read."""
+        """Return the first example: for random draws shared by all examples, which do not read its values."""
         if x not in self:
             return x
         if int(self.size) == 0:
@@ -127,16 +127,16 @@ class Batch:
         return prims.squeeze(prims.slice(x, (0,) * x.ndim, (1, *x.shape[1:])), (0,))
 
     def drawn_from(self, x: Any, name: str) -> Any:
-        """Return the arguments of a draw that gives each example random numbers of its own."""
+        """Return the arguments of a draw of separate random numbers for each example."""
         if self.randomness == "same":
             raise RuntimeError(
-                f"vmap: {name} draws from a tensor that is another for each example, so that randomness='same' has no "
+                f"vmap: {name} draws from a tensor that differs between examples, so that randomness='same' has no "
                 "meaning for it. Use randomness='different'"
             )
         return self.expand(x)
 
     def apply(self, sym: Symbol, *args: Any, **kwargs: Any) -> Any:
-        """Run another operation over the batch, for rules that consist of others."""
+        """Apply another operation to batches, for rules that are composed of others."""
         trace = state.trace
         assert trace is not None
         example = map_proxies(args, self._example), map_proxies(kwargs, self._example)
@@ -158,7 +158,7 @@ class Batch:
 
     # -- the pass -----------------------------------------------------------------------------------------------------
     def value(self, p: Any) -> Any:
-        """Return the value over the batch for a value of the program for one example."""
+        """Return the batched value of a value of the program for one example."""
         return self.env.get(p.name, p)
 
     def batched(self, p: Any) -> Any:
@@ -202,13 +202,13 @@ class Batch:
             self._results(op, result)
         elif op.subsymbols and _has_rules(op):
             self._results(op, _Composite(self, op).symbol()(*map_proxies(op.flat_args, self.value)))
-        elif op.subsymbols or not op.out_names:  # one that only returns inputs is nothing to do
+        elif op.subsymbols or not op.out_names:  # an operation that only returns inputs needs no call
             self.run(op.subsymbols)
         else:
             self._results(op, self._one_by_one(op))
 
     def _as_it_is(self, op: BoundSymbol) -> None:
-        """Return an operation that is the same for all examples."""
+        """Record an operation that is the same for all examples."""
         trace = state.trace
         assert trace is not None
         if not self.copies:
@@ -225,10 +225,10 @@ class Batch:
             return lambda b, *args, **kwargs: op.sym(
                 *map(b.expand, args), **{k: b.expand(v) for k, v in kwargs.items()}
             )
-        # A number of one example is a tensor of the batch, which has more to say in type promotion and about devices.
+        # A number of one example is a tensor of the batch, which takes part in type promotion and has a device.
         if any(p.dtype is not tensors[0].dtype or p.device is not tensors[0].device for p in tensors):
             return None
-        # What is said of dimensions is said of those of one example.
+        # Dimension arguments refer to the dimensions of one example.
         if any(isinstance(a, (tuple, list, torch.memory_format)) for a in (*op.args, *op.kwargs.values())):
             return None
         if op.sym.executor is not None:
@@ -241,7 +241,7 @@ class Batch:
         return lined_up
 
     def _results(self, op: BoundSymbol, result: Any) -> None:
-        """Note the values over the batch for an operation's output."""
+        """Store the batched values of an operation's output."""
         old: list[Any] = proxies_in(op.output)
         new: list[Any] = proxies_in(result)
         if len(old) != len(new):
@@ -272,12 +272,12 @@ class Batch:
             self._results(op, prims.get_grad(value))
             return
         gradient = self.batched(op.args[1])
-        if value not in self:  # the same for all examples: each has its part in it
+        if value not in self:  # shared by all examples, whose gradients add up
             gradient = prims.sum(gradient, (0,))
         prims.put_grad(value, gradient)
 
     def _one_by_one(self, op: BoundSymbol) -> Any:
-        """Return a call for each example."""
+        """Record a call for each example."""
         outs = proxies_in(op.output)
         if any(isinstance(p, NumberProxy) for p in outs):
             raise RuntimeError(
@@ -347,7 +347,7 @@ def _has_rules(op: BoundSymbol) -> bool:
 
 
 class _Composite:
-    """A composite over a batch, as an operation of the values of its arguments, with the rules that it has itself."""
+    """A composite over a batch, as an operation on the values of its arguments, with the composite's own rules."""
 
     def __init__(self, b: Batch, op: BoundSymbol):
         self.op = op
@@ -355,7 +355,7 @@ class _Composite:
         self.is_batched = [b.value(p) in b for p in op.flat_args]
 
     def symbol(self) -> Symbol:
-        """Return the operation: it is called with the values, and its rules are the composite's."""
+        """Create the operation: it is called with the values, and its rules are the composite's."""
         op = self.op
 
         def meta(*values: Any) -> Any:
@@ -373,8 +373,8 @@ class _Composite:
         return sym
 
     def batch_of(self, values: Sequence[Any]) -> Batch:
-        """Return the batch in which what the composite was called with has these values."""
-        inner = Batch(self.size, self.randomness, copies=True)  # it may be called again
+        """Return the batch in which the composite's arguments have these values."""
+        inner = Batch(self.size, self.randomness, copies=True)  # it may be called several times
         for p, value, is_batched in zip(self.op.flat_args, values, self.is_batched):
             inner.env[p.name] = value
             if is_batched:
@@ -382,11 +382,11 @@ class _Composite:
         return inner
 
     def whole(self, inner: Batch, result: Any) -> Any:
-        """Return a result of one example for all of them."""
+        """Return a result of one example expanded to all of them."""
         return map_proxies(result, lambda p: inner.batched(p) if isinstance(p, TensorProxy) else p)
 
     def gradient(self, *values: Any) -> Any:
-        """Return the composite's own rule, over the batch."""
+        """Apply the composite's own gradient rule to the batch."""
         rule, trace = grad_rule(self.op), state.trace
         assert rule is not None and trace is not None
         inner = self.batch_of(values)
@@ -396,7 +396,7 @@ class _Composite:
         return self.whole(inner, result)
 
     def tangents(self, t: Any, out: Any, *values: Any) -> Any:
-        """Return how the results move with the values, over the batch."""
+        """Compute the tangents of the results from those of the values, over the batch."""
         trace = state.trace
         assert trace is not None
         inner = self.batch_of(values)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions that are computed again for the backward program instead of being kept (`torch.utils.checkpoint`).
+"""Regions that are recomputed in backward instead of being saved (`torch.utils.checkpoint`).
 
 In a program a region is one composite operation, `checkpoint`. When the program is differentiated, the region's
-operations take its place in the forward program, and the backward program starts from the region's inputs: it computes
-the region a second time, behind a `barrier` that separates the two, and differentiates that. Random numbers are put
-back for it to where they stood, and forth again afterwards, so that the same are drawn.
+operations replace it in the forward program, and the backward program starts from the region's inputs: it recomputes
+the region, behind a `barrier` that keeps it separate from the first computation, and differentiates that. The states
+of generators are restored for the recomputation and set back afterwards, so that the same random numbers are drawn.
 
-Contract: the program computes the same outputs and gradients and draws the same random numbers; what is kept for
-backward of a region are its inputs and the states of its random numbers.
+Contract: the program computes the same outputs and gradients and draws the same random numbers; a region saves for
+backward only its inputs and the states of its generators.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Source", "copy_operations", "drop_unused_results", "exchanged", "random_sources", "region", "states_of"]
 
 _numbers = itertools.count()
-Source = tuple[Device, Any]  # of random numbers: a device's own, or a generator
+Source = tuple[Device, Any]  # of random numbers: a device's default generator, or a generator
 
 
 class Region(Symbol):
@@ -62,7 +62,7 @@ def region(
     wanted: set[str] | None = None,
     source: SourceLine | None = None,
 ) -> BoundSymbol:
-    """Return a region of these operations; with `wanted`, its results are only those."""
+    """Create the operation of a region; `wanted` selects its results."""
     made: dict[str, Proxy] = {}
     inputs: dict[str, Proxy] = {}
     for op in operations:
@@ -78,12 +78,12 @@ def region(
 
 
 def drop_unused_results(trace: Trace) -> None:
-    """Drop the results of checkpointed regions that nothing uses, in a program that has been recorded."""
+    """Drop unused results of checkpointed regions from a recorded program."""
     trace.bound_symbols[:] = _without_unused_results(trace.bound_symbols, set())
 
 
 def _without_unused_results(operations: Sequence[BoundSymbol], used: set[str]) -> list[BoundSymbol]:
-    """Return the operations without unused results of regions; `used` are the names that are used after them."""
+    """Return the operations without unused results of regions; `used` are the names read after them."""
     used = set(used)
     out: list[BoundSymbol] = []
     for op in reversed(operations):
@@ -101,7 +101,7 @@ def copy_operations(operations: Sequence[BoundSymbol], names: dict[str, Any], tr
 
     def name(ops: Sequence[BoundSymbol]) -> None:
         for op in ops:
-            made = {*op.out_names}  # an input that an operation returns is not its own
+            made = {*op.out_names}  # without inputs that it returns
             for p in op.flat_outs:
                 if p.name in made and p.name not in names:
                     names[p.name] = p.replace_name(trace.make_name(p.prefix))
@@ -118,7 +118,7 @@ def random_sources(operations: Sequence[BoundSymbol]) -> list[Source]:
     for op in operations:
         programs = [op.subsymbols] if OpTags.RANDOM_OP not in op.sym.tags else []
         inner = [getattr(a, "trace", None) for a in op.args if not isinstance(a, Proxy)]
-        programs += [t.bound_symbols for t in inner if isinstance(t, Trace)]  # of which the operation runs one
+        programs += [t.bound_symbols for t in inner if isinstance(t, Trace)]  # branches, one of which runs
         if programs:
             for source in [source for program in programs for source in random_sources(program)]:
                 found.setdefault(_key(source), source)
@@ -144,7 +144,7 @@ def states_of(sources: Sequence[Source]) -> list[TensorProxy]:
 
 
 def exchanged(states: Sequence[TensorProxy], sources: Sequence[Source]) -> list[TensorProxy]:
-    """Set the states of generators and return those that they had."""
+    """Set the states of generators and return the previous ones."""
     return [prims.exchange_rng_state(s, *_operands(source)) for s, source in zip(states, sources)]
 
 
@@ -159,7 +159,7 @@ def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSym
     inner = _inner(bsym, joint, wrt)
     joint.trace.names |= inner.trace.names
     outputs = proxies_in(bsym.output)
-    # What draws random numbers runs as the same operations both times, so that it draws the same.
+    # Random operations are the same ones both times, so that they draw the same numbers.
     random = bool(random_sources(inner.trace.bound_symbols))
     if random:  # there, an input that an operation returns has its own name
         joint.env.update({p.name: inner.env[p.name] for p in outputs if p.name in inner.env})
@@ -169,7 +169,7 @@ def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSym
 
 
 def _inner(bsym: BoundSymbol, joint: JointTrace, wrt: Sequence[TensorProxy]) -> JointTrace:
-    """Return the region, differentiated by itself."""
+    """Differentiate the region on its own."""
     program = Trace("checkpoint", args=bsym.flat_args)
     program.names, program._counters = set(joint.trace.names), dict(joint.trace._counters)
     program.bound_symbols[:] = bsym.subsymbols
@@ -197,7 +197,7 @@ def _backward(
         made = {name for op in (*asked, *again, *gradients) for name in op.out_names}
         given = {p.name: p for op in (*again, *gradients) for p in op.flat_args if p.name not in made}
         tensors = [p for p in given.values() if isinstance(p, TensorProxy)]
-        tensors += cotangents.values()  # so that the second time comes when backward is there
+        tensors += cotangents.values()  # so that the recomputation does not start before backward gets there
         with trace.scope() as start:
             behind = prims.barrier(*tensors, *states) if tensors or states else ()
             before = exchanged(behind[len(tensors) :], sources)
@@ -213,7 +213,7 @@ def _backward(
 
 
 def _cotangents(bsym: BoundSymbol, joint: JointTrace, inner: JointTrace) -> dict[str, Any]:
-    """Return the cotangents of a region's results, by the names that these have inside."""
+    """Return the cotangents of a region's results, by the results' names inside the region."""
     found: dict[str, Any] = {}
     for p in bsym.flat_outs:
         if not _takes_gradient(p) or p.name not in joint.tracked:
@@ -227,7 +227,7 @@ def _cotangents(bsym: BoundSymbol, joint: JointTrace, inner: JointTrace) -> dict
 def _needed(
     again: Sequence[BoundSymbol], gradients: Sequence[BoundSymbol], wanted: set[str]
 ) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """Return the operations that gradients need, and with a draw of random numbers all draws before it."""
+    """Return the operations that gradients need; a random operation needs all earlier ones."""
     needed = set(wanted)
 
     def part(operations: Sequence[BoundSymbol], drawn: bool) -> list[BoundSymbol]:

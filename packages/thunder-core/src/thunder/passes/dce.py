@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead code elimination: an operation stays when its result is used, or when running it is the point.
+"""Dead code elimination: an operation is kept if its result is used or it has an effect.
 
-Contract: the result computes the same outputs, draws the same random numbers in order and writes the same memory.
+Contract: the program computes the same outputs, draws the same random numbers in order and writes the same memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["dce", "has_effect", "live_operations"]
 
 
 def has_effect(bsym: BoundSymbol) -> bool:
-    """Check whether an operation, or anything it decomposes into, has to run though its result is unused."""
+    """Check whether an operation, or anything it decomposes into, has to run although its result is unused."""
     return bsym.has_effect
 
 
@@ -31,7 +31,7 @@ def live_operations(operations: Sequence[BoundSymbol]) -> list[BoundSymbol]:
 
 
 def dce(trace: Trace) -> Trace:
-    """Return the trace without operations whose results nobody uses."""
+    """Return the trace without operations whose results are unused."""
     with construct(trace, "Dead Code Elimination") as out:
         out.bound_symbols[:] = live_operations(trace.bound_symbols)
     return out

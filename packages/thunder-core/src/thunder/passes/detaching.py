@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drop `detach` from programs in which no gradients flow.
 
-What is done without gradients is recorded as detached, since a program may switch them on later.
+Operations under `torch.no_grad` are recorded with detached results, since gradients may be enabled later.
 
-Contract: the program computes the same outputs. What the caller gets hold of stays a tensor of its own.
+Contract: the program computes the same outputs. Values that escape to the caller stay tensors of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["without_detaching"]
 
 
 class _WithoutDetaching(Rewriter):
-    """Gives the readers of a detached value the value itself."""
+    """Replaces detached values by the values themselves."""
 
     pass_name = "Without Gradients"
     drops_dead_code = False
@@ -29,7 +29,7 @@ class _WithoutDetaching(Rewriter):
     def start(self) -> None:
         self.escaping = escaping_values(self.trace)
         self.uses = Counter(name for op in self.trace.bound_symbols for name in op.arg_names)
-        self.computed: set[str] = set()  # values that are made here, and no views
+        self.computed: set[str] = set()  # values computed here that are not views
 
     def rewrite(self, op: BoundSymbol) -> Any:
         if op.sym is ltorch.detach:
@@ -43,7 +43,7 @@ class _WithoutDetaching(Rewriter):
 
 
 def without_detaching(trace: Trace) -> list[Trace]:
-    """Return the trace without `detach`, as the passes' list of traces: empty where there is nothing to do."""
+    """Return the trace without `detach`, as the pass's list of traces: empty if nothing changed."""
     if all(op.sym is not ltorch.detach for op in trace.bound_symbols):
         return []
     return [_WithoutDetaching().run(trace)]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward mode differentiation: a program that computes the tangent of each of its values beside the value.
+"""Forward mode differentiation: compute the tangent of each value of a program beside the value.
 
 `push` records a program's operations, each followed by those that compute its results' tangents. The rule of an
-operation is the first of: one that `register_jvp` set, its own (`@sym.jvp`), its gradient rule applied twice, the rules
-of what it decomposes into. (A gradient is linear in the gradient that arrives: differentiated by that, in the direction
-of the inputs' tangents, it gives the tangent of the result. So whatever has a gradient has a tangent.)
+operation is the first of: one set by `register_jvp`, its own (`@sym.jvp`), its gradient rule applied twice, the rules
+of its decomposition. (A gradient is linear in the cotangent: its derivative with respect to the cotangent, applied
+to the tangents of the inputs, is the tangent of the result. So every operation with a gradient has a tangent.)
 
-Contract: the program's own operations stay as they are, under their names, so that values that were known before are
-known by the same names afterwards; tangents have the shape and type of what they belong to, and None means zeros.
+Contract: the program's own operations stay unchanged and keep their names, so that existing values keep
+their names; tangents have the shape and dtype of their values, and None means zeros.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _registered: dict[Any, JvpRule] = {}
 def register_jvp(sym_or_id: Symbol | Any, rule: JvpRule) -> None:
     """Set the tangent rule of any operation, by its symbol or id.
 
-    `rule(t, output, *args, **kwargs)` is what `@sym.jvp` takes.
+    `rule(t, output, *args, **kwargs)` has the signature of `@sym.jvp`.
     """
     _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
     registrations[0] += 1
 
 
 def jvp_rule(op: BoundSymbol) -> JvpRule | None:
-    """Return the rule for the tangents of an operation, where it has one of its own."""
+    """Return an operation's own rule for its tangents, or None."""
     return _registered.get(op.sym.id) or op.sym.jvp_rule
 
 
 def part(operations: Sequence[BoundSymbol]) -> Trace:
-    """Return a part of a program, as what a pass reads its operations from."""
+    """Return a part of a program as a trace, which passes take."""
     trace = Trace("part")
     trace.bound_symbols[:] = operations
     return trace
 
 
 def pulled_back(joint: JointTrace, cotangents: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
-    """Return the gradients of `wrt`, for pairs of a value of the program and the gradient that arrives there."""
+    """Return the gradients of `wrt`, given pairs of a value of the program and its cotangent."""
     arriving: dict[str, Any] = {}
     with set_langctx("torch"):
         for value, gradient in cotangents:
@@ -69,10 +69,10 @@ class Forward:
 
     def __init__(self, tangents: dict[str, TensorProxy]):
         self.tangents = dict(tangents)
-        self.env: dict[str, Any] = {}  # values that turned out to be others
+        self.env: dict[str, Any] = {}  # replacements of values
 
     def value(self, value: Any) -> Any:
-        """Return the value that replaces a value of the program."""
+        """Return the replacement of a value of the program, or the value."""
         return self.env.get(value.name, value)
 
     def tangent(self, value: Any) -> TensorProxy | None:
@@ -80,7 +80,7 @@ class Forward:
         return self.tangents.get(self.env.get(value.name, value).name)
 
     def push(self, operations: Sequence[BoundSymbol]) -> None:
-        """Record operations, each followed by those that give the tangents of its results."""
+        """Record operations, each followed by those that compute the tangents of its results."""
         with set_langctx("torch"):
             for op in operations:
                 self._push(op)
@@ -115,7 +115,7 @@ class Forward:
             state.source = source
 
     def _by_parts(self, op: BoundSymbol, trace: Trace) -> None:
-        """Compute tangents by the rules of an operation's parts; it stays whole if they need nothing from inside it."""
+        """Compute tangents by the rules of an operation's parts; it stays whole if they need no intermediate values."""
         env = dict(self.env)
         with trace.scope() as recorded:
             self.push(op.subsymbols)
@@ -161,7 +161,7 @@ class Forward:
                 self.env[p.name] = joint.env[p.name]
         outs = differentiable_outputs(map_proxies(op.output, lambda p: joint.env.get(p.name, p)), joint.tracked)
         outs = [p for p in outs if p.name not in self.tangents]
-        # What is differentiated by: the rule is linear in it, so that its value does not matter and is not computed.
+        # The variable of the derivative: the rule is linear in it, so its value does not matter and is not computed.
         arriving = [zeros_of(p) for p in outs]
         with trace.scope() as backward:
             gradients = joint.backward({p.name: v for p, v in zip(outs, arriving)}, moving)
@@ -173,7 +173,7 @@ class Forward:
 
 
 def _made_in(op: BoundSymbol) -> set[str]:
-    """Return the names of what an operation, or anything it decomposes into, makes."""
+    """Return the names of the results of an operation and of everything it decomposes into."""
     return {name for part in op.subsymbols for name in _made_in(part)}.union(op.out_names)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions of a trace: operations that are run together, by a kernel, a compiler or a captured graph.
 
-`execution/regions.py` finds them; here is what one is, and how views are kept out of it.
+`execution/regions.py` finds regions; this module defines them, and moves views out of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Region", "flattened", "without_views"]
 
 
 class Region:
-    """Operations to run together, in order: what they read from outside, and what others read of what they make."""
+    """Operations to run together, in order, with the values they read from outside and those that others read."""
 
     __slots__ = ("inputs", "key", "operations", "outputs")
 
@@ -49,9 +49,9 @@ class Region:
 
 
 def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], bool]) -> list[BoundSymbol]:
-    """Return the operations that a compiler takes, and the parts of those that it does not.
+    """Return the operations that a compiler accepts, and the parts of those that it does not.
 
-    What only returns its inputs is left out. An operation that is not taken and has no parts is an error.
+    Operations that only return inputs are left out. One that is neither accepted nor has parts is an error.
     """
     found: list[BoundSymbol] = []
     for op in operations:
@@ -62,16 +62,16 @@ def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], 
         elif op.subsymbols:
             found += flattened(op.subsymbols, takes)
         else:
-            raise ThunderError(f"{op.sym.name} is in a region of a compiler that does not take it:\n{op}")
+            raise ThunderError(f"{op.sym.name} is in a region of a compiler that does not support it:\n{op}")
     return found
 
 
 def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:
-    """Return the views at the border of a region, to be taken before it and after it, and the region without them.
+    """Return the views at the border of a region, to be computed before it and after it, and the region without them.
 
-    What a region hands out is memory of its own. A view that others read is therefore taken outside, of what it is a
-    view of, so that it shares memory as the program says; one that is also read inside is there as well. What the
-    region makes only to be seen in another shape it makes in that shape, unless that would be work (`reshapes`).
+    The results of a region must not be views. A view that others read is therefore computed outside, from its
+    base, so that aliasing is preserved; one that is also read inside is computed there as well. A result of the
+    region that is read only under another shape is computed in that shape, unless that needs a copy (`reshapes`).
     """
     views = _views_at_the_border(region)
     if reshapes:
@@ -90,7 +90,7 @@ def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundS
 
 
 def _views_at_the_border(region: Region) -> list[BoundSymbol]:
-    """Return the views that others read, and those that they are views of."""
+    """Return the views that others read, and the views among their bases."""
     wanted = {p.name for p in region.outputs}
     found: list[BoundSymbol] = []
     for op in reversed(region.operations):
@@ -101,7 +101,7 @@ def _views_at_the_border(region: Region) -> list[BoundSymbol]:
 
 
 def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
-    """Return those of the views at the border that share memory with what else is read."""
+    """Return the views at the border that share memory with other values that are read."""
     shared = {p.name for p in region.outputs}
     seen = Counter(name for op in views for name in op.arg_names)
     shared.update(name for name, count in seen.items() if count > 1)
@@ -123,7 +123,7 @@ def _regroups(op: BoundSymbol) -> bool:
 
 
 def _without(region: Region, views: list[BoundSymbol]) -> Region:
-    """Return the region without `views`, which makes what they are views of."""
+    """Return the region without `views`; it computes their bases instead."""
     made_outside = {name for op in views for name in op.out_names}
     inside = {p.name for p in region.outputs if p.name not in made_outside}
     inside |= {name for op in views for name in op.arg_names if name not in made_outside}

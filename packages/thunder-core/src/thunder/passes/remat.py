@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forward program saves for its backward program, and what backward computes again.
+"""Rematerialization: which values the forward program saves for backward, and which ones backward recomputes.
 
-Of the values that backward reads each is either saved, or computed again from what is saved. Which costs the least
-memory is a minimum cut between what cannot be computed again (inputs, results of operations that are dear or draw
-random numbers) and what backward reads: a value costs its bytes, views cost together what the memory behind them does,
-inputs and results cost next to nothing, since their owner keeps them.
+Each value that backward reads is either saved, or recomputed from saved values. The cheapest choice is a
+minimum cut between values that cannot be recomputed (inputs, results of expensive or random
+operations) and the values that backward reads: a value costs its bytes, views together cost their shared memory,
+inputs and results cost almost nothing, since the caller keeps them anyway.
 
-What is computed again is what costs no time to speak of. With torch, which runs operations one by one, that is
+Only values that take negligible time are recomputed. With torch, which runs operations one by one, these are
 
-- views of what is saved, and values that depend on no input (fills, ranges, masks of them);
-- casts to a wider type;
-- one step of light arithmetic (a sum, a product, a choice) on values that backward reads in any case;
-- operations that their executor marks so (`OpTags.RECOMPUTED`): random numbers that follow from a seed, which is saved.
+- views of saved values, and values that depend on no input (fills, ranges, masks of them);
+- casts to a wider dtype;
+- one step of light arithmetic (a sum, a product, a select) on values that backward reads in any case;
+- operations that their executor marks so (`OpTags.RECOMPUTED`): random numbers computed from a seed, which is saved.
 
-A fusion executor that takes an operation computes it again in a kernel that it launches anyway, where it reads less
-than it would have read. So where one is asked, elementwise operations that it takes are computed again too: unless only
-operations of their own read the result (attention, products), and no kernel of backward reads what it is computed of,
-so that it would be a kernel by itself. Matrix products, attention, convolutions, reductions, sorting and draws of
-random numbers never are. And of a part of something larger, of which no more than half is saved, such a fuser makes a
-copy, in a kernel that reads the rest as a rule: queries and keys are saved after their rotary embedding, and the values
-alone would hold on to the projection of all three.
+A fusion executor recomputes an operation in a kernel that it launches anyway, which reads less
+than it would have read. So with a fusion executor, elementwise operations that it can fuse are recomputed too: unless
+only unfused operations (attention, matrix products) read the result, and no kernel of backward reads its operands,
+so that it would be a kernel by itself. Matrix products, attention, convolutions, reductions, sorting and random
+draws never are. And where at most half of a larger value is saved as a view, such a fuser
+makes a copy, usually in a kernel that reads the rest: queries and keys are saved after their rotary embedding, and the
+values alone would keep the projection of all three alive.
 
-Contract: results and gradients are to the bit what they are where everything is saved, and so are random numbers; what
-is saved is in the forward program's last line. Each operation that is computed again stands in the backward program
-right before it is first read, and in the forward program only if that needs it itself.
+Contract: results, gradients and random numbers are bitwise those of a program that saves everything; the saved
+values are in the forward program's last line. Each recomputed operation is in the backward program
+right before its first use, and in the forward program only if that needs it itself.
 
-`remat` says otherwise: "none" saves all that backward reads, "all" computes every elementwise operation again, whoever
-runs it: the least memory, for some time.
+Other values of `remat`: "none" saves everything that backward reads, "all" recomputes every elementwise operation with
+any executor: the least memory, for some time.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from thunder.passes.min_cut import cheapest_vertices
 
 __all__ = ["REMAT", "Remat", "choose_saved", "small_parts"]
 
-#: What `remat=` may be.
+#: The values of `remat=`.
 Remat = Literal["auto", "none", "all"]
 REMAT: tuple[Remat, ...] = get_args(Remat)
 
 Producers = dict[str, tuple[int, BoundSymbol]]
-# Whether an operation may be run again, given whether backward reads a value anyway.
+# Whether an operation may be recomputed, given whether backward reads a value anyway.
 CanRecompute = Callable[[BoundSymbol, Callable[[Proxy], bool]], bool]
 
 _SHAPING = frozenset({OpTags.SHAPE_OP, OpTags.VIEW_OP})
-SMALL = 1 << 16  # what takes less memory is not worth an operation
-_OF_INPUT, _OF_RESULT = 2, 3  # what it costs to save these, in bytes: one result rather than two inputs
+SMALL = 1 << 16  # smaller values are not worth an operation
+_OF_INPUT, _OF_RESULT = 2, 3  # their costs, in bytes: one result rather than two inputs
 
 
 def choose_saved(
@@ -65,9 +65,9 @@ def choose_saved(
     results: Sequence[Proxy] = (),
     backward: Sequence[BoundSymbol] = (),
 ) -> list[Proxy]:
-    """Return the values to save so that all of `read` can be had in backward, in the order in which they are read.
+    """Choose the values to save so that backward can compute all of `read`, in the order in which they are read.
 
-    `results` are what the caller gets, `backward` the operations that read.
+    `results` are returned to the caller, `backward` are the operations that read.
     """
     if remat == "none":
         return list(read)
@@ -76,7 +76,7 @@ def choose_saved(
     if remat == "auto" and fusers:
         graph.keep_what_takes_a_kernel(*_readers(backward, fusers), _rule([], remat, producers))
     chosen = graph.cut()
-    # Of a chosen piece of memory the views are saved that are read, or the one that all others are computed from.
+    # Save those views of a chosen storage that are read, or the one that all others are computed from.
     saved: dict[str, Proxy] = {}
     for p in read:
         memory = graph.memory[p.name]
@@ -91,7 +91,7 @@ def choose_saved(
 
 
 def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[Proxy]) -> list[TensorProxy]:
-    """Return the saved views that keep memory of at least twice their size alive, which nothing else keeps."""
+    """Return the saved views that keep memory of at least twice their size alive that is not kept otherwise."""
     graph = _Graph(saved, producers, lambda op, at_hand: False, results)
     views: dict[str, list[TensorProxy]] = {}
     for p in saved:
@@ -106,7 +106,7 @@ def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[
 
 
 def _rule(executors: Sequence[ExecutorLike], remat: str, producers: Producers) -> CanRecompute:
-    """Return which operations may be run again in backward."""
+    """Return the predicate of operations that may be recomputed in backward."""
     fusers = [ex for ex in executors if hasattr(ex, "can_fuse")]
     constants = _constants(producers)
 
@@ -117,7 +117,7 @@ def _rule(executors: Sequence[ExecutorLike], remat: str, producers: Producers) -
             return False
         if remat == "all" or any(ex.can_fuse(op) for ex in fusers):
             return True
-        # An operation of its own: worth its time where much memory is at stake, and easily computed.
+        # An unfused operation: worth its time only for large values, and only where it is cheap.
         if all(bytes_of(p) < SMALL for p in op.flat_outs):
             return False
         if _widens(op) or any(name in constants for name in op.out_names):
@@ -132,7 +132,7 @@ def _fusers(executors: Sequence[ExecutorLike]) -> list[Any]:
 
 
 def _readers(backward: Sequence[BoundSymbol], fusers: Sequence[Any]) -> tuple[set[str], set[str]]:
-    """Return what unfused operations read and what fused ones do, both through views."""
+    """Return the values that unfused operations read and those that fused ones read, both through views."""
     alone: set[str] = set()
     together: set[str] = set()
     for op in reversed(backward):
@@ -148,9 +148,9 @@ def _readers(backward: Sequence[BoundSymbol], fusers: Sequence[Any]) -> tuple[se
 
 
 def _constants(producers: Producers) -> set[str]:
-    """Return the values that depend on no input and take next to no arithmetic: fills, ranges, masks."""
+    """Return the values that depend on no input and take almost no arithmetic: fills, ranges, masks."""
     found: set[str] = set()
-    for name, (_, op) in producers.items():  # in the order of the program
+    for name, (_, op) in producers.items():  # in program order
         if found.issuperset(op.arg_names) and is_cheap(op) and (not op.arg_names or _is_mask(op)):
             found.add(name)
     return found
@@ -162,13 +162,13 @@ def _is_mask(op: BoundSymbol) -> bool:
 
 
 def is_cheap(op: BoundSymbol) -> bool:
-    """Check whether an operation does little more than read and write its values, and always gives the same."""
+    """Check whether an operation is deterministic and does little more than read and write its values."""
     cost = op.sym.facts.cost
     if op.has_effect or cost == "expensive":
         return False
     if cost != "as its parts" or not op.arg_names:
         return True
-    # Of an executor's own operator what it decomposes into says nothing.
+    # The decomposition of an executor's operator does not determine its cost.
     parts = op.like.subsymbols
     return bool(parts) and op.sym.executor is None and all(is_cheap(part) for part in parts)
 
@@ -182,14 +182,14 @@ def _is_light(op: BoundSymbol) -> bool:
 
 
 def _widens(op: BoundSymbol) -> bool:
-    """Check whether it is a cast to a wider type."""
+    """Check whether it is a cast to a wider dtype."""
     while len(parts := op.like.subsymbols) == 1:
         op = parts[0]
     return op.sym is prims.convert_element_type and op.output.dtype.bytes > op.args[0].dtype.bytes
 
 
 def _copies_scattered(op: BoundSymbol) -> bool:
-    """Check whether it gives its first input in another shape: a view where that is laid out in order, else a copy."""
+    """Check whether it reshapes its first input: a view if that is contiguous, else a copy."""
     return op.sym.facts.keeps_order and op.sym.facts.view == "maybe"
 
 
@@ -209,7 +209,7 @@ def _scattered(producers: Producers) -> set[str]:
 
 
 class _Graph:
-    """The values that what backward reads depends on. Views count as the memory behind them."""
+    """The values that backward depends on. Views count as the memory behind them."""
 
     def __init__(
         self, read: Sequence[Proxy], producers: Producers, can_recompute: CanRecompute, results: Sequence[Proxy]
@@ -217,8 +217,8 @@ class _Graph:
         self.read = [p.name for p in read]
         self.producers = producers
         self.values: dict[str, Proxy] = {}
-        self.memory: dict[str, str] = {}  # the value whose memory a value lies in
-        self.recomputed: dict[str, bool] = {}  # by memory: whether it can be computed again
+        self.memory: dict[str, str] = {}  # value -> its base
+        self.recomputed: dict[str, bool] = {}  # by memory: whether it can be recomputed
         self._scattered = _scattered(producers)
         self._results = {self._root(p).name for p in results}
         read_anyway = {self._root(p).name for p in read}
@@ -244,10 +244,10 @@ class _Graph:
                 stack += found[1].flat_args
 
     def keep_what_takes_a_kernel(self, alone: set[str], together: set[str], by_itself: CanRecompute) -> None:
-        """Save what backward would have to launch a kernel for to compute it again.
+        """Save the values that backward would have to launch a separate kernel to recompute.
 
-        `alone` and `together` are what operations of their own read, and what kernels do. `by_itself` says what is
-        worth an operation.
+        `alone` and `together` are the values read by unfused and by fused operations. `by_itself` decides which
+        values are worth an operation.
         """
         together = {self.memory[name] for name in together if name in self.memory}
         found = [self.memory[name] for name in self.read if name in alone]
@@ -259,12 +259,12 @@ class _Graph:
                 continue
             made_of = self._made_of(name)
             small = bytes_of(self.values[name]) // 4
-            saved = any(not self.recomputed[x] for x in made_of)  # else it depends on inputs alone
+            saved = any(not self.recomputed[x] for x in made_of)  # else it depends on inputs only
             if saved and not any(bytes_of(self.values[x]) > small for x in made_of & together):
                 self.recomputed[name] = False
 
     def _made_of(self, name: str) -> set[str]:
-        """Return the memory, but for inputs, that a value is recomputed from, directly or not."""
+        """Return the memory that a value is recomputed from, directly or indirectly, without inputs."""
         seen: set[str] = set()
         stack = [name]
         while stack:
@@ -277,7 +277,7 @@ class _Graph:
         return seen
 
     def _root(self, p: Proxy) -> Proxy:
-        """Return the value that a value is a view of."""
+        """Return the base of a view."""
         while (found := self.producers.get(p.name)) is not None and self._is_view(found[1]):
             p = found[1].flat_args[0]
         return p
@@ -300,14 +300,14 @@ class _Graph:
         return cheapest_vertices(cost, edges, sources, sinks)
 
     def cost(self, name: str) -> int:
-        """Return the bytes that saving it costs, next to none where its owner keeps it anyway."""
+        """Return the bytes that saving it costs, almost none if the caller keeps it anyway."""
         if name not in self.producers:  # an input
             return _OF_INPUT
         size = bytes_of(self.values[name])
         return min(size, _OF_RESULT) if name in self._results else size
 
     def needed_besides(self, saved: dict[str, Proxy]) -> list[str]:
-        """Return what else has to be saved so that the rest can be recomputed: the memory behind views."""
+        """Return what else has to be saved so that the rest can be recomputed: the bases of views."""
         needed: list[str] = []
         seen: set[str] = set(saved)
         stack = [name for name in self.read if name not in seen]

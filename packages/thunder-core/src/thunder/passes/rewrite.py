@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Rewriter`: a pass over one trace that looks at its operations in order and replaces some of them.
+"""`Rewriter`: a pass over one trace that visits its operations in order and replaces some of them.
 
-A subclass says what takes an operation's place; this class does the rest: the new trace and its provenance, the
+A subclass computes the replacements; this class does the rest: the new trace and its provenance, the
 contexts in which operations are recorded, the names of results, their substitution in later operations, the output.
-Users subclass `thunder.RewritePass`, which is this as a transform (`transforms/rewrite.py`).
+Users subclass `thunder.RewritePass`, the same as a transform (`transforms/rewrite.py`).
 
-Contract: what replaces a result has its type, and its name too unless it is an earlier value.
-Operations inside others (decompositions, checkpointed regions, branches of `torch.cond`) are not looked at.
+Contract: the replacement of a result has its type, and its name too unless it is an earlier value.
+Operations inside others (decompositions, checkpointed regions, branches of `torch.cond`) are not visited.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["Rewriter", "rewrite"]
 class Rewriter:
     """Rewrites a trace operation by operation. Attributes that a subclass sets in `start` are for this trace only."""
 
-    #: What the provenance of the new trace says; its class's name if empty.
+    #: The name of the pass in the new trace's provenance; by default, of its class.
     pass_name = ""
     #: The trace that is rewritten, and the one that is recorded.
     trace: Trace
     out: Trace
     #: Whether anything was replaced, added or dropped.
     changed = False
-    #: Whether to drop, at the end, operations whose results nobody reads any more.
+    #: Whether to drop operations whose results are unused in the end.
     drops_dead_code = True
 
     @property
@@ -45,16 +45,16 @@ class Rewriter:
         return self.pass_name or type(self).__name__
 
     def start(self) -> None:
-        """Look at `self.trace` as a whole, before its operations are rewritten."""
+        """Analyze `self.trace` as a whole, before its operations are rewritten."""
 
     def rewrite(self, op: BoundSymbol) -> Any:
-        """Return what takes the place of the results of `op`, or None to leave it as it is.
+        """Return the replacements of the results of `op`, or None to leave it unchanged.
 
-        Operations that are called here take its place, unless None is returned: then they are dropped. Return a value
-        for each result of `op`: one that was made here, any earlier one, or None where nothing reads that result; `()`
+        Operations that are called here replace it, unless None is returned: then they are dropped. Return a value
+        for each result of `op`: one computed here, any earlier one, or None if nothing reads that result; `()`
         drops an operation without results. To keep `op` and add to it,
-        use `self.record(op)`, which gives its output: what is returned then takes the place of that for later readers.
-        The arguments of `op` are already those that earlier replacements gave it.
+        use `self.record(op)`, which returns its output: later operations then read the returned values instead.
+        The arguments of `op` have been replaced already.
         """
         return None
 
@@ -63,7 +63,7 @@ class Rewriter:
         return output
 
     def record(self, op: BoundSymbol) -> Any:
-        """Record a call as it is and return its output, `()` if it has none."""
+        """Record a call unchanged and return its output, `()` if it has none."""
         self.out.record(op)
         return () if op.output is None else op.output
 
@@ -107,11 +107,11 @@ class Rewriter:
     def _replacement(
         self, op: BoundSymbol, result: Any, recorded: Sequence[BoundSymbol], replaced: dict[str, Any]
     ) -> list[BoundSymbol]:
-        """Return what was recorded for `op`, under the names of its results; note other values in `replaced`."""
+        """Return the operations recorded for `op`, under the names of its results; add other values to `replaced`."""
         wanted, found = [] if op.output is None else _values(op.output), _values(result)
         if len(wanted) != len(found):
             raise ThunderError(
-                f"{self._title}: what replaces {op.sym.name} gives {len(found)} values instead of "
+                f"{self._title}: the replacement of {op.sym.name} gives {len(found)} values instead of "
                 f"{len(wanted)}{_at(op)}"
             )
         kept = any(call is op for call in recorded)
@@ -124,7 +124,7 @@ class Rewriter:
                 what = new.type_string() if isinstance(new, Proxy) else repr(new)
                 raise ThunderError(f"{self._title} replaces a {old.type_string()} by a {what}{_at(op)}")
             if isinstance(new, Proxy):
-                new = replaced.get(new.name, new)  # a value of the trace that `start` looked at
+                new = replaced.get(new.name, new)  # a value of the original trace, seen in `start`
             if isinstance(new, Proxy):
                 if new.name == old.name:
                     continue
@@ -148,17 +148,17 @@ class _Function(Rewriter):
         self._replace = replace
 
     def rewrite(self, op: BoundSymbol) -> Any:
-        """Return what the function makes of it."""
+        """Return the result of the function."""
         return self._replace(op)
 
 
 def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> Trace:
     """Return a trace in which operations are replaced, or `trace` itself where none is.
 
-    `replace(operation)` is what `Rewriter.rewrite` is: it calls the operations that take its place and returns what
-    stands for its output, in the same structure; None in a place of it says that nothing reads that value. To keep the
-    operation it returns None. `name` is the pass's, for the trace's provenance. Operations whose results nobody reads
-    any more stay.
+    `replace(operation)` has the contract of `Rewriter.rewrite`: it calls the replacing operations and returns the
+    replacement of the output, in the same structure; None in it means that nothing reads that value. To keep the
+    operation it returns None. `name` is the pass's, for the trace's provenance. Operations whose results become
+    unused stay.
     """
     rewriter = _Function(name, replace)
     out = rewriter.run(trace)
@@ -166,7 +166,7 @@ def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> T
 
 
 def _values(result: Any) -> list[Any]:
-    """Flatten an output, or what `rewrite` returned."""
+    """Flatten an output, or the result of `rewrite`."""
     if isinstance(result, (tuple, list)):
         return [value for item in result for value in _values(item)]
     if isinstance(result, dict):

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws of random numbers as arithmetic on a seed, so that they become part of fusions.
+"""Random draws as arithmetic on a seed, so that they can be fused.
 
-A fusion executor brings two functions, which become operators: one draws all seeds of the program from torch's
-generator, before anything else is drawn; the other computes numbers from [0, 1) of a seed, always the same. The pass,
-which runs before differentiation, replaces a draw by the second operator and arithmetic on its result. That is no
-random operation any more: backward computes it from the seed again instead of keeping a mask, and regions of
+A fusion executor provides two functions, which become operators: one draws all seeds of the program from torch's
+generator, before anything else is drawn; the other is a deterministic function from a seed to numbers in [0, 1). The
+pass, which runs before differentiation, replaces a draw by the second operator and arithmetic on its result. That is
+no random operation any more: backward recomputes it from the seed instead of saving a mask, and regions of
 `torch.utils.checkpoint` draw the same numbers twice without restoring the generator.
 
 Contract: draws keep their distributions and follow `manual_seed`, but their numbers are not torch's. Draws from a
-generator that the user passes, in double precision, and those that no fusion reads stay torch's.
+generator that the user passes, in double precision, and draws that no fusion reads remain torch's.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from thunder.passes.checkpoint import Region, region
 
 __all__ = ["draw_of_seeds"]
 
-Seeds = Callable[[int, Any], Sequence[Any]]  # so many, for draws on a device
-Drawn = Callable[[Any, Sequence[Any], Any], Any]  # float32 of a seed, a shape, on a device
+Seeds = Callable[[int, Any], Sequence[Any]]  # (count, device) -> seeds
+Drawn = Callable[[Any, Sequence[Any], Any], Any]  # (seed, shape, device) -> float32
 
-_OPTIONS: dict[str, str] = {}  # of the executors that draw of seeds: the first of a program's draws for all
+_OPTIONS: dict[str, str] = {}  # of the executors with seeded draws: the first one of a program draws for all
 _FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
 def draw_of_seeds(
     registry: Any, executor: str, seeds: Seeds, drawn: Drawn, unusable: Callable[[Any], Any], *, seeds_on: Any = None
 ) -> None:
-    """Register for a fusion executor its two operators, the pass, and the option to leave all draws to torch.
+    """Register a fusion executor's two operators, the pass, and the option that leaves all draws to torch.
 
-    A seed is a tensor of two whole numbers, on the device of what is drawn of it if not on `seeds_on`.
+    A seed is a tensor of two integers, on the device of its draw unless on `seeds_on`.
     """
     name = _OPTIONS[executor] = f"{executor}_random"
     registry.register_option(
@@ -53,7 +53,7 @@ def draw_of_seeds(
         return tuple([TensorProxy(shape=(2,), device=seeds_on or device, dtype=dtypes.int64) for _ in range(n)])
 
     def uniform_meta(seed: TensorProxy, shape: Sequence[Any], device: Any) -> TensorProxy:
-        """Draw numbers from [0, 1), always the same from one seed."""
+        """Compute numbers in [0, 1) from a seed, deterministically."""
         return TensorProxy(shape=tuple(shape), device=device, dtype=dtypes.float32)
 
     seeds_operator = registry.register_operator(
@@ -75,12 +75,12 @@ def draw_of_seeds(
     registry.register_transform(name, rewrite, phase="before_grad")
 
 
-# -- what draws are made of --------------------------------------------------------------------------------------------
-Uniform = Callable[[Sequence[int]], Any]  # fresh numbers from [0, 1) of a shape
+# -- the arithmetic of draws ------------------------------------------------------------------------------------------
+Uniform = Callable[[Sequence[int]], Any]  # shape -> new numbers in [0, 1)
 
 
 def _between(drawn: Any, low: Any, high: Any, dtype: Any) -> Any:
-    """Scale numbers of [0, 1) to [low, high): what rounding makes `high` is `low`, as in torch."""
+    """Scale numbers of [0, 1) to [low, high); a result that rounds to `high` becomes `low`, as in torch."""
     spread = drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
     if spread is drawn and dtype is dtypes.float32:
         return drawn
@@ -118,7 +118,7 @@ def _of_native_dropout(fresh: Uniform, a: Any, p: Any) -> Any:
     return ltorch.to(kept, a.dtype), mask
 
 
-# By the primitive: what it is made of, how many seeds that takes, and the dtypes for which single precision is enough.
+# By primitive: the arithmetic, the number of seeds, and the dtypes for which single precision is sufficient.
 _DRAWS: dict[Any, tuple[Callable[..., Any], int, tuple[Any, ...] | None]] = {
     prims.uniform: (_of_uniform, 1, _FLOATS),
     prims.normal: (_of_normal, 2, _FLOATS),
@@ -139,11 +139,11 @@ class _Rewriter:
         self.seeds = seeds
         self.drawn = drawn
         self.unusable = unusable
-        self.wanted: dict[Any, int] = {}  # by device: how many seeds
+        self.wanted: dict[Any, int] = {}  # by device: the number of seeds
         self.left: dict[Any, Iterator[TensorProxy]] = {}
 
     def result(self) -> Trace:
-        """Return the trace with its draws made from seeds; the same trace if no draw is worth it."""
+        """Return the trace with draws from seeds; the same trace if none is profitable."""
         plan = self.planned(self.trace.bound_symbols)
         if not self.wanted:
             return self.trace
@@ -157,9 +157,9 @@ class _Rewriter:
                     out.record(new)
         return out
 
-    # -- what is to be rewritten --------------------------------------------------------------------------------------
+    # -- planning ----------------------------------------------------------------------------------------------------
     def planned(self, operations: Sequence[BoundSymbol]) -> list[tuple[BoundSymbol, Any]]:
-        """Return each operation with what it is split into, or None if it stays; count the seeds."""
+        """Return each operation with its parts, or None if it stays; count the seeds."""
         readers: dict[str, list[BoundSymbol]] = {}
         for op in operations:
             for name in op.arg_names:
@@ -181,7 +181,7 @@ class _Rewriter:
         return parts
 
     def split_draws(self, op: BoundSymbol) -> list[BoundSymbol] | None:
-        """Return the draws and the other parts of an operation; None if some can be neither."""
+        """Return the draws and the other parts of an operation; None if some part cannot be rewritten."""
         if self.is_draw(op) or not op.has_effect:
             return [op] if self.is_draw(op) or self.fuser.can_fuse(op) or not op.out_names else None
         if not op.subsymbols:
@@ -190,7 +190,7 @@ class _Rewriter:
         return None if any(parts is None for parts in found) else [part for parts in found for part in parts or ()]
 
     def is_draw(self, op: BoundSymbol) -> bool:
-        """Check whether a primitive is a draw that can be made from a seed."""
+        """Check whether a primitive is a draw that can be computed from a seed."""
         known = _DRAWS.get(op.sym)
         if known is None or op.kwargs.get("generator") is not None:
             return False
@@ -204,10 +204,10 @@ class _Rewriter:
         )
 
     def is_fused_later(self, op: BoundSymbol, readers: dict[str, list[BoundSymbol]]) -> bool:
-        """Check whether a fusion may read what is drawn; if not, torch's draw is as good and needs no seed."""
+        """Check whether a fusion may read the numbers; if not, torch's draw is as good and needs no seed."""
         return any(self.fuser.can_fuse(reader) for name in op.out_names for reader in readers.get(name, ()))
 
-    # -- what it becomes ----------------------------------------------------------------------------------------------
+    # -- rewriting ----------------------------------------------------------------------------------------------------
     def written(self, op: BoundSymbol, parts: Any, out: Trace) -> list[BoundSymbol]:
         if isinstance(op.sym, Region):
             inner = [new for sub, below in parts for new in ([sub] if below is None else self.written(sub, below, out))]
@@ -219,7 +219,7 @@ class _Rewriter:
         return made
 
     def drawn_of_seeds(self, draw: BoundSymbol, whole: BoundSymbol, out: Trace) -> list[BoundSymbol]:
-        """Return the operations that make the result of a draw from the next seeds."""
+        """Return the operations that compute the result of a draw from the next seeds."""
         device = draw.flat_outs[0].device  # type: ignore[attr-defined]
         with out.scope() as recorded:
             result = _DRAWS[draw.sym][0](

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that is differentiated, in two: a forward program that saves, and backward programs that use what it saved.
+"""Split a differentiated program in two: a forward program that saves, and backward programs that read what it saved.
 
-There is a backward program for each set of gradients that arrive: what leads to an output that nobody differentiates
-costs nothing, and neither do gradients that nobody wants. They are made when they are asked for. What forward saves is
-chosen once, for all gradients (`passes/remat.py`): values that are not saved are computed again in backward, right
-before they are first read.
+There is a backward program for each set of cotangents: nothing is computed for outputs without a
+cotangent or for gradients that are not needed. They are created on demand. The values that forward saves are
+chosen once, for all gradients (`passes/remat.py`): values that are not saved are recomputed in backward, right
+before their first use.
 
-A saved value counts as a further output of the forward program. So the gradient of a backward program, with respect to
-what was saved, flows on through the forward program: derivatives of any order.
+A saved value is an additional output of the forward program. So the gradient of a backward program, with respect to
+the saved values, flows on through the forward program: derivatives of any order.
 
 Contract: forward computes the same outputs, draws the same random numbers and makes the same writes as the program,
 and ends with `return (output, saved)`. Backward is `(saved, *gradients) -> [gradient or None of each of wrt]`, where
@@ -38,11 +38,11 @@ __all__ = ["Split"]
 
 
 class Split:
-    """A differentiated program: its forward program, and backward programs for what arrives and what is wanted.
+    """A differentiated program: its forward program, and backward programs by their cotangents and wanted gradients.
 
-    `outputs` are the values whose gradients a backward program can be given: first those that the program returns
-    (there are `returned` of them), then those saved values that depend on what is differentiated by. `wrt` is left with
-    what gradients flow to.
+    `outputs` are the values whose gradients a backward program can take: first those that the program returns
+    (`returned` of them), then the saved values that depend on `wrt`. `wrt` is reduced to the values that
+    gradients flow to.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Split:
         self._every: JointTrace | None = None
         with construct(trace, "Forward") as forward:
             joint = self._joint = JointTrace(trace, wrt, executors)
-            # An input that is handed back is the caller's own tensor: its gradient does not come through here.
+            # An input that is returned is the caller's own tensor: its gradient does not pass through here.
             given = {p.name for p in trace.args}
             outputs = [p for p in differentiable_outputs(joint.output, joint.tracked) if p.name not in given]
             self.outputs: list[TensorProxy] = outputs
             self.returned = len(outputs)
             self.saved: list[Proxy] = []
             self._producers = _producers(joint.trace.bound_symbols)
-            # What is recorded to see what backward reads is the backward program that is asked for in most cases.
+            # The backward program recorded to see what backward reads is the one that is used in most cases.
             self._whole = self._record(joint, [True] * len(outputs), None)
             self._leave_out_what_nothing_flows_to()
             read = _inputs_of(self._whole[0])
@@ -83,7 +83,7 @@ class Split:
     def _leave_out_what_nothing_flows_to(self) -> None:
         trace, _ = self._whole
         flows = [g is not None for g in trace.output]
-        if all(flows) or not any(flows):  # a result that nothing flows back from requires grad all the same
+        if all(flows) or not any(flows):  # a result without a gradient flow still requires grad
             return
         self.wrt = [p for p, flow in zip(self.wrt, flows) if flow]
         trace.output = [g for g in trace.output if g is not None]
@@ -100,7 +100,7 @@ class Split:
     def backward(self, present: Sequence[bool], wanted: Sequence[bool] | None = None, *, boxed: bool = True) -> Trace:
         """Return the backward program from the gradients of `outputs` that are present to those wanted of `wrt`.
 
-        Boxed it takes what was saved in a list, which it empties; else it takes each saved value as an argument.
+        If boxed, the saved values are passed in a list, which it empties; else as separate arguments.
         """
         joint = self._joint
         if any(there and p.name not in joint.tracked for p, there in zip(self.outputs, present)):
@@ -119,7 +119,7 @@ class Split:
             out.names, out._counters = trace.names, trace._counters
             saved = [self.saved_as(p) for p in self.saved]
             out.args = [*saved, *cotangents]
-            if "symbols" in self.source.info:  # of sizes, which it shares
+            if "symbols" in self.source.info:  # symbolic sizes, which it shares
                 out.info["symbols"] = self.source.info["symbols"]
             out.bound_symbols[:] = [*[_input(p) for p in out.args], *body]
             if boxed:
@@ -129,9 +129,9 @@ class Split:
         return out
 
     def takes_less_for_less(self) -> bool:
-        """Check whether some operation serves the gradients of some of `wrt` only, so that dropping them saves work."""
+        """Check whether some operation serves only a part of `wrt`: dropping the others' gradients then saves work."""
         trace, _ = self._whole
-        needed: dict[str, int] = {}  # for which gradients, as bits
+        needed: dict[str, int] = {}  # the gradients that need a value, as bits
         for i, g in enumerate(trace.output):
             if isinstance(g, Proxy):
                 needed[g.name] = needed.get(g.name, 0) | 1 << i
@@ -152,7 +152,7 @@ class Split:
     def output_groups(self) -> dict[int, set[int]]:
         """Return sets of outputs (as bits) that are differentiated together, each with the saved values that it reads.
 
-        Returned outputs of two sets have no operation in common but for what reads nothing of the forward program.
+        Returned outputs of two sets share no operation except those that read nothing of the forward program.
         """
         of, operations = self._results_of()
         groups = [1 << j for j in range(self.returned)]
@@ -174,14 +174,14 @@ class Split:
                 seen.add(name)
                 if name in slot:
                     read.add(slot[name])
-                else:  # made in backward, or again
+                else:  # computed or recomputed in backward
                     stack += (made[name] if name in made else self._producers[name][1]).arg_names
             further = range(self.returned, len(self.outputs))
             found[group | sum(1 << j for j in further if slot[self.outputs[j].name] in read)] = read
         return found
 
     def _results_of(self) -> tuple[dict[str, int], list[tuple[BoundSymbol, int]]]:
-        """Return for which of the returned outputs, as bits, backward computes each value, and does each operation."""
+        """Return the returned outputs, as bits, for which backward computes each value and runs each operation."""
         trace, cotangents = self._whole
         of = {p.name: 1 << j for j, p in enumerate(cotangents)}
         operations = []
@@ -199,7 +199,7 @@ class Split:
     def _record(
         self, joint: JointTrace, present: Sequence[bool], wanted: Sequence[bool] | None
     ) -> tuple[Trace, list[TensorProxy]]:
-        """Return a backward program that reads values of the forward program, and the cotangents that it takes."""
+        """Return a backward program that reads values of the forward program, and its cotangents."""
         trace = Trace("backward")
         trace.names, trace._counters = set(joint.trace.names), dict(joint.trace._counters)
         cotangents: dict[str, TensorProxy] = {}
@@ -219,7 +219,7 @@ class Split:
         """Differentiate the forward program itself.
 
         An operation's gradient rule may compute values in forward that are not its results, and save them. Gradients
-        flow through these too, where a gradient is differentiated.
+        of gradients flow through these too.
         """
         if self._every is None:
             program = self._joint.trace.derive()
@@ -236,7 +236,7 @@ def _input(p: Proxy) -> BoundSymbol:
 
 
 def _producers(program: Sequence[BoundSymbol]) -> dict[str, tuple[int, BoundSymbol]]:
-    """Return which operation makes a value, and where it stands."""
+    """Return the operation that computes each value, with its position."""
     found: dict[str, tuple[int, BoundSymbol]] = {}
     for i, op in enumerate(program):
         if OpTags.UNPACK_OP not in op.sym.tags:
@@ -255,7 +255,7 @@ def _dependent(program: Sequence[BoundSymbol], wrt: set[str]) -> set[str]:
 
 
 def _inputs_of(trace: Trace) -> list[Proxy]:
-    """Return the values that a program reads and does not make, in the order in which they are first read."""
+    """Return the values that a program reads but does not compute, in the order of their first use."""
     made: set[str] = {p.name for p in trace.args}
     found: dict[str, Proxy] = {}
     for op in trace.bound_symbols:
@@ -267,9 +267,9 @@ def _inputs_of(trace: Trace) -> list[Proxy]:
 
 
 def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
-    """Return the symbolic numbers that operations, or what executors make of them, read: those in shapes too.
+    """Return the symbolic numbers that operations or their executors read, in shapes too.
 
-    Those that the program itself reads off what it computes again are not among them.
+    Numbers that the program computes from the shapes of recomputed values are not included.
     """
     found: dict[str, Proxy] = {}
     made: set[str] = set()
@@ -287,7 +287,7 @@ def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
 def _with_what_is_missing(
     program: Sequence[BoundSymbol], available: set[str], producers: dict[str, tuple[int, BoundSymbol]]
 ) -> list[BoundSymbol]:
-    """Return the program with the operations of the forward program to recompute, each before its first use."""
+    """Return the program with the forward operations to recompute inserted, each before its first use."""
     out: list[BoundSymbol] = []
     known = set(available)
     for op in program:
@@ -302,7 +302,7 @@ def _with_what_is_missing(
 
 
 def _leading_to(names: list[str], known: set[str], producers: dict[str, tuple[int, BoundSymbol]]) -> list[BoundSymbol]:
-    """Return the operations that compute these values from what is available, in order."""
+    """Return the operations that compute these values from available ones, in order."""
     found: dict[int, BoundSymbol] = {}
     stack = list(names)
     while stack:
@@ -333,7 +333,7 @@ def _lost(name: str, op: BoundSymbol | None = None) -> UnsupportedError:
 def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
     """Return copies to save instead of memory that the forward program writes to at its end.
 
-    They are put into the forward program, before the writes.
+    They are inserted into the forward program, before the writes.
     """
     program = forward.bound_symbols
     first_write = next((i for i, op in enumerate(program) if writes(op)), None)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates: what was recorded for a call is reused, under other names, for calls that differ in names only.
+"""Templates: reuse the recording of a call, under other names, for calls that differ in names only.
 
-Networks repeat their layers, and what tracing records for a call depends on what is known of its values (shape, dtype,
-device), on which of them are the same, and on its other arguments. Two calls that agree in all of that have the same
-`likeness`; then what was `Recorded` for the first, with names replaced, serves the second, in a small part of the time
-of tracing.
+Networks repeat their layers, and the operations that tracing a call records depend on the metadata of its values
+(shape, dtype, device), on which of them are the same, and on its other arguments. Two calls that agree in all of that
+have the same `likeness`; then the `Recorded` operations of the first, renamed, serve for the second, in a fraction of
+the time of tracing.
 
-Contract: the result is the one that tracing the second call would have given, names included.
+Contract: the result is what tracing the second call would have recorded, names included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BY_VALUE = frozenset({int, bool, str, type(None), bytes, type(...)})
 
 
 class Values:
-    """The values of a call in the order in which they are met, and where each name stands among them."""
+    """The values of a call in order of occurrence, and the index of each name."""
 
     __slots__ = ("found", "place")
 
@@ -35,14 +35,14 @@ class Values:
 
 
 class Unlike(Exception):
-    """Raised of what no other call is taken to be like."""
+    """Raised for a call that cannot share a template."""
 
 
 def likeness(x: Any, values: Values, tracked: set[str]) -> Any:
     """Return a key that is equal exactly for arguments that differ in names only; `values` collects their tensors.
 
-    Of a tensor it counts whether it is `tracked`. Symbolic numbers make a call that is like no other: what is known of
-    them may change.
+    It includes whether a tensor is `tracked`. Calls with symbolic numbers are not shared: what is known about
+    these numbers may change.
     """
     kind = type(x)
     if kind is TensorProxy:
@@ -58,7 +58,7 @@ def likeness(x: Any, values: Values, tracked: set[str]) -> Any:
     if kind in _BY_VALUE:
         return kind, x
     if kind is float or kind is complex:
-        return kind, repr(x)  # 0.0 and -0.0 differ, nan equals itself
+        return kind, repr(x)  # so that 0.0 and -0.0 differ, and nan equals itself
     if isinstance(x, (tuple, list)):
         return kind, tuple([likeness(item, values, tracked) for item in x])
     if kind is dict:
@@ -71,7 +71,7 @@ def likeness(x: Any, values: Values, tracked: set[str]) -> Any:
 
 
 class Names:
-    """The names that a trace gives while something is recorded into it."""
+    """The names that a trace assigns while operations are recorded into it."""
 
     def __init__(self, trace: Trace):
         self.trace = trace
@@ -79,7 +79,7 @@ class Names:
         self.count = len(trace.names)
 
     def made(self) -> list[str]:
-        """Return the names given since, if all are consecutive names of tensors; else raise `Unlike`."""
+        """Return the names assigned since, if all are consecutive names of tensors; else raise `Unlike`."""
         start = self.before.pop("t", 0)
         now = dict(self.trace._counters)
         end = now.pop("t", 0)
@@ -89,7 +89,7 @@ class Names:
 
 
 class Recorded:
-    """What was recorded for a call with these values: the names that it uses for them, and those that it made."""
+    """The operations recorded for a call with these values: the names they read, and the names of their results."""
 
     __slots__ = ("_complete", "_made", "names", "operations")
 
@@ -101,9 +101,9 @@ class Recorded:
 
     @property
     def made(self) -> list[str]:
-        """The names of what it makes. Computed when first needed, as many programs have no two equal calls."""
+        """The names of its results. Computed when first needed, as many programs have no two equal calls."""
         if not self._complete:
-            # Parts of operations that are recorded as they are have names that were made before.
+            # Parts of operations that are recorded unchanged have names from before.
             known = {*self.names, *self._made}
             self._made = [*self._made, *dict.fromkeys(n for n in _made_below(self.inner()) if n not in known)]
             self._complete = True
@@ -114,7 +114,7 @@ class Recorded:
         return self.operations
 
     def renamed(self, values: Values, trace: Trace) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return for a call with other values what replaces the recorded values, and the names for its results."""
+        """Return the replacements of the recorded values for a call with other values, and the names of its results."""
         return dict(zip(self.names, values.found)), dict(zip(self.made, trace.make_names(len(self.made))))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executor plugins: the contract for those who publish one, and what thunder asks about those installed.
+"""The API of executor plugins: what a plugin author implements, and functions that query the installed plugins.
 
-A plugin author needs `hookimpl`, `Availability` and `ConformanceProfile`; `docs/plugins.md` leads from an empty
-folder to a wheel. Importing this package imports no plugin and no torch.
+A plugin author needs `hookimpl`, `Availability` and `ConformanceProfile`; `docs/plugins.md` is a tutorial from an
+empty folder to a wheel. Importing this package imports neither a plugin nor torch.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def manager() -> PluginManager:
 
 
 def records() -> tuple[PluginRecord, ...]:
-    """Return every executor plugin that is installed, from metadata alone; those that were loaded say how that went."""
+    """Return a record of every installed executor plugin, from metadata alone unless it has been loaded already."""
     return _manager.records()
 
 
@@ -87,56 +87,54 @@ def load_all() -> None:
 
 
 def load_named(name: str) -> PluginRecord:
-    """Load one plugin and imports no other; raises PluginLoadError with the reason if it cannot be used.
+    """Load one plugin and no other; raise PluginLoadError with the reason if it cannot be used.
 
-    `name` is that of the plugin. An executor may have another name than the plugin that brings it; as nothing but the
-    plugin's own code tells, a name that no plugin has loads all of them before it is refused.
+    `name` is that of the plugin. An executor may have another name than its plugin, and only the plugin's own code
+    knows which; a name that no plugin has therefore loads all of them before it is rejected.
     """
     return _manager.load_named(name)
 
 
 def is_usable(name: str) -> bool:
-    """Return whether an installed plugin can be used here: it is in use, or its probe says that it could be.
+    """Check whether an installed plugin can be used here: it is in use, or its probe reports that it could be.
 
-    Its probe is asked where it has not been loaded yet; nothing of it is registered. A plugin asks this of another one
-    that it would give way to.
+    A plugin that is not loaded yet is only probed; nothing of it is registered. A plugin calls this for another plugin
+    that it defers to.
     """
     record = _manager.find(name)
     if record is None or not record.pending:
         return record is not None and record.ready
     try:
         return bool(record.entry_point.load().thunder_probe(env=_manager.env))
-    except Exception:  # it will say so itself, when it is loaded
+    except Exception:  # loading it will report the error
         return False
 
 
 def executor_order() -> tuple[str, ...] | None:
-    """Return the names in THUNDER_EXECUTORS, or None if it is not set.
+    """Return the executor names in THUNDER_EXECUTORS, or None if it is not set.
 
-    They stand in for the default executors: `thunder.jit(executors=…)` comes before them, and priorities, then names,
-    order the executors where neither is given.
+    They replace the default executors; `thunder.jit(executors=…)` takes precedence over them. Where neither is given,
+    executors are ordered by priority, then by name.
     """
     return names_in(EXECUTORS_VARIABLE) or None
 
 
 def conformance_profile(executor: str) -> ConformanceProfile | None:
-    """Return how the plugin that brought `executor` wants it tested; None without a profile or for core's own
-    executors.
-    """
+    """Return the conformance profile for `executor` from its plugin; None without a profile or for core's executors."""
     return _manager.conformance_profile(executor)
 
 
 def known_options() -> dict[str, OptionSpec]:
-    """Return the compile options that loaded plugins brought, by name."""
+    """Return the compile options registered by loaded plugins, by name."""
     return _manager.catalog.options()
 
 
 def check_options(values: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-    """Check compile options that core does not know itself; an unknown one is a TypeError that lists the known ones.
+    """Validate compile options that are not core's; an unknown one raises a TypeError that lists the known ones.
 
-    An option may belong to a plugin that is not loaded yet, so an unknown name loads all plugins before it is refused.
-    One that begins with the name of a plugin that cannot be used is refused with the reason.
-    `others` are option names that the caller knows besides, for the message.
+    An option may belong to a plugin that is not loaded yet, so an unknown name loads all plugins before it is rejected.
+    The error for an option with the prefix of an unusable plugin gives the reason why that plugin is unusable.
+    `others` are further valid option names, for the message.
     """
     if any(name not in _manager.catalog.options() for name in values):
         _manager.load_all()
@@ -149,7 +147,7 @@ def check_options(values: Mapping[str, Any], others: Iterable[str] = ()) -> dict
 
 
 def registered_transforms(phase: str) -> tuple[TransformSpec, ...]:
-    """Return the passes that loaded plugins brought for a phase of compilation (see `PHASES`), in running order."""
+    """Return the passes of loaded plugins for a phase of compilation (see `PHASES`), in execution order."""
     return _manager.catalog.transforms(phase)
 
 
@@ -161,10 +159,9 @@ def transformed(
     executors: Iterable[Any] = (),
     trace_into: TraceInto | None = None,
 ) -> Iterator[Any]:
-    """Yield the traces that the passes of `phase` make of `trace`, one after the other; none where a pass changed
-    nothing.
+    """Run the passes of `phase` on `trace` and yield the trace after each; nothing where a pass changed nothing.
 
-    Passes find in their context the `options` that the user gave, the `executors` that will be asked, and `trace_into`.
+    The context of a pass holds the user's `options`, the `executors` of this compilation, and `trace_into`.
     """
     context = PassContext(phase, dict(options or {}), tuple(executors), trace_into)
     for spec in registered_transforms(phase):
@@ -175,5 +172,5 @@ def transformed(
 
 
 def reset() -> None:
-    """Take everything that plugins brought out of use and forgets what was found; the next use looks again."""
+    """Unregister everything that plugins registered and drop their records; the next use scans again."""
     _manager.reset()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compile options and the passes that plugins brought: what `thunder.jit` consults besides the executors."""
+"""The compile options and passes registered by plugins: what `thunder.jit` consults besides the executors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class OptionSpec:
             self.check(self.default)
 
     def check(self, value: Any) -> Any:
-        """Return `value`, or raises TypeError or ValueError if the option cannot have it."""
+        """Return `value`; raise TypeError or ValueError if the option does not accept it."""
         if value is None and self.default is None:  # whatever the type, an option may be left unset
             return value
         types = self.type if isinstance(self.type, tuple) else (self.type,)
         accepted = (*types, int) if float in types else types
-        # a bool is an int to Python, and a mistake to whoever passes it for a number
+        # a bool is an int in Python, but passing one for a number is a mistake
         if not isinstance(value, accepted) or (isinstance(value, bool) and not {bool, object} & set(types)):
             names = " or ".join(kind.__name__ for kind in types)
             raise TypeError(f"option {self.name!r} of {self.owner} must be {names}, but it is {value!r}")
@@ -49,7 +49,7 @@ class OptionSpec:
 
 @dataclass(frozen=True)
 class TransformSpec:
-    """A pass from trace to trace, run in `phase`, before and after the named passes of that phase if present."""
+    """A pass over traces, run in `phase`, before and after the named passes of that phase if present."""
 
     name: str
     transform: Callable[[Any, PassContext], Any]
@@ -67,17 +67,15 @@ class TransformSpec:
             raise TypeError(f"transform {self.name!r} must be callable, but it is {self.transform!r}")
 
     def apply(self, trace: Any, context: PassContext) -> Any:
-        """Return the pass's trace. A pass that raises is told apart from the user's program and from thunder's own
-        passes.
-        """
+        """Run the pass on `trace`; attribute an exception to its plugin, not to the user's program or to thunder."""
         try:
             result = self.transform(trace, context)
-        except ThunderError:  # it knows what is wrong, and tells the user
+        except ThunderError:  # has a message for the user already
             raise
         except Exception as error:
             raise ThunderError(
                 f"the pass {self.name!r} of {self.owner} failed: {type(error).__name__}: {error}. "
-                "It is not a fault of your program; THUNDER_DISABLE_PLUGINS goes on without the plugin"
+                "It is not a fault of your program; THUNDER_DISABLE_PLUGINS disables the plugin"
             ) from error
         if result is None:
             raise ThunderError(f"the pass {self.name!r} of {self.owner} returned no trace")
@@ -85,7 +83,7 @@ class TransformSpec:
 
 
 class Catalog:
-    """Options and passes in use, by name. Names are unique, and an error about a name says both owners."""
+    """Options and passes in use, by name. Names are unique; a name conflict raises an error that names both owners."""
 
     def __init__(self) -> None:
         self._options: dict[str, OptionSpec] = {}
@@ -93,7 +91,7 @@ class Catalog:
         self._lock = threading.Lock()
 
     def add(self, options: Iterable[OptionSpec], transforms: Iterable[TransformSpec]) -> None:
-        """Add all or, if a name is taken or the passes cannot be ordered, none of them."""
+        """Add all of them, or none if a name is taken or the passes cannot be ordered."""
         with self._lock:
             new_options, new_transforms = dict(self._options), dict(self._transforms)
             for option in options:
@@ -105,7 +103,7 @@ class Catalog:
             self._options, self._transforms = new_options, new_transforms
 
     def remove(self, owner: str) -> None:
-        """Forget everything of one owner."""
+        """Remove the options and passes of one owner."""
         with self._lock:
             self._options = {name: spec for name, spec in self._options.items() if spec.owner != owner}
             self._transforms = {name: spec for name, spec in self._transforms.items() if spec.owner != owner}
@@ -115,13 +113,13 @@ class Catalog:
         return dict(self._options)
 
     def transforms(self, phase: str) -> tuple[TransformSpec, ...]:
-        """Return the passes of `phase` in the order in which they run."""
+        """Return the passes of `phase` in execution order."""
         if phase not in PHASES:
-            raise ValueError(f"{phase!r} is no phase of compilation; the phases are {', '.join(PHASES)}")
+            raise ValueError(f"{phase!r} is not a phase of compilation; the phases are {', '.join(PHASES)}")
         return _ordered(self._transforms, phase)
 
     def check_options(self, values: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-        """Check values and returns them; `others` are names that the caller knows besides, for the message."""
+        """Validate values and return them; `others` are further valid option names, for the message."""
         checked = {}
         for name, value in values.items():
             if name not in self._options:
@@ -144,7 +142,7 @@ def _unknown_option(name: str, known: set[str]) -> str:
 
 
 def _ordered(transforms: Mapping[str, TransformSpec], phase: str) -> tuple[TransformSpec, ...]:
-    """Topological order; by name where `before` and `after` leave it open, so that it is the same in every process."""
+    """Sort passes topologically; ties are broken by name, so that the order is the same in every process."""
     mine = {name: spec for name, spec in transforms.items() if spec.phase == phase}
     earlier: dict[str, set[str]] = {
         name: {other for other in spec.after if other in mine} for name, spec in mine.items()

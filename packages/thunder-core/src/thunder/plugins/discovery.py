@@ -2,11 +2,11 @@
 """Which executor plugins are installed: a scan of package metadata that imports none of them.
 
 A plugin is an entry point in the group `thunder.executors.v1`. The number is the version of the plugin API: an entry
-point of another version is reported and never imported. What a distribution requires of thunder-core is checked here
-too, because an installer does not look again when thunder-core is changed later.
+point of another version is reported and never imported. A distribution's requirement on thunder-core is checked here
+too, because installers do not check it again when thunder-core itself is upgraded or downgraded.
 
-When two distributions bring a plugin of one name, one of them has to be chosen, and which one must not depend on the
-order of a directory listing. The rule: the distribution that is named after the plugin (`thunder-ex-NAME`) wins, else
+When two distributions provide a plugin of the same name, the choice must not depend on the order of a directory
+listing. The rule: the distribution that is named after the plugin (`thunder-ex-NAME`) wins, else
 the first in alphabetical order. The other is blocked, both records name both distributions, and a warning is logged.
 A user who wants the other one disables the winner by its distribution: `THUNDER_DISABLE_PLUGINS=thunder-ex-acme`.
 """
@@ -30,7 +30,7 @@ CORE_DISTRIBUTION = "thunder-core"
 DISABLE_VARIABLE = "THUNDER_DISABLE_PLUGINS"
 EXECUTORS_VARIABLE = "THUNDER_EXECUTORS"
 
-#: The executors that core brings itself; a plugin cannot take their names.
+#: Names of core's own executors; a plugin cannot use them.
 RESERVED_NAMES = frozenset({"torch", "python"})
 
 _GROUP = re.compile(re.escape(GROUP_PREFIX) + r"\d+")
@@ -47,28 +47,24 @@ def core_version() -> str | None:
 
 
 def names_in(variable: str, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the names in a comma-separated environment variable, in order, each once."""
+    """Return the names in a comma-separated environment variable, in order and without duplicates."""
     value = (os.environ if environ is None else environ).get(variable, "")
     return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
 
 
 def disabled_names(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """Return the names in THUNDER_DISABLE_PLUGINS: plugins or distributions, separated by commas; `*` stands for
-    all.
-    """
+    """Return the plugins or distributions named in THUNDER_DISABLE_PLUGINS, comma-separated; `*` stands for all."""
     return frozenset(names_in(DISABLE_VARIABLE, environ))
 
 
 def without_plugin(name: str) -> str:
-    """Return what errors add where the distribution that a plugin would come from is there, and announces no such
-    plugin.
-    """
+    """Return an addition to error messages for a distribution that is installed but lacks this plugin's entry point."""
     distribution = f"thunder-ex-{normalize_name(name)}"
     try:
         version = metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return ""
-    return f". {distribution} {version} is installed, and has no entry point {name!r} in the group {GROUP!r}"
+    return f". {distribution} {version} is installed, but has no entry point {name!r} in the group {GROUP!r}"
 
 
 def discover(
@@ -77,12 +73,11 @@ def discover(
     environ: Mapping[str, str] | None = None,
     core: str | None = None,
 ) -> list[PluginRecord]:
-    """Return a record for each plugin entry point, judged as far as metadata goes, ordered by plugin and distribution
-    name.
+    """Return a record for each plugin entry point, checked by its metadata, ordered by plugin and distribution.
 
-    distributions: those to look at, by default all on `sys.path`.
+    distributions: those to scan, by default all on `sys.path`.
     environ: where THUNDER_DISABLE_PLUGINS is read, by default `os.environ`.
-    core: the version of thunder-core to judge by, by default the installed one.
+    core: the version of thunder-core to check against, by default the installed one.
     """
     core = core_version() if core is None else core
     disabled = disabled_names(environ)
@@ -99,10 +94,10 @@ def _scan(distributions: Iterable[metadata.Distribution]) -> list[PluginRecord]:
     for distribution in distributions:
         try:
             found = list(_records_of(distribution))
-        except Exception:  # metadata that cannot be read is no reason to fail: the distribution has no plugin for us
+        except Exception:  # unreadable metadata is not fatal: treated as a distribution without plugins
             continue
         if found and (name := normalize_name(found[0].distribution)) not in seen:
-            seen.add(name)  # of two copies on sys.path, Python imports the first
+            seen.add(name)  # Python imports the first of two copies on sys.path
             records.extend(found)
     return sorted(
         records, key=lambda record: (record.name, normalize_name(record.distribution), record.entry_point.group)
@@ -111,17 +106,17 @@ def _scan(distributions: Iterable[metadata.Distribution]) -> list[PluginRecord]:
 
 def _records_of(distribution: metadata.Distribution) -> Iterator[PluginRecord]:
     text = distribution.read_text("entry_points.txt")
-    if not text or GROUP_PREFIX not in text:  # most distributions end here, before anything is parsed
+    if not text or GROUP_PREFIX not in text:  # the common case returns before anything is parsed
         return
     entry_points = [entry for entry in distribution.entry_points if _GROUP.fullmatch(entry.group)]
     ours = {entry.name for entry in entry_points if entry.group == GROUP}
     name = distribution.metadata["Name"]
     if not name:
-        return  # what is left of a distribution that was removed by hand
+        return  # left over from a distribution that was deleted by hand
     ranges = requirement_specifiers(distribution.requires, CORE_DISTRIBUTION)
     for entry in entry_points:
         if entry.group != GROUP and entry.name in ours:
-            continue  # one wheel may serve several versions of the API; this one it serves
+            continue  # one wheel may support several API versions, this one included
         yield PluginRecord(
             name=entry.name,
             entry_point=entry,
@@ -132,7 +127,7 @@ def _records_of(distribution: metadata.Distribution) -> Iterator[PluginRecord]:
 
 
 def _judge(record: PluginRecord, disabled: frozenset[str], core: str | None) -> None:
-    """Move a FOUND record on by its metadata alone."""
+    """Advance a FOUND record to its next state, from metadata alone."""
     group = record.entry_point.group
     distributions = {normalize_name(name) for name in disabled}
     if "*" in disabled or record.name in disabled or normalize_name(record.distribution) in distributions:
@@ -162,7 +157,7 @@ def _judge_range(record: PluginRecord, core: str | None) -> None:
 
 
 def _resolve_conflicts(candidates: list[PluginRecord]) -> None:
-    """Among plugins of one name one is kept, by the rule at the top of this file; the others are blocked."""
+    """Keep one plugin of each name, by the rule in this module's docstring, and block the others."""
     by_name: dict[str, list[PluginRecord]] = {}
     for record in candidates:
         by_name.setdefault(record.name, []).append(record)

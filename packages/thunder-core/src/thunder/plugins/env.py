@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plugin's probe may ask about the machine: Python, torch, CUDA, other libraries.
+"""The environment that a plugin's probe can query: Python, torch, CUDA, other libraries.
 
-Everything is looked up when it is asked for, once. A probe that only needs to know whether a library is installed
-imports nothing; only a question about torch or CUDA imports torch.
+Every property is computed on first access and cached. A probe that only checks whether a library is installed
+imports nothing; only properties of torch or CUDA import torch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Availability:
-    """A probe's answer: can the plugin run here, and if not, why not (a line that tells the user what to change).
+    """A probe's result: whether the plugin can run here, and if not, the reason (one line that says what to change).
 
-    A plugin that can run may have a line too: something that users should know of it here.
+    A plugin that can run may also give a note, with something users should know about it.
     """
 
     ok: bool
@@ -42,7 +42,7 @@ class Availability:
 
     @classmethod
     def unless(cls, reason: str | None, note: str | None = None) -> Availability:
-        """Return that the plugin can run, with a note, unless there is a reason why it cannot."""
+        """Return the result for a plugin that can run (with `note`) unless there is a `reason` why it cannot."""
         return cls(True, note or "") if reason is None else cls(False, reason)
 
 
@@ -57,7 +57,7 @@ class GpuDevice:
 
 
 class Env:
-    """The machine and the process, lazily. Attributes are cached: an `Env` describes one moment of one process."""
+    """The machine and the process, lazily. Properties are cached: an `Env` is a snapshot of one process."""
 
     @property
     def python(self) -> str:
@@ -77,7 +77,7 @@ class Env:
     @functools.cached_property
     def _torch(self) -> tuple[Any, str | None]:
         try:
-            # At run time on purpose: whether it can be imported is the question.
+            # Imported here on purpose: the question is whether the import succeeds.
             torch = importlib.import_module("torch")
             # a directory called torch imports as an empty namespace package
             return (torch, None) if hasattr(torch, "Tensor") else (None, "the module 'torch' is not PyTorch")
@@ -131,7 +131,7 @@ class Env:
         )
 
     def lacks_gpu(self, oldest: Version, before: Version | None = None) -> str | None:
-        """Return why there is no NVIDIA GPU of a compute capability in this range, or None where there is one."""
+        """Return why there is no NVIDIA GPU with a compute capability in this range, or None if there is one."""
         if self.cuda_error is not None:
             return f"needs an NVIDIA GPU: {self.cuda_error}"
         if any(_is_between(gpu.capability, oldest, before) for gpu in self.devices):
@@ -149,11 +149,11 @@ class Env:
         name: str | None = None,
         module: str | None = None,
     ) -> str | None:
-        """Return why a distribution is missing or of a version outside of this range, or None where it will do.
+        """Return why a distribution is missing or has a version outside this range, or None if it is usable.
 
         install: the command that installs it, for the message.
-        name: what messages call it.
-        module: a module that has to be there, too.
+        name: its name in messages.
+        module: a module that has to be importable, too.
         """
         name = name or distribution
         version = self.version_of(distribution)
@@ -162,7 +162,7 @@ class Env:
         return reject_version(name, version, oldest, before, install=install)
 
     def has_module(self, name: str) -> bool:
-        """Check whether a top-level module could be imported, without importing it."""
+        """Check whether a top-level module can be found, without importing it."""
         try:
             return importlib.util.find_spec(name) is not None
         except (ImportError, ValueError):
@@ -176,7 +176,7 @@ class Env:
             return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON types. Imports torch."""
+        """Return everything as JSON types. Imports torch."""
         return {
             "python": self.python,
             "platform": self.platform,
@@ -190,7 +190,7 @@ class Env:
 
 
 def major_and_minor(version: str | None) -> tuple[int, int]:
-    """Return the first two numbers of a version, to be compared; (0, 0) where it does not begin with two."""
+    """Return the first two numbers of a version, for comparisons; (0, 0) if it does not start with two."""
     found = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -198,9 +198,9 @@ def major_and_minor(version: str | None) -> tuple[int, int]:
 def reject_version(
     name: str, version: str, oldest: Version, before: Version | None = None, *, install: str | None = None
 ) -> str | None:
-    """Return why a version is outside of this range, or None where it is inside.
+    """Return why a version is outside this range, or None if it is inside.
 
-    What does not begin with two numbers is outside. `install` is the command that installs one that will do.
+    A version that does not start with two numbers is outside. `install` is the command that installs a suitable one.
     """
     found = re.match(r"\d+(\.\d+)+", version)
     if found and _is_between(tuple(map(int, found[0].split("."))), oldest, before):
@@ -210,16 +210,16 @@ def reject_version(
 
 
 def reject_device(device: Any, library: str, types: tuple[str, ...] = ("cuda",)) -> str | None:
-    """Return why a library for NVIDIA GPUs cannot run on a device, or None where it can.
+    """Return why a library for NVIDIA GPUs cannot run on a device, or None if it can.
 
-    types: the types of devices that it can run on.
+    types: the device types that it supports.
     """
     kind = getattr(device, "type", None) or str(device).partition(":")[0]
     return None if kind in types else f"{library} runs on NVIDIA GPUs, not on {kind}"
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error's type and the first line of its text: what a library that does not load says."""
+    """Return an error's type and the first line of its message, to report a library that fails to load."""
     lines = str(error).strip().splitlines()
     first = re.sub(r"\s+", " ", lines[0]) if lines else ""
     return f"{type(error).__name__}: {first}"

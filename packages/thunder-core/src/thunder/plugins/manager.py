@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of plugins in a process: found once, loaded one at a time when first needed, kept apart from each other.
+"""The lifecycle of plugins in a process: discovered once, loaded separately when first needed, isolated by failure.
 
-A plugin that cannot be used never breaks `thunder.jit`: its record says why, one line is logged, and nothing it
-registered stays. Only who names it gets an error. pluggy's own loader stops at the first plugin that raises, and its
-broadcast calls stop at the first implementation that does; here each plugin has a pluggy manager of its own, so one
-cannot reach another.
+A plugin that cannot be used never breaks `thunder.jit`: its record says why, one line is logged, and its
+registrations are discarded. Only naming it explicitly raises an error. pluggy's own loader stops at the first plugin
+that raises, and its broadcast calls stop at the first implementation that does; here each plugin has a pluggy manager
+of its own, so a failure of one does not affect the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["PluginManager"]
 
 _log = logging.getLogger("thunder.plugins")
 
-#: What a plugin may raise without taking the program down: everything but an interrupt. A library that cannot find its
+#: What a plugin may raise without aborting the program: everything but an interrupt. A library that cannot find its
 #: licence file or device and calls sys.exit() while it is imported is one more broken plugin.
 _PLUGIN_ERRORS = (Exception, SystemExit)
 
@@ -44,7 +44,7 @@ _EXTEND = "thunder.extend"
 
 
 class PluginManager:
-    """Finds, loads and remembers plugins. The process has one (`thunder.plugins.manager()`); tests make their own."""
+    """Discovers, loads and keeps plugins. The process has one (`thunder.plugins.manager()`); tests create their own."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class PluginManager:
         self._all_loaded = False
         self._lock = threading.RLock()
 
-    # ---- what is there ---------------------------------------------------------------------------------------------
+    # ---- discovery --------------------------------------------------------------------------------------------------
 
     def records(self) -> tuple[PluginRecord, ...]:
-        """Return every plugin of the environment; the first call scans metadata, no call imports a plugin."""
+        """Return a record of every plugin installed; the first call scans metadata, no call imports a plugin."""
         with self._lock:
             if self._records is None:
                 self._records = self._scan()
@@ -78,18 +78,18 @@ class PluginManager:
             return tuple(self._records)
 
     def find(self, name: str) -> PluginRecord | None:
-        """Return the record of the plugin `name`: of several, the one that is used."""
+        """Return the record of the plugin `name`; if several have that name, the one that is used."""
         matches = [record for record in self.records() if record.name == name]
-        # one that lost its name to another has nothing to tell about that other
+        # the record of a plugin that lost a name conflict must not hide the winner's
         return min(matches, key=lambda record: record.state in _NEVER_IMPORTED, default=None)
 
     def owner_of(self, executor: str) -> PluginRecord | None:
-        """Return the plugin that brought the executor of this name, or None."""
+        """Return the plugin that registered the executor of this name, or None."""
         owned = self._executors.get(executor)
         return owned[0] if owned else None
 
     def conformance_profile(self, executor: str) -> ConformanceProfile | None:
-        """Return how to test the executor of this name, by its plugin's own account; None if it brings no profile."""
+        """Return the conformance profile that a plugin gives for the executor of this name, or None."""
         if executor not in self._executors:
             return None
         record, instance = self._executors[executor]
@@ -103,12 +103,12 @@ class PluginManager:
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def load_all(self) -> None:
-        """Load every compatible plugin that is not loaded yet. Raises nothing; what went wrong is in the records."""
+        """Load every compatible plugin that is not loaded yet. Never raises; failures are kept in the records."""
         if self._all_loaded:
             return
         with self._lock:
-            # A plugin that compiles something while it is imported comes back here, and so does `thunder.extend` when
-            # it is asked which executors there are: whoever loads a plugin must not thereby load the others.
+            # Re-entered when a plugin compiles something while it is imported, or `thunder.extend` lists executors:
+            # loading one plugin must not load the others.
             if self._busy:
                 return
             for record in self.records():
@@ -116,9 +116,9 @@ class PluginManager:
             self._all_loaded = True
 
     def load_named(self, name: str) -> PluginRecord:
-        """Load the plugin `name` and no other, and returns its record; raises PluginLoadError if it cannot be used.
+        """Load the plugin `name` and no other and return its record; raise PluginLoadError if it cannot be used.
 
-        Where no plugin has that name, some plugin may bring an executor that has: all are loaded to see.
+        If no plugin has that name, a plugin may still provide an executor of that name: all are loaded to check.
         """
         with self._lock:
             record = self.find(name)
@@ -133,7 +133,7 @@ class PluginManager:
             return record
 
     def reset(self) -> None:
-        """Take everything that plugins brought out of use and forgets the records; the next use scans again."""
+        """Unregister everything that plugins registered and drop the records; the next use scans again."""
         with self._lock, self._working():
             if self._executors:
                 withdraw(self.host, [executor for _, executor in self._executors.values()])
@@ -146,9 +146,9 @@ class PluginManager:
 
     @property
     def host(self) -> ExecutorHost:
-        """Where executors are put into use. Importing it imports torch, so this is done as late as possible."""
+        """Return the module that executors are registered with. It imports torch, hence as late as possible."""
         if self._host is None:
-            # At run time on purpose: what is asked about plugins (`thunder plugins list`) imports no torch.
+            # Imported here on purpose: commands about plugins (`thunder plugins list`) import no torch.
             self._host = importlib.import_module(_EXTEND)
         return self._host
 
@@ -186,7 +186,7 @@ class PluginManager:
                 withdraw(self.host, leaked)
 
     def _run(self, record: PluginRecord, registry: PluginRegistry) -> None:
-        """All stages of one plugin. Ends in READY or UNAVAILABLE, or raises with `record.stage` telling where."""
+        """Run all stages of one plugin. Ends in READY or UNAVAILABLE, or raises with `record.stage` set."""
         with _stage(record, "import"):
             began = time.perf_counter()
             plugin = record.entry_point.load()
@@ -211,7 +211,7 @@ class PluginManager:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """While this lasts, `load_all` does nothing. The caller holds the lock."""
+        """Make `load_all` a no-op within the context. The caller holds the lock."""
         busy, self._busy = self._busy, True
         try:
             yield
@@ -219,13 +219,13 @@ class PluginManager:
             self._busy = busy
 
     def _in_use(self) -> Sequence[Any]:
-        """Return the executors in use; none where torch cannot be imported, and thunder.extend with it."""
+        """Return the executors in use; none if torch, and hence thunder.extend, cannot be imported."""
         if self.env.torch_error is not None:
             return ()
         return tuple(self.host.get_all_executors())
 
     def _blame_torch(self, record: PluginRecord) -> None:
-        """A plugin that fails where torch cannot be imported is not at fault."""
+        """Mark a plugin that failed because torch cannot be imported as unavailable, not as failed."""
         if self.env.torch_error is not None:
             record.end(PluginState.UNAVAILABLE, f"torch cannot be imported ({self.env.torch_error})")
 
@@ -242,30 +242,30 @@ class PluginManager:
         )
 
     def _report(self, record: PluginRecord) -> None:
-        """Logs once what a user should know of a plugin that is installed and not used."""
+        """Log once, per plugin that is installed but not used, what a user should know about it."""
         if record.logged or record.pending:
             return
         record.logged = True
         if record.ready and not record.reason:
             _log.debug("%s", record.describe())
         elif record.ready:
-            _log.info("%s", record.describe())  # usable, and something is to be said of it
+            _log.info("%s", record.describe())  # usable, with a note
         elif record.state is PluginState.UNAVAILABLE or (record.state is PluginState.BLOCKED and not record.conflict):
-            _log.info("%s", record.describe())  # as intended: a GPU plugin on a laptop, or switched off by the user
+            _log.info("%s", record.describe())  # expected: a GPU plugin on a laptop, or disabled by the user
         else:
             _log.warning("%s. `python -m thunder doctor` shows more.", record.describe())
 
 
 @contextmanager
 def _stage(record: PluginRecord, name: str) -> Iterator[None]:
-    """Name the stage a plugin is at; the name stays on the record only when the stage raises."""
+    """Set the stage a plugin is at; it stays on the record only when the stage raises."""
     record.stage = name
     yield
     record.stage = None
 
 
 def plugin_hooks(plugin: Any, record: PluginRecord) -> Any:
-    """Return the hooks of one plugin, in a pluggy manager of its own; raises when it does not keep to the contract."""
+    """Return the hooks of one plugin, in a pluggy manager of its own; raise when they do not match the hookspecs."""
     if isinstance(plugin, type):
         raise TypeError(f"{record.entry_point.value} is a class; the entry point must name a module, or an instance")
     _check_hooks(plugin, record)
@@ -279,8 +279,7 @@ def plugin_hooks(plugin: Any, record: PluginRecord) -> Any:
 
 
 def _check_hooks(plugin: Any, record: PluginRecord) -> None:
-    """Misspelt and unmarked hooks, and arguments that a hook does not have, which pluggy would pass over in silence or
-    explain in its own terms."""
+    """Reject misspelt and unmarked hooks, and unknown arguments, which pluggy ignores or reports in its own terms."""
     for name in dir(plugin):
         function = getattr(plugin, name) if name.startswith("thunder_") else None
         if not callable(function):
@@ -304,7 +303,7 @@ def _check_hooks(plugin: Any, record: PluginRecord) -> None:
 
 
 def _availability(answer: Any) -> Availability:
-    if answer is None:  # the plugin has no probe: it runs everywhere
+    if answer is None:  # the plugin has no probeand runs everywhere
         return Availability(True)
     if not isinstance(answer, Availability):
         raise TypeError(f"thunder_probe must return a thunder.plugins.Availability, but it returned {answer!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the conformance suite must know of an executor, as its plugin states it."""
+"""What the conformance suite needs to know about an executor, declared by its plugin."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["ConformanceProfile"]
 class ConformanceProfile:
     """How to test one executor.
 
-    - devices: the device types on which it claims operations, such as `("cuda",)`.
+    - devices: the device types that it runs on, such as `("cuda",)`.
     - dtypes: the names of the dtypes to test (`"float32"`), or None for every dtype of each operator.
-    - tolerances: `(rtol, atol)` by dtype name, or by `"operator:dtype"` for one operator; others take the suite's.
+    - tolerances: `(rtol, atol)` by dtype name, or by `"operator:dtype"` for one operator; the suite's elsewhere.
     - known_failures: a TOML file that ships in the plugin's wheel, or its entries; an entry that matches nothing, or
       that passes, is an error of the suite.
     - opinfos: a function that returns the OpInfos of the plugin's own operators. It is a function so that the profile
@@ -31,5 +31,5 @@ class ConformanceProfile:
     opinfos: Callable[[], Iterable[Any]] | None = None
 
     def tolerance(self, operator: str, dtype: str) -> tuple[float, float] | None:
-        """Return the `(rtol, atol)` this profile states for an operator and a dtype, or None for the suite's own."""
+        """Return the `(rtol, atol)` of this profile for an operator and a dtype, or None for the suite's default."""
         return self.tolerances.get(f"{operator}:{dtype}", self.tolerances.get(dtype))

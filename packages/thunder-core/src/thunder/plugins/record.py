@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of one plugin: where it comes from, how far it got, and why it stopped there."""
+"""The record of one plugin: its origin, its state, and the reason for that state."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ __all__ = ["ExecutorInfo", "PluginRecord", "PluginState"]
 
 
 class PluginState(enum.Enum):
-    """The life of a plugin. The first four are the way to being used, the others its ends."""
+    """The states of a plugin. The first four lead to its use; the others are final."""
 
-    FOUND = "found"  # an entry point was seen; nothing is judged yet
+    FOUND = "found"  # an entry point exists; nothing is checked yet
     COMPATIBLE = "compatible"  # metadata fits this version of thunder-core; not imported yet
     LOADED = "loaded"  # imported; its hooks are being called
     READY = "ready"  # everything it registered is in use
-    BLOCKED = "blocked"  # the user disabled it, or another plugin has its name
+    BLOCKED = "blocked"  # the user disabled it, or lost its name to another plugin
     INCOMPATIBLE = "incompatible"  # made for another plugin API or another range of thunder-core; never imported
-    UNAVAILABLE = "unavailable"  # imported, and its probe says that it cannot run here
+    UNAVAILABLE = "unavailable"  # imported, and its probe reports that it cannot run here
     FAILED = "failed"  # raised while it was imported or registered
 
 
-#: The states in which loading has not ended yet.
+#: The states in which loading is not finished.
 PENDING = frozenset({PluginState.FOUND, PluginState.COMPATIBLE, PluginState.LOADED})
 
 
 @dataclass(frozen=True)
 class ExecutorInfo:
-    """An executor as a plugin registered it."""
+    """An executor as registered by a plugin."""
 
     name: str
     version: str | None
@@ -45,9 +45,9 @@ class ExecutorInfo:
 class PluginRecord:
     """One plugin of this environment.
 
-    `reason` says in one line why the plugin is not used, or what its probe has to say of one that is; `stage` and
-    `traceback` say where it failed. `import_seconds` is what importing its module took. `conflict` is set on every
-    plugin whose name is claimed twice, also on the one that is used.
+    `reason` says in one line why the plugin is not used, or is the note of its probe; `stage` and
+    `traceback` say where it failed. `import_seconds` is the time its import took. `conflict` is set on every
+    plugin of a name that is taken twice, the one in use included.
     """
 
     name: str
@@ -69,7 +69,7 @@ class PluginRecord:
 
     @property
     def source(self) -> str:
-        """The distribution and its version, as a person would write them."""
+        """The distribution and its version, as text."""
         return f"{self.distribution} {self.version}" if self.version else self.distribution
 
     @property
@@ -83,19 +83,19 @@ class PluginRecord:
         return self.state in PENDING
 
     def end(self, state: PluginState, reason: str | None = None) -> None:
-        """The plugin's life ends in `state`, for `reason`."""
+        """Set the final state, with its reason."""
         self.state = state
         self.reason = reason
 
     def fail(self, error: BaseException) -> None:
-        """The plugin raised `error` at its current stage. The text is kept, the exception and its frames are not."""
+        """Record that the current stage raised `error`. Keeps the text, but neither the exception nor its frames."""
         lines = str(error).strip().splitlines()
         summary = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         self.traceback = "".join(_traceback.format_exception(type(error), error, error.__traceback__))
         self.end(PluginState.FAILED, f"{self.stage}: {summary}" if self.stage else summary)
 
     def describe(self) -> str:
-        """Return one line: which plugin, its state and why."""
+        """Return one line with the plugin, its state and the reason."""
         is_ = "" if self.state is PluginState.FAILED else "is "
         text = f"executor plugin {self.name!r} ({self.source}) {is_}{self.state.value}"
         return f"{text}: {self.reason}" if self.reason else text
@@ -106,7 +106,7 @@ class PluginRecord:
         return PluginLoadError(f"{self.describe().rstrip('.')}.{hint}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything a person or a program may want to see, as JSON types."""
+        """Return the whole record as JSON types."""
         return {
             "name": self.name,
             "state": self.state.value,

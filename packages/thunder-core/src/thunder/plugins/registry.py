@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The staged registry that a plugin's hooks fill, and its commit.
+"""The staging registry that a plugin's hooks register into, and its commit.
 
-A plugin registers into an object of its own. Executors stay private to it until everything the plugin does has
-succeeded; then `commit` puts them, the options and the passes into use in one step, or takes all of it back when that
-fails half way. A plugin that raises at its last hook therefore leaves nothing behind.
+Each plugin registers into an object of its own. Executors stay private to it until all hooks of the plugin have
+succeeded; then `commit` puts them, the options and the passes into use in one step, and rolls back if that
+fails half way. A plugin that raises in its last hook therefore leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ExecutorHost", "PluginRegistry"]
 
 
 class ExecutorHost(Protocol):
-    """Where executors are put into use: the module `thunder.extend`, or a stand-in in tests."""
+    """What executors are registered with: the module `thunder.extend`, or a stand-in in tests."""
 
     def register_executor(self, ex: Any, *, default: bool = False, priority: int = 0) -> Any: ...
 
@@ -36,7 +36,7 @@ class ExecutorHost(Protocol):
 
 @dataclass(frozen=True)
 class _Implementation:
-    """A call of `register_implementation` that waits for the commit."""
+    """A call of `register_implementation`, deferred to the commit."""
 
     executor: Any
     symbol: Any
@@ -45,11 +45,11 @@ class _Implementation:
 
 
 class PluginRegistry:
-    """What one plugin registers. Hooks receive it; it is closed when they have run."""
+    """The registrations of one plugin. Hooks receive it; it is closed after the last one."""
 
     def __init__(self, plugin: str) -> None:
         self.plugin = plugin
-        self.owner = f"plugin {plugin!r}"  # as the owner of options and passes
+        self.owner = f"plugin {plugin!r}"  # the owner of its options and passes in messages
         self._executors: dict[str, tuple[Any, ExecutorInfo]] = {}
         self._operators: dict[str, Any] = {}
         self._implementations: list[_Implementation] = []
@@ -57,12 +57,12 @@ class PluginRegistry:
         self._transforms: list[TransformSpec] = []
         self._closed = False
 
-    # ---- what hooks call -------------------------------------------------------------------------------------------
+    # ---- for hooks -------------------------------------------------------------------------------------------------
 
     def register_executor(self, executor: Executor, *, default: bool = False, priority: int = 0) -> Executor:
-        """Bring an executor. Returns it.
+        """Register an executor and return it.
 
-        default: `thunder.jit` uses it without being told to.
+        default: `thunder.jit` uses it without being asked to.
         priority: executors of higher priority are asked first; the torch executor is always asked last.
         """
         self._check_open()
@@ -81,16 +81,16 @@ class PluginRegistry:
         return executor
 
     def register_operator(self, name: str, *, executor: Executor | str | None = None, **definition: Any) -> Symbol:
-        """Bring a new operator and returns its symbol.
+        """Register a new operator and return its symbol.
 
         The definition is that of `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the optional
-        `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. It is a kernel, whose line stands alone in
-        printed traces, unless `kernel=False`. `executor` is needed only when the plugin brings several.
+        `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. It is a kernel, printed on a line of its own
+        in traces, unless `kernel=False`. `executor` is needed only when the plugin registers several.
         """
         target = self.executor(executor)
         if name in self._operators:
             raise ValueError(f"plugin {self.plugin!r} registers two operators named {name!r}")
-        # The executor is the plugin's own and not in use yet, so the symbol can be made now: implementations need it.
+        # The executor is not in use yet, so creating the symbol now is safe; implementations need it.
         symbol: Symbol = target.register_operator(name, **{"kernel": True, **definition})
         self._operators[name] = symbol
         return symbol
@@ -107,9 +107,9 @@ class PluginRegistry:
         priority: int | None = None,
         profitable: Callable[..., Any] | None = None,
     ) -> None:
-        """Say that an executor takes an operation: directly by the operator `op`, or through `execution_transform`.
+        """Register how an executor runs an operation: directly by the operator `op`, or through `execution_transform`.
 
-        As `OperatorExecutor.register_implementation`; takes effect when all hooks of the plugin have succeeded.
+        Like `OperatorExecutor.register_implementation`, but takes effect when all hooks of the plugin have succeeded.
         """
         target = self.executor(executor)
         given = {
@@ -131,7 +131,7 @@ class PluginRegistry:
         help: str = "",
         choices: Iterable[Any] | None = None,
     ) -> OptionSpec:
-        """Bring a compile option: `thunder.jit(fn, NAME=value)` is then accepted, and its value checked."""
+        """Register a compile option: `thunder.jit(fn, NAME=value)` accepts it, and its value is validated."""
         self._check_open()
         spec = OptionSpec(name, type, default, help, None if choices is None else tuple(choices), owner=self.owner)
         self._options.append(spec)
@@ -146,10 +146,10 @@ class PluginRegistry:
         before: str | Iterable[str] = (),
         after: str | Iterable[str] = (),
     ) -> TransformSpec:
-        """Bring a pass: `transform(trace, context)` returns a new trace, or the same one when it has nothing to do.
+        """Register a pass: `transform(trace, context)` returns a new trace, or the same one when nothing changes.
 
         phase: one of `thunder.plugins.PHASES`.
-        before, after: names of passes of that phase; names that are not present are ignored.
+        before, after: names of other passes of that phase; absent ones are ignored.
         """
         self._check_open()
         spec = TransformSpec(name, transform, phase, _names(before), _names(after), owner=self.owner)
@@ -157,7 +157,7 @@ class PluginRegistry:
         return spec
 
     def executor(self, executor: Executor | str | None = None) -> Any:
-        """Return the executor of this name that this plugin registered; without a name, its only one."""
+        """Return the executor of this name that this plugin registered, or its only one if no name is given."""
         self._check_open()
         if executor is None:
             if len(self._executors) == 1:
@@ -178,7 +178,7 @@ class PluginRegistry:
             raise ValueError(f"plugin {self.plugin!r} has registered no operator {name!r}; it has: {have}")
         return self._operators[name]
 
-    # ---- what the manager calls ------------------------------------------------------------------------------------
+    # ---- for the manager -------------------------------------------------------------------------------------------
 
     @property
     def executors(self) -> dict[str, Any]:
@@ -186,11 +186,11 @@ class PluginRegistry:
         return {name: executor for name, (executor, _) in self._executors.items()}
 
     def close(self) -> None:
-        """No hook may register anything after this."""
+        """Reject further registrations."""
         self._closed = True
 
     def commit(self, host: ExecutorHost, catalog: Catalog) -> None:
-        """Put everything into use, or, when anything is refused, nothing."""
+        """Put all registrations into use, or none if one of them is rejected."""
         if not (self._executors or self._options or self._transforms):
             raise ValueError(f"plugin {self.plugin!r} registers no executor, no option and no transform")
         self._check_names(host)
@@ -208,7 +208,7 @@ class PluginRegistry:
             raise
 
     def describe_on(self, record: PluginRecord) -> None:
-        """Write what was registered onto the plugin's record."""
+        """Store what was registered on the plugin's record."""
         record.executors = tuple(info for _, info in self._executors.values())
         record.operators = tuple(self._operators)
         record.options = tuple(option.name for option in self._options)
@@ -233,7 +233,7 @@ class PluginRegistry:
 
 
 def withdraw(host: ExecutorHost, executors: Iterable[Any]) -> None:
-    """Take executors out of use again, those among them that are in use."""
+    """Deregister those of the executors that are in use."""
     for executor in executors:
         if any(other is executor for other in host.get_all_executors()):
             host.deregister_executor(executor)

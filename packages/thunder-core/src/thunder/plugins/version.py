@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does this version of thunder-core satisfy what a plugin's metadata asks for?
+"""Check whether a version of thunder-core satisfies the requirement in a plugin's metadata.
 
-The check runs before a plugin is imported, from its `Requires-Dist` lines alone. It follows the version and specifier
-rules of Python packaging (PEP 440 and the name part of PEP 508). `packaging` itself is not a dependency: core has
-few, and this is the only place that would use it; the tests compare every answer with it.
+The check runs before a plugin is imported, on its `Requires-Dist` lines alone. It follows the version and specifier
+rules of Python packaging (PEP 440 and the name part of PEP 508). `packaging` itself is not a dependency: core keeps
+them few, and this would be its only use; the tests compare every result with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["InvalidRequirement", "Version", "normalize_name", "requirement_speci
 
 
 class InvalidRequirement(ValueError):
-    """A version or a version range that cannot be read."""
+    """A version or version specifier that cannot be parsed."""
 
 
 _VERSION = re.compile(
@@ -51,7 +51,7 @@ _REQUIREMENT = re.compile(
 
 @dataclass(frozen=True)
 class Version:
-    """A parsed version; `key` orders versions as an installer does."""
+    """A parsed version; `key` sorts like an installer."""
 
     text: str
     epoch: int
@@ -63,7 +63,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Read `text`, or raises InvalidRequirement."""
+        """Parse `text`; raise InvalidRequirement if it is not a version."""
         match = _VERSION.fullmatch(text.strip())
         if match is None:
             raise InvalidRequirement(f"{text!r} is not a version")
@@ -91,7 +91,7 @@ class Version:
 
     @property
     def base(self) -> tuple[int, tuple[int, ...]]:
-        """Epoch and release without trailing zeros: 1.0 and 1.0.0 are one version."""
+        """Epoch and release without trailing zeros: 1.0 and 1.0.0 are the same version."""
         release = self.release
         while len(release) > 1 and release[-1] == 0:
             release = release[:-1]
@@ -116,12 +116,12 @@ class Version:
 
 
 def normalize_name(name: str) -> str:
-    """Return the name of a distribution as installers compare it: `Thunder_Ex.Acme` is `thunder-ex-acme`."""
+    """Return the normalized name of a distribution: `Thunder_Ex.Acme` is `thunder-ex-acme`."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def satisfies(version: str, specifiers: str) -> bool:
-    """Check whether `version` lies in a range such as `>=0.1,<0.3`; pre-releases count as versions like any other."""
+    """Check whether `version` is in a range such as `>=0.1,<0.3`; pre-releases count like other versions."""
     candidate = Version.parse(version)
     return all(_clause_holds(candidate, clause) for clause in specifiers.split(",") if clause.strip())
 
@@ -154,7 +154,7 @@ def _equal(candidate: Version, text: str) -> bool:
         wanted = Version.parse(text[:-2])
         return _has_prefix(candidate, wanted.epoch, wanted.release)
     wanted = Version.parse(text)
-    # `==1.0` takes 1.0+local; `==1.0+local` takes only that
+    # `==1.0` matches 1.0+local; `==1.0+local` matches only that
     return candidate.key == wanted.key if wanted.local else candidate.public_key == wanted.public_key
 
 
@@ -163,7 +163,7 @@ def _less(candidate: Version, wanted: Version) -> bool:
         return False
     if wanted.is_prerelease or not candidate.is_prerelease:
         return True
-    # `<0.3` must not let 0.3.dev1 in: it is a preview of the very version that the range excludes
+    # `<0.3` must not match 0.3.dev1, a preview of the very version that is excluded
     post = None if wanted.post is None else candidate.post
     return replace(candidate, pre=None, post=post, dev=None, local=()).key != wanted.key
 
@@ -171,7 +171,7 @@ def _less(candidate: Version, wanted: Version) -> bool:
 def _greater(candidate: Version, wanted: Version) -> bool:
     if candidate.key <= wanted.key:
         return False
-    # `>1.0` means a later version, not a repackaging (1.0.post1) or a local build (1.0+cpu) of that very one
+    # `>1.0` means a later version, not a post-release (1.0.post1) or local build (1.0+cpu) of 1.0
     repackaged = candidate.post is not None and wanted.post is None
     original = replace(candidate, post=None, dev=None, local=()) if repackaged else replace(candidate, local=())
     return original.key != wanted.key
@@ -183,10 +183,10 @@ def _has_prefix(candidate: Version, epoch: int, prefix: tuple[int, ...]) -> bool
 
 
 def requirement_specifiers(requires: Iterable[str] | None, distribution: str) -> list[str]:
-    """Return the version ranges that a distribution's requirements put on `distribution`.
+    """Return the specifiers that a distribution's requirements have for `distribution`.
 
-    Requirements under an environment marker are left out: those of an extra are optional, and others were judged by the
-    installer, which knows the markers' language. A requirement by URL has no range.
+    Requirements with an environment marker are skipped: those of an extra are optional, and the others were evaluated
+    by the installer, which implements the marker language. A requirement by URL has no specifier.
     """
     found = []
     for requirement in requires or ():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests there are: one for each test function, operator, executor, device and dtype for which it makes sense.
+"""Test cases: one for each applicable combination of test function, operator, executor, device and dtype.
 
-A test function is marked with `@conformance(…)`, which says what it runs over. Cases are generated when pytest asks for
-them, from the operators that are declared by then; known failures and directives become their marks.
+A test function is marked with `@conformance(…)`, which selects its cases. They are generated at collection
+for the operators declared by then; known failures and directives become their marks.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from thunder.tests.target import FULL_DTYPES, QUICK_DTYPES, Target
 
 __all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate", "takes"]
 
-# The user property of a test's report that holds what the final table counts.
+# The user property of a test's report that holds the counts of the summary table.
 PROPERTY = "thunder_conformance"
 
 Dtypes = Callable[[OpInfo, Target, bool], Iterable[Any]]
 
 
 class ConformanceFailure(AssertionError):
-    """An operation that is not run right; the message says which, and how to see it."""
+    """An operation with a wrong result; the message contains how to reproduce it."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a test function runs over."""
+    """The parametrization of a test function."""
 
     dtypes: Dtypes
     where: Callable[[OpInfo], bool]
@@ -49,18 +49,16 @@ class Kind:
 TESTS: dict[str, Kind] = {}
 
 
-# -- what tests run over -----------------------------------------------------------------------------------------------
+# -- parametrization -------------------------------------------------------------------------------------------------
 def each_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the dtypes of the run that the operator exists for; with `every`, those of the profile."""
+    """Yield the dtypes of the run that the operator supports; with `every`, those of the profile."""
     for dtype in target.every_dtype if every else target.dtypes:
         if any(info.exists_for(device, dtype) for device in target.devices):
             yield dtype
 
 
 def each_dtype_with_arithmetic(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield as `each_dtype`, without those for which torch has few kernels, so that parts of an operation may have
-    none.
-    """
+    """Yield the dtypes of `each_dtype` without those for which torch has too few kernels for decompositions."""
     yield from (d for d in each_dtype(info, target, every) if d not in _WITHOUT_KERNELS)
 
 
@@ -70,13 +68,13 @@ _WITHOUT_KERNELS = frozenset(
 
 
 def first_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield one dtype: float32 where that is tested and exists."""
+    """Yield one dtype: float32 where it is tested and supported."""
     order = sorted(each_dtype(info, target, every), key=lambda d: d is not torch.float32)
     yield from order if every else order[:1]
 
 
 def each_differentiable_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the widest real and the widest complex type; in the full tier, or with `every`, all inexact ones."""
+    """Yield the widest real and the widest complex dtype; in the full tier, or with `every`, all inexact ones."""
     if info.supports_grad is False or OpTags.IN_PLACE_OP in info.tags:
         return
     inexact = [d for d in target.every_dtype if (d.is_floating_point or d.is_complex) and d not in _WITHOUT_KERNELS]
@@ -90,7 +88,7 @@ def each_differentiable_dtype(info: OpInfo, target: Target, every: bool) -> Iter
 
 
 def widest_when_full(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the widest real and the widest complex type, in the full tier alone."""
+    """Yield the widest real and the widest complex dtype, in the full tier only."""
     if info.supports_grad is False or OpTags.IN_PLACE_OP in info.tags or not (every or target.full):
         return
     for dtype in (torch.float64, torch.complex128):
@@ -102,7 +100,7 @@ def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
     return max(dtypes, key=lambda d: d.itemsize, default=None)
 
 
-# What the quick tier looks at of tests that take long: operators of each kind of rule.
+# The operators of slow tests in the quick tier: some with each kind of rule.
 SOME_OPERATORS = frozenset(
     (
         "add", "gelu", "prelu", "sum", "amax", "logsumexp", "cumsum", "topk", "softmax", "pad", "linear", "conv2d",
@@ -113,9 +111,9 @@ SOME_OPERATORS = frozenset(
 
 
 def widest_dtypes(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the widest dtype of the first kind that the operator exists for; in the quick tier for some operators.
+    """Yield the widest dtype of the first kind that the operator supports; in the quick tier for some operators.
 
-    What an executor brings itself is not transformed: its programs are, before it takes their operations.
+    An executor's own operators are not transformed: transforms run before it claims operations.
     """
     if info.name in target.own_operators or not (every or target.full or info.name in SOME_OPERATORS):
         return
@@ -127,7 +125,7 @@ def widest_dtypes(info: OpInfo, target: Target, every: bool) -> Iterator[torch.d
 
 
 def no_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[None]:
-    """Once an operator."""
+    """Yield None: one case per operator."""
     yield None
 
 
@@ -136,8 +134,8 @@ def conformance(
 ) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
     """Mark a test function `(case)` of the suite.
 
-    dtypes: which dtypes it runs over. where: for which operators it makes sense. every_operator: also for those that
-    the executor has nothing for.
+    dtypes: the dtypes of its cases. where: the operators that it applies to. every_operator: also operators that
+    the executor has no implementation for.
     """
 
     def mark(test: Callable[[Case], None]) -> Callable[[Case], None]:
@@ -150,7 +148,7 @@ def conformance(
 # -- cases -------------------------------------------------------------------------------------------------------------
 @dataclass(eq=False)
 class Case:
-    """One test: an operator on an executor, a device and (mostly) a dtype. `counted` is what the final table counts."""
+    """One test: an operator on an executor, a device and (mostly) a dtype. `counted` is for the summary table."""
 
     info: OpInfo
     target: Target
@@ -173,36 +171,36 @@ class Case:
 
     @property
     def dtype_name(self) -> str | None:
-        """The dtype's name, without torch's."""
+        """The dtype's name, without the prefix `torch.`."""
         return None if self.dtype is None else str(self.dtype).removeprefix("torch.")
 
     @property
     def id(self) -> str:
-        """What stands in brackets behind the test's name."""
+        """The test's id in pytest, in brackets behind its name."""
         return "-".join(filter(None, (self.info.name, self.target.name, self.device, self.dtype_name)))
 
     def claimed(self, yes: bool) -> None:
-        """Note whether the executor under test ran (a part of) a sample; one is enough."""
+        """Record whether the executor under test ran (a part of) a sample; one is enough."""
         self.counted["claimed"] = bool(self.counted["claimed"]) or yes
 
     def tolerance(self, dtype: torch.dtype) -> tuple[float, float]:
-        """Return how close results have to be."""
+        """Return the tolerance of results."""
         return self.target.tolerance(self.info, dtype)
 
     def samples(self, *, requires_grad: bool = False) -> Iterator[tuple[int, SampleInput]]:
-        """Yield the samples that torch takes too, with their numbers."""
+        """Yield the samples that torch accepts too, with their indices."""
         assert self.dtype is not None
         for i, sample in enumerate(self.info.sample_inputs(self.device, self.dtype, requires_grad=requires_grad)):
             if exists(self.info, sample):
                 self.counted["samples"] += 1
                 yield i, sample
-        # Asked for gradients, torch may refuse what it computes otherwise: then there are none to compare.
+        # With requires_grad torch may reject calls that it accepts otherwise: then there are no gradients to compare.
         if not self.counted["samples"] and not requires_grad:
             raise ConformanceFailure(f"torch takes none of the samples of {self.info.name} for {self.dtype}")
 
     @contextmanager
     def sample(self, number: int, sample: SampleInput) -> Iterator[None]:
-        """Within it, what goes wrong is reported with the sample and with what reproduces it."""
+        """Report an error within the context with the sample and how to reproduce it."""
         try:
             yield
         except (KeyboardInterrupt, pytest.skip.Exception, pytest.fail.Exception):
@@ -217,7 +215,7 @@ class Case:
             raise failure from error
 
     def told(self, number: int, sample: SampleInput) -> str:
-        """Return which call it was, and how to see it again."""
+        """Describe the call and how to reproduce it."""
         args = [describe(a) for a in sample.args] + [f"{k}={describe(v)}" for k, v in sample.kwargs.items()]
         own = f", executor={self.target.name!r}" if self.info.name in self.target.own_operators else ""
         grad = ", requires_grad=True" if "grad" in self.test else ""
@@ -247,7 +245,7 @@ class Case:
 # -- generation --------------------------------------------------------------------------------------------------------
 @functools.cache
 def is_candidate(info: OpInfo, target: Target) -> bool:
-    """Check whether the executor takes the operator or a part of it in any sample: else testing it would test torch."""
+    """Check whether the executor claims the operator or a part of it in any sample: else the test tests only torch."""
     if target.takes_everything or info.name in target.own_operators:
         return True
     for device in target.devices:
@@ -256,14 +254,14 @@ def is_candidate(info: OpInfo, target: Target) -> bool:
                 if any(takes(target, info, sample) for sample in _samples(info, device, dtype)):
                     return True
                 if info.symbol.id not in target.executor.implmap:
-                    break  # other dtypes take the same ways through the decomposition
+                    break  # other dtypes decompose the same way
     return False
 
 
 def _samples(info: OpInfo, device: str, dtype: torch.dtype) -> list[SampleInput]:
     try:
         return info.sample_inputs(device, dtype)
-    except Exception:  # a fault of the generator, for the operator's own tests to show
+    except Exception:  # a bug of the generator, which the operator's own tests report
         return []
 
 
@@ -276,7 +274,7 @@ def takes(target: Target, info: OpInfo, sample: SampleInput) -> bool:
         if not could_claim(trace, target.executors):
             return False
         return claimed_by(execution_trace(trace, target.executors), target.executors)
-    except Exception:  # what cannot be traced or claimed is for the operator's own tests, on torch, to show
+    except Exception:  # errors of tracing or claiming are reported by the operator's own tests, on torch
         return False
 
 
@@ -292,14 +290,14 @@ def cases_of(test: str, info: OpInfo, target: Target, *, every: bool = False) ->
 
 
 def unmatched(target: Target) -> list[KnownFailure]:
-    """Return the known failures that no test of any tier answers to."""
+    """Return the known failures that match no test of any tier."""
     return [failure for failure in target.known_failures if not _is_matched(failure, target)]
 
 
 def _is_matched(failure: KnownFailure, target: Target) -> bool:
     for info in target.opinfos:
         for test in TESTS:
-            # Asked without a dtype first: most entries name one operator, and probing dtypes takes time.
+            # First without a dtype: most entries name one operator, and probing dtypes takes time.
             if KnownFailure(failure.operator, "", failure.test).matches(info.name, test, None) and any(
                 failure.matches(info.name, test, case.dtype_name) for case in cases_of(test, info, target, every=True)
             ):
@@ -319,7 +317,7 @@ def marks_of(case: Case) -> list[Any]:
 def generate(test: str, targets: Iterable[Target]) -> list[Any]:
     """Return the parameters of a test function."""
     with warnings.catch_warnings():
-        # What torch says while it is asked what it takes: experimental types, deprecated functions.
+        # Suppress warnings of torch from probing: experimental dtypes, deprecated functions.
         warnings.simplefilter("ignore")
         return [
             pytest.param(case, id=case.id, marks=marks_of(case))

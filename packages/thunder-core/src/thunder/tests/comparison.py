@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing results: structure, shape, dtype and device exactly, values as closely as their dtype lets torch itself be.
+"""Comparing results: structure, shape, dtype and device exactly, values within the tolerance of their dtype.
 
-A value passes when it is close to torch's, or, where a float64 result is at hand, when its distance from that is not
-larger than a few times torch's own: a decomposition need not round like torch's kernel, only as well.
+A value passes when it is close to torch's, or, if a float64 result is available, when its error against that is at
+most a few times torch's own: a decomposition need not round like torch's kernel, only as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Mismatch", "Tolerance", "compare", "default_tolerance", "describe", 
 
 Tolerance = tuple[float, float]
 
-# How many times torch's own error, measured against float64, a result may be off.
+# The maximal error of a result, as a multiple of torch's own error against float64.
 MARGIN = 4.0
 
 _TOLERANCES: dict[str, Tolerance] = {
@@ -28,7 +28,7 @@ _TOLERANCES: dict[str, Tolerance] = {
     "complex128": (1e-7, 1e-7),
     "complex64": (1.3e-6, 1e-5),
     "complex32": (1e-3, 1e-3),
-    # One step of the mantissa; a power of two alone has none.
+    # One ulp; a dtype of powers of two has no mantissa.
     "float8_e4m3fn": (0.125, 2**-9),
     "float8_e4m3fnuz": (0.125, 2**-10),
     "float8_e5m2": (0.25, 2**-16),
@@ -38,11 +38,11 @@ _TOLERANCES: dict[str, Tolerance] = {
 
 
 class Mismatch(AssertionError):
-    """Two results differ; the message says where."""
+    """Two results differ; the message contains where."""
 
 
 def default_tolerance(dtype: torch.dtype) -> Tolerance:
-    """Return the suite's own `(rtol, atol)` for results of a dtype."""
+    """Return the suite's default `(rtol, atol)` for results of a dtype."""
     return _TOLERANCES.get(str(dtype).removeprefix("torch."), (0.0, 0.0))
 
 
@@ -55,18 +55,18 @@ def compare(
     values: bool = True,
     signed_zeros: bool = False,
 ) -> None:
-    """Raise `Mismatch` unless `actual` is what `expected` says.
+    """Raise `Mismatch` unless `actual` matches `expected`.
 
-    truth: gives the same results from float64 inputs; asked only when values are not close.
-    values: False: only structure, shapes, dtypes and devices count.
-    signed_zeros: also compares the signs of zeros.
+    truth: computes the same results from float64 inputs; called only when values are not close.
+    values: False: compare only structure, shapes, dtypes and devices.
+    signed_zeros: also compare the signs of zeros.
     """
     exact = _Once(truth)
     _compare(actual, expected, _Rules(tolerance, exact, values, signed_zeros), ())
 
 
 class _Once:
-    """The float64 results, computed when first needed; None where they cannot be had."""
+    """The float64 results, computed when first needed; None if they cannot be computed."""
 
     def __init__(self, fn: Callable[[], Any] | None):
         self.fn = fn
@@ -80,7 +80,7 @@ class _Once:
             self.known = True
             try:
                 self.result = self.fn()
-            except Exception:  # no float64 version of this call: the plain tolerance has to do
+            except Exception:  # no float64 version of this call: only the tolerance counts
                 self.result = None
         found = self.result
         try:
@@ -124,7 +124,7 @@ def _same_object(actual: Any, expected: Any) -> bool:
     if isinstance(expected, (float, complex)) and type(actual) is type(expected):
         if actual == expected:
             return True
-        if isinstance(expected, complex) or isinstance(actual, complex):  # both: their types are the same
+        if isinstance(expected, complex) or isinstance(actual, complex):  # both are complex: the types are equal
             return abs(actual - expected) <= 1e-6 * abs(expected) or (actual != actual and expected != expected)
         return math.isclose(actual, expected, rel_tol=1e-6) or (math.isnan(actual) and math.isnan(expected))
     return type(actual) is type(expected) and bool(actual == expected)
@@ -162,12 +162,12 @@ def _compare_tensors(actual: Any, expected: torch.Tensor, rules: _Rules, path: t
 def _bitwise(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     try:
         return torch.equal(actual, expected)
-    except RuntimeError:  # torch compares no float8
+    except RuntimeError:  # torch cannot compare float8
         return False
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
-    """Return the same values in the widest type of their kind."""
+    """Convert to the widest dtype of the same kind."""
     if x.is_complex():
         return x.to(torch.complex128)
     if x.is_floating_point():
@@ -181,16 +181,16 @@ def _close(a: torch.Tensor, e: torch.Tensor, rtol: float, atol: float) -> torch.
     if e.is_complex():
         finite = torch.isfinite(a) & torch.isfinite(e)
         near = (a - e).abs() <= atol + rtol * e.abs()
-        # Which part of a complex result is infinite or NaN is unspecified; that one is, is not.
+        # Which component of a complex result is infinite or NaN is unspecified; whether one is, is specified.
         return torch.where(finite, near, torch.isfinite(a) == torch.isfinite(e))
     return torch.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def _as_good(a: torch.Tensor, e: torch.Tensor, truth: torch.Tensor, rtol: float, atol: float) -> torch.Tensor:
-    """Return where `a` is not much further from the truth than torch's `e` gets anywhere."""
+    """Return the elements where the error of `a` is within a multiple of the largest error of torch's `e`."""
     if truth.dtype != a.dtype:
         return torch.zeros_like(a, dtype=torch.bool)
-    # What is the truth is right, even where torch's kernel misses it (an infinity that becomes NaN).
+    # The exact value is right, even where torch's kernel misses it (an infinity that becomes NaN).
     usable = torch.isfinite(a) & torch.isfinite(truth)
     theirs = torch.where(usable & torch.isfinite(e), (e - truth).abs(), 0.0)
     worst = float(theirs.max()) if theirs.numel() else 0.0
@@ -229,7 +229,7 @@ def _difference(
 
 
 def describe(x: Any) -> str:
-    """Return what an argument or result is, in a few words."""
+    """Describe an argument or result briefly."""
     if isinstance(x, torch.Tensor):
         kind = f"{x.device!s} {str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
         return kind if x.is_contiguous() else f"{kind} with strides {list(x.stride())}"

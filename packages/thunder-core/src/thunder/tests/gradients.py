@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing gradients: the same call on the same leaves, backward through torch and through a jitted function."""
+"""Comparing gradients: the same call on the same leaves, differentiated by torch and through a jitted function."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ __all__ = [
 
 
 def with_leaves(sample: SampleInput) -> tuple[SampleInput, list[torch.Tensor]]:
-    """Return the sample with every tensor that requires grad made a leaf of the same values and strides, and these
-    leaves.
-    """
+    """Return the sample with tensors that require grad replaced by equal leaves of the same strides, and the leaves."""
     leaves: list[torch.Tensor] = []
 
     def leaf(x: torch.Tensor) -> torch.Tensor:
@@ -48,26 +46,26 @@ def with_leaves(sample: SampleInput) -> tuple[SampleInput, list[torch.Tensor]]:
 
 
 def gradients_of(result: Any, leaves: Sequence[torch.Tensor], *, create_graph: bool = False) -> list[torch.Tensor]:
-    """Return the gradients of a result with respect to leaves, under cotangents that depend on the shapes alone."""
+    """Return the gradients of a result with respect to leaves, for cotangents that depend only on shapes."""
     outputs = [x for x in running.tensors_in(result) if x.requires_grad]
     if not outputs:
         return [torch.zeros_like(x) for x in leaves]
     cotangents = [cotangent(x) for x in outputs]
     found = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True, create_graph=create_graph)
-    # No gradient and a gradient of zeros say the same.
+    # No gradient is the same as a gradient of zeros.
     return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)]
 
 
 def cotangent(x: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(running.SEED)
     kind = torch.complex128 if x.is_complex() else torch.float64
-    # Away from zero, so that nothing is hidden by a factor that happens to be small.
+    # Away from zero, so that no error is hidden by a small factor.
     values = torch.rand(x.shape, dtype=kind, generator=generator) + 0.5
     return values.to(device=x.device, dtype=x.dtype)
 
 
 def compare_with_autograd(case: Case, sample: SampleInput) -> Trace | None:
-    """Compare the gradients of a sample; gives the forward trace, or None where torch has no gradient either."""
+    """Compare the gradients of a sample; return the forward trace, or None where torch has no gradient either."""
     sample, leaves = with_leaves(sample)
     if not leaves:
         return None
@@ -76,18 +74,18 @@ def compare_with_autograd(case: Case, sample: SampleInput) -> Trace | None:
     try:
         expected = gradients_of(theirs, leaves)
     except (RuntimeError, NotImplementedError):
-        return None  # torch has the operation and no derivative of it
+        return None  # torch has no derivative of the operation
     with running.same_random_numbers():
         ours, jitted = running.run_jitted(case.info, sample, case.target.executors)
     traces = thunder.last_traces(jitted)
     if running.draws_random_numbers(traces[0]) and not case.target.takes_everything:
-        return traces[-1]  # other numbers, other gradients
+        return traces[-1]  # other random numbers, other gradients
     _compare_flags(ours, theirs)
     actual = gradients_of(ours, leaves)
     try:
         compare(actual, expected, tolerance=case.tolerance, truth=lambda: _true_gradients(case, sample, leaves))
     except Mismatch:
-        # Where torch divides by zero on the way (std over `dim=()`), being right is not being wrong.
+        # A correct gradient passes where torch divides by zero on the way (std over `dim=()`).
         if all(_finite(x) for x in expected) or not all(_finite(x) for x in actual):
             raise
         compare_with_differences(case, sample)
@@ -98,12 +96,12 @@ def _finite(x: torch.Tensor) -> bool:
     return bool(torch.isfinite(x).all())
 
 
-# How far inputs are moved for a difference, and how close it comes to the derivative of a smooth function.
+# The step of a finite difference, and its accuracy as the derivative of a smooth function.
 STEP, DIFFERENCE = 1e-6, (1e-4, 1e-5)
 
 
 def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
-    """Compare the gradients of a sample, in one random direction, with a difference of results in double precision."""
+    """Compare the gradients of a sample, in one random direction, with a finite difference in double precision."""
     sample, leaves = with_leaves(sample)
     if not leaves or any(widened(x).dtype is not x.dtype for x in leaves):
         return None
@@ -114,14 +112,12 @@ def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
     if told is None:
         return None
     if not math.isclose(*told, rel_tol=DIFFERENCE[0], abs_tol=DIFFERENCE[1]):
-        raise Mismatch(f"the derivative in a random direction is {told[0]}, but the difference says {told[1]}")
+        raise Mismatch(f"the derivative in a random direction is {told[0]}, but the difference is {told[1]}")
     return trace
 
 
 def is_derivative_in_torch(case: Case, sample: SampleInput) -> bool:
-    """Check whether torch's own gradient of a sample is the derivative: some are conventions (a padding row's, a
-    kink's).
-    """
+    """Check whether torch's gradient of a sample is the derivative: some are conventions (padding rows, kinks)."""
     sample, leaves = with_leaves(sample)
     try:
         with running.same_random_numbers():
@@ -135,7 +131,7 @@ def is_derivative_in_torch(case: Case, sample: SampleInput) -> bool:
 def _derivative_and_difference(
     sample: SampleInput, leaves: Sequence[torch.Tensor], result: Any, call: Callable[[SampleInput], Any]
 ) -> tuple[float, float] | None:
-    """In one random direction: what the gradients of a result say, and the difference of results nearby."""
+    """Return the derivative in one random direction, from the gradients and as a finite difference."""
     outputs = [i for i, x in enumerate(running.tensors_in(result)) if x.requires_grad]
     if not outputs:
         return None
@@ -159,11 +155,11 @@ def compare_second_order(
     tolerance: Any = default_tolerance,
     reference: Callable[[SampleInput], Any] | None = None,
 ) -> bool:  # fmt: skip
-    """Compare the gradients of the sum of gradients, of a nonlinear function of what a program gives, with autograd's.
+    """Compare the gradients of a nonlinear function of a program's gradients with autograd's.
 
-    `program` takes the sample's arguments and keyword arguments, a tuple and a dict; its tensors that are to be
-    differentiated by require grad. `reference` gives the same of a sample in torch, where the program cannot run there.
-    False where torch has no such gradients.
+    `program` takes the sample's arguments and keyword arguments, a tuple and a dict; tensors to differentiate with
+    respect to require grad. `reference` computes the same in torch, where the program itself cannot run in torch.
+    Return False where torch has no such gradients.
     """
 
     def scalar_of(result: Any) -> Any:
@@ -175,7 +171,7 @@ def compare_second_order(
     constant = [not x.requires_grad for x in running.tensors_in(sample)]
 
     def scalar(args: Any, kwargs: Any) -> Any:
-        # The transform differentiates by whatever it is given; torch only by what requires grad.
+        # The transform differentiates with respect to every input; torch only those that require grad.
         each = iter(constant)
         args, kwargs = tree_map(
             lambda x: (x.detach() if next(each) else x) if isinstance(x, torch.Tensor) else x, (args, kwargs)
@@ -191,7 +187,7 @@ def compare_second_order(
     except Exception:  # no second derivative of it in torch
         return False
     by_id = {id(x): torch.zeros_like(x) if g is None else g for x, g in zip(leaves, second)}
-    # Every floating point tensor is differentiated by, also one that is given twice or requires no grad.
+    # The transform differentiates with respect to every floating point tensor, also repeated ones.
     given = [x for x in running.tensors_in(sample) if x.is_floating_point() or x.is_complex()]
     plain = running.map_tensors(sample, lambda x: x.detach())
     try:
@@ -201,12 +197,12 @@ def compare_second_order(
     except ThunderError as error:
         if "nothing to differentiate" not in str(error):
             raise
-        found = [torch.zeros_like(x) for x in given]  # which is how the transform says so
+        found = [torch.zeros_like(x) for x in given]  # the transform's error for this case
     actual: dict[int, torch.Tensor] = {}
     for x, g in zip(given, found):
         actual[id(x)] = actual[id(x)] + g if id(x) in actual else g
     for key, expected in by_id.items():
-        # Where torch divides by zero on the way, being finite is not being wrong.
+        # A finite gradient passes where torch divides by zero on the way.
         wanted = torch.where(torch.isfinite(expected), expected, actual[key].to(expected.dtype))
         compare(actual[key], wanted, tolerance=tolerance)
     return True
@@ -233,7 +229,7 @@ def _true_gradients(case: Case, sample: SampleInput, leaves: Sequence[torch.Tens
     with running.same_random_numbers():
         result = running.reference(case.info, running.map_tensors(sample, widen))
     outputs = [x for x in running.tensors_in(result) if x.requires_grad]
-    # The cotangents have to be those of the narrow type, rounding included.
+    # The cotangents have to be those of the narrow dtype, rounding included.
     cotangents = [widened(cotangent(x.detach().to(_narrow(x, leaves[0])))) for x in outputs]
     found = torch.autograd.grad(outputs, list(wide.values()), cotangents, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wide.values(), found)]

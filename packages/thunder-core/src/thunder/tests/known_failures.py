@@ -6,12 +6,12 @@
     test = "test_grad_vs_torch"    # left out: every test
     dtypes = ["float16"]           # left out: every dtype
     reason = "…"
-    run = false                    # left out: true; false for what takes the process down with it
+    run = false                    # left out: true; false for a test that crashes the process
     when = { torch = "<2.12", device = "cuda", library = "triton<3.2" }
 
-Each is an expected failure, strictly: one that passes is a failure, and one that matches no test is an error. `when`
-restricts an entry to versions of torch or of a library, or to a type of device; where it does not hold, the entry is
-not there.
+Each is a strict expected failure: one that passes is a failure, and one that matches no test is an error. `when`
+restricts an entry to versions of torch or of a library, or to a type of device; elsewhere, the entry is
+ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIBRARY = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(.*)")
 
 
 class BadKnownFailures(ValueError):
-    """A file of known failures that cannot be read; the message names the entry."""
+    """A file of known failures that cannot be parsed; the message names the entry."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class KnownFailure:
     origin: str = ""
 
     def matches(self, operator: str, test: str, dtype: str | None) -> bool:
-        """Check whether it speaks of that test."""
+        """Check whether it covers that test."""
         return (
             fnmatch.fnmatchcase(operator, self.operator)
             and (self.test is None or fnmatch.fnmatchcase(test, self.test))
@@ -68,7 +68,7 @@ class KnownFailure:
 def known_failures_of(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]], devices: Sequence[str]
 ) -> tuple[KnownFailure, ...]:
-    """Return the entries of a file, or those given, whose conditions hold here for tests on `devices`."""
+    """Return the entries, from a file or given directly, whose conditions hold for tests on `devices`."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         entries, origin = _entries_of_file(path), path.name
@@ -104,7 +104,7 @@ def _entries_of_file(path: Path) -> list[Mapping[str, Any]]:
     except OSError as error:
         raise BadKnownFailures(f"the file of known failures {path} cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
-        raise BadKnownFailures(f"{path.name} is no TOML: {error}") from None
+        raise BadKnownFailures(f"{path.name} is not valid TOML: {error}") from None
     unknown = set(content) - {"failure"}
     if unknown:
         raise BadKnownFailures(f"{path.name}: unknown key {sorted(unknown)[0]!r}; entries are written [[failure]]")
@@ -117,7 +117,7 @@ def _check(entry: Mapping[str, Any], where: str) -> None:
         raise BadKnownFailures(f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(_KEYS))}")
     for key in ("operator", "reason"):
         if not isinstance(entry.get(key), str) or not entry[key].strip():
-            raise BadKnownFailures(f"{where} lacks `{key}`, a text")
+            raise BadKnownFailures(f"{where} lacks `{key}`, a string")
     dtypes = entry.get("dtypes")
     if dtypes is not None and (isinstance(dtypes, str) or not dtypes):
         raise BadKnownFailures(f"{where}: dtypes is a list of names, such as ['float16'], not {dtypes!r}")
@@ -129,7 +129,7 @@ def _check(entry: Mapping[str, Any], where: str) -> None:
 
 
 def holds(when: Mapping[str, Any], devices: Sequence[str], where: str) -> bool:
-    """Check whether all the conditions of a `when` are true here, of tests on `devices`."""
+    """Check whether all conditions of a `when` hold, for tests on `devices`."""
     for key, wanted in when.items():
         for each in (wanted,) if isinstance(wanted, str) else tuple(wanted):
             if key == "device":
@@ -159,4 +159,4 @@ def _version_is(version: str, wanted: str, where: str) -> bool:
     try:
         return SpecifierSet(wanted).contains(version, prereleases=True)
     except InvalidSpecifier:
-        raise BadKnownFailures(f"{where}: {wanted!r} is no version range; write such as '<2.12' or '>=3,<4'") from None
+        raise BadKnownFailures(f"{where}: {wanted!r} is not a version range such as '<2.12' or '>=3,<4'") from None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random tensors of any dtype, device and layout, for samples.
 
-Values follow torch's current generator, so that a seed set before repeats them. The range is one in which most
-functions are neither saturated nor constant; operators with a domain of their own say so with `low=` and `high=`.
+Values depend on torch's current generator, so that seeding it repeats them. In the default range most
+functions are neither saturated nor constant; operators with a domain of their own pass `low=` and `high=`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def make_tensor(
     exclude_zero: bool = False,
     noncontiguous: bool = False,
 ) -> torch.Tensor:
-    """Return a tensor of random values from `[low, high)`, from -9 to 9 where nothing is said.
+    """Return a tensor of random values from `[low, high)`, by default from -9 to 9.
 
-    `shape` is a tuple or its numbers. A dtype without negative values takes what the range has from 0 on.
-    `requires_grad` says nothing for a dtype that cannot have gradients. `noncontiguous` leaves gaps between the
+    `shape` is a tuple or its elements. For an unsigned dtype the range starts at 0.
+    `requires_grad` is ignored for a dtype that cannot have gradients. `noncontiguous` leaves gaps between
     elements.
     """
     size = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
@@ -71,7 +71,7 @@ def _values(
             warnings.filterwarnings("ignore", "ComplexHalf support is experimental")
             out = torch.complex(*pair).to(dtype)
     elif str(dtype) == "torch.float4_e2m1fn_x2":
-        out = torch.randint(0, 256, size).to(torch.uint8).view(dtype)  # two numbers a byte: any byte is a value
+        out = torch.randint(0, 256, size).to(torch.uint8).view(dtype)  # two numbers per byte: any byte is valid
     elif dtype.is_floating_point:
         out = _floats(size, dtype, low, high, exclude_zero)
     else:
@@ -93,7 +93,7 @@ def _floats(
         out = torch.where(out.abs() < 0.01, torch.full_like(out, min(0.01, highest)), out)
     out = out.to(dtype)
     if dtype is not wide and not str(dtype).startswith("torch.float8"):
-        # Rounding to few bits may have reached the open end, which can lie outside of the operator's domain.
+        # Rounding to few bits may have reached the open end, which can be outside of the operator's domain.
         below = torch.nextafter(torch.tensor(highest, dtype=dtype), torch.tensor(-math.inf, dtype=dtype))
         out = torch.where(out >= highest, below, out) if highest > lowest else out
     return out
@@ -113,9 +113,9 @@ def _integers(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Within it, torch's random numbers follow from `seed`; the generators' states come back afterwards.
+    """Seed torch's random numbers within the context and restore the generators' states afterwards.
 
-    `torch.manual_seed` would also note the call for every kind of accelerator that is not there, stack trace included.
+    `torch.manual_seed` would also record the call, with a stack trace, for every uninitialised type of accelerator.
     """
     modules = [
         m for m in (getattr(torch, name, None) for name in ("cuda", "xpu")) if m is not None and m.is_initialized()
@@ -134,7 +134,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class TensorMaker:
-    """`make_tensor` with device, dtype and requires_grad given: the `make` that sample generators receive."""
+    """`make_tensor` with fixed device, dtype and requires_grad: the `make` that sample generators receive."""
 
     __slots__ = ("device", "dtype", "requires_grad")
 
@@ -148,11 +148,11 @@ class TensorMaker:
         return make_tensor(*shape, **{**given, **options})
 
     def constant(self, *shape: Any, **options: Any) -> torch.Tensor:
-        """Make a tensor that nobody differentiates by."""
+        """Make a tensor that is not differentiated with respect to."""
         return self(*shape, **{"requires_grad": False, **options})
 
     def saved(self, *shape: Any, **options: Any) -> torch.Tensor:
-        """Make what a forward keeps for its backward: of single precision or double, not differentiated."""
+        """Make a value as a forward saves it for backward: of single or double precision, not differentiated."""
         wide = torch.float64 if self.dtype is torch.float64 else torch.float32
         return self.constant(*shape, **{"dtype": wide, **options})
 

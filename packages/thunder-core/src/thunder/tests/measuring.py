@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks of executors on a GPU share: three clocks, contenders that take turns, CUDA graphs, tables.
+"""Benchmarks of executors on a GPU: three timers, interleaved measurements, CUDA graphs, tables.
 
-Kernels' own times say what the GPU did; events say how long a call took it, waiting for the host included; the host's
-clock says what a call costs the thread that makes it. All are of calls that were made before, and compile nothing.
+Kernel times measure the GPU's work; events measure the latency of a call, waiting for the host included; the host's
+clock measures the overhead of a call on its thread. All measure warm calls.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Call = Callable[[], Any]
 
 
 class Kernels(NamedTuple):
-    """What the kernels of a call took, in milliseconds, and how many there were."""
+    """The kernel time of a call, in milliseconds, and the number of kernels."""
 
     milliseconds: float
     number: float
 
 
 def by_events(fn: Call, calls: int = 10) -> float:
-    """Return milliseconds a call, by events."""
+    """Measure milliseconds per call, by events."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(calls):
@@ -40,7 +40,7 @@ def by_events(fn: Call, calls: int = 10) -> float:
 
 
 def by_kernels(fn: Call, calls: int = 5) -> Kernels:
-    """Return the kernels of a call, by torch's profiler."""
+    """Measure the kernels of a call, by torch's profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     warm(fn)
@@ -53,7 +53,7 @@ def by_kernels(fn: Call, calls: int = 5) -> Kernels:
 
 
 def on_host(fn: Call, calls: int = 300) -> float:
-    """Return microseconds that a call takes the thread that makes it; the GPU has nothing else to do."""
+    """Measure microseconds per call on the calling thread; the GPU is idle otherwise."""
     for _ in range(50):
         fn()
     torch.cuda.synchronize()
@@ -66,7 +66,7 @@ def on_host(fn: Call, calls: int = 300) -> float:
 
 
 def warm(fn: Call) -> None:
-    """A few calls, which compile what is to be compiled."""
+    """Call a few times, to compile."""
     for _ in range(3):
         fn()
     if torch.cuda.is_available():
@@ -79,9 +79,9 @@ def in_turns(
     measure: Callable[[Call], float] = by_events,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> dict[str, float]:
-    """Return what is measured of each contender, chosen from repetitions in which each has its turn, in a drawn order.
+    """Return a measurement of each contender, chosen from repetitions in which all run once, in random order.
 
-    One that fails is left out, and why is printed.
+    One that fails is skipped, and the reason printed.
     """
     times: dict[str, list[float]] = {}
     for name, fn in contenders.items():
@@ -92,7 +92,7 @@ def in_turns(
             print(f"  {name} cannot run: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
     order, drawn = list(times), random.Random(0)
     for _ in range(repetitions):
-        drawn.shuffle(order)  # who comes after the heaviest work finds a slower GPU
+        drawn.shuffle(order)  # heavy work slows down the GPU for the next contender
         for name in order:
             contenders[name]()
             times[name].append(measure(contenders[name]))
@@ -100,7 +100,7 @@ def in_turns(
 
 
 def replayed(fn: Call, calls: int = 20) -> Call:
-    """So many calls as one CUDA graph: nobody waits for the host."""
+    """Capture several calls as one CUDA graph, which excludes overhead of the host."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -115,6 +115,6 @@ def replayed(fn: Call, calls: int = 20) -> Call:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown."""
+    """Format a Markdown table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])

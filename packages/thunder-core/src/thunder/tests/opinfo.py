@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the suite knows of an operator: an `OpInfo`, and `DecorateInfo` for tests of it that want a pytest mark."""
+"""The declaration of an operator for the suite: `OpInfo`, and `DecorateInfo` for pytest marks on its tests."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SampleGenerator = Callable[..., Iterator[SampleInput]]
 ErrorGenerator = Callable[..., Iterator[ErrorSample]]
 
 
-# Their elements are whatever was in memory.
+# Operators with uninitialised results.
 _WITHOUT_VALUES = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 
 
 class Domain(NamedTuple):
-    """The values that an operator is defined for; None: no bound."""
+    """The domain of an operator; None: unbounded."""
 
     low: float | None = None
     high: float | None = None
@@ -41,7 +41,7 @@ class DecorateInfo:
     DecorateInfo(pytest.mark.xfail, "test_core_vs_torch_consistency", dtypes=(datatypes.float16,),
                  devicetypes=(devices.DeviceType.CPU,), executors=("nvfuser",))
 
-    What is left out (the test's name too) restricts nothing. dtypes and device types may be thunder's or torch's.
+    What is omitted (the test's name too) matches everything. dtypes and device types may be thunder's or torch's.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DecorateInfo:
         self.active_if = active_if
 
     def applies(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> bool:
-        """Check whether it is meant for that test."""
+        """Check whether it applies to that test."""
         return (
             self.active_if
             and self.test_name in (None, test_name)
@@ -77,17 +77,17 @@ def _type_name(device: Any) -> str:
 
 
 class OpInfo:
-    """An operator with what is needed to test it.
+    """An operator and how to test it.
 
     op: a symbol, or any function over thunder's operations (`clang.unfold`).
     sample_input_generator: `(op, device, dtype, requires_grad, **kwargs)` yields `SampleInput`s.
     error_input_generator: `(op, device, dtype=torch.float32, **kwargs)` yields `(sample, exception type, pattern)`.
-    torch_reference: what gives the right answer for the same arguments on real tensors.
+    torch_reference: computes the expected result from the same arguments on real tensors.
     test_directives: `DecorateInfo`s.
-    domain: the values it is defined for, `(low, high)`.
-    dtypes, devicetypes: what it exists for; None: what its reference takes.
-    supports_grad: False: nothing is asked of its gradient; True: it has one; None: it has what its reference has.
-    family: the row of the final table that it is counted in.
+    domain: the interval on which it is defined, `(low, high)`.
+    dtypes, devicetypes: those that it supports; None: what its reference supports.
+    supports_grad: False: its gradient is not tested; True: it has one; None: it has one where its reference has.
+    family: its row in the summary table.
     """
 
     def __init__(
@@ -137,14 +137,14 @@ class OpInfo:
 
     @property
     def has_values(self) -> bool:
-        """Whether its result is determined by its arguments, or by the random state: not so what is only allocated."""
+        """Whether its result is determined by its arguments or the random state, as opposed to uninitialised memory."""
         return self.name.removeprefix("prims.") not in _WITHOUT_VALUES
 
     # -- inputs -------------------------------------------------------------------------------------------------------
     def sample_inputs(
         self, device: Any = "cpu", dtype: Any = torch.float32, *, requires_grad: bool = False, **kwargs: Any
     ) -> list[SampleInput]:
-        """Return all its samples; the same ones each time."""
+        """Return all its samples; reproducible."""
         generator = functools.partial(self.sample_input_generator, self, device, to_torch_dtype(dtype), requires_grad)
         found = samples_under_seed(self.name, generator, **kwargs)
         return [s for s in found if getattr(s, "unless", None) is None or not self._is_left_out(s, device)]
@@ -153,20 +153,20 @@ class OpInfo:
         return holds(sample.unless or {}, [str(device)], f"a sample of {self.name}")
 
     def error_inputs(self, device: Any = "cpu", **kwargs: Any) -> list[ErrorSample]:
-        """Return all its samples that must fail; the same ones each time."""
+        """Return all its samples that must raise; reproducible."""
         if self.error_input_generator is None:
             return []
         return samples_under_seed(self.name, functools.partial(self.error_input_generator, self, device), **kwargs)
 
     def first_sample(self, device: Any = "cpu", dtype: Any = torch.float32) -> SampleInput | None:
-        """Return the plainest sample."""
+        """Return the simplest sample."""
         generator = functools.partial(self.sample_input_generator, self, device, to_torch_dtype(dtype), False)
         found = samples_under_seed(self.name, lambda: _first(generator()))
         return found[0] if found else None
 
-    # -- where it exists ----------------------------------------------------------------------------------------------
+    # -- support -----------------------------------------------------------------------------------------------------
     def exists_for(self, device: str, dtype: torch.dtype) -> bool:
-        """Check whether it is an operation on that dtype and device: whether its reference takes any of its samples."""
+        """Check whether it supports that dtype and device: whether its reference accepts any of its samples."""
         if self.devicetypes is not None and device.partition(":")[0] not in self.devicetypes:
             return False
         if self.dtypes is not None:
@@ -178,14 +178,14 @@ class OpInfo:
         try:
             samples = self.sample_inputs(device, dtype)
         except REFUSALS:
-            return False  # a sample cannot even be made of this dtype (`make(3) > 0` of complex numbers)
-        except Exception:  # a fault of the generator, for a test to show
+            return False  # this dtype does not even allow a sample (`make(3) > 0` of complex numbers)
+        except Exception:  # a bug of the generator, which a test reports
             return True
-        # With nothing to compute torch often returns before it looks at the dtype.
+        # For empty tensors torch often returns before it checks the dtype.
         return any(exists(self, sample, with_values=self.has_values) for sample in samples)
 
     def marks(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> list[Any]:
-        """Return the pytest marks that its directives put on a test."""
+        """Return the pytest marks of its directives for a test."""
         return [d.mark for d in self.test_directives if d.applies(test_name, executor, device, dtype)]
 
 
@@ -196,6 +196,6 @@ def _first(generator: Iterator[Any]) -> Iterator[Any]:
 
 
 def samples_under_seed(name: str, generator: Callable[..., Iterator[Any]], **kwargs: Any) -> list[Any]:
-    """Return what `generator` yields with torch's random state set by `name`, and put back afterwards."""
+    """Return what `generator` yields with torch's random state seeded by `name`, and restored afterwards."""
     with seeded(zlib.crc32(name.encode())):
         return list(generator(**kwargs))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators that the conformance suite tests, derived from their declarations, in lists that anyone may append to.
+"""The operators that the conformance suite tests, derived from their declarations, in lists that can be extended.
 
     from thunder.tests.opinfos import OpInfo, SampleInput, make_tensor, shape_ops
 
     shape_ops.append(OpInfo(clang.unfold, sample_input_generator=…, error_input_generator=…, torch_reference=…))
 
-Every operation of the torch language and every primitive that declares samples has an OpInfo here, under its name
-(`add_opinfo`, `prims_add_opinfo`) and in the list of its kind. Those declared from outside later are found as well.
+Every operation of `thunder.torch` and every primitive that declares samples has an OpInfo here, under its name
+(`add_opinfo`, `prims_add_opinfo`) and in the list of its kind. Operations declared later elsewhere are found as well.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ indexing_ops: list[OpInfo] = []
 creation_ops: list[OpInfo] = []
 random_ops: list[OpInfo] = []
 other_ops: list[OpInfo] = []
-# What an executor's plugin brings, and whatever else has no list of its own.
+# Operators of plugins, and those without a list of their own.
 opinfos: list[OpInfo] = []
 
 LISTS: dict[str, list[OpInfo]] = {
     name: value for name, value in list(globals().items()) if name.endswith("_ops") and isinstance(value, list)
 }
 
-# What a file of declarations holds, where tags do not say it: the beginning of its name and the list.
+# The list for a file of declarations, where tags do not determine it, by a prefix of the file's name.
 _LIST_OF_MODULE = (
     ("linalg", "linalg_ops"),
     ("fft", "fft_ops"),
@@ -99,15 +99,15 @@ def _setitem(input: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
     return out
 
 
-# What torch has only as a statement.
+# Operations that are only statements in torch.
 _REFERENCES: dict[str, Callable[..., Any]] = {"torch.setitem": _setitem}
 
 
-# -- generators that contributors use ----------------------------------------------------------------------------------
+# -- generators for contributors ---------------------------------------------------------------------------------------
 def elementwise_unary_generator(
     op: OpInfo, device: Any, dtype: torch.dtype, requires_grad: bool = False, **kwargs: Any
 ) -> Iterator[SampleInput]:
-    """Samples of an operator on one tensor, with values of its domain: shapes, 0-d, empty and strided ones."""
+    """Yield samples of a unary operator, with values of its domain: shapes, 0-d, empty and strided ones."""
     make = functools.partial(
         make_tensor, device=device, dtype=dtype, requires_grad=requires_grad, low=op.domain.low, high=op.domain.high
     )
@@ -121,7 +121,7 @@ def elementwise_unary_generator(
 def elementwise_binary_generator(
     op: OpInfo, device: Any, dtype: torch.dtype, requires_grad: bool = False, **kwargs: Any
 ) -> Iterator[SampleInput]:
-    """Samples of an operator on two tensors: equal shapes, then broadcasting, 0-d, empty and strided ones."""
+    """Yield samples of a binary operator: equal shapes, then broadcasting, 0-d, empty and strided ones."""
     make = functools.partial(
         make_tensor, device=device, dtype=dtype, requires_grad=requires_grad, low=op.domain.low, high=op.domain.high
     )
@@ -133,7 +133,7 @@ def elementwise_binary_generator(
 
 
 def _elementwise_unary_torch(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of torch on one tensor, made to take a Python number too and give one back."""
+    """Wrap a unary function of torch to accept and return Python numbers too."""
 
     @functools.wraps(fn)
     def reference(x: Any) -> Any:
@@ -162,7 +162,7 @@ def _errors_of(sym: Symbol) -> Callable[..., Iterator[Any]]:
 
 
 def _torch_functions() -> dict[Symbol, Any]:
-    """Return the first function of torch that each symbol stands for."""
+    """Return the first function of torch that each symbol implements."""
     found: dict[Symbol, Any] = {}
     for fn, sym in ltorch.torch_function_map().items():
         found.setdefault(sym, fn)
@@ -173,7 +173,7 @@ def _reference_of(sym: Symbol, functions: dict[Symbol, Any]) -> Callable[..., An
     found = sym.reference or functions.get(sym) or _REFERENCES.get(sym.id)
     if found is None:
         return torch_implementation(sym)
-    # A property of tensors is an object to be asked, not a function to be called.
+    # A property of tensors is a descriptor, not a function.
     return found if callable(found) else found.__get__
 
 
@@ -214,9 +214,7 @@ def _refresh() -> None:
 
 
 def all_opinfos() -> list[OpInfo]:
-    """Return every OpInfo there is: of what is declared by now, and of what was appended to the lists; each name
-    once.
-    """
+    """Return every OpInfo: of all declared operations, and those appended to the lists; each name once."""
     _refresh()
     found: dict[str, OpInfo] = {}
     seen: set[OpInfo] = set()
@@ -225,7 +223,7 @@ def all_opinfos() -> list[OpInfo]:
             continue
         seen.add(info)
         plain, n = info.name, 1
-        while info.name in found:  # one from outside may stand beside ours: `unfold` and `unfold.2`
+        while info.name in found:  # an external one may have the name of ours: `unfold` and `unfold.2`
             n += 1
             info.name = f"{plain}.{n}"
         found[info.name] = info
@@ -233,7 +231,7 @@ def all_opinfos() -> list[OpInfo]:
 
 
 def opinfo_of(name: str, *, executor: str | None = None) -> OpInfo:
-    """Return the OpInfo of that name (`add`, `prims.add`), or that of an operator which an executor's plugin brings."""
+    """Return the OpInfo of that name (`add`, `prims.add`), or of an executor's own operator."""
     infos = all_opinfos()
     if executor is not None:
         profile = conformance_profile(get_executor(executor).name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the options of a pytest run to what is under test; they are declared in `pytest_thunder`."""
+"""From the options of a pytest run to its targets; the options are declared in `pytest_thunder`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KEY: pytest.StashKey[list[Target]] = pytest.StashKey()
 
 
 def families_of_run(config: pytest.Config) -> list[str]:
-    """Return the families that this run is about; none: all of them, and the executor as a whole."""
+    """Return the families of this run; none: all of them, and the executor as a whole."""
     return _names(config.getoption("thunder_family"))
 
 
 def targets_of_run(config: pytest.Config) -> list[Target]:
-    """Return what this run tests; the same objects each time it is asked."""
+    """Return the targets of this run; cached."""
     if _KEY not in config.stash:
         try:
             config.stash[_KEY] = targets_of(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Philox in plain Python: what kernels that draw random numbers are compared with."""
+"""Philox in plain Python: the reference for kernels that draw random numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WORD = 0xFFFFFFFF
 
 
 def philox(seed: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Philox with four words of 32 bits and ten rounds; of numbers the lower bits count."""
+    """Compute Philox with four 32-bit words and ten rounds; only the low bits of arguments are used."""
     a, b, c, d = (n & _WORD for n in counter)
     first, second = seed & _WORD, seed >> 32 & _WORD
     for _ in range(10):

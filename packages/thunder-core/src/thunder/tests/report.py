@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The final table of a conformance run: for each family of operators how many the executor claimed and how many passed.
+"""The summary table of a conformance run: how many operators of each family the executor claimed, and how many passed.
 
-It is counted from the user properties of test reports, which reach the process that prints it whatever the number of
-workers. An operator passes when it was claimed and every one of its tests passed; known failures are counted apart.
+It is computed from the user properties of test reports, which xdist sends to the process that prints it.
+An operator passes when it was claimed and every one of its tests passed; known failures are counted separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PASSED, FAILED, XFAILED, SKIPPED = "passed", "failed", "xfailed", "skipped"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One test's outcome with what it counted."""
+    """One test's outcome with its counts."""
 
     outcome: str
     counted: Mapping[str, Any]
@@ -29,7 +29,7 @@ class Outcome:
 
 @dataclass
 class Operator:
-    """What became of one operator."""
+    """The results of one operator."""
 
     name: str
     family: str
@@ -39,13 +39,13 @@ class Operator:
 
     @property
     def passed(self) -> bool:
-        """Claimed, and nothing went wrong, not even as expected."""
+        """Whether it was claimed, without any failure, known ones included."""
         return self.claimed and not self.tests[FAILED] and not self.tests[XFAILED]
 
 
 @dataclass
 class Row:
-    """The line of a family."""
+    """The row of a family."""
 
     family: str
     claimed: int = 0
@@ -59,7 +59,7 @@ _COLUMNS = ("family", "claimed", "passed", "known failures", "failed", "total")
 
 
 class Summary:
-    """The counts of a run, an executor each."""
+    """The counts of a run, by executor."""
 
     def __init__(self, outcomes: Iterable[Outcome]):
         self.executors: dict[str, dict[str, Operator]] = {}
@@ -87,7 +87,7 @@ class Summary:
         return [*(rows[name] for name in sorted(rows)), total]
 
     def tests(self, executor: str) -> dict[str, int]:
-        """Return how many tests had which outcome."""
+        """Return the number of tests by outcome."""
         counts = dict.fromkeys((PASSED, FAILED, XFAILED, SKIPPED), 0)
         for operator in self.executors[executor].values():
             for outcome, number in operator.tests.items():

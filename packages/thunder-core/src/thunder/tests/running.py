@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running one sample of an operator: as torch does, as a trace that executors claimed, and through `thunder.jit`."""
+"""Running one sample of an operator: by torch, as a trace that executors claimed, and through `thunder.jit`."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ __all__ = [
 
 SEED = 20
 
-# How an operation says that it does not take an argument; anything else is a fault.
+# The errors by which an operation rejects an argument; anything else is a bug.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 
-# Torch has kernels for these.
+# Dtypes with kernels in torch.
 _PLAIN = (torch.float32, torch.float64, torch.int64, torch.bool)
 
 
 class Operation(Protocol):
-    """What is run of an `OpInfo` (`thunder.tests.opinfo`)."""
+    """The part of an `OpInfo` (`thunder.tests.opinfo`) that is needed here."""
 
     name: str
     torch_reference: Callable[..., Any] | None
@@ -79,7 +79,7 @@ def tensors_in(x: Any) -> list[torch.Tensor]:
 
 
 def map_tensors(sample: SampleInput, fn: Callable[[torch.Tensor], torch.Tensor]) -> SampleInput:
-    """Return the sample with `fn` of each tensor; a tensor that is given twice stays one."""
+    """Return the sample with `fn` of each tensor; a tensor that occurs twice stays one."""
     done: dict[int, torch.Tensor] = {}
 
     def once(leaf: Any) -> Any:
@@ -94,13 +94,13 @@ def map_tensors(sample: SampleInput, fn: Callable[[torch.Tensor], torch.Tensor])
 
 
 def copied(sample: SampleInput) -> SampleInput:
-    """Return the sample on memory of its own, with the same strides: for operations that write to what they get."""
+    """Copy the tensors of the sample, with their strides: for operations that write to their arguments."""
     return map_tensors(sample, _copy)
 
 
 def _copy(x: torch.Tensor) -> torch.Tensor:
     if any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride())):
-        return x.detach()  # elements that share memory cannot be written to one by one
+        return x.detach()  # overlapping elements cannot be written to separately
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x.detach())
 
 
@@ -111,7 +111,7 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 # -- torch -------------------------------------------------------------------------------------------------------------
 def to_torch(x: Any) -> Any:
-    """Arguments with thunder's dtypes and devices replaced by torch's."""
+    """Replace thunder's dtypes and devices in arguments by torch's."""
     if isinstance(x, thunder_dtype):
         return to_torch_dtype(x)
     if isinstance(x, Device):
@@ -124,13 +124,13 @@ def to_torch(x: Any) -> Any:
 
 
 def torch_implementation(sym: Symbol) -> Callable[..., Any] | None:
-    """Return the function on real tensors with which the torch executor runs a primitive."""
+    """Return the torch executor's function on real tensors for a primitive."""
     found = TORCH.implementation(BoundSymbol(sym, (), {}, None))
     return None if found is None or found.op is None else found.op.fn
 
 
 def reference(info: Operation, sample: SampleInput) -> Any:
-    """Return what torch gives for a sample; without a function of torch, what the operator decomposes into gives."""
+    """Return torch's result for a sample; without a function of torch, that of the operator's decomposition."""
     if info.torch_reference is None:
         trace = trace_sample(info, sample)
         return run_trace(execution_trace(to_primitives(trace), ()), sample)
@@ -138,10 +138,10 @@ def reference(info: Operation, sample: SampleInput) -> Any:
 
 
 def exists(info: Operation, sample: SampleInput, *, with_values: bool = False) -> bool:
-    """Check whether a sample is a call that has a result: torch takes it, and a primitive's meta function does.
+    """Check whether a sample is a valid call: accepted by torch, and by a primitive's meta function.
 
     A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts. An operator
-    that torch does not have is what its decomposition takes. `with_values`: only what computes something from elements.
+    that torch does not have accepts what its decomposition accepts. `with_values`: only calls that compute elements.
     """
     tensors = tensors_in(sample)
     something = all(x.numel() for x in tensors)
@@ -152,21 +152,21 @@ def exists(info: Operation, sample: SampleInput, *, with_values: bool = False) -
         try:
             with same_random_numbers():
                 result = reference(info, given)
-        except Exception:  # whatever torch says is a no
+        except Exception:  # any error is a rejection
             return False
     if own or info.symbol.is_prim or not something:
-        # With no elements torch often returns before it looks at the dtype; a meta function says what there is not.
+        # For empty tensors torch often returns before it checks the dtype, which a meta function checks.
         refusals = REFUSALS if own or info.symbol.is_prim else NotImplementedError
         try:
             trace = trace_sample(info, sample)
             result = trace.output
             if own and not all(x.dtype in _PLAIN for x in tensors):
-                # torch's kernels may be missing below it, and below those that it is made of.
+                # torch may lack kernels for it, or for its decomposition.
                 reference(info, given)
                 run_trace(execution_trace(trace, ()), given)
         except refusals:
             return False
-        except Exception:  # a fault of its declaration, for a test to show
+        except Exception:  # a bug of its declaration, which a test reports
             return True
     return not with_values or (something and any(0 not in getattr(x, "shape", ()) for x in tree_leaves(result)))
 
@@ -177,7 +177,7 @@ def writes(info: Operation) -> bool:
 
 
 def same_random_numbers() -> AbstractContextManager[None]:
-    """Within it, random numbers are the same each time; the generators' states come back afterwards."""
+    """Make random numbers reproducible within the context; the generators' states are restored afterwards."""
     return seeded(SEED)
 
 
@@ -209,18 +209,18 @@ def _input(trace: Trace, x: torch.Tensor) -> TensorProxy:
 
 
 def run_trace(trace: Trace, sample: SampleInput) -> Any:
-    """Return what an execution trace gives for the sample that it was traced with."""
+    """Run an execution trace on the sample that it was traced with."""
     unique = {id(x): x for x in tensors_in(sample)}
     return trace.python_callable()(*unique.values())
 
 
 def execution_trace(trace: Trace, executors: Sequence[Executor]) -> Trace:
-    """Return the trace as the executors run it; torch and Python run what is left."""
+    """Return the trace as executed by the executors; torch and Python run the rest."""
     return transform_for_execution(trace, with_torch(executors))[-1]
 
 
 def with_torch(executors: Sequence[Executor]) -> list[Executor]:
-    """Return the executors under test, and behind them those that end every list."""
+    """Return the executors under test, followed by those that end every list."""
     return [*executors, *(ex for ex in get_always_executors() if ex not in executors)]
 
 
@@ -240,7 +240,7 @@ def to_primitives(trace: Trace) -> Trace:
 
 
 def all_levels(bsyms: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """Yield the operations and all that they decompose into."""
+    """Yield the operations and everything they decompose into."""
     for bsym in bsyms:
         yield bsym
         yield from all_levels(bsym.subsymbols)
@@ -252,7 +252,7 @@ def draws_random_numbers(trace: Trace) -> bool:
 
 
 def operations(trace: Trace) -> list[BoundSymbol]:
-    """Return what a trace runs: none where the program only hands on its inputs."""
+    """Return the operations that a trace runs: none if the program only returns its inputs."""
     return [bsym for bsym in trace.bound_symbols if not is_structural(bsym)]
 
 
@@ -272,7 +272,7 @@ def could_claim(trace: Trace, executors: Sequence[Executor]) -> bool:
 
 
 def has_implementation(bsym: BoundSymbol, executor: Executor) -> bool:
-    """Check whether the executor can run that operation, or could if its checker agreed."""
+    """Check whether the executor can run that operation, or could if its checker accepted it."""
     found = executor.implementation(bsym)
     if found is not None and found.executable:
         return True
@@ -281,7 +281,7 @@ def has_implementation(bsym: BoundSymbol, executor: Executor) -> bool:
 
 # -- jit ---------------------------------------------------------------------------------------------------------------
 def run_jitted(info: Operation, sample: SampleInput, executors: Sequence[Executor]) -> tuple[Any, Any]:
-    """Return what `thunder.jit` gives for a sample, and the jitted function."""
+    """Return the result of `thunder.jit` for a sample, and the jitted function."""
     symbol = info.symbol
 
     def call(args: Any, kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the draws of an executor that draws of seeds (`thunder.passes.rng_fusion`) have to be like.
+"""Assertions about the random draws of an executor with seeds (`thunder.passes.rng_fusion`).
 
-Each assertion takes a function that jits with that executor, and gives what was jitted for questions of the executor's
-own. `opinfos` are the two operators, for the conformance suite.
+Each assertion takes a function that jits with that executor, and returns the jitted function for further checks of
+the executor's own. `opinfos` are the two operators, for the conformance suite.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ Jit = Callable[..., Any]
 
 
 def assert_dropout(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
-    """Return the share that it drops, what is left, another mask at each call, and a gradient with the mask of its
-    call.
-    """
+    """Check dropout: the fraction dropped, the values kept, a new mask for each call, and the same one in backward."""
     x = torch.ones(64, 64, device=device, dtype=dtype, requires_grad=True)
     jitted = jit(lambda x: F.dropout(x * 2, 0.3) * 1)
     first, second = jitted(x), jitted(x)
@@ -44,7 +42,7 @@ def assert_dropout(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
 
 
 def assert_residual_dropout_norm(jit: Jit, device: Any) -> Any:
-    """Return a residual connection, dropout and a norm keep no mask for backward, which has that of forward."""
+    """Check that a residual connection, dropout and a norm save no mask for backward, which uses the forward's."""
 
     def f(x: Any, r: Any, w: Any) -> Any:
         h = x + F.dropout(r, 0.25)
@@ -65,9 +63,7 @@ def assert_residual_dropout_norm(jit: Jit, device: Any) -> Any:
 
 
 def assert_seeds_are_torchs(jit: Jit, device: Any) -> Any:
-    """Return torch's generator is advanced, and what follows from a seed repeats; two draws of a program are not
-    one.
-    """
+    """Check that torch's generator advances, that a seed repeats results, and that two draws of a program differ."""
     jitted = jit(lambda x: F.dropout(x, 0.5) + F.dropout(x, 0.5))
     x = torch.ones(40, 8, device=device, requires_grad=True)
     results = []
@@ -78,7 +74,7 @@ def assert_seeds_are_torchs(jit: Jit, device: Any) -> Any:
     for one, other, same in ((a, c, True), (b, d, True), (after, again, True), (a, b, False), (a, e, False)):
         assert torch.equal(one, other) == same
     assert set(a.unique().tolist()) == {0, 2, 4}
-    torch.manual_seed(-1)  # a seed of 64 bits
+    torch.manual_seed(-1)  # a 64-bit seed
     negative = jitted(x)
     torch.manual_seed(-1)
     assert torch.equal(negative, jitted(x))
@@ -86,7 +82,7 @@ def assert_seeds_are_torchs(jit: Jit, device: Any) -> Any:
 
 
 def assert_distributions(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
-    """Means, variances and bounds are those of the distributions."""
+    """Check means, variances and bounds of the distributions."""
 
     def f(x: Any) -> Any:
         even = torch.rand_like(x) * 1
@@ -117,8 +113,8 @@ def opinfos(
 ) -> list[OpInfo]:
     """Yield the executor's two operators.
 
-    `uniform` makes the numbers of a seed, one after the other, which those of each of the `examples` are compared with.
-    Seeds are on the device of what is drawn of them if not on `seeds_on`.
+    `uniform` generates the numbers of a seed one by one; they are the reference for each of the `examples`.
+    Seeds are on the device of their draw unless on `seeds_on`.
     """
 
     def of_a_seed(op: Any, device: Any, dtype: Any, requires_grad: bool, **kwargs: Any) -> Iterator[SampleInput]:

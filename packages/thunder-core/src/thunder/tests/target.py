@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is under test: an executor, with the devices, dtypes, tolerances and known failures that its plugin states."""
+"""The target of a test run: an executor, with the devices, dtypes, tolerances and known failures of its profile."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
     "targets_of",
 ]
 
-# What is no family of operators: the tests that are about the executor itself.
+# Not a family of operators: the tests of the executor itself.
 WHOLE = "the executor"
 
-# What the quick tier tests: one dtype of each kind, and the one in which rounding shows.
+# The dtypes of the quick tier: one of each kind, and one with coarse rounding.
 QUICK_DTYPES = (torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool)
-# Packed formats have half as many elements as numbers, and no arithmetic; nor have complex numbers of bfloat16.
+# Packed formats have several numbers per element and no arithmetic; complex bfloat16 has none either.
 FULL_DTYPES = tuple(
     getattr(torch, d.name)
     for d in all_dtypes
@@ -42,14 +42,14 @@ FULL_DTYPES = tuple(
 
 
 class BadTarget(ValueError):
-    """What was asked to be tested cannot be; the message says why."""
+    """A target that cannot be tested; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
     """An executor under test.
 
-    devices and dtypes are those of this run; `every_dtype` are all those that the profile has, which known failures may
+    devices and dtypes are those of this run; `every_dtype` are all dtypes of the profile, which known failures may
     name. `opinfos` are the operators of thunder and, after them, the plugin's own.
     """
 
@@ -75,17 +75,17 @@ class Target:
 
     @property
     def takes_everything(self) -> bool:
-        """Whether it is torch's executor, which every operation can go to."""
+        """Whether it is torch's executor, which can run every operation."""
         return self.name == "torch"
 
     def tolerance(self, info: OpInfo, dtype: torch.dtype) -> Tolerance:
-        """Return how close results of a dtype have to be."""
+        """Return the tolerance of results of a dtype."""
         name = str(dtype).removeprefix("torch.")
         return self.profile.tolerance(info.name, name) or default_tolerance(dtype)
 
 
 def executors_named(name: str) -> list[Executor]:
-    """Return the executor of that name, or those that the plugin of that name brings; imports no other plugin."""
+    """Return the executor of that name, or those of the plugin of that name; imports no other plugin."""
     try:
         return [get_executor(name)]
     except ValueError:
@@ -99,7 +99,7 @@ def targets_of(
     names: Iterable[str], *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False,
     families: Sequence[str] = (),
 ) -> list[Target]:  # fmt: skip
-    """Return what the options of a run say is to be tested."""
+    """Return the targets for the options of a run."""
     return [
         target_of(executor, devices=devices, dtypes=dtypes, full=full, families=families)
         for name in names
@@ -111,7 +111,7 @@ def target_of(
     executor: Executor, *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False,
     families: Sequence[str] = (),
 ) -> Target:  # fmt: skip
-    """Return an executor under test, as its plugin's profile and the options of a run say; `families`: only these."""
+    """Return an executor as a target, by its plugin's profile and the options of a run; `families`: only these."""
     profile = conformance_profile(executor.name) or ConformanceProfile()
     own = tuple(profile.opinfos()) if profile.opinfos is not None else ()
     every = _dtypes_named(profile.dtypes) if profile.dtypes is not None else FULL_DTYPES
@@ -132,9 +132,9 @@ def target_of(
 
 
 def operators_without_samples(target: Target) -> list[str]:
-    """Return the operators that the executor brings and that no OpInfo tests.
+    """Return the executor's own operators that no OpInfo tests.
 
-    An operator that runs one of thunder's with the same arguments is tested by the samples of that one.
+    An operator that implements one of thunder's with the same arguments is tested by that one's samples.
     """
     if target.name in ("torch", "python"):
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator on the executors under test: results, gradients, metadata, errors, text, and who really ran it.
+"""Every operator on the executors under test: results, gradients, metadata, errors, trace text, and claiming.
 
 pytest --pyargs thunder.tests --executor NAME -k unfold
 """
@@ -44,12 +44,12 @@ from thunder.tests.options import families_of_run, targets_of_run
 from thunder.tests.special import special_samples
 from thunder.tests.target import WHOLE, Target, operators_without_samples
 
-# What torch says about experimental types and deprecated functions is not the subject here.
+# torch's warnings about experimental dtypes and deprecated functions are irrelevant here.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make the cases of each test from the options of the run."""
+    """Generate the cases of each test from the options of the run."""
     targets, families = targets_of_run(metafunc.config), families_of_run(metafunc.config)
     if "case" in metafunc.fixturenames:
         metafunc.parametrize("case", [] if families == [WHOLE] else generate(metafunc.function.__name__, targets))
@@ -60,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _counted(request: pytest.FixtureRequest) -> None:
-    """Hand on what the final table counts, which the test fills in."""
+    """Attach the counts for the summary table, which the test fills in, to the report."""
     callspec = getattr(request.node, "callspec", None)
     case = callspec.params.get("case") if callspec is not None else None
     if case is not None:
@@ -104,13 +104,13 @@ def _compare_with_torch(case: Case, sample: SampleInput, actual: Any, expected: 
 
 # -- the executor ------------------------------------------------------------------------------------------------------
 def test_claims_something(target: Target) -> None:
-    """An executor that runs none of the operators was not tested by this suite: torch was."""
+    """Check that the executor claims some operators: otherwise the suite has only tested torch."""
     if target.executor is PYTHON:
-        # It runs the guards of prologues and effects of epilogues, which are no operators of a language.
+        # It runs the guards of prologues and the effects of epilogues, which are not operators with samples.
         _, jitted = running.run_jitted(opinfo_of("add"), SampleInput(torch.ones(2), 1), target.executors)
         assert running.claimed_by(thunder.last_prologue_traces(jitted)[-1], target.executors)
         return
-    # Those that it says it implements first: the rest need not be looked at when one of them is taken.
+    # First the operators that it declares: the rest can be skipped when one of them is claimed.
     implemented = target.executor.implmap
     for info in sorted(target.opinfos, key=lambda info: info.symbol.id not in implemented):
         if any(
@@ -129,7 +129,7 @@ def test_claims_something(target: Target) -> None:
 
 
 def test_own_operators_have_samples(target: Target) -> None:
-    """What an executor brings itself is tested too."""
+    """Check that the executor's own operators have samples."""
     without = operators_without_samples(target)
     if without:
         pytest.fail(
@@ -140,7 +140,7 @@ def test_own_operators_have_samples(target: Target) -> None:
 
 
 def test_known_failures_match(target: Target) -> None:
-    """A known failure that no test answers to is out of date or misspelt."""
+    """Check that every known failure matches a test: otherwise it is out of date or misspelt."""
     found = unmatched(target)
     if found:
         listed = "".join(f"\n  {failure}" for failure in found)
@@ -152,7 +152,7 @@ def test_known_failures_match(target: Target) -> None:
 # -- results -----------------------------------------------------------------------------------------------------------
 @conformance()
 def test_core_vs_torch_consistency(case: Case) -> None:
-    """What `thunder.jit` gives is what torch gives; arguments are left as they were."""
+    """Check that `thunder.jit` returns torch's results and leaves arguments unchanged."""
     for i, sample in case.samples():
         with case.sample(i, sample):
             given = running.copied(sample)
@@ -183,7 +183,7 @@ def _check_arguments(given: SampleInput, before: SampleInput) -> None:
 
 
 def _check_views(actual: Any, given: SampleInput, expected: Any, sample: SampleInput) -> None:
-    """What is a view in torch is one of ours, and the other way round: who writes to it can tell."""
+    """Check that results alias the arguments exactly where torch's do: in-place writes depend on it."""
     for i, (ours, theirs) in enumerate(zip(running.tensors_in(actual), running.tensors_in(expected))):
         if theirs.numel() and theirs.layout is torch.strided:
             found = [running.share_memory(ours, x) for x in running.tensors_in(given)]
@@ -194,7 +194,7 @@ def _check_views(actual: Any, given: SampleInput, expected: Any, sample: SampleI
 
 @conformance(each_dtype_with_arithmetic, where=is_elementwise)
 def test_special_values(case: Case) -> None:
-    """NaN, infinities, signed zeros and the ends of the range give what torch gives, through the primitives too."""
+    """Check NaN, infinities, signed zeros and the ends of the range against torch, through primitives too."""
     assert case.dtype is not None
     for i, sample in enumerate(special_samples((sample for _, sample in case.samples()), case.dtype)):
         if not running.exists(case.info, sample):
@@ -209,14 +209,14 @@ def test_special_values(case: Case) -> None:
             for way in ways:
                 actual = running.run_trace(way, sample)
                 truth = functools.partial(_truth, case.info, sample)
-                # Which zero an operation on several tensors picks (`maximum(0.0, -0.0)`) is unspecified.
+                # Which zero an operation on several tensors selects (`maximum(0.0, -0.0)`) is unspecified.
                 alone = len(running.tensors_in(sample)) == 1
                 compare(actual, expected, tolerance=case.tolerance, truth=truth, signed_zeros=alone)
 
 
 @conformance(each_dtype_with_arithmetic, where=is_composite)
 def test_decomposition(case: Case) -> None:
-    """What an operation decomposes into, run primitive by primitive by torch, gives the same: fusers rely on it."""
+    """Check that the decomposition into primitives, run by torch, gives the same results: fusers rely on it."""
     for i, sample in case.samples():
         with case.sample(i, sample):
             expected = _expected(case, sample)
@@ -239,7 +239,7 @@ def _compiled(case: Case, sample: SampleInput) -> tuple[Trace, Trace]:
 
 @conformance()
 def test_meta_vs_torch(case: Case) -> None:
-    """What the trace says of shapes, dtypes and devices is what the executor's results have."""
+    """Check that shapes, dtypes and devices in the trace are those of the executor's results."""
     for i, sample in case.samples():
         with case.sample(i, sample):
             trace, execution = _compiled(case, sample)
@@ -267,7 +267,7 @@ def _compare_metadata(said: Any, actual: Any) -> None:
 
 @conformance(first_dtype)
 def test_trace_reexecutes(case: Case) -> None:
-    """The text of a trace is a program that gives the same: before executors claimed its operations, and after."""
+    """Check that the text of a trace runs and gives the same results, before and after claiming."""
     for i, sample in case.samples():
         with case.sample(i, sample):
             trace, execution = _compiled(case, sample)
@@ -293,12 +293,12 @@ def _reexecuted(trace: Trace, sample: SampleInput) -> Any:
 
 @conformance(no_dtype, every_operator=True)
 def test_claimed(case: Case) -> None:
-    """The executor really runs (a part of) the operators for which it registered an implementation."""
+    """Check that the executor runs (a part of) the operators for which it registered an implementation."""
     target, info = case.target, case.info
     case.claimed(False)
     registered = info.symbol.id in target.executor.implmap or info.symbol.executor is target.executor
     if not (registered or is_candidate(info, target)):
-        return  # counted, and nothing else to say
+        return  # counted; not a failure
     existing = False
     for dtype in dict.fromkeys((*target.dtypes, *target.every_dtype)):
         if not info.exists_for(case.device, dtype):
@@ -325,9 +325,9 @@ def test_claimed(case: Case) -> None:
 # -- gradients ---------------------------------------------------------------------------------------------------------
 @conformance(each_differentiable_dtype, where=lambda info: info.has_values)
 def test_grad_vs_torch(case: Case) -> None:
-    """`backward` through what `thunder.jit` gives puts the gradients that torch's autograd puts.
+    """Check that `backward` through `thunder.jit` gives the gradients of torch's autograd.
 
-    The gradients of an operator that torch does not have are compared with differences.
+    The gradients of an operator that torch does not have are compared with finite differences.
     """
     compare_gradients = gradients.compare_with_autograd
     if case.info.torch_reference is None:
@@ -339,7 +339,7 @@ def test_grad_vs_torch(case: Case) -> None:
                 case.claimed(running.claimed_by(trace, case.target.executors))
 
 
-# torch's second gradient of an embedding forgets to scale by frequency.
+# torch's second gradient of an embedding does not scale by frequency.
 _WRONG_TWICE = ("embedding", "prims.embedding")
 
 
@@ -349,7 +349,7 @@ def _has_gradients_in_torch(info: OpInfo) -> bool:
 
 @conformance(widest_when_full, where=lambda info: _has_gradients_in_torch(info) and info.name not in _WRONG_TWICE)
 def test_second_order_vs_torch(case: Case) -> None:
-    """Gradients of gradients are those of torch's autograd, wherever it has them."""
+    """Check that gradients of gradients are those of torch's autograd, where it has them."""
     for i, sample in case.samples(requires_grad=True):
         with case.sample(i, sample):
             program = functools.partial(_call, case.info)
@@ -366,7 +366,7 @@ def _call(info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @conformance(widest_when_full, where=_has_gradients_in_torch)
 def test_grad_numerically(case: Case) -> None:
-    """Gradients are what differences of results say, where torch's are (those at kinks are conventions)."""
+    """Check gradients with finite differences, where torch's agree with them (those at kinks are conventions)."""
     for i, sample in case.samples(requires_grad=True):
         with case.sample(i, sample):
             if gradients.is_derivative_in_torch(case, sample):
@@ -393,31 +393,31 @@ def _compare_each(compare: Callable[[Case, SampleInput], Any], case: Case, **opt
 
 @conformance(widest_dtypes, where=_has_tangents)
 def test_jvp_vs_torch(case: Case) -> None:
-    """`thunder.jvp` gives the tangents that torch gives, by forward mode or by differentiating backward."""
+    """Check that `thunder.jvp` gives torch's tangents, by forward mode or by double backward."""
     _compare_each(transformed.compare_tangents, case, requires_grad=True)
 
 
 def _has_examples(info: OpInfo) -> bool:
-    """Check whether it may be called for each of a batch: what is written, or a generator's state, is one for all."""
+    """Check whether it may be called for each example: written memory, or a generator's state, is shared."""
     return not running.writes(info) and OpTags.GENERATOR_STATE_OP not in info.tags
 
 
 @conformance(widest_dtypes, where=_has_examples)
 def test_vmap_vs_torch(case: Case) -> None:
-    """`thunder.vmap` gives for a batch of samples what a loop over torch gives."""
+    """Check that `thunder.vmap` over a batch of samples gives the results of a loop over torch."""
     _compare_each(transformed.compare_batches, case)
 
 
 @conformance(widest_dtypes, where=_has_tangents)
 def test_vmap_of_grad_vs_torch(case: Case) -> None:
-    """`thunder.vmap` of `thunder.grad`, and the reverse, give for each of a batch of samples torch's gradient."""
+    """Check that `thunder.vmap` of `thunder.grad`, and the reverse, give torch's gradient for each example."""
     _compare_each(transformed.compare_batched_gradients, case, requires_grad=True)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 @conformance(no_dtype, where=lambda info: info.error_input_generator is not None)
 def test_errors(case: Case) -> None:
-    """Wrong arguments are refused while tracing, with the right type of exception and a message that says why."""
+    """Check that invalid arguments are rejected while tracing, with the expected exception and message."""
     for i, (sample, kind, pattern) in enumerate(case.info.error_inputs(case.device)):
         with case.sample(i, sample):
             case.counted["samples"] += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing transforms of operators: their tangents, and what they give for a batch of samples."""
+"""Comparing transforms of operators: tangents, and results for a batch of samples."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["compare_batched_gradients", "compare_batches", "compare_tangents"]
 
 # -- tangents ---------------------------------------------------------------------------------------------------------
 def compare_tangents(case: Case, sample: SampleInput) -> bool:
-    """Compare the tangents of a sample's results with torch's; False where torch has none.
+    """Compare the tangents of a sample's results with torch's; return False where torch has none.
 
-    torch has two ways to them: forward mode, and backward, which is linear in what arrives, differentiated by that.
-    Where they differ (no_grad is nothing to forward mode) ours are as one of them.
+    torch can compute them in two ways: by forward mode, and by double backward.
+    Where they differ (forward mode ignores no_grad) ours have to agree with one of them.
     """
     places = [i for i, x in enumerate(_unique(sample)) if x.requires_grad]
     primals = [_unique(sample)[i].detach() for i in places]
@@ -53,7 +53,7 @@ def compare_tangents(case: Case, sample: SampleInput) -> bool:
             compare(found, expected, tolerance=case.tolerance, truth=truth)
             break
         except Mismatch:
-            # Where torch divides by zero on the way (var over one element), being right is not being wrong.
+            # A correct tangent passes where torch divides by zero on the way (var over one element).
             if i == len(ways) - 1 and (all(map(_finite, expected)) or not all(map(_finite, found))):
                 raise
     return True
@@ -64,12 +64,12 @@ def _finite(x: torch.Tensor) -> bool:
 
 
 def _attempt(way: Any, fn: Any, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> Any:
-    """Return the tangents that torch gives in one way, or None."""
+    """Return torch's tangents, computed in one of the ways, or None."""
     try:
         with running.same_random_numbers():
             return way(fn, primals, tangents)
     except (RuntimeError, NotImplementedError, IndexError):
-        return None  # torch has the operation and no derivative of it
+        return None  # torch has no derivative of the operation
 
 
 def _forward_in_torch(fn: Any, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> Any:
@@ -97,9 +97,9 @@ def _backward_twice(fn: Any, primals: Sequence[torch.Tensor], tangents: Sequence
 
 # -- batches ----------------------------------------------------------------------------------------------------------
 def compare_batches(case: Case, sample: SampleInput) -> int:
-    """Compare what a batch of variants of a sample gives with a loop over torch; how many ways there were to do so.
+    """Compare `vmap` over variants of a sample with a loop over torch; return the number of comparisons made.
 
-    Each tensor is batched alone, and all of them at once. What draws random numbers is refused.
+    Each tensor is batched alone, and all of them at once. Random operations must be rejected.
     """
     tensors = [x.detach() for x in _unique(sample)]
     if running.draws_random_numbers(running.trace_sample(case.info, sample)):
@@ -113,7 +113,7 @@ def compare_batches(case: Case, sample: SampleInput) -> int:
             results = [reference(*example) for example in examples]
             expected = tuple([torch.stack(parts) for parts in zip(*results)])
         except (RuntimeError, IndexError, ValueError, NotImplementedError):
-            continue  # the variant is none that torch takes, or its results are of another shape
+            continue  # torch rejects the variant, or its results have another shape
         given = [torch.stack([e[n] for e in examples]) if n in chosen else x for n, x in enumerate(tensors)]
         ours = thunder.jit(_function(case, sample, range(len(tensors)), _symbol), executors=case.target.executors)
         found = thunder.vmap(ours, in_dims=tuple([0 if n in chosen else None for n in range(len(tensors))]))(*given)
@@ -123,7 +123,7 @@ def compare_batches(case: Case, sample: SampleInput) -> int:
 
 
 def _variant(x: torch.Tensor) -> torch.Tensor:
-    """Other values of the same kind: the same ones in another order (torch cannot put all dtypes into one)."""
+    """Permute the values of a tensor (torch cannot generate all dtypes)."""
     try:
         return x.flip(tuple(range(x.dim())))
     except NotImplementedError:
@@ -138,16 +138,16 @@ def _check_refused(fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> N
         if "randomness error mode" in str(error):
             return
         raise
-    raise Mismatch("vmap does not refuse its random numbers, though it is not said how they are to be drawn")
+    raise Mismatch("vmap does not reject its random numbers, although randomness= is not given")
 
 
 def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
-    """Compare a gradient for each example of a batch with a loop over torch's; False where torch has none.
+    """Compare a gradient per example of a batch with a loop over torch's; return False where torch has none.
 
-    In both orders: gradients of examples, and the gradient of what a batch gives.
+    In both orders: gradients of examples, and the gradient of a batched function.
     """
     if running.draws_random_numbers(running.trace_sample(case.info, sample)):
-        return False  # which the examples would have to draw each for themselves
+        return False  # random numbers would differ between examples
     tensors = [x.detach() for x in _unique(sample)]
     wrt = tuple([i for i, x in enumerate(_unique(sample)) if x.requires_grad])
     examples = [tensors, [_variant(x) for x in tensors]]
@@ -161,7 +161,7 @@ def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
     except (RuntimeError, IndexError, ValueError, NotImplementedError, TypeError, AttributeError):
         return False
     if None in gradients:
-        return False  # torch writes it in place, say
+        return False  # for example, torch writes in place
     expected = tuple([torch.stack(parts) for parts in zip(*gradients)])
     batch = [torch.stack(parts) for parts in zip(*examples)]
     jitted = thunder.jit(number(_symbol), executors=case.target.executors)
@@ -177,9 +177,9 @@ def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
 
 
 def _gradient_in_torch(fn: Callable[..., Any], wrt: Sequence[int], example: Sequence[torch.Tensor]) -> Any:
-    """Return the gradients for one example, or None: by autograd, which is not in all things what `torch.func.grad` is.
+    """Return the gradients for one example, or None: by autograd, which differs from `torch.func.grad` in places.
 
-    (Under the latter the gradient of `max` is a product with a mask, so that a NaN that arrives is NaN everywhere.)
+    (With the latter the gradient of `max` is a product with a mask, so that a NaN cotangent is NaN everywhere.)
     """
     leaves = [x.clone().requires_grad_(i in wrt) for i, x in enumerate(example)]
     result = fn(*leaves)
@@ -209,7 +209,7 @@ def _symbol(info: Any, sample: SampleInput) -> Any:
 def _function(
     case: Case, sample: SampleInput, places: Sequence[int], call: Callable[..., Any], *, widen: bool = False
 ) -> Callable[..., Any]:
-    """Return the operator as a function of some of the sample's tensors that gives a tuple of tensors."""
+    """Return the operator as a function of some of the sample's tensors that returns a tuple of tensors."""
     tensors = _unique(sample)
     order = {id(x): i for i, x in enumerate(tensors)}
 

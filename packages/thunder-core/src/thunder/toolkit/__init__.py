@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What executors are built, tested and timed with: the parts of thunder above `thunder.extend`, for authors of plugins.
+"""What executors are built, tested and timed with: the API above `thunder.extend`, for authors of plugins.
 
-- `thunder.toolkit.claiming`: who takes an operation;
+- `thunder.toolkit.claiming`: which executor claims an operation;
 - `thunder.toolkit.fusion`: regions of a trace for fusion executors, and random numbers inside of them;
-- `thunder.toolkit.launch`: torch's allocator, streams and devices at the least cost to the host;
+- `thunder.toolkit.launch`: torch's allocator, streams and devices with minimal overhead on the host;
 - `thunder.toolkit.conformance`: samples of a plugin's own operators for the conformance suite;
-- `thunder.toolkit.testing`: a plugin in use, and its probe asked, without the library or the GPU that it is for;
-- `thunder.toolkit.benchmarking`: clocks, contenders in turns, tables.
+- `thunder.toolkit.testing`: tests of a plugin and its probe without the library or the GPU that it needs;
+- `thunder.toolkit.benchmarking`: timers, interleaved measurements of contenders, tables.
 
-Importing this package imports nothing; a part is imported when it is asked for.
+Importing this package imports none of these modules; each is imported on first access.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["benchmarking", "claiming", "conformance", "fusion", "launch", "testi
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    # At run time on purpose: who uses one of them does not load the others.
+    # Imported on access: using one of them does not load the others.
     return importlib.import_module(f"{__name__}.{name}")
 
 

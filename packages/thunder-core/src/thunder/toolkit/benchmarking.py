@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks of executors on a GPU: three clocks, contenders in turns, CUDA graphs, tables, and the frame of a script.
+"""Benchmarks of executors on a GPU: three timers, interleaved measurements, CUDA graphs, tables, and a script's frame.
 
 if __name__ == "__main__":
     options = parser(__doc__).parse_args()
@@ -21,7 +21,7 @@ __all__ = ["Kernels", "by_events", "by_kernels", "in_turns", "on_host", "parser"
 
 
 def parser(description: str | None, repetitions: int | None = 5) -> argparse.ArgumentParser:
-    """Return a parser of the options that benchmarks have: `--markdown`, and `--repetitions` if there is a default."""
+    """Return a parser for the options of a benchmark: `--markdown`, and `--repetitions` if there is a default."""
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--markdown", type=Path, help="write the tables to this file too")
     if repetitions is not None:
@@ -30,7 +30,7 @@ def parser(description: str | None, repetitions: int | None = 5) -> argparse.Arg
 
 
 def report(text: str, options: argparse.Namespace) -> None:
-    """Print the tables, and write them to the file that the options name."""
+    """Print the tables, and write them to the file given by the options."""
     print(text)
     if options.markdown:
         options.markdown.write_text(text + "\n", encoding="utf-8")
@@ -39,5 +39,5 @@ def report(text: str, options: argparse.Namespace) -> None:
 def step(
     fn: Callable[..., Any], inputs: Sequence[Any], wanted: Sequence[torch.Tensor], gradient: Any = None
 ) -> Callable[[], Any]:
-    """Return a function without arguments that runs `fn` forward and backward, for the gradients of `wanted`."""
+    """Return a function without arguments that runs `fn` forward and backward, with gradients of `wanted`."""
     return lambda: torch.autograd.grad(fn(*inputs), wanted, gradient)

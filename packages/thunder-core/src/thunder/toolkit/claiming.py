@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claiming: which executor takes an operation, for passes that rewrite what their own executor will take.
+"""Claiming: which executor runs an operation, for passes that rewrite only what their own executor would claim.
 
-`choose` answers for one operation and changes nothing; `claim` gives a trace in which each operation is the operator of
-the executor that takes it.
+`choose` returns the choice for one operation and changes nothing; `claim` returns a trace in which each operation is
+an operator of the executor that claimed it.
 """
 
 from thunder.execution.claim import Choice, choose, claim

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of a plugin's own operators, and their references, for the conformance suite.
+"""Samples of a plugin's own operators, and their reference functions, for the conformance suite.
 
-    def _products(make):
+    def _matmul_samples(make):
         for n in (1, 16):
             yield make((n, 32)), make((32, 8))
 
     def opinfos():
-        return operator_opinfos("acme", {"acme_matmul": OperatorSamples(_products, torch.matmul)}, family="matmul")
+        samples = OperatorSamples(_matmul_samples, torch.matmul)
+        return operator_opinfos("acme", {"acme_matmul": samples}, family="matmul")
 
-`make` is a `TensorMaker` of the device and dtype that are tested. What is generated is the same each time: torch's
+`make` is a `TensorMaker` of the device and dtype under test. Samples are reproducible: torch's
 generator is seeded by the operator's name.
 """
 
@@ -51,12 +52,12 @@ __all__ = [
 
 
 class OperatorSamples(NamedTuple):
-    """What an operator is tested with.
+    """How an operator is tested.
 
-    samples: yields arguments, as a tuple or as a `SampleInput` where some have names, of a `TensorMaker`.
-    reference: what gives the right answer for the same arguments, on real tensors.
-    dtypes: those that it exists for; None: all that its reference takes.
-    supports_grad: False: nothing is asked of its gradient; None: it has what its reference has.
+    samples: yields arguments, as tuples or (with keyword arguments) as `SampleInput`s, given a `TensorMaker`.
+    reference: a function that computes the expected result from the same arguments, on real tensors.
+    dtypes: the dtypes that it supports; None: all that its reference supports.
+    supports_grad: False: its gradient is not tested; None: it is differentiable where its reference is.
     """
 
     samples: Callable[[TensorMaker], Iterator[Any]]
@@ -68,7 +69,7 @@ class OperatorSamples(NamedTuple):
 def operator_opinfos(executor: str, table: Mapping[str, OperatorSamples], *, family: str) -> list[OpInfo]:
     """Return an OpInfo for each operator in `table`, by its name, of a registered executor.
 
-    family: the row of the suite's final table that they are counted in.
+    family: its row in the suite's summary table.
     """
     operators = get_executor(executor).opmap
     return [
@@ -95,7 +96,7 @@ def _generator(samples: Callable[[TensorMaker], Iterator[Any]]) -> Callable[...,
 def philox_words(
     seed: torch.Tensor, shape: Sequence[int], counter: Callable[[int, int], tuple[int, int, int, int]]
 ) -> torch.Tensor:
-    """Return the words of 32 bits, as int64, that a kernel makes from a seed and an offset, four from each counter.
+    """Return the 32-bit words, as int64, that a kernel generates from a seed and an offset, four from each counter.
 
     `counter(block, offset)` is Philox's counter for elements `4 * block` to `4 * block + 3`.
     """

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fusion executors share: regions of a trace, the values that a fusion can hold, random numbers inside of it.
+"""What fusion executors share: regions of a trace, checks of values, random numbers inside a fusion.
 
 A fusion pass is
 
     parts = partition(trace, by_device(executor))
     return replace_regions(trace, parts, run, "Fusion by …")
 
-where `run(region)` returns the operations that take a region's place, most often one that
-`executor.register_temporary_operation` makes, or None. What a region returns is memory of its own, so `without_views`
-first takes the views at its border out of it. `torch_program` is a region run by torch, for calls that the compiler
+where `run(region)` returns the operations that replace a region, most often one created by
+`executor.register_temporary_operation`, or None. The results of a region must not be views, so `without_views`
+first moves the views at its border out of it. `torch_program` runs a region with torch, for calls that the compiler
 behind a fusion cannot run.
 """
 
@@ -49,14 +49,14 @@ def reject_values(
     *,
     max_dimensions: int | None = None,
 ) -> str | None:
-    """Return why a compiler cannot hold the values that an operation reads and makes, or None where it can.
+    """Return why a compiler does not support the values that an operation reads and produces, or None if it does.
 
-    It can hold tensors on one device that it can use, and numbers that are known while tracing or symbolic.
+    Supported values are tensors on one usable device, and numbers that are constant or symbolic.
 
-    library: what messages call the compiler.
-    has_type: whether the compiler has a dtype; what is false or None says no.
-    unusable_device: why it cannot run on a device, or None.
-    max_dimensions: how many dimensions its tensors can have.
+    library: the compiler's name in messages.
+    has_type: whether the compiler has a dtype; a false value or None means no.
+    unusable_device: returns why it cannot run on a device, or None.
+    max_dimensions: the maximal number of dimensions of its tensors.
     """
     devices = set()
     for value in values:
@@ -87,6 +87,6 @@ def _reject_value(value: Any, library: str, has_type: Callable[[Any], Any], max_
 
 @contextmanager
 def without_data() -> Iterator[None]:
-    """Make tensors within it that have metadata only: operations on them compute shapes and strides."""
+    """Create tensors without data in the context: operations on them compute only shapes and strides."""
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         yield

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launching kernels at the least cost to the host: what torch has for it that is not documented.
+"""Launching kernels with minimal overhead on the host, by undocumented functions of torch.
 
-Each name falls back to torch's documented way where a torch lacks it. They are for tensors on a GPU.
+Each falls back to the documented function in versions of torch that lack it. They are for tensors on a GPU.
 
-- `current_cuda_device()`: the index of the current device; `no_device()` stands for it where there is no GPU;
+- `current_cuda_device()`: the index of the current device; `no_device()` replaces it where there is no GPU;
 - `current_stream(device)`: the address of a device's current stream;
 - `new_tensor(shape, strides, dtype)`: uninitialised memory on the current device.
 """

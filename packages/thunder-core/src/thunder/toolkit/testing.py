@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin's own tests, on a machine without the library or the GPU that it is for.
+"""Tests of a plugin on a machine without the library or the GPU that it needs.
 
-`FakeEnv` answers a probe from tables; `registered` puts a plugin in use although its probe says that it cannot run.
+`FakeEnv` is an environment from tables for a probe; `registered` uses a plugin although its probe would reject it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def gpu(name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0)) -> GpuD
 
 
 class FakeEnv(Env):
-    """A machine that a probe may ask, answered from tables.
+    """An environment for probes, defined by tables.
 
-    versions: of the installed distributions.
-    modules: those that can be imported; the names of `versions` where it is None.
-    gpus: those that torch sees; `cuda_error` is why it sees none.
+    versions: the installed distributions and their versions.
+    modules: the modules that can be imported; by default the names in `versions`.
+    gpus: the GPUs that torch sees; `cuda_error` is why it sees none.
     """
 
     torch: str | None = None
@@ -59,16 +59,16 @@ class FakeEnv(Env):
 
 
 def is_ready(plugin: str) -> bool:
-    """Return whether an installed plugin can be used here; loads the plugins."""
+    """Load the plugins and check whether an installed plugin can be used here."""
     thunder.extend.get_default_executors()
     return any(record.name == plugin and record.ready for record in plugins.records())
 
 
 @contextmanager
 def registered(name: str, hooks: ModuleType) -> Iterator[dict[str, Any]]:
-    """Have thunder use what the hooks of a plugin register, within it, without asking its probe.
+    """Register what the hooks of a plugin register, within the context, without running its probe.
 
-    Gives the plugin's executors by name.
+    Yields the plugin's executors by name.
     """
     thunder.extend.get_default_executors()
     registry = PluginRegistry(name)

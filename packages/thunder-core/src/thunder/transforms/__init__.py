@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes and transforms, one a file: a pass makes a trace of a trace; a transform is an object with hooks."""
+"""Passes and transforms, one per file: a pass is a function from trace to trace, a transform an object with hooks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
     "debug",
 ]
 
-# The same for type checkers, which do not run `__getattr__`.
+# Imports for type checkers, which do not run `__getattr__`.
 if TYPE_CHECKING:
     from thunder.transforms.autocasting import AutocastTransform, autocast
     from thunder.transforms.base import PassContext, Transform
@@ -59,7 +59,7 @@ else:
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_HOMES)}")
-        # At run time on purpose: a program that uses one transform does not wait for the others.
+        # Imported on access: a program that uses one transform does not load the others.
         value = getattr(importlib.import_module(f"thunder.transforms.{_HOMES[name]}"), name)
         globals()[name] = value
         return value

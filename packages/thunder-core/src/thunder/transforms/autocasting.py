@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`autocast(dtype)`: the program as if it ran under `torch.autocast`.
+"""`autocast(dtype)`: run the program as if under `torch.autocast`.
 
-Contract: the casts are those that torch makes, by its own lists (products and convolutions in `dtype`, losses, norms
-and the like in float32, what takes the widest of its inputs in that), written into the program as operations.
-Parameters stay as they are, and so do their gradients. A context that the program enters itself goes before this one.
-It acts while the program is traced, so that also casts that do nothing without autocast (`x.float()`) are seen.
+Contract: the casts are those that torch makes, by its own lists (matmuls and convolutions in `dtype`, losses and norms
+in float32, promoting operations in the widest dtype of their inputs), as operations of the program.
+Parameters and their gradients keep their dtype. A context that the program enters itself takes precedence.
+It is active while the program is traced, so that casts that are no-ops without autocast (`x.float()`) are recorded too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["AutocastTransform", "autocast"]
 
 
 class AutocastTransform(Transform):
-    """Runs products and convolutions in a lower precision."""
+    """Runs matmuls and convolutions in a lower precision."""
 
     def __init__(self, dtype: torch.dtype = torch.bfloat16):
         if dtype not in (torch.bfloat16, torch.float16):
@@ -43,5 +43,5 @@ class AutocastTransform(Transform):
 
 
 def autocast(dtype: torch.dtype = torch.bfloat16) -> AutocastTransform:
-    """Return the transform that runs a program as `torch.autocast` with this dtype would, on the CPU and on GPUs."""
+    """Return the transform that runs a program like `torch.autocast` with this dtype, on the CPU and on GPUs."""
     return AutocastTransform(dtype)

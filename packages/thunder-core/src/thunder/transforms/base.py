@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transform is: an object with a hook for each stage of compiling a program.
+"""`Transform`: an object with a hook for each stage of compilation.
 
     class Doubled(thunder.Transform):
         '''Returns twice what the program returns.'''
@@ -10,9 +10,9 @@
 
     thunder.jit(model, transforms=[Doubled()])
 
-A hook that is not written does nothing. Those that take a trace return a new one, or the same one where there is
-nothing to do; traces are never changed. Transforms run in the order of the list, at each stage. The passes that plugins
-register are named by the same stages (`PHASES`), and run through the same loop.
+A hook that is not overridden does nothing. Those that take a trace return a new one, or the same one where nothing
+changes; traces are immutable. Transforms run in the order of the list, at each stage. Passes registered by plugins
+have the same stages (`PHASES`), and run in the same loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PHASES", "FunctionTransform", "PassContext", "Transform", "as_transforms", "check_names", "check_option"]
 
-#: The stages of compilation at which a pass may run, and what it sees there.
+#: The stages of compilation at which a pass may run, and its input there.
 PHASES = {
     "before_grad": "the program as it was acquired, before it is differentiated",
     "before_execution": "the forward trace, and the backward trace if there is one, before executors claim operations",
@@ -51,17 +51,17 @@ _METHODS = {
 }
 
 
-#: Traces a function into a program that is there already (`capture/trace_into.py`).
+#: Traces a function into an existing trace (`capture/trace_into.py`).
 TraceInto = Callable[..., "tuple[list[BoundSymbol], Any]"]
 
 
 @dataclass(frozen=True)
 class PassContext:
-    """What a pass may know of the compilation it runs in. Later versions may know more; none will know less.
+    """What a pass may know about the compilation. Later versions may add attributes; none will be removed.
 
-    options: the compile options that the user gave, of all plugins. executors: those that will be asked, in order.
-    trace_into: `trace_into(trace, fn, arguments)` traces a function of the user's on values of a trace and returns the
-    operations, which it does not put into the trace, and the function's result.
+    options: the user's compile options, of all plugins. executors: those of the compilation, in order.
+    trace_into: `trace_into(trace, fn, arguments)` traces a user's function on values of a trace and returns the
+    operations, without adding them to the trace, and the function's result.
     """
 
     phase: str
@@ -71,14 +71,14 @@ class PassContext:
 
 
 class Transform:
-    """Base of all transforms. Override the hooks that are needed; give options to `__init__`."""
+    """Base class of all transforms. Override the hooks that are needed; `__init__` takes the options."""
 
-    #: Whether a program computes something else without it. Where False, it is left out where it cannot be applied: in
-    #: calls from another traced program, of which the function is a part, and in calls that run eagerly.
+    #: Whether the program's results depend on it. If False, it is skipped where it cannot be applied: in
+    #: calls from another traced program, which inlines the function, and in calls that run eagerly.
     changes_results = True
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a misspelt hook, which would never be called, when its class is written."""
+        """Reject a misspelt hook, which would never be called, when its class is defined."""
         super().__init_subclass__(**options)
         for name in vars(cls):
             if name.startswith("transform_") and not hasattr(Transform, name):
@@ -89,14 +89,14 @@ class Transform:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return type(self).__name__
 
     def transform_module(self, module: torch.nn.Module) -> torch.nn.Module | None:
-        """Change a module once, when it is given to `thunder.jit`: parameters, buffers, submodules.
+        """Change a module once, when it is passed to `thunder.jit`: parameters, buffers, submodules.
 
-        `module` is a copy of the user's that shares its tensors: change it as you like, but replace tensors instead of
-        writing to them. What is returned, if anything, takes its place.
+        `module` is a copy of the user's that shares its tensors: change it freely, but replace tensors instead of
+        writing to them. A returned module replaces it.
         """
         return None
 
@@ -113,34 +113,34 @@ class Transform:
         return trace
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        """Change each program in terms of what runs it, before values are deleted at their last use."""
+        """Change each program after claiming, before values are deleted at their last use."""
         return trace
 
     def transform_prologue(self, trace: Trace, context: PassContext) -> Trace:
-        """Change what checks the arguments of a call and returns the inputs of the program."""
+        """Change the prologue, which checks the arguments of a call and returns the inputs of the program."""
         return trace
 
     def transform_epilogue(self, trace: Trace, context: PassContext) -> Trace:
-        """Change what makes the user's result from the program's, if the program has an epilogue."""
+        """Change the epilogue, which computes the user's result from the program's, if there is one."""
         return trace
 
     def has(self, phase: str) -> bool:
-        """Check whether it has a hook for a stage."""
+        """Check whether it overrides the hook of a stage."""
         method = _METHODS[phase]
         return getattr(type(self), method) is not getattr(Transform, method)
 
     @property
     def is_needed(self) -> bool:
-        """Whether a call that does not go through its hooks for traces would give something else."""
+        """Whether a call that bypasses its hooks for traces would have a different result."""
         return self.changes_results and any(map(self.has, PHASES))
 
     @property
     def changes_module(self) -> bool:
-        """Whether it needs a module to work on."""
+        """Whether it needs a module."""
         return type(self).transform_module is not Transform.transform_module
 
     def apply(self, trace: Trace, context: PassContext) -> Trace:
-        """Run the hook for the stage of `context`. An error names the transform that it came from."""
+        """Run the hook for the stage of `context`. Errors are annotated with the transform's name."""
         try:
             result = getattr(self, _METHODS[context.phase])(trace, context)
         except ThunderError:
@@ -180,13 +180,13 @@ class FunctionTransform(Transform):
 
 
 def check_option(transform: str, name: str, value: Any, good: bool, what: str) -> None:
-    """Refuse a value of a transform's option that is not `good`; `what` says which are."""
+    """Reject a value of a transform's option unless it is `good`; `what` describes valid values."""
     if not good:
         raise ValueError(f"{transform}: {name} is {what}, not {value!r:.80}")
 
 
 def check_names(transform: str, name: str, value: Any) -> None:
-    """Return the same for names and patterns of modules."""
+    """Reject a value that is not a list of names or patterns of modules."""
     good = not isinstance(value, str) and hasattr(value, "__iter__") and all(isinstance(x, str) for x in value)
     check_option(transform, name, value, good, "a list of names or patterns of modules")
 

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CUDAGraphTransform`: stretches of a program are captured as CUDA graphs and launched at once.
+"""`CUDAGraphTransform`: capture parts of a program as CUDA graphs.
 
-Contract: results are those of the program, also when tensors that were passed in or returned earlier are still in use,
+Contract: results are unchanged, also while tensors that were passed in or returned earlier are still in use,
 and when the addresses of parameters and arguments change. Each specialization has graphs of its own, one for each of
-the first sizes that its symbolic sizes take. A stretch is run as it is the first time and captured the second. Inputs
-that stay where they are (parameters, a cache) are read there; others are copied to where the graph reads. Results are
-copied out of the graph's memory, which all graphs of one transform share and which goes with the last of them. Random
-numbers come from torch's generator, which each launch advances, and repeat under `manual_seed`. Writes to memory,
-operations on the CPU and those that wait for the device stay outside, between the stretches.
+the first sizes that its symbolic sizes take. A stretch (a sequence of operations that can be captured) runs
+uncaptured in the first call and is captured in the second. Inputs with a constant address (parameters, a cache) are
+read in place; others are copied to static memory. Results are copied out of the graphs' memory pool, which all graphs
+of one transform share and which is freed with the last of them. Random numbers come from torch's generator, which each
+launch advances, and repeat under `manual_seed`. Writes to memory, operations on the CPU and those that synchronize
+with the device are not captured.
 
-Where there is nothing to capture, the trace says so in a comment, and the program runs as it did. A capture that fails
+If nothing can be captured, a comment in the trace gives the reason, and the program runs unchanged. A failed capture
 is a warning with the reason, which `thunder.explain` repeats; the stretch runs uncaptured from then on, and the
-generator, the stream and the memory are as they were (`transforms/graph_capture.py`).
+state of generator, stream and memory is restored (`transforms/graph_capture.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from thunder.transforms.debugging import runs
 
 __all__ = ["CUDAGraphTransform"]
 
-_GPU = "cuda"  # what tests without one put something else for
+_GPU = "cuda"  # tests without a GPU patch this
 _LEFT_OUT = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.DEVICE_SYNC_OP, OpTags.OPAQUE_OP})
 
 
@@ -42,11 +43,11 @@ class CUDAGraphTransform(Transform):
         good = type(min_operations) is int and min_operations >= 1
         check_option("CUDAGraphTransform", "min_operations", min_operations, good, "a whole number, at least 1")
         self.min_operations = min_operations
-        self.reason: str | None = None  # why nothing of the last program was captured
+        self.reason: str | None = None  # why no part of the last program was captured
         self._memory: Any = None
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        from thunder.transforms.graph_capture import CapturedRegion, Memory  # torch is not needed before
+        from thunder.transforms.graph_capture import CapturedRegion, Memory  # imports torch, which is not needed before
 
         self._memory = self._memory or Memory()
         fixed = _laid_out_as_guarded(trace)
@@ -79,14 +80,14 @@ def _is_input(bsym: BoundSymbol) -> bool:
 def _why_not(bsym: BoundSymbol) -> str | None:
     """Return why an operation cannot be part of a graph."""
     if not runs(bsym) or not bsym.out_names:
-        return "is no computation"
+        return "is not a computation"
     if _has_tag(bsym):
-        return "writes memory, waits for the device, or is not looked into"
+        return "writes memory, waits for the device, or is opaque"
     values = (*bsym.flat_args, *bsym.flat_outs)
     if not all(p.device.type == _GPU for p in values if isinstance(p, TensorProxy)):
         return "is not on a GPU"
     if any(not isinstance(p, TensorProxy) for p in bsym.flat_outs) or not all(map(_is_known, _numbers(values))):
-        return "has sizes or numbers that are only known at the call"
+        return "has data-dependent sizes or numbers"
     if _has_seed_on_the_cpu(bsym):
         return "keeps its seed on the CPU"
     return None
@@ -98,7 +99,7 @@ def _numbers(values: Iterable[Any]) -> list[Any]:
 
 
 def _is_known(number: Any) -> bool:
-    """Check whether a number is a size that was known when the program was traced, so that a graph can be for it."""
+    """Check whether a number is a constant or a size that selects a graph."""
     return isinstance(number, NumberProxy) and number.python_type is int and number.value is not None
 
 
@@ -107,7 +108,7 @@ def _has_tag(bsym: BoundSymbol) -> bool:
 
 
 def _has_seed_on_the_cpu(bsym: BoundSymbol) -> bool:
-    """Check for torch's efficient attention, whose seed is on the CPU unless it is captured."""
+    """Check for torch's efficient attention, whose seed is on the CPU outside of capture."""
     is_it = bsym.sym in (prims.attention_dropout, prims.attention_dropout_backward)
     if is_it and any(isinstance(a, str) and a == "efficient" for a in bsym.args):
         return True
@@ -147,9 +148,9 @@ def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
 
 
 def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:
-    """Return the values whose layout is the same in every call; None if all are.
+    """Return the values whose strides are the same in every call; None if all are.
 
-    What comes of guarded inputs does. What arrives in a backward program may be laid out in any way.
+    These are values computed from guarded inputs. Inputs of a backward program may have any strides.
     """
     if trace.name != "backward":
         return None
@@ -157,7 +158,7 @@ def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:
 
 
 def _watched(inputs: Iterable[Proxy], fixed: frozenset[str] | None) -> dict[str, tuple[int, ...]]:
-    """Return the inputs whose sizes a launch has to check, and those whose strides it has to."""
+    """Return the inputs whose sizes a launch has to check, and those whose strides it has to check."""
     tensors = {i: p for i, p in enumerate(inputs) if isinstance(p, TensorProxy)}
     sizes = tuple(i for i, p in enumerate(inputs) if i not in tensors or _numbers([p]))
     strides = () if fixed is None else tuple(i for i, p in tensors.items() if p.name not in fixed)

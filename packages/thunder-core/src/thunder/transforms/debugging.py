@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`debug(callback)`: a function of yours after each line of the program, with what the line read and made.
+"""`debug(callback)`: call a function after each line of the program, with the values of that line.
 
 Contract: `callback(operation, values)` is called right after each operation that runs, forward and backward, in order.
-`operation` is the bound symbol (its text is `str(operation)`, the user's line `operation.source`); `values` are what it
-read and made, by the names that they have in the trace. The program computes what it did; values live one line longer.
+`operation` is the bound symbol (its text is `str(operation)`, the user's line `operation.source`); `values` are its
+arguments and results, by name. Results are unchanged; values live one line longer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DebugTransform(RewritePass):
 
 
 def runs(bsym: BoundSymbol) -> bool:
-    """Check whether a line of a claimed program is a call of something."""
+    """Check whether a line of a claimed program is a call."""
     return bsym.sym.printer is None and (bsym.sym.fn is not None or bsym.sym.module is not None)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constant folding: what a program computes from constants alone is computed once, when the program is compiled.
+"""Constant folding: compute expressions of constants once, when the program is compiled.
 
-Contract: folded are operations that read no input of the program and no random number (`torch.arange(…)`, a causal
-mask, the frequencies of a rotary embedding), where their results are no larger than `max_bytes`. The program holds the
-results as tensors of its own; what the caller gets hold of, or what is written to, is computed at each call.
+Contract: operations are folded if they read no input of the program and no random number (`torch.arange(…)`, a causal
+mask, the frequencies of a rotary embedding) and their results are at most `max_bytes` large. The program holds the
+results as constants; values that escape to the caller, or that are written to, are computed in each call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LITERALS = (
 
 
 def is_literal(x: Any) -> bool:
-    """Check whether arguments are the same at each call, but for proxies in them."""
+    """Check whether arguments are the same in each call, except for proxies in them."""
     kind = type(x)
     if kind in (tuple, list, torch.Size):
         return all(is_literal(i) for i in x)
@@ -46,7 +46,7 @@ def is_literal(x: Any) -> bool:
 
 
 class ConstantFoldingTransform(RewritePass):
-    """Computes constants when the program is compiled; results of more than `max_bytes` are left as they are."""
+    """Computes constants when the program is compiled; results of more than `max_bytes` are not folded."""
 
     pass_name = "Constant Folding"
     phases = ("before_execution",)
@@ -82,7 +82,7 @@ class ConstantFoldingTransform(RewritePass):
 
 
 def _constants(trace: Trace) -> dict[str, Any]:
-    """Compute what the program computes from literals alone."""
+    """Compute the values that depend only on literals."""
     values: dict[str, Any] = {}
     for bsym in trace.bound_symbols:
         if not bsym.out_names or bsym.has_effect or not is_literal((bsym.args, bsym.kwargs)):
@@ -122,7 +122,7 @@ def _bytes(x: torch.Tensor) -> int:
 
 
 def _constant(p: Proxy, value: torch.Tensor, executor: Any) -> BoundSymbol:
-    """Return the operation that gives a tensor that the program holds."""
+    """Return the operation for a tensor that the program holds."""
     value = value.detach().clone()
 
     def meta() -> Any:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of tensors that are captured as CUDA graphs and launched at once, as `CUDAGraphTransform` wants them.
+"""Capture functions of tensors as CUDA graphs, for `CUDAGraphTransform`.
 
-A capture that fails leaves nothing behind. torch's own bookkeeping does not survive one that CUDA has given up: the
+A failed capture is undone completely. torch does not clean up after one that CUDA has invalidated: the
 generator counts as captured (every draw in the process raises "Offset increment outside graph capture encountered
-unexpectedly"), the allocator keeps asking a graph that is gone, the stream stays the current one. `capture` puts all of
-that back.
+unexpectedly"), the allocator keeps querying a graph that no longer exists, the stream stays current. `capture` repairs
+all of that.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from thunder.runtime.torch_private import current_stream
 
 __all__ = ["GRAPHS", "CapturedRegion", "Launch", "Memory", "capture", "is_capturing"]
 
-#: How many graphs a stretch has, for as many sizes of its inputs; calls of further sizes are run as they are.
+#: The maximal number of graphs of a stretch, one per combination of input sizes; other sizes run uncaptured.
 GRAPHS = 16
-# How often a stretch is captured again because memory that had not moved has.
+# The maximal number of recaptures because an address changed that had been constant.
 _MOVES = 8
 
 
 class Memory:
-    """Where graphs compute: pools of memory, one a device, that graphs share since one runs at a time.
+    """The memory of graphs: one pool per device, which graphs share since only one runs at a time.
 
-    A pool lives as long as one of its graphs; torch refuses to capture into one whose graphs are all gone, so then
-    there is another.
+    A pool lives as long as one of its graphs; torch rejects captures into a pool whose graphs are all gone, so then
+    a new one is created.
     """
 
     def __init__(self) -> None:
         self._pools: dict[torch.device, tuple[Any, weakref.WeakSet[Any]]] = {}
         self._streams: dict[torch.device, tuple[int, torch.cuda.Stream]] = {}
-        self.lock = threading.RLock()  # launches of different threads do not mix
+        self.lock = threading.RLock()  # serializes launches of different threads
 
     def pool(self, device: torch.device) -> tuple[Any, weakref.WeakSet[Any]]:
-        """Return the name of a device's memory pool, and the list of the graphs that were captured into it."""
+        """Return the handle of a device's memory pool, and the set of graphs captured into it."""
         found = self._pools.get(device)
         if found is None or not len(found[1]):
             found = self._pools[device] = (torch.cuda.graph_pool_handle(), weakref.WeakSet())
         return found
 
     def follow(self, device: torch.device) -> None:
-        """Have the current stream wait for the one of the last launch, whose memory the next one writes to."""
+        """Make the current stream wait for that of the last launch, whose memory the next launch overwrites."""
         stream = current_stream(device.index)
         last = self._streams.get(device)
         if last is None or last[0] != stream:
@@ -59,7 +59,7 @@ class Memory:
 
 
 class Launch:
-    """A captured function: what launches it, where its results are then, and the inputs it reads at fixed places."""
+    """A captured function: how to launch it, its static results, and its static inputs."""
 
     __slots__ = ("device", "outputs", "results", "run", "static")
 
@@ -75,10 +75,10 @@ class Launch:
 def _by_kind(
     tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
 ) -> list[tuple[list[int], list[torch.Tensor]]]:
-    """Group tensors, with their positions, that one kernel can copy to `others` or from there.
+    """Group tensors, with their positions, that one kernel can copy to or from `others`.
 
-    That takes tensors of one type that lie in memory as what they are copied to: where one does not, torch copies each
-    of them by itself.
+    It requires equal dtypes and strides within a group; otherwise torch copies each
+    tensor separately.
     """
     found: dict[tuple[torch.dtype, bool], tuple[list[int], list[torch.Tensor]]] = {}
     for i, x in tensors.items():
@@ -89,14 +89,14 @@ def _by_kind(
 
 
 class _Sized:
-    """What a stretch knows of calls with inputs of the same sizes."""
+    """The state of a stretch for calls with inputs of the same sizes."""
 
     __slots__ = ("launch", "moves", "moving", "seen")
 
     def __init__(self) -> None:
         self.launch: Launch | None = None
-        self.seen: list[Any] | None = None  # where the inputs were at the last call
-        self.moving: set[int] = set()  # the inputs that do not stay where they are
+        self.seen: list[Any] | None = None  # the inputs' addresses in the last call
+        self.moving: set[int] = set()  # the inputs whose addresses change
         self.moves = 0
 
 
@@ -115,16 +115,16 @@ class CapturedRegion:
         self.name = self.__name__ = name
         self.fn = fn
         self.memory = memory or Memory()
-        self.sizes = sizes  # the inputs whose sizes differ from call to call, and those that are sizes
-        self.strides = strides  # the inputs that may be laid out differently from call to call
+        self.sizes = sizes  # the inputs with symbolic sizes, and those that are sizes
+        self.strides = strides  # the inputs whose strides may differ between calls
         self.captures = 0
-        self.failed: str | None = None  # why it is not captured
+        self.failed: str | None = None  # why capturing failed
         self._sizes: dict[Hashable, _Sized] = {}
         self._full = False
 
     @property
     def report(self) -> str:
-        """A line on what became of it, for `thunder.explain`."""
+        """A line on its state, for `thunder.explain`."""
         if self.failed is not None:
             return f"{self.name} runs uncaptured: {self.failed}"
         graphs = sum(found.launch is not None for found in self._sizes.values())
@@ -134,13 +134,13 @@ class CapturedRegion:
         return f"{self.name} is captured, {graphs} time{'s' if graphs > 1 else ''}{more}"
 
     def __call__(self, *inputs: Any) -> Any:
-        if self.failed is not None or is_capturing():  # a part of a graph that somebody else captures
+        if self.failed is not None or is_capturing():  # part of a capture by the user
             return self.fn(*inputs)
         found = self._of(inputs)
         if found is None:
             return self.fn(*inputs)
         places: list[Any] = [x if type(x) is int else x.data_ptr() for x in inputs]
-        for i in self.strides:  # the same memory in another layout is another place
+        for i in self.strides:  # other strides count like another address
             places[i] = places[i], inputs[i].stride()
         with self.memory.lock:
             seen, found.seen = found.seen, places
@@ -164,7 +164,7 @@ class CapturedRegion:
             return tuple(results)
 
     def _of(self, inputs: Sequence[Any]) -> _Sized | None:
-        """Return what is known of calls like this one; None where there are too many kinds of them."""
+        """Return the state for calls like this one; None if there are too many combinations of sizes."""
         key = tuple([x if type(x := inputs[i]) is int else x.shape for i in self.sizes])
         found = self._sizes.get(key)
         if found is None:
@@ -175,7 +175,7 @@ class CapturedRegion:
 
     def _capture(self, found: _Sized, inputs: Sequence[Any]) -> bool:
         found.moves += 1
-        if found.moves > _MOVES:  # each time something else has moved: then everything may
+        if found.moves > _MOVES:  # a different input each time: treat all as moving
             found.moving = {i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
         static = {i: inputs[i].detach().clone() for i in found.moving}
         given = [static.get(i, x) for i, x in enumerate(inputs)]
@@ -195,7 +195,7 @@ class CapturedRegion:
 
 
 def _summary(error: BaseException) -> str:
-    """Return the first error of a chain in one line: a failed capture raises a further one."""
+    """Return the first error of a chain in one line: a failed capture raises further ones."""
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
@@ -208,10 +208,10 @@ def is_capturing() -> bool:
 
 # -- capturing --------------------------------------------------------------------------------------------------------
 def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory) -> Launch:
-    """Capture `fn` on these inputs; return what launches the graph, and the tensors that hold its results.
+    """Capture `fn` on these inputs; return how to launch the graph, and the tensors that hold its results.
 
-    `fn` is run on a stream of its own first, since libraries allocate and choose at their first calls; the generator is
-    put back to where it was.
+    `fn` is run on a separate stream first, since libraries allocate memory and select kernels at their first calls; the
+    generator's state is restored.
     """
     devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
     device = devices.pop() if len(devices) == 1 else None
@@ -247,7 +247,7 @@ def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, dev
         stream = _streams[device] = torch.cuda.Stream(device)
     torch.cuda.synchronize(device)
     _forget_workspaces()
-    with torch.cuda.stream(stream):  # which is left also where capturing fails
+    with torch.cuda.stream(stream):  # restored if capturing fails, too
         try:
             graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             graphs.add(graph)
@@ -264,16 +264,16 @@ def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, dev
 
 
 def _forget_workspaces() -> None:
-    """Have cuBLAS allocate new memory, so that a graph's workspaces are in the graph's pool, and no others are."""
+    """Make cuBLAS allocate new workspaces, so that exactly a graph's workspaces are in the graph's pool."""
     with suppress(AttributeError):
         torch._C._cuda_clearCublasWorkspaces()
 
 
 def _give_up(graph: Any, handle: Any, device: torch.device) -> None:
-    """End a capture that has failed, and repair what torch leaves behind."""
+    """End a failed capture, and repair torch's state."""
     try:
         graph.capture_end()
-    except Exception:  # CUDA has given it up: torch stops there, before its own end of it
+    except Exception:  # CUDA has invalidated it: torch raises before its own cleanup
         with suppress(Exception):
             torch._C._cuda_endAllocateToPool(device.index, handle)
             torch._C._cuda_releasePool(device.index, handle)
@@ -283,7 +283,7 @@ def _give_up(graph: Any, handle: Any, device: torch.device) -> None:
 
 
 def _reset_generator(device: torch.device) -> None:
-    """Capture an empty graph: afterwards the generator counts as not captured."""
+    """Capture an empty graph: afterwards the generator no longer counts as captured."""
     number = torch.zeros((), device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LoRATransform`: low-rank adapters beside frozen weights.
 
-Contract: each chosen `torch.nn.Linear` computes `base(x) + (dropout(x) @ A.T @ B.T) * alpha / rank`. A is random, B is
-zero, so at first nothing has changed. Only the adapters are trained: every other parameter of the jitted module is
-frozen (the user's own module is not). `state_dict()` is in the original layout, with the adapters added to the weights;
-`load_state_dict` takes such a state as the base, with adapters that add nothing. `adapters(module)` and
+Contract: each selected `torch.nn.Linear` computes `base(x) + (dropout(x) @ A.T @ B.T) * alpha / rank`. A is random, B
+is zero, so results are unchanged at first. Only the adapters are trained: every other parameter of the jitted module is
+frozen (the user's own module is not). `state_dict()` has the original layout, with the adapters merged into the
+weights; `load_state_dict` loads such a state as the base, with adapters of zero. `adapters(module)` and
 `load_adapters(module, state)` save and load the adapters themselves.
 """
 
@@ -40,7 +40,7 @@ class LoRA(Variant):
         self.lora_scale, self.lora_dropout = alpha / rank, dropout
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Compute the base and add the adapter's part."""
+        """Compute the base layer plus the adapter."""
         base = super().forward(input)  # type: ignore[misc]
         functional = torch.nn.functional
         dropped = functional.dropout(input, self.lora_dropout, self.training) if self.lora_dropout else input  # type: ignore[attr-defined]
@@ -73,13 +73,13 @@ def _base_state(module: Any) -> dict[str, torch.Tensor]:
 
 
 class LoRATransform(Transform):
-    """Adapters of a `rank` for linear layers, scaled by `alpha / rank`, with dropout on what goes into them.
+    """Adapters of a `rank` for linear layers, scaled by `alpha / rank`, with dropout on their inputs.
 
     `modules` are names or patterns of submodules: `["q_proj", "v_proj"]`, `["layers.0.*"]`; None is every
     `torch.nn.Linear`.
     """
 
-    changes_results = False  # what is adapted is the module itself
+    changes_results = False  # the module itself is adapted
 
     def __init__(
         self, *, rank: int = 8, alpha: float | None = None, dropout: float = 0.0, modules: Sequence[str] | None = None
@@ -114,11 +114,11 @@ class LoRATransform(Transform):
         return {name: p.detach() for name, p in module.named_parameters() if _is_adapter(name)}
 
     def load_adapters(self, module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-        """Give a jitted module the adapters of another."""
+        """Load adapters into a jitted module."""
         own = {name: p for name, p in module.named_parameters() if _is_adapter(name)}
         if own.keys() != state.keys():
             lacking, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-            raise KeyError(f"load_adapters: missing are {lacking}, and nobody's are {unknown}")
+            raise KeyError(f"load_adapters: missing: {lacking}; unexpected: {unknown}")
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(state[name])
@@ -132,7 +132,7 @@ def _is_adapter(name: str) -> bool:
 
 
 def _freeze(module: torch.nn.Module) -> None:
-    """Replace parameters by frozen ones of the same memory: the user's module trains as before."""
+    """Replace parameters by frozen ones of the same memory: the user's module remains trainable."""
     frozen = {
         id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in module.parameters() if p.requires_grad
     }

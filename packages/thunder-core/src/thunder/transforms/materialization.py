@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MaterializationTransform`: memory and values for modules that were built on the meta device.
+"""`MaterializationTransform`: allocate and initialize modules that were built on the meta device.
 
     with torch.device("meta"):
         model = Model(config)                                  # takes no memory
     fast = thunder.jit(model, transforms=[MaterializationTransform("cuda", state_dict=torch.load(…, mmap=True))])
 
-Contract: each tensor of the module that is on the meta device gets memory on `device`, and its value from `state_dict`
-under its name, or from the `reset_parameters` of the submodule it belongs to, or from `initialize(submodule)` where
-that has none; where nothing has it, that is an error which names it. A warning names what a state dict leaves out of
-its module's. Tensors that are on another device stay as they are; tied ones stay tied. Transforms that come later in
+Contract: each tensor of the module that is on the meta device is allocated on `device`; its value is from `state_dict`
+under its name, or from `reset_parameters` of its submodule, or from `initialize(submodule)` where there is no such
+method; otherwise an error names the tensor. A warning names tensors that a state dict of the module should have but
+lacks. Tensors that are on another device are unchanged; tied ones stay tied. Later transforms in
 the list (quantization, adapters) see the values.
 """
 
@@ -27,13 +27,13 @@ __all__ = ["MaterializationTransform"]
 
 
 class MaterializationTransform(Transform):
-    """Gives memory to what is on the meta device.
+    """Allocates the tensors that are on the meta device.
 
-    Values come from `state_dict`; what is not in there each submodule sets itself (`reset_parameters`), or the function
-    `initialize`, which is called with each submodule that cannot: buffers of tables, say.
+    Values are from `state_dict`; others are set by their submodule (`reset_parameters`), or by the function
+    `initialize`, which is called with each submodule that has no such method: buffers of tables, for example.
     """
 
-    changes_results = False  # what is changed is the module itself
+    changes_results = False  # the module itself is changed
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class MaterializationTransform(Transform):
         return given
 
     def _reset(self, sub: Any, made: dict[int, torch.Tensor], from_state: set[int], unset: dict[int, str]) -> None:
-        """Let a submodule initialize itself; what the state dict gave keeps its value."""
+        """Let a submodule initialize itself; values from the state dict are kept."""
         reset = getattr(sub, "reset_parameters", None) or getattr(sub, "_reset_parameters", None)
         if reset is None and self.initialize is None:
             return
@@ -111,7 +111,7 @@ class MaterializationTransform(Transform):
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return parameters and buffers by all their names."""
+    """Yield parameters and buffers by all their names."""
     for prefix, sub in module.named_modules(remove_duplicate=False):
         for table in (sub._parameters, sub._buffers):
             for name, tensor in table.items():
@@ -132,7 +132,7 @@ def _owns(module: torch.nn.Module, ids: set[int]) -> bool:
 
 
 def _like(tensor: torch.Tensor, device: torch.device, name: str, value: torch.Tensor | None) -> torch.Tensor:
-    """Return a tensor with memory for one without."""
+    """Allocate a tensor like one on the meta device."""
     if value is not None and value.shape != tensor.shape:
         raise ValueError(
             f"MaterializationTransform: {name} has the shape {tuple(tensor.shape)}, and in the state dict "

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How transforms change modules: a copy that shares tensors, and submodules that become instances of a variant of their
-own class.
+"""How transforms change modules: a copy that shares tensors, with submodules that become instances of a *variant*.
 
-A *variant* of a class is a subclass that a transform makes of a class of the user's and a mixin: `Linear` becomes
-`Int8Linear`. Its instances remain instances of the user's class, run its `forward`, and can be pickled. State goes in
-and out in the layout of the original class (`state_to_original`, `state_from_original`).
+A *variant* of a class is a subclass created by a transform from a class of the user's and a mixin: `Linear` becomes
+`Int8Linear`. Its instances remain instances of the user's class, run its `forward`, and can be pickled. State is saved
+and loaded in the layout of the original class (`state_to_original`, `state_from_original`).
 
-Contract of `transformed_module`: the user's module is as it was before, tensors that no transform replaced are shared
-with it, and what was tied is tied.
+Contract of `transformed_module`: the user's module is unchanged, tensors that no transform replaced are shared
+with it, and tied tensors stay tied.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def chosen_modules(
 ) -> list[tuple[str, torch.nn.Module]]:
     """Return the submodules that a transform `can` change, by name or pattern (`*.mlp.*`, or the last part of a name).
 
-    A name that is nobody's is an error that lists what there is, and so is a module in which there is nothing.
+    An unknown name is an error that lists the candidates, and so is a module without candidates.
     """
     found = [(name, m) for name, m in module.named_modules() if can(m)]
     if not found:
@@ -74,7 +73,7 @@ def chosen_modules(
 
 
 def replaced_tensors(module: torch.nn.Module, replace: dict[int, torch.Tensor]) -> None:
-    """Replace parameters and buffers, given by their ids, wherever they occur."""
+    """Replace parameters and buffers, given by their ids, at all their occurrences."""
     for m in module.modules():
         for table in (m._parameters, m._buffers):
             for name, tensor in table.items():
@@ -83,7 +82,7 @@ def replaced_tensors(module: torch.nn.Module, replace: dict[int, torch.Tensor]) 
 
 
 def saved_tensors(module: Any) -> dict[str, torch.Tensor]:
-    """Return the parameters and buffers of a submodule itself that its state dict has, by their names."""
+    """Return a submodule's own parameters and persistent buffers, by name."""
     found = {name: p for name, p in module._parameters.items() if p is not None}
     skipped = module._non_persistent_buffers_set
     found.update({name: b for name, b in module._buffers.items() if b is not None and name not in skipped})
@@ -91,19 +90,19 @@ def saved_tensors(module: Any) -> dict[str, torch.Tensor]:
 
 
 class Variant:
-    """Mixin of classes made by `become`: how they are saved, loaded and pickled.
+    """Mixin of classes created by `become`: how they are saved, loaded and pickled.
 
-    `state_to_original` says what a submodule's own state is in the original class, `state_from_original` takes it.
+    `state_to_original` converts a submodule's own state to that of the original class, `state_from_original` back.
     """
 
     _original: type
 
     def state_to_original(self) -> dict[str, torch.Tensor]:
-        """Return the tensors, by their names, that the original class would save."""
+        """Return the tensors, by name, that the original class would save."""
         raise NotImplementedError
 
     def state_from_original(self, state: dict[str, torch.Tensor]) -> None:
-        """Take the tensors that the original class has saved; those that it may not have are left out."""
+        """Load tensors that the original class has saved; optional ones may be missing."""
         raise NotImplementedError
 
     def original_names(self) -> tuple[str, ...]:
@@ -135,7 +134,7 @@ class Variant:
 
 
 def _described(cls: type) -> Any:
-    """Describe a class by what can be pickled: itself, or its mixin and the description of the class below it."""
+    """Describe a class in a form that can be pickled: itself, or its mixin and the description of its base class."""
     if not issubclass(cls, Variant):
         return cls
     mixin = next(base for base in cls.__bases__ if issubclass(base, Variant))

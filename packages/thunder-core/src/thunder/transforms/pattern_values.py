@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pattern is written on: values without shapes that record which operations make them.
+"""Symbolic values without shapes, which record the operations of a pattern.
 
-`written_by(fn)` runs a pattern's function once, on parameters, and returns its result: `Value`s that know the call that
-made them, whose arguments are values, parameters and literals. The calls are written as they are in traces
+`written_by(fn)` runs a pattern's function once, on parameters, and returns its result: `Value`s with the call that
+produced them, whose arguments are values, parameters and literals. Calls are normalized as in traces
 (`core/binder.py`), so that they can be compared with those of a program.
 """
 
@@ -36,7 +36,7 @@ class Call:
 
 
 class Value:
-    """What a call of a pattern makes. Functions, methods and operators of torch on it make others."""
+    """The result of a call of a pattern. Functions, methods and operators of torch on it record further calls."""
 
     def __init__(self, call: Call):
         self.call = call
@@ -65,10 +65,10 @@ class Value:
         return Picked(self, key)
 
     def __iter__(self) -> Any:
-        raise ThunderError("a pattern cannot unpack a result whose length it does not know: write result[0], result[1]")
+        raise ThunderError("a pattern cannot unpack a result of unknown length: write result[0], result[1]")
 
     def __bool__(self) -> bool:
-        raise ThunderError("a pattern has no branches: write one pattern for each case")
+        raise ThunderError("a pattern cannot have branches: write one pattern for each case")
 
     __hash__ = object.__hash__
 
@@ -114,15 +114,15 @@ for _dunder, _name in OPERATORS.items():
 
 
 class _Recorder:
-    """Takes the place of the frontend while a pattern runs."""
+    """Replaces the frontend while a pattern runs."""
 
     def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
-        """Return the value that a call makes."""
+        """Return the result of a call."""
         args, kwargs = sym.bind(args, dict(kwargs))
         return Value(Call(sym.id, sym.name, args, kwargs))
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what a call of a function of torch makes."""
+        """Return the result of a call of a torch function."""
         return _called(func, args, kwargs)
 
 
@@ -137,10 +137,10 @@ def _method(func: Any, x: Value, *args: Any, **kwargs: Any) -> Any:
 
 
 def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a call of a function of torch makes."""
+    """Return the result of a call of a torch function."""
     name = getattr(func, "__name__", "")
     if name.endswith("_") and not name.endswith("__"):
-        raise ThunderError(f"a pattern calls {name}, which writes to its argument: write what is computed")
+        raise ThunderError(f"a pattern calls {name}, which writes to its argument: use an operation that does not")
     sym = torch_function_map().get(func)
     if sym is None and getattr(torch.Tensor, name, None) is func:
         sym = language.methods.get(name)  # type: ignore[assignment]

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`@thunder.pattern`: a part of a program, written as a function, and what to put in its place.
+"""`@thunder.pattern`: replace a part of a program, both written as functions.
 
     @thunder.pattern
-    def gated(gate, up):                       # what to look for
+    def gated(gate, up):                       # what to match
         return torch.nn.functional.silu(gate) * up
 
     @gated.replacement
-    def _(gate, up):                           # what to put there: any function of the same arguments
+    def _(gate, up):                           # the replacement: any function of the same arguments
         return my_gated(gate, up)
 
     thunder.jit(model, transforms=[gated])
 
-Contract: a match is the same operations in the same dataflow, whatever the names and whatever stands in between; the
-factors of a product and the terms of a sum may stand either way. A parameter of the pattern matches any tensor,
-number or other argument, and for the same one wherever it is used; what the pattern writes out has to be written so in
-the program. A match is left alone where a value inside it is used elsewhere, where what takes its place could not run
-before its results are needed, or where memory is written in between. No operation is part of two matches. The
-replacement gives tensors of the same shape, dtype and device.
+Contract: a match is the same operations in the same dataflow, independently of names and of operations in between;
+the operands of commutative operations match in either order. A parameter of the pattern matches any tensor,
+number or other argument, and the same one at all its uses; literals of the pattern have to be equal in
+the program. A match is not replaced where a value inside it is used elsewhere, where the replacement could not run
+before its results are needed, or where memory is written in between. Matches do not overlap. The
+replacement returns tensors of the same shape, dtype and device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Pattern", "pattern"]
 
 
 class Pattern(Transform):
-    """A function to look for and one to put in its place. `after_grad`: in the forward and the backward program."""
+    """A function to match and its replacement. `after_grad`: in the forward and the backward program."""
 
     def __init__(
         self, match: Callable[..., Any], replace: Callable[..., Any] | None = None, *, after_grad: bool = False
@@ -126,14 +126,14 @@ class Pattern(Transform):
 
 
 def pattern(match: Callable[..., Any] | None = None, *, after_grad: bool = False) -> Any:
-    """Decorate a function that says what to look for: make it a transform (see `Pattern.replacement`)."""
+    """Decorate a function to match: turn it into a transform (see `Pattern.replacement`)."""
     if match is None:
         return lambda fn: Pattern(fn, after_grad=after_grad)
     return Pattern(match, after_grad=after_grad)
 
 
 class _Match:
-    """Where a pattern was found: its operations, what its parameters are, its results, where to put something else."""
+    """A match of a pattern: its operations, its parameters' values, its results, where to insert the replacement."""
 
     def __init__(
         self, operations: set[int], bound: dict[str, Any], results: list[TensorProxy], position: int, where: str
@@ -146,7 +146,7 @@ class _Match:
 
 
 class _State:
-    """What has been found out while matching: parameters' values, and which operation is which call."""
+    """The state of matching: parameters' values, and the operation of each call."""
 
     def __init__(self, bound: dict[str, Any], calls: dict[int, int]):
         self.bound = bound
@@ -157,7 +157,7 @@ class _State:
 
 
 class _Matcher:
-    """Looks for a pattern in one trace."""
+    """Finds a pattern in one trace."""
 
     def __init__(self, trace: Trace, written: Any):
         self.trace = trace
@@ -178,7 +178,7 @@ class _Matcher:
                 self.writes.append(i)
 
     def matches(self) -> Iterator[_Match]:
-        """Return the matches, last first so that the longest chain of several that overlap is taken from its end."""
+        """Return the matches, last first, so that of overlapping matches of a chain the last ones are chosen."""
         taken: set[int] = set()
         first = self.outputs[0].call
         for i in reversed(self.by_id.get(first.id, ())):
@@ -192,7 +192,7 @@ class _Matcher:
                     break
 
     def _roots(self, index: int) -> Iterator[_State]:
-        """Yield the matches whose first output is made by the operation at `index`."""
+        """Yield the matches whose first output is computed by the operation at `index`."""
         states = list(self._call(self.outputs[0].call, index, _State({}, {})))
         for output in self.outputs[1:]:
             states = [
@@ -228,7 +228,7 @@ class _Matcher:
         wanted = (*call.args, *(call.kwargs[k] for k in bsym.kwargs))
         given = (*bsym.args, *bsym.kwargs.values())
         yield from self._all(wanted, given, state)
-        if bsym.sym.facts.commutative and len(call.args) == 2 and not call.kwargs:  # alpha= scales the second
+        if bsym.sym.facts.commutative and len(call.args) == 2 and not call.kwargs:  # alpha= makes it asymmetric
             yield from self._all((wanted[1], wanted[0], *wanted[2:]), given, state)
 
     def _all(self, wanted: Any, given: Any, state: _State) -> Iterator[_State]:
@@ -279,7 +279,7 @@ class _Matcher:
         else:
             yield from self._call(wanted.call, index, state)
 
-    # -- whether a match may be replaced ------------------------------------------------------------------------------
+    # -- legality of a replacement -------------------------------------------------------------------------------------
     def _checked(self, state: _State) -> _Match | None:
         operations = set(state.calls.values())
         results = [self._result(output, state) for output in self.outputs]
@@ -289,12 +289,12 @@ class _Matcher:
         for i in operations:
             for name in self.program[i].out_names:
                 if name not in names and not operations.issuperset(self.used_at.get(name, ())):
-                    return None  # somebody else needs what is inside
+                    return None  # an inner value is used outside
         uses = [i for name in names for i in self.used_at.get(name, ()) if i not in operations]
         position = min((max(operations), *uses))
         inputs = [p.name for value in state.bound.values() for p in proxies_in(value)]
         if any(self.made_at.get(name, -1) >= position for name in inputs):
-            return None  # its results are needed before all that it reads is there
+            return None  # its results are needed before all its inputs are computed
         if any(min(operations) < i <= max(operations) for i in self.writes):
             return None
         where = str(self.program[max(operations)].source or "")
@@ -307,7 +307,7 @@ class _Matcher:
 
 
 def _ids(bsym: BoundSymbol) -> tuple[Any, ...]:
-    """Return the ids that an operation may have in a pattern: an elementwise primitive also has torch's."""
+    """Return the ids that an operation may have in a pattern: an elementwise primitive has that of torch's, too."""
     sym = bsym.sym
     if sym.is_prim and OpTags.ELEMENTWISE_OP in sym.tags:
         return sym.id, f"torch.{sym.name}"
@@ -315,7 +315,7 @@ def _ids(bsym: BoundSymbol) -> tuple[Any, ...]:
 
 
 def _values(x: Any) -> Iterator[Value]:
-    """Yield the results of a pattern, which it must all make itself."""
+    """Yield the results of a pattern, which must all be computed by it."""
     if isinstance(x, (tuple, list)):
         for item in x:
             yield from _values(item)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ProfileTransform`: each line of the program as a named range in profilers.
+"""`ProfileTransform`: show each line of the program as a named range in profilers.
 
-Contract: each operation that runs does so inside `torch.profiler.record_function`, and where asked inside an NVTX range
-of the same name: the operation, what it makes, and the line of the user's program it comes from. An operation that
-raises closes its range. The program computes what it did.
+Contract: each operation runs inside `torch.profiler.record_function`, and on request inside an NVTX range
+of the same name: the operation, its results, and the line of the user's program it comes from. The range of an
+operation that raises is closed. Results are unchanged.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ProfileTransform(RewritePass):
 
 
 def label_of(bsym: BoundSymbol) -> str:
-    """Return how an operation is called in a profile: its name, what it makes, the user's line."""
+    """Return the label of an operation in a profile: its name, its results, the user's line."""
     makes = f" -> {', '.join(bsym.out_names)}" if bsym.out_names else ""
     where = f" at {os.path.basename(bsym.source.filename)}:{bsym.source.line}" if bsym.source else ""
     return f"{bsym.sym.name}{makes}{where}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`QuantizationTransform`: weights in eight or four bits, made again where they are used.
+"""`QuantizationTransform`: weights in eight or four bits, dequantized where they are used.
 
-Contract: the weights of the chosen submodules (`torch.nn.Linear` unless others are named) are kept as integers and
-scales; each use computes them in the weight's own dtype, as operations of the program. Nothing else is quantized;
-quantized weights are frozen. `state_dict()` gives weights in the original layout, and `load_state_dict` takes them so.
+Contract: the weights of the selected submodules (by default every `torch.nn.Linear`) are stored as integers and
+scales; each use dequantizes them to the weight's own dtype, as operations of the program. Nothing else is quantized;
+quantized weights are frozen. `state_dict()` and `load_state_dict` use the original layout.
 
 `int8` is symmetric, with one scale for each row (output channel): `weight ≈ int8 * scale`, `scale = max |row| / 127`,
 rounded to the nearest. `nf4` is bitsandbytes' NormalFloat of four bits in blocks, and needs that library.
@@ -28,34 +28,34 @@ KINDS = ("int8", "nf4")
 
 
 def quantize_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the integers and the scale of each row of a weight."""
+    """Quantize a weight: return integers and the scale of each row."""
     dims = tuple(range(1, weight.ndim))
     scale = (weight.detach().float().abs().amax(dims, keepdim=True) / 127).to(weight.dtype)
-    # A row of zeros has no scale, and is zeros with any.
+    # A row of zeros has scale zero; any other divisor gives zeros, too.
     divisor = torch.where(scale == 0, torch.ones_like(scale), scale).float()
     return (weight.detach().float() / divisor).round().clamp(-127, 127).to(torch.int8), scale
 
 
 def dequantize_int8(integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return the weight for integers and scales."""
+    """Dequantize a weight."""
     return integers.to(scale.dtype) * scale
 
 
 class Int8(Variant):
-    """A submodule whose weight is kept as int8 and a scale for each row."""
+    """A submodule whose weight is stored as int8 and a scale for each row."""
 
     weight_int8: torch.Tensor
     weight_scale: torch.Tensor
 
     def quantize(self, weight: torch.Tensor) -> None:
-        """Keep a weight as integers."""
+        """Store a weight as integers."""
         integers, scale = quantize_int8(weight)
         self.register_buffer("weight_int8", integers, persistent=False)  # type: ignore[attr-defined]
         self.register_buffer("weight_scale", scale, persistent=False)  # type: ignore[attr-defined]
 
     @property
     def weight(self) -> torch.Tensor:
-        """Return the weight, computed from the integers."""
+        """Return the dequantized weight."""
         return dequantize_int8(self.weight_int8, self.weight_scale)
 
     def load_weight(self, weight: torch.Tensor) -> None:
@@ -82,7 +82,7 @@ class Int8(Variant):
 
 
 class Nf4(Int8):
-    """A submodule whose weight is kept by bitsandbytes in four bits a number."""
+    """A submodule whose weight is stored in four bits per number, by bitsandbytes."""
 
     prefix = "Nf4"
     BLOCK = 64
@@ -115,10 +115,10 @@ class QuantizationTransform(Transform):
     """Weight-only quantization.
 
     `kind` is "int8" or "nf4". `modules` are names or patterns of submodules that have a weight (None: every
-    `torch.nn.Linear`), `skip` those of submodules that are left as they are, such as the head of a language model.
+    `torch.nn.Linear`), `skip` those of submodules to leave unquantized, such as the head of a language model.
     """
 
-    changes_results = False  # what is quantized is the module itself
+    changes_results = False  # the module itself is quantized
 
     def __init__(self, kind: str = "int8", *, modules: Sequence[str] | None = None, skip: Sequence[str] = ()):
         check_option("QuantizationTransform", "kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
@@ -135,7 +135,7 @@ class QuantizationTransform(Transform):
 
     def transform_module(self, module: torch.nn.Module) -> None:
         if self.kind == "nf4":
-            # Not before somebody asks for it: an optional library.
+            # Imported only if requested: an optional library.
             importlib.import_module("bitsandbytes")
         can, what = (_is_linear, "torch.nn.Linear") if self.modules is None else (_has_weight, "module with a weight")
         chosen = chosen_modules(module, can, self.modules, option="QuantizationTransform", what=what, skip=self.skip)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`RewritePass`: the short way to write a transform that replaces operations.
+"""`RewritePass`: a transform that replaces operations one by one.
 
     class Relu6(thunder.RewritePass):
         '''Bounds every relu.'''
@@ -10,8 +10,8 @@
 
     thunder.jit(model, transforms=[Relu6()])
 
-Contract: the trace that it was given comes back where nothing was replaced; operations whose results nobody reads any
-more are dropped. What `Rewriter` promises holds (`passes/rewrite.py`).
+Contract: the same trace is returned if nothing was replaced; operations whose results become unused
+are dropped. The contract of `Rewriter` holds (`passes/rewrite.py`).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = ["RewritePass"]
 
 
 class RewritePass(Rewriter, Transform):
-    """Replaces operations, in each of `phases`: override `rewrite`, `rewrite_output` or both.
+    """Replaces operations in each of `phases`: override `rewrite`, `rewrite_output` or both.
 
-    A run works on a copy of the object, so that attributes which `start` sets belong to one trace: several threads may
+    A run works on a copy of the object, so that attributes set by `start` belong to one trace: several threads may
     compile at once, and backward programs are compiled when gradients first arrive.
     """
 
     #: The stages at which it runs, from `thunder.transforms.base.PHASES`.
     phases: ClassVar[tuple[str, ...]] = ("before_grad",)
-    #: What it may know of the compilation: the executors, the user's options, the phase.
+    #: The context of the compilation: executors, the user's options, the phase.
     context: PassContext
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a phase that does not exist when the class is written."""
+        """Reject an unknown phase when the class is defined."""
         super().__init_subclass__(**options)
         unknown = [cls.phases] if isinstance(cls.phases, str) else [p for p in cls.phases if p not in PHASES]
         if unknown:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch executor, and the functions by which contributors add to it piece by piece.
+"""The torch executor, and the functions with which contributors extend it.
 
-The text of a compiled program imports `no_autocast` from here. So that running one needs no language and no tracer,
-everything else is loaded when it is asked for.
+The text of a compiled program imports `no_autocast` from here. Everything else is loaded on access, so that running
+a program loads neither the operations nor the tracer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    families: Any = importlib.import_module("thunder.executors.torchex.families")  # loads the languages: only on demand
+    families: Any = importlib.import_module("thunder.executors.torchex.families")  # loads the operations: on demand
     value = getattr(families, name) if name in __all__ else families.implementation(name)
     globals()[name] = value
     return value

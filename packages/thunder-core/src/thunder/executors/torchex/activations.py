@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations' gradients by torch's own kernels: one each, where the rules would run several.
+"""Gradients of activations by torch's own kernels: one kernel each, where the gradient rules would run several.
 
-Each backward operator decomposes into the activation's own gradient rule, so other executors and further
-differentiation see through it.
+Each backward operator decomposes into the activation's own gradient rule, so that other executors and
+higher-order differentiation can use the decomposition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _by_input(sym: Symbol, run: Callable[..., torch.Tensor]) -> None:
-    """`sym`'s gradient is `run(g, input, *options)`."""
+    """Register `run(g, input, *options)` as the gradient of `sym`."""
 
     def like(g: Any, input: Any, *options: Any) -> Any:
         assert sym.vjp_rule is not None
@@ -39,7 +39,7 @@ def _by_input(sym: Symbol, run: Callable[..., torch.Tensor]) -> None:
 
 
 def _by_output(sym: Symbol, run: Callable[..., torch.Tensor], like: Callable[[Any, Any], Any]) -> None:
-    """`sym`'s gradient is `run(g, output)`, which `like` says in other operations."""
+    """Register `run(g, output)` as the gradient of `sym`; `like` is its decomposition."""
     backward = _operator(f"{sym.name}_backward", like, run)
 
     def rule(input: Any, *options: Any, **named: Any) -> Any:

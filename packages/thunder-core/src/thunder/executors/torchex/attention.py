@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's fused attention kernels, forward and backward, under one interface.
 
-Each kernel has its own idea of masks, of how the sums of exponentials are laid out and of which head sizes it takes;
-the differences end here. `kernel` is the one that torch chose when the program was traced.
+The kernels differ in the masks they accept, the layout of the log-sum-exp and the head sizes they support;
+these functions hide the differences. `kernel` is the one that torch chose when the program was traced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _binding(name: str) -> Callable[..., Any]:
-    """Return a function of ATen by torch's own binding, which takes a fraction of the time that `torch.ops` does."""
+    """Return a function of ATen by torch's own Python binding, which has less overhead than `torch.ops`."""
     found: Callable[..., Any] = getattr(torch, name, None) or getattr(aten, name).default
     return found
 
@@ -34,7 +34,7 @@ _flash_backward = aten._scaled_dot_product_flash_attention_backward.default
 _efficient_backward = aten._scaled_dot_product_efficient_attention_backward.default
 _cudnn_backward = aten._scaled_dot_product_cudnn_attention_backward.default
 Optional = torch.Tensor | None
-# The efficient kernel reads masks, and lays out sums, in pieces of this many elements.
+# Alignment, in elements, of the efficient kernel's masks and log-sum-exp.
 _MASK_STEP, _SUM_STEP = 16, 32
 
 
@@ -45,7 +45,7 @@ def _additive(mask: Optional, query: torch.Tensor) -> Optional:
 
 
 def _aligned(mask: Optional, query: torch.Tensor, key: torch.Tensor) -> Optional:
-    """Return the mask for every head, in memory whose rows start where the efficient kernel can read them."""
+    """Expand the mask to every head, in memory whose rows are aligned for the efficient kernel."""
     if mask is None:
         return None
     mask = mask.to(query.dtype)
@@ -56,13 +56,13 @@ def _aligned(mask: Optional, query: torch.Tensor, key: torch.Tensor) -> Optional
 
 
 def _padded(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """With the last dimension a multiple of 8, which the flash kernel asks for."""
+    """Pad the last dimension to a multiple of 8, as the flash kernel requires."""
     return tuple([F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x for x in tensors])
 
 
 def _readable(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Return what kernels can read. The CPU's takes other rows for dense ones, cuDNN wants 16 bytes: both without a
-    word.
+    """Copy tensors that kernels would read wrongly, without an error: the CPU's kernel assumes dense rows, and cuDNN
+    16-byte alignment.
     """
     return [x if _is_readable(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 
@@ -72,22 +72,22 @@ def _is_readable(x: torch.Tensor) -> bool:
 
 
 def _cut(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Without the padding."""
+    """Remove the padding."""
     size = like.shape[-1]
     return x if x.shape[-1] == size else x[..., :size]
 
 
 def _zero_drawn(query: torch.Tensor, kernel: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Seed and offset where nothing was drawn."""
+    """Return the seed and offset of an operation that draws no random numbers."""
     shape, kind = ((2,), torch.uint64) if kernel == "flash" else ((), torch.int64)
     return torch.zeros(shape, dtype=kind, device=query.device), torch.zeros((), dtype=kind, device=query.device)
 
 
 def _nothing_drawn(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
-    """Return what stands for seed and offset where nothing was drawn; no kernel reads it, and the CPU's takes none."""
+    """Return placeholders for seed and offset; no kernel reads them, and the CPU's accepts none."""
     if query.device.type == "cpu":
         return None, None
-    make = _unread if type(query) is torch.Tensor else _unread.__wrapped__  # of a fake tensor it is fake
+    make = _unread if type(query) is torch.Tensor else _unread.__wrapped__  # uncached: a fake tensor needs fake ones
     return make(query.device, kernel)
 
 
@@ -98,7 +98,7 @@ def _unread(device: torch.device, kernel: str) -> tuple[torch.Tensor, torch.Tens
 
 
 def _checked(query: Any, key: Any, attn_mask: Any, is_causal: bool, kernel: str) -> bool | str:
-    """Check whether a kernel can compute this; torch, which chose it, asked, but a trace may be written by hand."""
+    """Check whether a kernel supports this; torch, which chose it, has checked, but a trace may be written by hand."""
     if query.device.type == "cpu" or kernel != "flash":
         return True
     if attn_mask is not None:
@@ -117,7 +117,7 @@ def _forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, p: float, causal: bool, scale: float,
     kernel: str,
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
-    """Result, sums, seed and offset."""
+    """Run the forward kernel; return the result, the log-sum-exp, seed and offset."""
     _require(query, key, mask, causal, kernel)
     query, key, value = _readable(query, key, value)
     mask = _additive(mask, query)
@@ -180,7 +180,7 @@ def attention_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, is_causal: bool, scale: float,
     kernel: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return the result and each row's logarithm of the sum of exponentials."""
+    """Return the result and the log-sum-exp of each row."""
     return _forward(query, key, value, attn_mask, 0.0, is_causal, scale, kernel)[:2]
 
 
@@ -198,9 +198,9 @@ def attention_backward(
 def attention_dropout(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, dropout_p: float, *how: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return attention with dropout: the result, the sums, the seed and the offset."""
+    """Return attention with dropout: the result, the log-sum-exp, the seed and the offset."""
     out, lse, seed, offset = _forward(query, key, value, attn_mask, dropout_p, *how)
-    # The CPU's kernel gives none, and without dropout what the others leave there means nothing.
+    # The CPU's kernel returns none, and without dropout the values that the others return are meaningless.
     drawn = (seed, offset) if dropout_p and seed is not None else _zero_drawn(query, how[-1])
     return out, lse, *drawn
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch executor: it takes every operation that torch has, under torch's own name and with the same arguments.
+"""The torch executor: it runs every operation that torch has, under torch's own name and with the same arguments.
 
-Its implementations are derived: an operation of the torch language runs as the torch function it stands for, a
-primitive as the function that its declaration names. What torch spells otherwise is written with `@torch_impl` in the
-family files beside this one.
+Its implementations are derived: an operation of `thunder.torch` runs as the torch function of that name, a
+primitive as the function named in its declaration. Where torch's arguments differ, `@torch_impl` in the family files
+beside this one implements the operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ex", "to_torch_arguments", "torch_impl"]
 F = TypeVar("F", bound=Callable[..., Any])
 MODULE = "thunder.executors.torchex"
 
-# Operators of Python for calls whose first operand is a number, which torch's functions do not take.
+# Python operators for calls whose first operand is a number, which torch's functions reject.
 _WITH_NUMBER_FIRST: dict[str, Callable[..., Any]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
@@ -44,7 +44,7 @@ _NAMESPACES: tuple[tuple[str, Any], ...] = (
 
 
 def to_torch_arguments(x: Any) -> Any:
-    """Arguments with thunder's dtypes and devices replaced by torch's."""
+    """Replace thunder's dtypes and devices in arguments by torch's."""
     kind = type(x)
     if kind is TensorProxy or kind is int or kind is float:
         return x
@@ -58,9 +58,7 @@ def to_torch_arguments(x: Any) -> Any:
 
 
 def qualified_name(fn: Any) -> tuple[str | None, str]:
-    """Return the module and name under which torch publishes `fn`; no module where it is not found under its own
-    name.
-    """
+    """Return the module and name under which torch publishes `fn`; None as the module if it is not found there."""
     name = getattr(fn, "__name__", type(fn).__name__)
     for module, namespace in _NAMESPACES:
         if getattr(namespace, name, None) is fn:
@@ -70,9 +68,7 @@ def qualified_name(fn: Any) -> tuple[str | None, str]:
 
 @functools.cache
 def torch_operator(fn: Any, name: str | None = None, tags: frozenset[OpTags] = frozenset()) -> Symbol:
-    """Return the symbol that runs a function of torch. In a trace it decomposes into what torch's language has for
-    it.
-    """
+    """Return the symbol that runs a function of torch. In a trace it decomposes into `thunder.torch`'s operation."""
     module, found = qualified_name(fn)
 
     def meta(*args: Any, **kwargs: Any) -> Any:
@@ -154,12 +150,12 @@ def _resolve(names: tuple[str, ...]) -> Any:
 ex = TorchExecutor("torch", version=torch.__version__)
 
 
-# The functions of the family files by name, as traces call them.
+# The functions of the family files by name, as in the text of traces.
 implementations: dict[str, Callable[..., Any]] = {}
 
 
 def torch_impl(sym: Symbol, *, checker: Callable[..., bool | str] | None = None) -> Callable[[F], F]:
-    """Decorator: the function on real tensors that runs `sym`; it takes the symbol's own arguments."""
+    """Register the decorated function on real tensors, with the symbol's own arguments, as what runs `sym`."""
 
     def register(fn: F) -> F:
         def meta(*args: Any, **kwargs: Any) -> Any:

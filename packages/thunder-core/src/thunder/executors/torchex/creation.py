@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the primitives that make tensors from nothing."""
+"""torch's implementations of the primitives that create tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from thunder.core import prims
 from thunder.executors.torchex.base import torch_impl
 
-# What memory without a bit set stands for: no -0.0.
+# The fill values whose representation is all zero bits: not -0.0.
 _ZEROS = frozenset(map(repr, (0, 0.0, 0j, False)))
 
 
@@ -25,13 +25,13 @@ def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: 
 
 @torch_impl(prims.empty)
 def empty(shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor that is filled with nothing."""
+    """Return an uninitialised tensor."""
     return torch.empty(tuple(shape), device=device, dtype=dtype)
 
 
 @torch_impl(prims.iota)
 def iota(length: int, *, start: int, step: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Whole numbers in equal steps."""
+    """Return a range of integers."""
     if step == 0:
         return torch.full((length,), start, device=device, dtype=dtype)
     return torch.arange(start, start + length * step, step, device=device, dtype=torch.int64).to(dtype)
@@ -39,5 +39,5 @@ def iota(length: int, *, start: int, step: int, device: torch.device, dtype: tor
 
 @torch_impl(prims.tensor_from_sequence)
 def tensor_from_sequence(values: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return the tensor of nested numbers."""
+    """Return a tensor from nested sequences of numbers."""
     return torch.tensor(values, device=device, dtype=dtype)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of elementwise primitives whose torch functions take other arguments.
+"""torch's implementations of elementwise primitives whose torch functions have other signatures.
 
-Mostly that is numbers: a primitive takes them for either operand, most of torch's two-operand functions take none.
+Mostly because of numbers: a primitive accepts them for either operand, most of torch's binary functions do not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thunder.torch.base import named
 
 
 def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both operands as tensors: a number becomes one without dimensions beside the other operand."""
+    """Convert both operands to tensors: a number becomes a 0-dimensional one of the other's dtype."""
     if not isinstance(a, torch.Tensor):
         return torch.full((), a, dtype=b.dtype, device=b.device), b
     if not isinstance(b, torch.Tensor):
@@ -29,7 +29,7 @@ def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch_impl(prims.div)
 def div(a: Any, b: Any) -> torch.Tensor:
-    """Return the quotient, of integers rounded towards zero."""
+    """Return the quotient; that of integers is truncated towards zero."""
     kind = (a if isinstance(a, torch.Tensor) else b).dtype
     if kind.is_floating_point or kind.is_complex:
         return torch.div(a, b)
@@ -40,9 +40,7 @@ def div(a: Any, b: Any) -> torch.Tensor:
 def isclose(
     input: torch.Tensor, other: torch.Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> torch.Tensor:
-    """Check whether numbers are close; where NaNs count as equal, torch 2.11 has no room for a larger second
-    operand.
-    """
+    """Check whether numbers are close; with `equal_nan`, torch 2.11 rejects a second operand with more elements."""
     if equal_nan and input.shape != other.shape:
         input, other = torch.broadcast_tensors(input, other)
     return torch.isclose(input, other, rtol, atol, equal_nan)
@@ -50,13 +48,13 @@ def isclose(
 
 @torch_impl(prims.maximum)
 def maximum(a: Any, b: Any) -> torch.Tensor:
-    """Return the larger of two."""
+    """Return the elementwise maximum."""
     return _extreme(a, b, torch.maximum, torch.clamp_min)
 
 
 @torch_impl(prims.minimum)
 def minimum(a: Any, b: Any) -> torch.Tensor:
-    """Return the smaller of two."""
+    """Return the elementwise minimum."""
     return _extreme(a, b, torch.minimum, torch.clamp_max)
 
 
@@ -70,7 +68,7 @@ def _extreme(a: Any, b: Any, of_tensors: Callable[..., Any], of_number: Callable
 
 @each_elementwise
 def _implement(op: Elementwise) -> None:
-    """Run torch's function of a primitive that takes numbers, where that function takes none."""
+    """Implement a primitive that accepts numbers by torch's function that does not."""
     if not op.tensors_only:
         return
     fn = named(op.torch_names[0])
@@ -85,5 +83,5 @@ def _implement(op: Elementwise) -> None:
 
 @torch_impl(prims.missing_gradient)
 def missing_gradient(a: torch.Tensor, of: str) -> torch.Tensor:
-    """Say that nobody has written this gradient, where it is needed."""
+    """Raise the error of a gradient that torch does not implement, when it is needed."""
     raise NotImplementedError(f"the derivative for '{of}' is not implemented.")

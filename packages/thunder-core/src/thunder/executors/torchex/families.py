@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole torch executor, and the functions by which contributors add to it piece by piece."""
+"""The whole torch executor, and the functions with which contributors extend it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 
-import_families("thunder.executors.torchex")  # importing a family registers what it implements
+import_families("thunder.executors.torchex")  # importing a family registers its implementations
 
 
 def implementation(name: str) -> Any:
-    """Return an operator that is implemented in a family file, which traces write as `torchex.name`."""
+    """Return an operator of a family file, which is written as `torchex.name` in traces."""
     try:
         return implementations[name]
     except KeyError:
@@ -38,7 +38,7 @@ def implementation(name: str) -> Any:
 
 
 def _always_executable(*args: Any, **kwargs: Any) -> bool:
-    """Return a checker that says yes."""
+    """Accept every call; a checker."""
     return True
 
 
@@ -60,7 +60,7 @@ def _register_implementation(
     execution_transform: Callable[..., Any] | None = None,
     grad_transform: Callable[..., Any] | None = None,
 ) -> None:
-    """Say how the torch executor runs `sym`: by `op` with its arguments, or as `execution_transform` rewrites it."""
+    """Register how the torch executor runs `sym`: by `op` with its arguments, or by an `execution_transform`."""
     ex.register_implementation(
         sym, op, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the primitives that read and write elements by position."""
+"""torch's implementations of the primitives for slicing and indexing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _window(starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] |
 def slice_(
     a: torch.Tensor, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> torch.Tensor:
-    """Return a view of the part of `a` between the indices."""
+    """Return a view of the slice of `a` between the indices."""
     if strides is None:
         parts = [i for i, n in enumerate(a.shape) if start_indices[i] or end_indices[i] != n]
-        if len(parts) == 1:  # mostly: then this is faster than slices of all dimensions
+        if len(parts) == 1:  # the common case, faster than slicing all dimensions
             (dim,) = parts
             return a.narrow(dim, start_indices[dim], end_indices[dim] - start_indices[dim])
     return a[_window(start_indices, end_indices, strides)]
@@ -39,7 +39,7 @@ def slice_scatter(
     end_indices: Sequence[int],
     strides: Sequence[int] | None = None,
 ) -> torch.Tensor:
-    """Return a copy of `a` with `src` in the part between the indices."""
+    """Return a copy of `a` with `src` in the slice between the indices."""
     out = a.clone()
     out[_window(start_indices, end_indices, strides)] = src
     return out
@@ -47,7 +47,7 @@ def slice_scatter(
 
 @torch_impl(prims.index)
 def index(a: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """Return the elements of `a` at tensors of positions."""
+    """Return the elements of `a` at index tensors."""
     return torch.ops.aten.index.Tensor(a, indices)
 
 
@@ -55,7 +55,7 @@ def index(a: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tens
 def index_put(
     a: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """Return a copy of `a` with `values` written or added at tensors of positions."""
+    """Return a copy of `a` with `values` written or accumulated at index tensors."""
     return torch.ops.aten.index_put.default(a, indices, values, accumulate)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's kernels for negative log likelihood, and cross-entropy differentiated as torch does it.
+"""torch's kernels for negative log likelihood, and the gradient of cross-entropy as torch computes it.
 
-The rule that cross-entropy is declared with saves the input and computes softmax again. torch's kernels are fastest the
-way eager runs them: log_softmax, kept for the backward pass, then nll_loss; so that is the rule when torch runs it.
+The gradient rule declared for cross-entropy saves the input and recomputes softmax. torch's kernels are fastest the
+way eager mode uses them: log_softmax, saved for backward, then nll_loss; that is the rule when torch runs it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS = {"none": 0, "mean": 1, "sum": 2}
 
 # -- negative log likelihood -------------------------------------------------------------------------------------------
 def _two_dimensional(input: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Compute `(batch, classes, …)` and what has a number for each row, as torch's 2-D kernel takes them."""
+    """Reshape to `(batch, classes, …)` with targets and weights to match, as torch's 2-D kernel requires."""
     rows = (
         (input.shape[0], 1, -1) if input.numel() else (input.shape[0], 1, others[0].numel() // max(input.shape[0], 1))
     )
@@ -55,7 +55,7 @@ def nll_loss_forward(
         x, t = (input, target) if input.ndim == 4 else _two_dimensional(input, target)
         loss, total = aten.nll_loss2d_forward(x, t, weight, number, ignore_index)
     if reduction == "none":
-        # What the kernels leave in the sum, which nobody divides by, depends on the shape.
+        # The kernels leave a shape-dependent value in the total weight where it is not used as a divisor.
         return loss.reshape(target.shape), torch.zeros_like(total)
     return loss, total
 
@@ -106,7 +106,7 @@ for _sym in (ltorch.mse_loss_backward, ltorch.smooth_l1_loss_backward, ltorch.hu
 
 # -- cross-entropy -----------------------------------------------------------------------------------------------------
 def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float) -> Any:
-    """Return what label smoothing adds to the loss of log-probabilities, and how much of its gradient each row has."""
+    """Return the term that label smoothing adds to the loss of log-probabilities, and its gradient's factor per row."""
     dim = _class_dim(x)
     _, of_row, counts = _rows(x, target, weight, ignore_index)
     product = x if weight is None else x * _by_class(weight, x)
@@ -115,7 +115,7 @@ def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reducti
     if reduction == "mean":
         share = share / clang.sum(of_row)
         return clang.sum(loss) * share, ltorch.where(counts, share, 0.0)
-    # `where` would make a float32 of two numbers, and a gradient that arrives as a number would take that on.
+    # `where` of two numbers would be float32, and a cotangent that is a number would be promoted to it.
     of_rows = clang.maybe_convert_to_dtype(counts, clang.reductions.compute_dtype(x.dtype)) * share
     return (loss if reduction == "none" else clang.sum(loss)) * share, of_rows
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of views: what torch takes several calls to look at, a program looks at in one.
+"""Views of views: a chain of views is replaced by one `torch.as_strided`.
 
-Where the first tensor of a chain of views is known to be contiguous, because of what made it, the
-last one is taken of it directly, by `torch.as_strided`; which sizes, strides and offset that takes is found by running
+Where the base of a chain of views is known to be contiguous, because of the operation that created it, the last
+view is taken of it directly, by `torch.as_strided`; its sizes, strides and offset are computed by running
 the chain on the meta device.
 
-Contract: values are what they were and share memory as they did. What nobody reads any more is left for
+Contract: values and aliasing are unchanged. Operations that become unused are left for
 `passes/dce.py`.
 """
 
@@ -30,9 +30,9 @@ __all__ = ["merge_views"]
 
 def merge_views(trace: Trace) -> Trace:
     """Return the trace with each chain of views merged into one view of the first tensor."""
-    views: dict[str, BoundSymbol] = {}  # by what they give
+    views: dict[str, BoundSymbol] = {}  # by the name of the result
     dense: dict[str, TensorProxy] = {}
-    needed: set[str] = set()  # what others than views read
+    needed: set[str] = set()  # values read by operations other than views
     for op in trace.bound_symbols:
         if _is_view(op):
             views.update(dict.fromkeys(op.out_names, op))
@@ -40,7 +40,7 @@ def merge_views(trace: Trace) -> Trace:
         needed.update(op.arg_names)
         if _is_dense(op):
             dense[op.output.name] = op.output
-    # The ends of chains: views that others read of views that nobody else does.
+    # The ends of chains: views that are read by other operations, of views that nothing else reads.
     ends = {name: op for name, op in views.items() if name in needed and _only_leads_on(op.arg_names[0], views, needed)}
     if not ends:
         return trace
@@ -63,10 +63,10 @@ def _only_leads_on(name: str, views: dict[str, BoundSymbol], needed: set[str]) -
 
 
 def _is_view(op: BoundSymbol) -> bool:
-    """Check whether torch runs it, as a view of its first argument."""
+    """Check whether torch runs it as a view of its first argument."""
     if not op.args or not _by_torch(op) or len(set(op.arg_names)) != 1 or not isinstance(op.args[0], TensorProxy):
         return False
-    # What runs an operation may have marks of its own; below it stands the operation.
+    # The operator of an executor may have tags of its own; the operation is among its subsymbols.
     return OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in part.sym.tags for part in op.subsymbols)
 
 
@@ -80,19 +80,19 @@ def _is_dense(op: BoundSymbol) -> bool:
         return False
     if op.sym.fn is torch.matmul:
         return all(a.ndim == 2 for a in op.args)
-    # Below what runs an operation stands the operation.
+    # The subsymbols of an executor's operator contain the operation.
     return len(op.subsymbols) == 1 and op.subsymbols[0].sym.facts.layout == "contiguous"
 
 
 @contextmanager
 def _unseen() -> Iterator[None]:
-    """Hide what is done with tensors on the meta device from the user's modes."""
+    """Hide operations on the meta device from the user's active modes."""
     with torch.no_grad(), DisableTorchFunction(), without_modes():
         yield
 
 
 class _Chains:
-    """Views whose layout is known, as tensors on the meta device, with what they are views of."""
+    """Views whose layout is known, as tensors on the meta device, with their bases."""
 
     def __init__(self, views: dict[str, BoundSymbol], dense: dict[str, TensorProxy]) -> None:
         self.views = views
@@ -101,7 +101,7 @@ class _Chains:
         self.first: dict[str, TensorProxy] = {}
 
     def follow(self, end: BoundSymbol) -> None:
-        """Find the layouts of a chain of views, from a contiguous new tensor to its end."""
+        """Compute the layouts of a chain of views, from a contiguous new tensor to its end."""
         chain = [end]
         while (base := chain[-1].arg_names[0]) not in self.known and base in self.views:
             chain.append(self.views[base])
@@ -115,7 +115,7 @@ class _Chains:
             self._look(op)
 
     def _look(self, op: BoundSymbol) -> None:
-        """Note the layout of a view of something whose layout is known, unless torch has to copy."""
+        """Record the layout of a view of a tensor with a known layout, unless torch has to copy."""
         base = op.arg_names[0]
         self.known.update(dict.fromkeys(op.out_names))
         whole = self.known[base]
@@ -124,7 +124,7 @@ class _Chains:
         args, kwargs = map_proxies((op.args, op.kwargs), lambda p: whole)
         try:
             found = op.sym.fn(*args, **kwargs)  # type: ignore[misc]
-        except Exception:  # what has no form on the meta device stays as it is
+        except Exception:  # operations without a meta kernel stay as they are
             return
         results = [found] if isinstance(found, torch.Tensor) else list(found)
         outputs = [op.output] if isinstance(op.output, TensorProxy) else list(op.output)
@@ -140,7 +140,7 @@ def _reads_as_it_is(x: torch.Tensor, whole: torch.Tensor) -> bool:
 
 
 def _at_once(op: BoundSymbol, chains: _Chains, out: Trace) -> BoundSymbol:
-    """Return the last view of a chain as one view of the first tensor."""
+    """Return the last view of a chain as one view of its base."""
     p = op.output
     x, first = chains.known[p.name], chains.first[p.name]
     assert x is not None

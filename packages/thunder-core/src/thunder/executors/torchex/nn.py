@@ -71,7 +71,7 @@ def avg_pool_backward(g: torch.Tensor, a: torch.Tensor, *how: Any) -> torch.Tens
 
 @torch_impl(prims.adaptive_avg_pool)
 def adaptive_avg_pool(a: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """Return the means of windows chosen for an output size."""
+    """Return the means of windows whose size follows from the output size."""
     pools = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
     return pools[len(output_size) - 1](a, output_size)
 
@@ -88,7 +88,7 @@ def adaptive_avg_pool_backward(g: torch.Tensor, a: torch.Tensor, output_size: Se
 
 @torch_impl(prims.adaptive_max_pool)
 def adaptive_max_pool(a: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the maxima of windows chosen for an output size, and where they are."""
+    """Return the maxima of windows whose size follows from the output size, and their indices."""
     pools = (torch.adaptive_max_pool1d, torch._C._nn.adaptive_max_pool2d, torch._C._nn.adaptive_max_pool3d)
     return pools[len(output_size) - 1](a, output_size)
 
@@ -99,7 +99,7 @@ def adaptive_max_pool_backward(
 ) -> torch.Tensor:
     """Return the gradient of adaptive_max_pool."""
     if len(output_size) == 3:
-        # On the CPU the kernel reads both as if they were contiguous, whether they are or not.
+        # The CPU's kernel assumes that both are contiguous.
         return aten.adaptive_max_pool3d_backward(g.contiguous(), a, indices.contiguous())
     if len(output_size) == 2:
         return aten.adaptive_max_pool2d_backward(g, a, indices)
@@ -113,7 +113,7 @@ def embedding_backward(
     g: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> torch.Tensor:
     """Return the gradient of an embedding's table."""
-    if not g.numel():  # torch's kernel on a GPU reads memory that is not there
+    if not g.numel():  # torch's GPU kernel reads out of bounds
         return g.new_zeros((num_weights, g.shape[-1]))
     return aten.embedding_dense_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
 
@@ -148,7 +148,7 @@ def resize_backward(g: torch.Tensor, input_shape: Sequence[int], *how: Any) -> t
 # -- dropout -----------------------------------------------------------------------------------------------------------
 @torch_impl(prims.dropout_noise)
 def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
-    """Return ones for what is kept, drawn as torch's own dropout draws them."""
+    """Return the dropout mask, scaled, drawn as torch's own dropout draws it."""
     if feature:
         shape = (*a.shape[:2], *([1] * (a.ndim - 2)))
         return torch.empty(shape, dtype=a.dtype, device=a.device).bernoulli_(1 - p)
@@ -157,7 +157,7 @@ def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
 
 @torch_impl(prims.native_dropout)
 def native_dropout(a: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of dropout and what was kept."""
+    """Return the result of dropout and its mask."""
     return torch.native_dropout(a, p, True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's kernels for softmax and the normalizations: forward with what is saved, and backward.
+"""torch's kernels for softmax and the normalizations: forward with the saved statistics, and backward.
 
 Statistics of 16-bit floats are float32 in traces. On the CPU some of torch's kernels keep them in the input's type;
 they are converted here, on their way out and back in.
@@ -21,12 +21,12 @@ Optional = torch.Tensor | None
 
 
 def _wide(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Statistics as traces have them."""
+    """Convert statistics to the dtype that traces have for them."""
     return x.float() if like.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _as_kernel_has_them(x: torch.Tensor, input: torch.Tensor, weight: Optional) -> torch.Tensor:
-    """Statistics as the backward kernel takes them."""
+    """Convert statistics to the dtype that the backward kernel requires."""
     if input.dtype not in (torch.bfloat16, torch.float16):
         return x
     mixed = weight is not None and weight.dtype != input.dtype
@@ -51,7 +51,7 @@ def log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int) -> 
 def layer_norm_forward(
     input: torch.Tensor, normalized_shape: Sequence[int], weight: Optional, bias: Optional, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the result, the mean and 1 / the standard deviation."""
+    """Return the result, the mean and the reciprocal of the standard deviation."""
     out, mean, rstd = torch.native_layer_norm(input, normalized_shape, weight, bias, eps)
     return out, _wide(mean, input), _wide(rstd, input)
 
@@ -79,7 +79,7 @@ def _is_real_or_on_cpu(
 def rms_norm_forward(
     input: torch.Tensor, normalized_shape: Sequence[int], weight: Optional, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result, and 1 / the root of the mean square."""
+    """Return the result, and the reciprocal of the root mean square."""
     return torch._fused_rms_norm(input, list(normalized_shape), weight, eps)
 
 
@@ -91,7 +91,7 @@ def rms_norm_backward(
     mask = [True, weight is not None]
     if input.device.type == "cuda" and not input.is_complex():
         return aten._fused_rms_norm_backward(grad, input, list(normalized_shape), rstd, weight, mask)
-    # torch has no kernel for this on the CPU; in place where that saves memory.
+    # torch has no such kernel on the CPU; computed in place where that saves memory.
     first = input.ndim - len(normalized_shape)
     dims = tuple(range(first, input.ndim))
     x, g, r, w = (None if t is None else _wide(t, t).conj() for t in (input, grad.conj(), rstd, weight))
@@ -113,13 +113,13 @@ def _sizes(input: torch.Tensor) -> tuple[int, int, int]:
 def group_norm_forward(
     input: torch.Tensor, num_groups: int, weight: Optional, bias: Optional, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the result, and each group's mean and 1 / standard deviation."""
+    """Return the result, and the mean and reciprocal standard deviation of each group."""
     out, mean, rstd = torch.native_group_norm(_laid_out(input), weight, bias, *_sizes(input), num_groups, eps)
     return out, _wide(mean, input), _wide(rstd, input)
 
 
 def _laid_out(input: torch.Tensor) -> torch.Tensor:
-    # torch's kernels take dense memory; the channels may be last on the CPU only.
+    # torch's kernels require dense memory; channels-last is supported on the CPU only.
     if input.device.type == "cpu" and input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
         return input
     return input.contiguous()
@@ -171,7 +171,7 @@ def batch_norm_forward(
     """Return the result, the statistics of the batch, what a kernel keeps, and the new running statistics."""
     if input.device.type == "cuda" and running_mean is not None and running_var is not None:
         return aten._batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps)
-    # torch writes them in place.
+    # torch updates them in place.
     new_mean, new_var = (None if x is None else x.clone() for x in (running_mean, running_var))
     out, mean, invstd = torch.native_batch_norm(input, weight, bias, new_mean, new_var, True, momentum, eps)
     reserve = torch.empty(0, dtype=torch.uint8, device=input.device)
@@ -186,8 +186,8 @@ def batch_norm_backward(
     """Return the gradients of input, weight and bias."""
     if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
         mean, var = _wide(running_mean, running_mean), _wide(running_var, running_var)
-        invstd = (var + eps).rsqrt()  # some kernels ask for them
-    # Without a weight torch computes no gradient of the bias either; one is to be of the running statistics' type.
+        invstd = (var + eps).rsqrt()  # some kernels require them
+    # Without a weight torch computes no gradient of the bias; its dtype has to be that of the running statistics.
     like = weight
     if like is None:
         dtype = input.dtype if running_mean is None else running_mean.dtype

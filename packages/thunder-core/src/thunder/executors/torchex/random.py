@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the primitives that draw random numbers: each is the draw that eager makes."""
+"""torch's implementations of the random primitives: each draws the same numbers as eager mode."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for _name in _DISTRIBUTIONS:
 
 @torch_impl(ltorch.normal)
 def normal_of(mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
-    """Return numbers of normal distributions; torch wants both numbers where it is given a size."""
+    """Return numbers of normal distributions; with a size, torch requires both parameters to be numbers."""
     return torch.normal(mean, std, **options) if size is None else torch.normal(mean, std, size, **options)
 
 
@@ -51,20 +51,20 @@ def randint(
     dtype: torch.dtype,
     generator: Any = None,
 ) -> torch.Tensor:
-    """Whole numbers drawn evenly."""
+    """Return uniformly distributed integers."""
     out = _empty(shape, device, dtype)
     return out.random_(generator=generator) if low is None else out.random_(low, high, generator=generator)
 
 
 @torch_impl(prims.bernoulli_tensor)
 def bernoulli_tensor(p: torch.Tensor, *, dtype: torch.dtype, generator: Any = None) -> torch.Tensor:
-    """Return ones with a probability each."""
+    """Return ones with a probability per element, else zeros."""
     return torch.empty_like(p, dtype=dtype).bernoulli_(p, generator=generator)
 
 
 @torch_impl(prims.rrelu_noise)
 def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
-    """Return the slopes that torch's kernel draws."""
+    """Return the random slopes of torch's rrelu kernel."""
     noise = torch.ones_like(a)
     torch._C._nn.rrelu_with_noise(a, noise, lower, upper, True)
     return noise
@@ -72,13 +72,13 @@ def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
 
 @torch_impl(prims.rng_state)
 def rng_state(device: torch.device, generator: Any = None) -> torch.Tensor:
-    """Return where random numbers stand."""
+    """Return the state of the generator."""
     return prims.state_of_generator(device, generator)  # type: ignore[no-any-return]
 
 
 @torch_impl(prims.exchange_rng_state)
 def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any = None) -> torch.Tensor:
-    """Put random numbers where they stood."""
+    """Set the state of the generator, and return the previous one."""
     before = prims.state_of_generator(device, generator)
     if generator is not None:
         generator.set_state(state)
@@ -91,5 +91,5 @@ def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any
 
 @torch_impl(prims.barrier)
 def barrier(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that it is given."""
+    """Return its arguments; keeps operations in order."""
     return values

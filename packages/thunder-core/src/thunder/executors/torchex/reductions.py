@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the reduction primitives that it spells otherwise."""
+"""torch's implementations of reduction primitives whose torch functions have other signatures."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from thunder.executors.torchex.base import torch_impl
 
 @torch_impl(prims.sum)
 def sum(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Return the sum over `dims`; integers stay in their type."""
+    """Return the sum over `dims`; integers keep their dtype."""
     return torch.sum(a, tuple(dims), dtype=a.dtype)
 
 
 @torch_impl(prims.prod)
 def prod(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Return the product over `dims`, which torch takes one at a time."""
+    """Return the product over `dims`; torch reduces only one dimension per call."""
     if len(dims) == a.ndim:
         return torch.prod(a, dtype=a.dtype)
     for d in sorted(dims, reverse=True):

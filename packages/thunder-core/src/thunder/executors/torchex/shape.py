@@ -15,8 +15,8 @@ from thunder.executors.torchex.base import ex, torch_impl, torch_operator
 
 @torch_impl(prims.broadcast_in_dim)
 def broadcast_in_dim(a: torch.Tensor, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> torch.Tensor:
-    """Return a view of `a` with dimensions of length one put in, expanded."""
-    if a.ndim and broadcast_dimensions[0] + a.ndim != len(shape):  # torch itself puts dimensions in front
+    """Return an expanded view of `a` with dimensions of length one inserted."""
+    if a.ndim and broadcast_dimensions[0] + a.ndim != len(shape):  # torch adds leading dimensions itself
         with_ones = [1] * len(shape)
         for n, d in zip(a.shape, broadcast_dimensions):
             with_ones[d] = n
@@ -26,7 +26,7 @@ def broadcast_in_dim(a: torch.Tensor, shape: Sequence[int], broadcast_dimensions
 
 @torch_impl(prims.pad)
 def pad(a: torch.Tensor, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    """Compute `a` with a value before, after and between its elements."""
+    """Return `a` padded with a value before, after and between its elements."""
     widths: list[int] = []
     for low, high, between in reversed(padding_config):
         if between or low < 0 or high < 0:
@@ -52,7 +52,7 @@ def pad(a: torch.Tensor, padding_value: Any, padding_config: Sequence[tuple[int,
 
 
 def _padded(a: torch.Tensor, value: Any, config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    # What torch's own pad does not do: imaginary values, and taking away more than there is. Nothing lies between here.
+    # Cases that torch's pad does not support: complex values, and negative padding beyond the size.
     shape = [low + n + high for n, (low, high, _) in zip(a.shape, config)]
     out = torch.full(shape, value, dtype=a.dtype, device=a.device)
     kept = [(max(0, -low), min(n, size - low)) for n, size, (low, _, _) in zip(a.shape, shape, config)]
@@ -83,13 +83,13 @@ def _is_shape(input: Any, shape: Any) -> bool | str:
     return not isinstance(shape, (torch.dtype, dtypes.dtype)) or "it reads the memory as another dtype"
 
 
-# A view of a fused operation's result may need a copy that torch's own result would not: strides may differ.
+# A view of a fused operation's result may need a copy where torch's own result would not: strides may differ.
 ex.register_implementation(ltorch.view, torch_operator(torch.reshape), checker=_is_shape)
 
 
 @torch_impl(prims.stride_order)
 def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Compute `a` itself where it is laid out so, else a copy that is."""
+    """Return `a` itself if its strides have that order, else a copy that has."""
     inner_to_outer = sorted(range(a.ndim), key=lambda d: order[d])
     strides, step = [0] * a.ndim, 1
     for d in inner_to_outer:
@@ -102,7 +102,7 @@ def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 
 @torch_impl(prims.assign_value)
 def assign_value(a: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return the value, as a tensor of its own: both may be results, with different gradients."""
+    """Return a copy of the value: both may be results, with different gradients."""
     return value.detach()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the primitives that order elements or run along a dimension."""
+"""torch's implementations of the primitives that sort or scan along a dimension."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from thunder.executors.torchex.base import torch_impl
 def sort(
     a: torch.Tensor, dim: int = -1, descending: bool = False, stable: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the elements in order, and where they were."""
+    """Return the sorted elements and their indices."""
     values, indices = torch.sort(a, dim=dim, descending=descending, stable=stable)
     return values, indices
 
 
 @torch_impl(prims.cumsum)
 def cumsum(a: torch.Tensor, dim: int) -> torch.Tensor:
-    """Sum in the tensor's own dtype, where torch would widen integers."""
+    """Return the cumulative sum in the tensor's own dtype, where torch would promote integers."""
     return torch.cumsum(a, dim, dtype=a.dtype)
 
 
 @torch_impl(prims.cumprod)
 def cumprod(a: torch.Tensor, dim: int) -> torch.Tensor:
-    """Products in the tensor's own dtype, where torch would widen integers."""
+    """Return the cumulative product in the tensor's own dtype, where torch would promote integers."""
     return torch.cumprod(a, dim, dtype=a.dtype)

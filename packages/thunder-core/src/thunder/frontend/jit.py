@@ -19,7 +19,7 @@ from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
-from thunder.core.errors import AsksForText, DataDependentError, TracingError
+from thunder.core.errors import DataDependentError, DataDependentFormattingError, TracingError
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
@@ -295,7 +295,7 @@ class JitFunction(Generic[P, R]):
                     dynamic=dynamic or None,
                     trusted=self._options.cache == "same input",
                 )
-        except AsksForText as error:
+        except DataDependentFormattingError as error:
             raise ModuleFallback(str(error.args[0])) from None
         return captured, compile_trace(
             captured,

@@ -192,7 +192,7 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
     edges = [i for i, p in enumerate(program.args) if isinstance(p, TensorProxy)]
     tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
     several = guarded and split.returned > 1
-    reach = split.reach() if several else []
+    dependencies = split.reach() if several else []
     layout = NodeLayout(
         single=single,
         plain=not hidden and isinstance(output, Proxy) and output.name in position and not own,
@@ -202,15 +202,15 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
         returned=split.returned,
         tensors=tensors,
         numbers=[i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)],
-        also_saved=[(slot[name], position[name]) for name in own if name in slot],
+        saved_outputs=[(slot[name], position[name]) for name in own if name in slot],
         arriving=[*arriving, *range(len(position), len(position) + len(hidden))],
-        not_taking=[i for i in of_tensors if i not in arriving],
+        non_differentiable=[i for i in of_tensors if i not in arriving],
         gradient_of=gradient_of,
         wanted=wanted,
         edges=[edges.index(i) for i in wanted],
         guarded=guarded,
         prunes=prunes,
-        reach=reach if any(bits != reach[0] for bits in reach) else [],
+        result_dependencies=dependencies if any(bits != dependencies[0] for bits in dependencies) else [],
         stages=_stages(split, program, wanted, prunes) if guarded else None,
         retention=SavedTensorRetention(split.returned, split.output_groups, tensors) if several else None,
     )

@@ -56,7 +56,7 @@ class DataDependentError(TracingError):
         super().__init__(*args)
         self.asked = asked
         # Whether tracing again with overridden builtins, or with derived scalars, may succeed (`frontend/jit.py`).
-        self.converts = self.tells = True
+        self.overrides_builtins = self.derives_scalars = True
 
 
 class DataDependentFormattingError(DataDependentError):

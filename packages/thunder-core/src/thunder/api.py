@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public functions of thunder, as `import thunder` offers them."""
+"""The public functions of the package `thunder`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _jitted: weakref.WeakSet[JitFunction[..., Any]] = weakref.WeakSet()
 
 
 class _Decorator(Protocol):
-    """What `thunder.jit(…)` without a function returns."""
+    """The decorator that `thunder.jit(…)` returns when it is called without a function."""
 
     @overload
     def __call__(self, fn: Module, /) -> Module: ...  # type: ignore[overload-overlap, unused-ignore]
@@ -139,7 +139,7 @@ def jit(
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
-        before, autograd, fn = known._transforms, known._autograd, known._fn  # what it computes stays
+        before, autograd, fn = known._transforms, known._autograd, known._fn  # keeps what it computes
     if any(t.changes_module for t in transforms):
         fn = _with_changed_module(fn, transforms)
     jitted = JitFunction(fn, chosen, transforms=(*before, *transforms), autograd=autograd)
@@ -150,16 +150,16 @@ def jit(
 def _check_kind(fn: Any) -> None:
     """Reject callables that do not run Python when they are called."""
     if isinstance(fn, (torch.jit.ScriptModule, *SCRIPTED)):
-        raise TypeError(f"{fn!r:.80} is compiled by torch.jit: give thunder.jit the Python that it was made of")
+        raise TypeError(f"{fn!r:.80} is compiled by torch.jit: give thunder.jit the original Python function or module")
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TypeError(f"{fn!r:.80} is async, so calling it runs nothing yet: give thunder.jit what it calls")
+        raise TypeError(f"{fn!r:.80} is async, so a call only creates a coroutine: give thunder.jit what it calls")
 
 
 def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.Module:
     changing = [t for t in transforms if t.changes_module]
     if not isinstance(fn, torch.nn.Module):
         raise TypeError(
-            f"{changing[0].name} changes modules, and {fn!r:.80} is none: give thunder.jit the module itself"
+            f"{changing[0].name} changes modules, but {fn!r:.80} is not a module: give thunder.jit the module itself"
         )
     return transformed_module(fn, changing)
 

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""thunder behind `torch.compile`: Dynamo captures the program, thunder compiles the graphs that it finds.
+"""thunder as a backend of `torch.compile`: Dynamo captures graphs, thunder compiles them.
 
     torch.compile(model, backend="thunder")         # the entry point group torch_dynamo_backends names `backend`
-    fast = thunder.dynamo.thunderfx(model)          # the same, with handles on the parts
+    fast = thunder.dynamo.thunderfx(model)          # the same, with access to the subgraphs
     fast(x); fast.subgraphs[0].traces[-1]
 
-Dynamo cuts a program where it cannot follow it (a graph break) and goes on with another graph, so programs run that
-`thunder.jit` alone refuses. Each graph is jitted as it is, at the level of torch's functions; gradients are thunder's.
-What thunder does not trace (`torch.func` transforms and control flow operators in a graph) is cut out and left to
-torch. Sizes that Dynamo keeps dynamic arrive as integers: each combination of them is a program of its own, until the
-jit makes them inputs.
+Dynamo splits a program at graph breaks, so programs run that `thunder.jit` alone rejects. Each graph is jitted as
+captured, at the level of torch's functions; thunder differentiates it. What thunder does not trace (`torch.func`
+transforms and control flow operators in a graph) is split off and runs in torch. Sizes that are dynamic in Dynamo are
+passed as integers: each combination of them is a specialization, until the jitted graph makes them symbolic.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Subgraph", "ThunderFX", "backend", "thunderfx"]
 
-# Options of torch.compile; every other one of `thunderfx` is one of thunder.jit.
+# Options of `thunderfx` for torch.compile; all others are for thunder.jit.
 _OF_TORCH = ("fullgraph", "dynamic")
 
 
 class Subgraph:
-    """A part of a graph that Dynamo found, run by thunder, or by torch with the `reason` why."""
+    """A subgraph that Dynamo captured, run by thunder, or by torch for the given `reason`."""
 
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], reason: str | None = None):
         # Here: torch imports this module to list its backends, which should not load the compiler.
@@ -49,7 +48,7 @@ class Subgraph:
             return self.jitted(*args)
         except Exception as error:
             if stats.last is not compiled or not _is_ours(error):
-                raise  # it ran, and what it says is what the program says
+                raise  # the program itself raised it
             self.reason = f"{type(error).__name__}: {error}"
         self.jitted = None
         warnings.warn(f"thunder cannot trace a graph of torch.compile, so torch runs it: {self.reason}", stacklevel=2)
@@ -57,7 +56,7 @@ class Subgraph:
 
     @property
     def traces(self) -> list[Trace]:
-        """The traces of its last call; none when torch runs it, or when it has not been called."""
+        """The traces of its last call; none if torch runs it or it has not been called."""
         return [] if self.jitted is None or self.jitted._stats.last is None else self.jitted._stats.last_traces
 
     @property
@@ -71,7 +70,7 @@ class Subgraph:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Check whether it says that thunder cannot trace something, and not that the program is wrong."""
+    """Check whether an error means that thunder cannot trace the program, rather than that the program is wrong."""
     # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.core.errors import ThunderError
 
@@ -86,9 +85,9 @@ def backend(
     mode: str | None = None,
     subgraphs: list[Subgraph] | None = None,
 ) -> Callable[..., Any]:
-    """Compile one graph of Dynamo's: what `torch.compile(…, backend="thunder", options={…})` calls.
+    """Compile one graph of Dynamo's: the function that `torch.compile(…, backend="thunder", options={…})` calls.
 
-    `options` are those of `thunder.jit`. The parts of the graph are appended to `subgraphs`.
+    `options` are those of `thunder.jit`. The subgraphs are appended to `subgraphs`.
     """
     if mode not in (None, "default"):
         raise ValueError(
@@ -111,7 +110,7 @@ def backend(
 
 
 def _put(whole: Any, name: str, part: Subgraph) -> None:
-    """Let `whole` call `part` in the place of its submodule."""
+    """Replace a submodule of `whole` by `part`."""
     delattr(whole, name)
     object.__setattr__(whole, name, part)
 
@@ -130,7 +129,7 @@ def _exit_autocast(mode: Any) -> None:
 
 
 def _write_contexts_plainly(graph: torch.fx.GraphModule) -> None:
-    """Autocast in a graph is entered by functions that ask to be overridden themselves: by Python's way instead."""
+    """Replace torch's functions that enter and exit autocast, which dispatch to modes, by plain Python."""
     import torch
 
     plain = {torch.amp._enter_autocast: _enter_autocast, torch.amp._exit_autocast: _exit_autocast}
@@ -144,7 +143,7 @@ def _write_contexts_plainly(graph: torch.fx.GraphModule) -> None:
 
 
 def _left_to_torch(node: Any) -> str | None:
-    """Return why a node is not traced by thunder."""
+    """Return the reason why torch has to run a node, or None."""
     # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.torch.private import HigherOrderOperator
 
@@ -152,18 +151,18 @@ def _left_to_torch(node: Any) -> str | None:
         return None
     module = getattr(node.target, "__module__", None) or ""
     if module.startswith(("torch._functorch", "torch._C._functorch")):
-        return "torch.func transforms of a graph are torch's"
+        return "torch.func transforms inside a graph run in torch"
     if isinstance(node.target, HigherOrderOperator) and node.target.__name__ not in _TRACED_THROUGH:
-        return f"the operator {node.target.__name__} takes programs"
+        return f"thunder does not trace the higher-order operator {node.target.__name__}"
     return None
 
 
-# Operators of Dynamo's that run the program they are given, which can be traced.
+# Dynamo's higher-order operators that just call their subgraph, which can be traced.
 _TRACED_THROUGH = ("tag_activation_checkpoint", "autograd_function_apply", "wrap_activation_checkpoint", "wrap")
 
 
 def _sets_state(node: Any) -> bool:
-    """Check whether what comes after it depends on it in a way that the graph does not show."""
+    """Check whether a node changes global state that later nodes depend on without an edge."""
     import torch
 
     return node.op == "call_function" and node.target in (
@@ -174,8 +173,9 @@ def _sets_state(node: Any) -> bool:
 
 
 def _cut(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, str | None]] | None:
-    """Return the graph as parts, by their names, and why torch runs them or None; None if thunder takes the whole
-    graph.
+    """Split a graph into subgraphs for thunder and torch; None if thunder takes the whole graph.
+
+    The second result maps the names of the subgraphs to the reason why torch runs them, or None.
     """
     from torch.fx.passes.split_module import split_module
 
@@ -183,10 +183,10 @@ def _cut(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, s
     why = {node: reason for node in nodes if (reason := _left_to_torch(node)) is not None}
     if not why:
         return None
-    if any(map(_sets_state, nodes)):  # a context may be around what would be cut
+    if any(map(_sets_state, nodes)):  # a context may span a split, so torch runs everything
         why = dict.fromkeys(nodes, next(iter(why.values())))
     functorch = [i for i, node in enumerate(nodes) if node in why and "torch.func" in why[node]]
-    if functorch:  # they open and close levels: what is between the first and the last stays together
+    if functorch:  # they enter and exit levels, so everything from the first to the last is one subgraph
         for node in nodes[functorch[0] : functorch[-1] + 1]:
             why.setdefault(node, why[nodes[functorch[0]]])
     part, last, number, reasons = {}, object(), -1, {}
@@ -200,9 +200,9 @@ def _cut(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, s
     return whole, {name: reason for name, reason in reasons.items() if hasattr(whole, name)}
 
 
-# -- with handles on the parts ----------------------------------------------------------------------------------------
+# -- with access to the subgraphs -------------------------------------------------------------------------------------
 class ThunderFX:
-    """A function or module compiled by `torch.compile` with thunder behind it; `subgraphs` are its parts so far."""
+    """A function or module compiled by `torch.compile` with thunder as backend; `subgraphs` are those so far."""
 
     def __init__(self, fn: Callable[..., Any], options: Mapping[str, Any], of_torch: Mapping[str, Any]):
         import torch
@@ -227,8 +227,7 @@ class ThunderFX:
 
 
 def thunderfx(fn: Callable[..., Any], **options: Any) -> ThunderFX:
-    """Compute `torch.compile(fn, backend="thunder")` with handles on the parts: the graphs, their traces, who runs
-    them.
+    """Return `torch.compile(fn, backend="thunder")` with access to its `subgraphs` and their traces.
 
     `fullgraph` and `dynamic` are torch.compile's options, all others are thunder.jit's.
     """
@@ -238,5 +237,5 @@ def thunderfx(fn: Callable[..., Any], **options: Any) -> ThunderFX:
     # Here: torch imports this module to list its backends, which should not load the compiler.
     from thunder.api import jit
 
-    jit(lambda: None, **options)  # refuses options that nobody knows, now and with their names
+    jit(lambda: None, **options)  # rejects unknown options now rather than when Dynamo calls the backend
     return ThunderFX(fn, options, of_torch)

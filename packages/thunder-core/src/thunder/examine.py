@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.examine(fn, *args)`: what thunder makes of a program, operation by operation.
+"""`thunder.examine(fn, *args)`: how thunder compiles a program, operation by operation.
 
-For each operation: whether thunder has a symbol of its own for it or leaves it to torch as it is (opaque), which
-executor takes it, and why those asked before it did not. `thunder.examine.memory(fn, *args)`: how much memory it holds
-at each line. Nothing is run. `thunder.examine.fusions(fn)`: what the last call's program has for kernels of its own.
+For each operation: whether thunder has a symbol for it or runs it as an opaque operation of torch, which executor
+claims it, and why executors before that one did not. `thunder.examine.memory(fn, *args)`: the memory that is live at
+each line. Neither runs the program. `thunder.examine.fusions(fn)`: the fusions of the last call's program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
 
 
 class Report:
-    """What `examine` found: `operations`, `opaque` among them, and `uncacheable` (why it serves one call, or None)."""
+    """The result of `examine`: `operations`, the `opaque` ones of them, and `uncacheable` (why it cannot be cached)."""
 
     def __init__(self, operations: list[OperationReport], uncacheable: str | None):
         self.operations = operations
@@ -41,7 +41,7 @@ class Report:
 
     @property
     def opaque(self) -> list[OperationReport]:
-        """The operations that thunder does not look into."""
+        """The operations of torch for which thunder has no symbol."""
         return [row for row in self.operations if row.opaque]
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Report:
 def examine(
     fn: Callable[..., Any], *args: Any, executors: Sequence[Executor | str] | None = None, **kwargs: Any
 ) -> Report:
-    """Trace `fn` for these arguments and says who would run each operation. `fn` may be jitted already."""
+    """Trace `fn` for these arguments and report which executor would run each operation. `fn` may be jitted."""
     jitted = getattr(fn, "_jitted", fn)
     around = []
     compilation = Compilation()
@@ -80,12 +80,12 @@ def memory(
     keep_outputs: bool = True,
     **kwargs: Any,
 ) -> MemoryReport:
-    """Predicts the memory that is live at each line of a program, and the most there is at any time.
+    """Predict the memory that is live at each line of a program, and the peak.
 
-    `fn` is a function or module, jitted or not, with the arguments of a call; a jitted one without arguments stands for
-    its last call; a trace stands for itself. Where gradients flow, the forward program is followed by the backward
-    program: the one that ran last, else the one for the gradients of all results. Results are held all the while,
-    or with `keep_outputs=False` dropped where backward begins, but for what backward needs.
+    `fn` is a function or module, jitted or not, with the arguments of a call; a jitted one without arguments means its
+    last call; it may also be a trace. If gradients flow, the forward program is followed by the backward program: the
+    one that ran last, else the one for the gradients of all results. Results stay alive to the end, or with
+    `keep_outputs=False` until backward starts, unless backward needs them.
     """
     if isinstance(fn, Trace):
         return estimate_memory(_as_it_runs(fn, resolve_executors(executors)))
@@ -96,11 +96,10 @@ def memory(
 
 
 def fusions(fn: Any) -> list[Fusion]:
-    """Return the fusions of the program that a jitted function or module ran last, forward before backward; or of a
-    trace.
+    """Return the fusions of a trace, or of the program that a jitted callable ran last, forward before backward.
 
-    Each has a `name`, the `source` of its kernels as a program that can be read and run, the `template` by which they
-    work, the `bytes` that they move, and the `operations` of the trace that it stands for.
+    Each has a `name`, the `source` of its kernels as a readable program that runs, the `template` that they were
+    generated from, the `bytes` that they move, and the `operations` of the trace that it replaces.
     """
     if isinstance(fn, Trace):
         return fusions_of(fn)
@@ -112,7 +111,7 @@ def fusions(fn: Any) -> list[Fusion]:
 def _specialization(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], executors: Sequence[Executor | str] | None
 ) -> Specialization:
-    """Return how `fn` is compiled for these arguments."""
+    """Return the specialization of `fn` for these arguments, or that of its last call."""
     jitted = getattr(fn, "_jitted", fn)
     if not isinstance(jitted, JitFunction):
         jitted = JitFunction(fn, Options(executors=executors))
@@ -139,20 +138,20 @@ def _specialization(
 
 
 def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:
-    """Return a trace claimed by executors, unless it is already, with its `del`s."""
+    """Return a trace as it is executed: claimed by executors, unless it is already, and with `del`s."""
     if all(is_structural(op) or op.sym.is_fusion or op.sym.fn is not None for op in trace.bound_symbols):
         return trace
     return delete_last_used(transform_for_execution(dce(trace), executors)[-1])
 
 
 def _step(program: DifferentiableProgram, keep_outputs: bool) -> MemoryReport:
-    """Forward, then backward."""
+    """Estimate the memory of forward followed by backward."""
     forward, backward = program.traces[-1], program.unrecorded_traces[-1]
     run = Run()
     inputs = run.take(forward.args)
     sections = [("forward", run.run(forward))]
     output, saved = forward.output
-    # The caller holds on to the inputs, and to the results; the rest of what is saved goes as backward is done with it.
+    # The caller holds the inputs and the results; other saved values are freed after their last use in backward.
     run.keep([p.name for p in proxies_in(saved)], held=[p.name for p in proxies_in(output)] if keep_outputs else ())
     run.take(backward.args)
     sections.append(("backward", run.run(backward)))
@@ -160,9 +159,9 @@ def _step(program: DifferentiableProgram, keep_outputs: bool) -> MemoryReport:
 
 
 class CallableModule(types.ModuleType):
-    """Make `thunder.examine` a function as well as a module."""
+    """The class of this module, which makes `thunder.examine` callable."""
 
-    if TYPE_CHECKING:  # what the module has beside
+    if TYPE_CHECKING:  # the attributes of the module
         examine, fusions, memory = staticmethod(examine), staticmethod(fusions), staticmethod(memory)
 
     def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:

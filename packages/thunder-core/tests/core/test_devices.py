@@ -94,7 +94,7 @@ def test_what_is_no_device(wrong: object) -> None:
 
 def test_an_index_twice_or_no_number() -> None:
     """Our own constructor checks what it is given."""
-    with pytest.raises(ValueError, match="names its index and so does"):
+    with pytest.raises(ValueError, match="contains an index, and index=1 was passed too"):
         Device("cuda:0", 1)
     with pytest.raises(ValueError, match="invalid device string 'cuda:one'"):
         Device("cuda:one")

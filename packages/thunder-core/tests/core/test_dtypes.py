@@ -115,7 +115,7 @@ def test_what_is_no_dtype(wrong: object) -> None:
 
 def test_a_dtype_of_torch_that_nothing_computes_in() -> None:
     """It is named as what it is."""
-    with pytest.raises(ValueError, match=r"torch\.quint8 .*no operation"):
+    with pytest.raises(ValueError, match=r"torch\.quint8 .*without operations"):
         dtypes.to_dtype(torch.quint8)
 
 

@@ -96,7 +96,7 @@ def test_the_decorator(toy: LanguageContext) -> None:
 
 def test_by_name(toy: LanguageContext) -> None:
     """A registered language is found by its name; an unknown one is an error that lists the known."""
-    with pytest.raises(ValueError, match=r"no language 'klingon'; the known ones: .*numpy.*torch"):
+    with pytest.raises(ValueError, match=r"no language 'klingon'; the languages are .*numpy.*torch"):
         resolve_language("klingon")
     toy.name = "toy of test_langctx"
     assert register_langctx(toy) is toy

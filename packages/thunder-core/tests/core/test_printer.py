@@ -330,11 +330,11 @@ def test_two_operators_of_one_name() -> None:
 def test_lines_around() -> None:
     """What an error shows: the line, marked, with those before and after it."""
     trace = traced(lambda a: prims.neg(prims.cos(prims.sin(a))), inputs()[:1])
-    text = lines_around(trace.bound_symbols, 2, reach=1)
+    text = lines_around(trace.bound_symbols, 2, radius=1)
     assert [line[:2] for line in text.splitlines()] == ["  ", "> ", "  "]
     assert "cos" in text.splitlines()[1]
-    assert len(lines_around(trace.bound_symbols, 0, reach=1).splitlines()) == 2
-    assert len(lines_around(trace.bound_symbols, 4, reach=10).splitlines()) == 5
+    assert len(lines_around(trace.bound_symbols, 0, radius=1).splitlines()) == 2
+    assert len(lines_around(trace.bound_symbols, 4, radius=10).splitlines()) == 5
 
 
 def test_source_lines() -> None:

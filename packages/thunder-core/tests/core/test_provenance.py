@@ -43,7 +43,7 @@ def test_what_a_pass_changed() -> None:
     before = traced(program)
     text = diff_traces(before, cse(dce(before)), context=0)
     assert text.splitlines() == [
-        "--- f, as acquired",
+        "--- f, as captured",
         "+++ f, after Common Subexpression Elimination",
         "@@ -2 +1,0 @@",
         '-  t0 = prims.exp(a)  # t0: "cpu f32[3]"',

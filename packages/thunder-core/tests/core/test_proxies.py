@@ -84,7 +84,7 @@ def test_names_come_from_the_trace(make: Any) -> None:
 def test_its_truth_is_not_known() -> None:
     """The error says what to write instead."""
     for use in (bool, lambda a: a and 1, lambda a: not a, lambda a: 1 if a else 2):
-        with pytest.raises(TracingError, match=r"truth of the tensor a .*torch\.where"):
+        with pytest.raises(TracingError, match=r"needs the value of the tensor a, .*torch\.where"):
             use(tensor())
 
 

@@ -307,7 +307,7 @@ def test_never_eagerly() -> None:
 
 def test_modules_only() -> None:
     """A transform of modules says so when it is given a function."""
-    with pytest.raises(TypeError, match=r"LoRATransform changes modules, and .* is none"):
+    with pytest.raises(TypeError, match=r"LoRATransform changes modules, but .* is not a module"):
         thunder.jit(lambda a: a, transforms=[thunder.transforms.LoRATransform()])
     with pytest.raises(AttributeError, match=r"has no attribute 'Quantize'; it has .*QuantizationTransform"):
         thunder.transforms.Quantize  # noqa: B018

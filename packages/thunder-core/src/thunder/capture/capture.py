@@ -97,8 +97,8 @@ def _capture(session: CaptureSession, trusted: bool) -> Captured:
     try:
         captured = _captured(session, trusted)
     except DataDependentError as refusal:
-        refusal.converts = not raised_by_branch(refusal)
-        refusal.tells = all(map(DerivedScalars(session.tracer).derives, refusal.asked))
+        refusal.overrides_builtins = not raised_by_branch(refusal)
+        refusal.derives_scalars = all(map(DerivedScalars(session.tracer).derives, refusal.asked))
         raise
     session.release()
     _refuse_leftovers(session.tracer)

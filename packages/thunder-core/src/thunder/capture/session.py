@@ -98,7 +98,7 @@ class CaptureSession:
             self.numbers = tracer.symbolic = recorder.symbolic = Inputs(tracer.trace, dynamic)
             self.numbers.source_of = self.source_of
             self.numbers.source_of_list, self.numbers.guarded_number = recorder.source_of_list, recorder.number
-            tracer.derived_scalars = DerivedScalars(tracer) if dynamic.tells else None
+            tracer.derived_scalars = DerivedScalars(tracer) if dynamic.derives_scalars else None
         substitutions.callback(self.release)  # once what the program assigned has been undone
         self._around = len(substitutions)
         substitutions.enter(without_modes())  # the user's see what runs
@@ -159,7 +159,7 @@ class CaptureSession:
         self.arguments.read(recorder)
         for original, copy, source in zip(self.call, copies, self.arguments.roots):
             recorder.copied(original, copy, source, self.aliases)
-        converts = self.numbers is not None and self.numbers.dynamic.converts
+        converts = self.numbers is not None and self.numbers.dynamic.overrides_builtins
         replace_torch_functions(substitutions, numbers=converts)
         substitutions.assign(active, thread=0)
         _keep_state(substitutions)  # the steps before these find it as it is around the program

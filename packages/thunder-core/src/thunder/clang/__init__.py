@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core language: broadcasting, type promotion and indexing over primitives, one file a family.
+"""The core language: broadcasting, type promotion and indexing over primitives, one module per family.
 
-It exports its operations, and of `thunder.clang.base` what contributors declare an operation with.
+It exports its operations, and from `thunder.clang.base` what contributors need to declare one.
 """
 
 from typing import TYPE_CHECKING
 
 from thunder.clang.base import clang_ops as _operations
 from thunder.clang.base import clangop, maybe_broadcast, maybe_convert_to_dtype
-from thunder.clang.base import elementwise_binary as _elementwise_binary_wrapper  # a name for contributors
+from thunder.clang.base import elementwise_binary as _elementwise_binary_wrapper  # documented under this name
 from thunder.clang.creation import *  # noqa: F403
 from thunder.clang.elementwise import *  # noqa: F403
 from thunder.clang.indexing import *  # noqa: F403
@@ -17,7 +17,7 @@ from thunder.clang.reductions import *  # noqa: F403
 from thunder.clang.shape import *  # noqa: F403
 from thunder.core.families import import_families as _import_families
 
-if TYPE_CHECKING:  # these are made from the primitives' declarations; two helpers there have names of base's
+if TYPE_CHECKING:  # at run time they come from the primitives' declarations; two helpers there shadow names of base
     from thunder.core.prims.elementwise_binary import *  # type: ignore[assignment]  # noqa: F403
     from thunder.core.prims.elementwise_binary import div as true_divide
     from thunder.core.prims.elementwise_comparison import *  # type: ignore[assignment]  # noqa: F403

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operations of the core language are declared, and what they share: broadcasting and conversion.
+"""The declaration of operations of the core language, and what they share: broadcasting and type conversion.
 
-A clang operation is a plain function over primitives. Within another operation it is not recorded itself, so traces
-show the user's language and, below it, primitives. Called by a program, or on real tensors, it is a symbol.
+A clang operation is a plain function over primitives. Inside another operation it is not recorded itself, so a trace
+shows operations of the user's language and, below them, primitives. Called by user code or on tensors, it is a symbol.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 clangctx = register_langctx(LanguageContext("clang"))
 clang_ops: dict[str, Callable[..., Any]] = {}
-# Those of the operations above that come from the declarations of elementwise operations.
+# Those of `clang_ops` that are generated from the declarations of elementwise operations.
 elementwise_functions: dict[str, Callable[..., Any]] = {}
 
 
 def clangop(*, method_name: str | None = None) -> Callable[[F], F]:
-    """Decorator: declares an operation of the core language, as a method or operator where `method_name` says so."""
+    """Declare an operation of the core language, and a method or operator `method_name` of proxies."""
 
     def declare(fn: F) -> F:
         @functools.wraps(fn)
@@ -64,18 +64,18 @@ def clangop(*, method_name: str | None = None) -> Callable[[F], F]:
 
 
 def _are_tensors(args: Sequence[Any]) -> bool:
-    """Whether an operation outside of any trace is given tensors rather than numbers."""
+    """Check whether the arguments of a call outside a trace include tensors."""
     return any(isinstance(a, torch.Tensor) for a in args)
 
 
 @functools.cache
 def _symbol_of(fn: Callable[..., Any]) -> Symbol:
-    """The symbol that stands in a trace where a program calls a clang operation."""
+    """Return the symbol that is recorded if user code calls a clang operation."""
 
     @functools.wraps(fn)
     def meta(*args: Any, **kwargs: Any) -> Any:
         out = fn(*args, **kwargs)
-        # Its results are values of their own: a primitive that gives a view would let the program write to its input.
+        # Clone views, as the program must not be able to write to the input through a result.
         assert state.trace is not None
         views = {name for op in state.trace.scopes[-1] if OpTags.VIEW_OP in op.sym.tags for name in op.out_names}
         if isinstance(out, TensorProxy):
@@ -92,9 +92,9 @@ _RELATIONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, ">=": oper
 def demand(
     left: Any, relation: str, right: Any, message: Callable[[], str], exception_type: type[Exception] = RuntimeError
 ) -> None:
-    """An error unless two numbers compare like that: now, or when the program runs where only that tells."""
+    """Raise unless `left <relation> right`; for unbacked numbers the program checks it when it runs."""
     if is_unbacked(left, right):
-        # What is usual of sizes is no answer here.
+        # `always` does not assume that unbacked sizes are at least 2, as comparisons in meta functions do.
         found = always(left, relation, right)
         if found is None:
             _check_when_it_runs(left, relation, right, message())
@@ -105,10 +105,10 @@ def demand(
 
 
 def _check_when_it_runs(left: Any, relation: str, right: Any, message: str) -> None:
-    """From here on two numbers compare like that; the program checks it."""
+    """Record a check of `left <relation> right` and assume it from here on."""
     trace = state.trace
     if trace is not None and len(trace.scopes) == 2:
-        # Beside the operation that asks, as an executor may run that whole.
+        # Before the operation rather than in its decomposition, which an executor may replace as a whole.
         trace.scopes[0].append(
             BoundSymbol(prims.check_number, (left, relation, right, message), {}, None, (), state.source)
         )
@@ -119,20 +119,18 @@ def _check_when_it_runs(left: Any, relation: str, right: Any, message: str) -> N
 
 
 def _is_same_size(n: Any, m: Any) -> bool:
-    """Whether two sizes that meet are the same. Where only running tells, they have to be."""
+    """Check whether two sizes are equal. If that is data-dependent, require it with a check at run time."""
     if not is_unbacked(n, m):
         return bool(n == m)
     try:
         return bool(n == m)
     except DataDependentError:
-        demand(
-            n, "==", m, lambda: f"sizes that depend on values have to be the same here: {n} and {m}, at {state.source}"
-        )
+        demand(n, "==", m, lambda: f"data-dependent sizes have to be equal here: {n} and {m}, at {state.source}")
         return True
 
 
 def _is_one(n: Any) -> bool:
-    """Whether a size is 1. One that only running tells is taken not to be."""
+    """Check whether a size is 1. An unbacked size is assumed not to be."""
     if not is_unbacked(n):
         return bool(n == 1)
     try:
@@ -142,7 +140,7 @@ def _is_one(n: Any) -> bool:
 
 
 def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that all of `shapes` broadcast to; torch's error where there is none."""
+    """Return the shape that all of `shapes` broadcast to, or raise torch's error."""
     rank = max(map(len, shapes))
     out = [1] * rank
     for shape in shapes:
@@ -159,7 +157,7 @@ def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def expand(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
-    """`a` broadcast to `shape`; `a` itself where it has that shape."""
+    """Broadcast `a` to `shape`; return `a` itself if it has that shape."""
     if same_shape(a.shape, tuple(shape)):
         return a
     new = len(shape) - a.ndim
@@ -167,9 +165,9 @@ def expand(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
 
 
 def maybe_broadcast(*args: Any) -> tuple[Any, ...]:
-    """The arguments with their tensors broadcast to one shape; numbers and None stay.
+    """Broadcast the tensors among the arguments to one shape; numbers and None are unchanged.
 
-    A CPU tensor without dimensions goes along with tensors of another device, to which it is moved.
+    A 0-d CPU tensor is moved to the device of the other tensors.
     """
     tensors = [a for a in args if isinstance(a, TensorProxy)]
     first = tensors[0].shape
@@ -191,7 +189,7 @@ def maybe_broadcast(*args: Any) -> tuple[Any, ...]:
 
 
 def maybe_convert_to_dtype(a: Any, dtype: dtypes.dtype | type) -> Any:
-    """`a` converted to `dtype`, where that changes it: tensors by an operation, numbers at once."""
+    """Convert a tensor or number to `dtype` if necessary; numbers are not converted to a lower category."""
     if isinstance(a, TensorProxy):
         target = dtype if type(dtype) is dtypes.dtype else dtypes.to_dtype(dtype)
         return a if a.dtype is target else prims.convert_element_type(a, target)
@@ -212,7 +210,7 @@ def elementwise_unary(
     number_fn: Callable[[Any], Any] | None = None,
     type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
 ) -> Any:
-    """`prim` of `a` in the type that promotion says; of a Python number `number_fn` of it."""
+    """Apply `prim` to a tensor in the promoted type, or `number_fn` to a Python number."""
     if not isinstance(a, TensorProxy) and number_fn is not None:
         return number_fn(number_value(a))
     computation, result = elementwise_type_promotion(a, type_promotion_kind=type_promotion_kind)
@@ -220,7 +218,7 @@ def elementwise_unary(
 
 
 def _are_plain(a: Any, b: Any) -> bool:
-    """Whether two operands are tensors that agree in everything, as most do."""
+    """Check for the common case of two tensors of the same shape, dtype and device."""
     if type(a) is not TensorProxy or type(b) is not TensorProxy:
         return False
     return a.dtype is b.dtype and a.device is b.device and same_shape(a.shape, b.shape)
@@ -234,7 +232,7 @@ def elementwise_binary(
     number_fn: Callable[[Any, Any], Any] | None = None,
     type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
 ) -> Any:
-    """`prim` of `a` and `b`, broadcast to one shape, in the type that promotion says."""
+    """Broadcast `a` and `b` and apply `prim` in the promoted type, or `number_fn` to two Python numbers."""
     if not isinstance(a, TensorProxy) and not isinstance(b, TensorProxy) and number_fn is not None:
         return number_fn(number_value(a), number_value(b))
     computation, result = elementwise_type_promotion(a, b, type_promotion_kind=type_promotion_kind)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Making tensors in the core language."""
+"""Creation of tensors in the core language."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["full", "full_like", "iota"]
 
 @clangop()
 def full(shape: Sequence[int], fill_value: Any, *, device: Any, dtype: Any) -> Any:
-    """A tensor of `shape` with every element `fill_value`."""
+    """Return a tensor of `shape` with every element `fill_value`."""
     kind: dtypes.dtype = dtypes.to_dtype(dtype)  # type: ignore[assignment]
     value = number_value(fill_value)
     if dtypes.category(number_type(fill_value)) > kind.category:
-        # What a tensor of that dtype can hold of it; a complex number for a real tensor is the primitive's error.
+        # Only bool converts from a higher category here; for a complex number in a real tensor the primitive raises.
         value = bool(value) if kind.category == dtypes.BOOL else value
     return prims.full(tuple(shape), maybe_convert_to_dtype(value, kind), device=devices.to_device(device), dtype=kind)
 
 
 @clangop()
 def full_like(a: TensorProxy, fill_value: Any, *, device: Any = None, dtype: Any = None) -> Any:
-    """A tensor of the shape (and, where not said otherwise, the device and dtype) of `a` filled with `fill_value`."""
+    """Return a tensor of the shape of `a`, by default of its device and dtype, filled with `fill_value`."""
     return full(a.shape, fill_value, device=device or a.device, dtype=dtype or a.dtype)
 
 
 @clangop()
 def iota(length: int, *, start: int = 0, step: int = 1, device: Any, dtype: Any = dtypes.int64) -> Any:
-    """The integers start, start + step … as a tensor of `length` elements."""
+    """Return the integers start, start + step … as a tensor of `length` elements."""
     return prims.iota(length, start=start, step=step, device=devices.to_device(device), dtype=dtypes.to_dtype(dtype))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise operations of the core language that are more than a primitive on promoted and broadcast operands.
+"""Elementwise operations of the core language that are not just a primitive on promoted and broadcast operands.
 
-All others come from the primitives' declarations (`thunder.core.prims.elementwise_base`).
+All others are generated from the primitives' declarations (`thunder.core.prims.elementwise_base`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _trunc_divide(a: Any, b: Any) -> Any:
 
 @clangop()
 def where(pred: Any, a: Any, b: Any) -> Any:
-    """Return `a` where `pred` is true, else `b`; of two numbers a tensor too."""
+    """Return `a` where `pred` is true, else `b`: a tensor even for two numbers."""
     if not isinstance(pred, TensorProxy):
         return a if number_value(pred) else b
     dtype, _ = elementwise_type_promotion(a, b)
@@ -74,7 +74,7 @@ def angle(a: Any) -> Any:
 
 # -- truth values ------------------------------------------------------------------------------------------------------
 def _truth(x: Any) -> Any:
-    # Not a conversion: a number next to zero is true, though some conversions round it to false.
+    # Not a conversion to bool: a tiny number is true, but some conversions round it to false.
     if not isinstance(x, TensorProxy):
         return bool(number_value(x))
     return x if x.dtype is bool8 else prims.ne(x, maybe_convert_to_dtype(0, x.dtype))
@@ -82,7 +82,7 @@ def _truth(x: Any) -> Any:
 
 @clangop()
 def logical_not(a: Any) -> Any:
-    """Return where `a` is zero."""
+    """Check whether each element is zero."""
     if isinstance(a, TensorProxy) and a.dtype is not bool8:
         return prims.eq(a, maybe_convert_to_dtype(0, a.dtype))
     return prims.bitwise_not(a) if isinstance(a, TensorProxy) else not number_value(a)
@@ -90,19 +90,19 @@ def logical_not(a: Any) -> Any:
 
 @clangop()
 def logical_and(a: Any, b: Any) -> Any:
-    """Return where neither is zero."""
+    """Check elementwise whether both are nonzero."""
     return elementwise_functions["bitwise_and"](_truth(a), _truth(b))
 
 
 @clangop()
 def logical_or(a: Any, b: Any) -> Any:
-    """Return where one of them is not zero."""
+    """Check elementwise whether at least one is nonzero."""
     return elementwise_functions["bitwise_or"](_truth(a), _truth(b))
 
 
 @clangop()
 def logical_xor(a: Any, b: Any) -> Any:
-    """Return where just one of them is not zero."""
+    """Check elementwise whether exactly one is nonzero."""
     return elementwise_functions["bitwise_xor"](_truth(a), _truth(b))
 
 
@@ -120,19 +120,19 @@ def _is_complex(a: Any) -> bool:
 
 @clangop()
 def isnan(a: Any) -> Any:
-    """Return where `a` is not a number."""
+    """Check whether each element is NaN."""
     return _everywhere(a, False) if _is_exact(a) else elementwise_functions["ne"](a, a)
 
 
 @clangop()
 def isinf(a: Any) -> Any:
-    """Return where `a` (or a part of it) is infinite."""
+    """Check whether each element (or its real or imaginary part) is infinite."""
     return _compared_with_infinity(a, "eq", "bitwise_or")
 
 
 @clangop()
 def isfinite(a: Any) -> Any:
-    """Return where `a` is neither infinite nor NaN."""
+    """Check whether each element is neither infinite nor NaN."""
     return _compared_with_infinity(a, "lt", "bitwise_and")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`a[key]`, and the same as a write: what torch's indexing means, over primitives.
+"""`a[key]` and `a[key] = value`: torch's indexing over primitives.
 
-A key is read into a plan in two parts. The basic part (integers, slices, None, …) shows a part of the tensor in another
-shape: one slice, one squeeze, one broadcast. The advanced part (tensors and lists of positions) then picks elements of
-that with one index primitive. A write goes through the same steps and puts each result back, the last one first.
+A key is parsed into a plan of two parts. Basic indexing (integers, slices, None, …) is a view: one slice, one squeeze,
+one broadcast. Advanced indexing (tensors and lists of indices) then selects elements of the view with one index
+primitive. A write goes through the same steps and scatters the results back in reverse order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MASKS = (dtypes.bool8, dtypes.uint8)
 
 
 def is_basic_index(key: Any) -> bool:
-    """Whether `a[key]` is a view of `a`: the key has only integers (0-d tensors too), slices, None and Ellipsis."""
+    """Check whether a key has only integers (or 0-d tensors), slices, None and Ellipsis: then `a[key]` is a view."""
     if isinstance(key, tuple):
         return all(is_basic_index(k) for k in key)
     if key is None or key is Ellipsis or isinstance(key, (int, slice, NumberProxy)):
@@ -38,22 +38,22 @@ def is_basic_index(key: Any) -> bool:
 
 
 class _Plan:
-    """What a key asks of a tensor: see the module's text. Dimensions of the tensor are named by their number."""
+    """A parsed key (see the module's docstring). Dimensions of the tensor are given by their index."""
 
     def __init__(self, a: TensorProxy):
         self.starts = [0] * a.ndim
         self.ends = list(a.shape)
         self.steps = [1] * a.ndim
-        self.dropped: list[int] = []  # dimensions of which an integer takes one element
-        self.selected: dict[int, TensorProxy] = {}  # dimensions of which a 0-d tensor takes one element
-        self.layout: list[int | None] = []  # the basic part's dimensions: the tensor's, or None for a new one
-        self.picked: dict[int, TensorProxy] = {}  # tensors of positions, by where they stand in the layout
-        self.mask: tuple[int, TensorProxy] | None = None  # a boolean tensor, and where in the layout it begins
-        self.listed: list[tuple[int, int]] = []  # positions that the key has as numbers, and in which dimension
-        self.slices = False  # whether the slice leaves anything out
+        self.dropped: list[int] = []  # dimensions indexed with an integer
+        self.selected: dict[int, TensorProxy] = {}  # dimensions indexed with a 0-d tensor
+        self.layout: list[int | None] = []  # the view's dimensions: the tensor's, or None for a new one
+        self.picked: dict[int, TensorProxy] = {}  # index tensors, by their position in the layout
+        self.mask: tuple[int, TensorProxy] | None = None  # a boolean mask, and its first position in the layout
+        self.listed: list[tuple[int, int]] = []  # indices that are numbers of a list, with their dimension
+        self.slices = False  # whether the slice is not the whole tensor
 
     def finish(self, a: TensorProxy) -> _Plan:
-        """Sees what the slice does, once all of the key is read."""
+        """Complete the plan, once all of the key is parsed."""
         bounds = zip(self.starts, self.ends, self.steps, a.shape)
         self.slices = any(t != 1 or is_unbacked(s, e) or s != 0 or e != n for s, e, t, n in bounds)
         if self.listed:
@@ -61,7 +61,7 @@ class _Plan:
         return self
 
     def _check_listed(self, a: TensorProxy) -> None:
-        # Where nothing is picked torch does not look at the positions.
+        # torch does not check the indices if the result is empty.
         rest = [n for i, n in enumerate(self.basic_shape()) if i not in self.picked]
         if 0 in rest or any(0 in index.shape for index in self.picked.values()):
             return
@@ -71,16 +71,16 @@ class _Plan:
                 raise IndexError(f"index {i} is out of bounds for dimension {dim} with size {n}")
 
     def sliced_shape(self) -> tuple[int, ...]:
-        """The shape after the slice."""
+        """Return the shape after the slice."""
         return tuple([-(-(e - s) // t) for s, e, t in zip(self.starts, self.ends, self.steps)])
 
     def basic_shape(self) -> tuple[int, ...]:
-        """The shape of the basic part."""
+        """Return the shape of the view."""
         sizes = self.sliced_shape()
         return tuple([1 if d is None else sizes[d] for d in self.layout])
 
 
-# -- reading a key ----------------------------------------------------------------------------------------------------
+# -- parsing a key ----------------------------------------------------------------------------------------------------
 def _as_tuple(key: Any) -> tuple[Any, ...]:
     if isinstance(key, tuple):
         if any(type(k).__module__ == "numpy" for k in key):
@@ -88,7 +88,7 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
         return key
     if type(key).__module__ == "numpy":
         return (key.tolist(),)
-    # torch takes a short sequence that holds more than numbers for a tuple.
+    # torch treats a short list that has more than numbers as a tuple.
     nested = (TensorProxy, list, tuple, range, slice)
     if isinstance(key, list) and len(key) < 32 and any(k is None or k is ... or isinstance(k, nested) for k in key):
         return tuple(key)
@@ -96,7 +96,7 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
 
 
 def _consumes(k: Any) -> int:
-    """How many dimensions of the tensor an item of the key stands for."""
+    """Return the number of dimensions of the tensor that an item of the key indexes."""
     kind = type(k)
     if kind is slice or kind is int:
         return 1
@@ -145,7 +145,7 @@ def _refuse_too_many(a: TensorProxy, items: tuple[Any, ...]) -> NoReturn:
 
 
 def _take_in(plan: _Plan, a: TensorProxy, dim: int, k: Any, at: int, write: bool) -> int:
-    """Adds an item of the key that stands for dimensions from `dim` on to the plan; returns for how many."""
+    """Add an item of the key that indexes dimensions from `dim` on to the plan; return their number."""
     if isinstance(k, slice):
         plan.starts[dim], plan.ends[dim], plan.steps[dim] = _bounds(k, a.shape[dim])
         plan.layout.append(dim)
@@ -178,8 +178,8 @@ def _bounds(k: slice, n: int) -> tuple[int, int, int]:
             continue
         if isinstance(x, TensorProxy):
             raise TracingError(
-                f"a slice with the tensor {x.name} as a bound has a size that is not known while tracing. Pass the "
-                "bound as a Python number, or pick elements by a tensor of positions (a[start + torch.arange(length)])"
+                f"a slice with the tensor {x.name} as a bound has a data-dependent size, not known while tracing. Pass "
+                "the bound as a Python number, or index with a tensor (a[start + torch.arange(length)])"
             )
         if not hasattr(type(x), "__index__"):
             raise TypeError("slice indices must be integers or None or have an __index__ method")
@@ -194,7 +194,7 @@ def _bounds(k: slice, n: int) -> tuple[int, int, int]:
 
 
 def _within(x: int, n: int) -> int:
-    """A bound of a slice of `n` elements, as a position."""
+    """Return a slice bound for `n` elements, wrapped if negative and clamped."""
     if is_unbacked(x):
         return x.within(n)  # type: ignore[attr-defined, no-any-return]
     if is_unbacked(n):
@@ -212,7 +212,7 @@ def _take_tensor(plan: _Plan, a: TensorProxy, dim: int, k: TensorProxy, at: int,
             _refuse_mask(k)
         if plan.mask is not None:
             raise TracingError(
-                "a write at two boolean masks at once has a number of elements that is not known while tracing: "
+                "a write with two boolean masks has a data-dependent number of elements, not known while tracing: "
                 "combine the masks into one (mask1[:, None] & mask2), or use torch.where"
             )
         plan.mask = (len(plan.layout), k)
@@ -225,7 +225,7 @@ def _take_tensor(plan: _Plan, a: TensorProxy, dim: int, k: TensorProxy, at: int,
     )
     k = _on_device(k, a)
     if k.ndim == 0:
-        # torch reads it as a number: the dimension goes, and others are not moved on its account.
+        # torch treats it like an integer: the dimension is dropped, and does not count as an advanced index.
         plan.selected[dim] = maybe_convert_to_dtype(k, dtypes.int64)
     else:
         plan.picked[len(plan.layout)] = k
@@ -235,9 +235,9 @@ def _take_tensor(plan: _Plan, a: TensorProxy, dim: int, k: TensorProxy, at: int,
 
 def _refuse_mask(mask: TensorProxy) -> NoReturn:
     raise TracingError(
-        f"indexing with the boolean mask {mask.name} gives as many elements as the mask has true ones, which is not "
-        "known while tracing. Keep the shape instead: torch.where(mask, a, other), a.masked_fill(~mask, value), or "
-        "(a * mask).sum() for a reduction; or leave this part out of the traced function"
+        f"indexing with the boolean mask {mask.name} has a data-dependent size, the number of its true elements, which "
+        "is not known while tracing. Keep the shape instead: torch.where(mask, a, other), a.masked_fill(~mask, value), "
+        "or (a * mask).sum() for a reduction; or move this part out of the traced function"
     )
 
 
@@ -251,7 +251,7 @@ def _check_mask_shape(mask: Sequence[int], a: TensorProxy, dim: int) -> None:
 
 
 def _on_device(index: TensorProxy, a: TensorProxy) -> TensorProxy:
-    # torch moves positions that are on the CPU to where the tensor is.
+    # torch moves index tensors from the CPU to the device of the tensor.
     return index if index.device is a.device or index.device.type != "cpu" else prims.device_put(index, a.device)
 
 
@@ -307,7 +307,7 @@ def _integers(k: Any) -> Any:
 
 
 def _stacked(k: Any, a: TensorProxy) -> TensorProxy:
-    """A list with tensors in it as one tensor of positions."""
+    """Return a list that contains tensors as one index tensor."""
     if isinstance(k, (list, tuple, range)):
         return stack([_stacked(i, a) for i in k])
     return maybe_convert_to_dtype(k, dtypes.int64) if isinstance(k, TensorProxy) else _positions(_integers(k), a)
@@ -327,7 +327,7 @@ def _sliced(a: TensorProxy, plan: _Plan) -> TensorProxy:
 
 
 def _basic(a: TensorProxy, plan: _Plan) -> TensorProxy:
-    """The basic part of what the key asks for."""
+    """Apply basic indexing."""
     x = _sliced(a, plan)
     if plan.selected:
         x = prims.index(x, _per_dimension(plan.selected))
@@ -342,7 +342,7 @@ def _basic(a: TensorProxy, plan: _Plan) -> TensorProxy:
 
 @clangop(method_name="getitem")
 def getitem(a: TensorProxy, key: Any) -> TensorProxy:
-    """`a[key]`, as torch reads it."""
+    """Compute `a[key]`, as torch does."""
     plan = _plan(a, key)
     x = _basic(a, plan)
     return prims.index(x, _per_dimension(plan.picked)) if plan.picked else x
@@ -351,7 +351,7 @@ def getitem(a: TensorProxy, key: Any) -> TensorProxy:
 # -- writing ----------------------------------------------------------------------------------------------------------
 @clangop()
 def setitem(a: TensorProxy, key: Any, value: Any, accumulate: bool = False) -> TensorProxy:
-    """`a` after `a[key] = value`, or with `accumulate` after adding `value` there, once for each time it is named."""
+    """Return `a` after `a[key] = value`; with `accumulate` add `value` instead, repeatedly at repeated indices."""
     plan = _plan(a, key, write=True)
     if plan.mask is not None:
         _check_same_dtype(a, value)
@@ -369,7 +369,7 @@ def setitem(a: TensorProxy, key: Any, value: Any, accumulate: bool = False) -> T
 
 
 def _put_back(a: TensorProxy, plan: _Plan, new: TensorProxy) -> TensorProxy:
-    """`a` with `new` in the place of its basic part."""
+    """Return `a` with the elements of its view (basic indexing) replaced by `new`."""
     shape = plan.sliced_shape()
     if plan.selected:
         new = reshape(new, tuple([n for d, n in enumerate(shape) if d not in plan.selected]))
@@ -381,7 +381,7 @@ def _put_back(a: TensorProxy, plan: _Plan, new: TensorProxy) -> TensorProxy:
 
 
 def _check_same_dtype(a: TensorProxy, value: Any) -> None:
-    # What is written by position is not converted, unless it is one number.
+    # torch converts the value of a write with advanced indexing only if it is a 0-d tensor.
     check(
         not isinstance(value, TensorProxy) or value.dtype is a.dtype or value.ndim == 0,
         lambda: (
@@ -392,7 +392,7 @@ def _check_same_dtype(a: TensorProxy, value: Any) -> None:
 
 
 def _value(value: Any, a: TensorProxy, shape: tuple[int, ...]) -> TensorProxy:
-    """`value` as a tensor of `shape` with the dtype of `a`."""
+    """Convert `value` to a tensor of `shape` with the dtype of `a`."""
     if not isinstance(value, TensorProxy):
         if not is_number(value):
             raise TypeError(f"can't assign a {type(value).__name__} to a tensor of {a.dtype}")
@@ -425,11 +425,11 @@ def _number(value: Any, dtype: dtypes.dtype) -> Any:
 
 
 def _write_masked(x: TensorProxy, plan: _Plan, value: Any, accumulate: bool) -> TensorProxy:
-    """`x` with `value` where the mask is true. Only as many elements as the mask has dimensions for are written."""
+    """Return `x` with `value` written where the mask is true, the mask broadcast over the dimensions that it lacks."""
     assert plan.mask is not None
     if plan.picked:
         raise TracingError(
-            "a write at a boolean mask together with positions has a number of elements that is not known while "
+            "a write with a boolean mask and indices has a data-dependent number of elements, not known while "
             "tracing: use torch.where with a mask of the whole shape"
         )
     at, mask = plan.mask
@@ -447,8 +447,8 @@ def _write_masked(x: TensorProxy, plan: _Plan, value: Any, accumulate: bool) -> 
 def _spread_over_mask(
     x: TensorProxy, mask: TensorProxy, at: int, after: tuple[int, ...], value: TensorProxy
 ) -> TensorProxy:
-    """What a write of `value` to `x[mask]` writes, as a tensor of `x`'s shape."""
-    # In x[mask] one dimension stands for those of the mask: `line` is where that is in `value`.
+    """Return `value`, the operand of `x[mask] = value`, as a tensor of `x`'s shape."""
+    # In x[mask] one dimension replaces those of the mask: `line` is its position in `value`.
     extra = value.ndim - (at + 1 + len(after))
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = reshape(value, value.shape[extra:])
@@ -466,11 +466,11 @@ def _spread_over_mask(
 
 
 def _one_for_each(mask: TensorProxy, value: TensorProxy, line: int) -> TensorProxy:
-    """`value` with the elements of dimension `line` dealt out to the true places of the mask in order."""
+    """Distribute the elements of dimension `line` of `value` over the true elements of the mask, in order."""
     n = value.shape[line]
     flat = reshape(maybe_convert_to_dtype(mask, dtypes.bool8), (-1,))
     order = prims.cumsum(maybe_convert_to_dtype(flat, dtypes.int64), 0) - 1
-    order = maybe_convert_to_dtype(flat, dtypes.int64) * order  # any place will do where the mask is false
+    order = maybe_convert_to_dtype(flat, dtypes.int64) * order  # any valid index where the mask is false
     if n == 0:
         return prims.full(
             (*value.shape[:line], *mask.shape, *value.shape[line + 1 :]), 0, device=value.device, dtype=value.dtype
@@ -479,16 +479,16 @@ def _one_for_each(mask: TensorProxy, value: TensorProxy, line: int) -> TensorPro
     return reshape(dealt, (*value.shape[:line], *mask.shape, *value.shape[line + 1 :]))
 
 
-# -- by one dimension -------------------------------------------------------------------------------------------------
+# -- along one dimension ----------------------------------------------------------------------------------------------
 @clangop()
 def take(a: TensorProxy, indices: TensorProxy, dim: int = 0) -> TensorProxy:
-    """The slices of `a` along `dim` that the vector `indices` names."""
+    """Return the slices of `a` along `dim` at the vector `indices`."""
     return prims.take(a, dim, indices)
 
 
 @clangop()
 def take_along_axis(a: TensorProxy, indices: TensorProxy, dim: int) -> TensorProxy:
-    """For each position of `indices` the element of `a` there with its value along `dim`; the others broadcast."""
+    """Return the elements of `a` at `indices` along `dim`; the other dimensions broadcast."""
     dim = canonicalize_dim(a.ndim, dim)
     check(
         a.ndim == indices.ndim,

@@ -12,11 +12,11 @@ __all__ = ["linear", "matmul"]
 
 @clangop(method_name="matmul")
 def matmul(a: TensorProxy, b: TensorProxy) -> TensorProxy:
-    """The matrix product `a @ b`."""
+    """Return the matrix product `a @ b`."""
     return prims.matmul(a, b)
 
 
 @clangop()
 def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None) -> TensorProxy:
-    """`a @ w.mT + bias`."""
+    """Compute `a @ w.mT + bias`."""
     return prims.linear(a, w, bias)

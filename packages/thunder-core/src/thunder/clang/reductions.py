@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of the core language: dimensions counted from either end, `keepdim`, and result types as torch's.
+"""Reductions of the core language: negative dimensions, `keepdim`, and torch's result types.
 
-`dim` is None or empty for all dimensions, a number, or several numbers.
+`dim` is None or empty for all dimensions, an integer, or a sequence of integers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def reduction_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
-    """The dimensions that `dim` means, from the front; none of a 0-d tensor."""
+    """Return the nonnegative dimensions of the argument `dim`; none for a 0-d tensor."""
     if dim is None or (isinstance(dim, Sequence) and not dim):
         return tuple(range(a.ndim))
     dims = canonicalize_dims(a.ndim, dim if isinstance(dim, int) else tuple(dim))
@@ -31,7 +31,7 @@ def reduction_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
 
 
 def kept(a: TensorProxy, reduced: Any, dims: Sequence[int], keepdim: bool) -> Any:
-    """`reduced`, which is `a` without `dims`, with those put back at length one where `keepdim`."""
+    """Compute `reduced`, which is `a` without `dims`, with those put back at length one where `keepdim`."""
     if not keepdim or not dims:
         return reduced
     shape = [1 if d in dims else n for d, n in enumerate(a.shape)]
@@ -39,7 +39,7 @@ def kept(a: TensorProxy, reduced: Any, dims: Sequence[int], keepdim: bool) -> An
 
 
 def compute_dtype(dtype: dtypes.dtype) -> dtypes.dtype:
-    """The type in which a kernel of torch computes on `dtype`: float32 for the 16-bit floats."""
+    """Return the type in which torch's kernels compute on `dtype`: float32 for the 16-bit floats."""
     return dtypes.float32 if dtypes.is_low_precision_dtype(dtype) else dtype
 
 
@@ -64,19 +64,19 @@ def _accumulated(
 
 @clangop()
 def sum(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
-    """The sum over `dim`; of integers and truth values as int64."""
+    """Return the sum over `dim`; int64 for integers and booleans."""
     return _accumulated(prims.sum, any, a, dim, keepdim, dtype)
 
 
 @clangop()
 def prod(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
-    """The product over `dim`; of integers and truth values as int64."""
+    """Return the product over `dim`; int64 for integers and booleans."""
     return _accumulated(prims.prod, all, a, dim, keepdim, dtype)
 
 
 @clangop()
 def mean(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
-    """The mean over `dim`, which is for floating point and complex numbers."""
+    """Return the mean over `dim` of a floating point or complex tensor."""
     given = dtypes.to_dtype(dtype)
     kind = given or a.dtype
     what = "Optional dtype" if given is not None else "Input dtype"
@@ -107,14 +107,14 @@ def _check_extremum_of_all(name: str, a: TensorProxy, dim: Any) -> None:
 
 @clangop()
 def amax(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
-    """The largest element over `dim`; NaN where there is one."""
+    """Return the largest element over `dim`; NaN if there is one."""
     _check_extremum_of_all("amax", a, dim)
     return _reduce(prims.amax, a, dim, keepdim)
 
 
 @clangop()
 def amin(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
-    """The smallest element over `dim`; NaN where there is one."""
+    """Return the smallest element over `dim`; NaN if there is one."""
     _check_extremum_of_all("amin", a, dim)
     return _reduce(prims.amin, a, dim, keepdim)
 
@@ -135,13 +135,13 @@ def _arg(name: str, prim: Callable[..., Any], a: TensorProxy, dim: int | None, k
 
 @clangop()
 def argmax(a: TensorProxy, dim: int | None = None, keepdim: bool = False) -> TensorProxy:
-    """The index along `dim`, or in the flattened tensor, of the largest element."""
+    """Return the index along `dim`, or in the flattened tensor, of the largest element."""
     return _arg("argmax", prims.argmax, a, dim, keepdim)
 
 
 @clangop()
 def argmin(a: TensorProxy, dim: int | None = None, keepdim: bool = False) -> TensorProxy:
-    """The index along `dim`, or in the flattened tensor, of the smallest element."""
+    """Return the index along `dim`, or in the flattened tensor, of the smallest element."""
     return _arg("argmin", prims.argmin, a, dim, keepdim)
 
 
@@ -155,7 +155,7 @@ def _check_moments(a: TensorProxy) -> None:
 
 @clangop()
 def var(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, correction: float = 1) -> TensorProxy:
-    """The variance over `dim`, with `correction` taken off the number of elements that it is divided by."""
+    """Return the variance over `dim`, with the divisor reduced by `correction`."""
     _check_moments(a)
     dims = reduction_dims(a, dim)
     return kept(a, prims.var(a, dims, correction=correction), dims, keepdim)
@@ -165,21 +165,21 @@ def var(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, correction: f
 def var_mean(
     a: TensorProxy, dim: Any = None, keepdim: bool = False, *, correction: float = 1
 ) -> tuple[TensorProxy, TensorProxy]:
-    """The variance and the mean over `dim`."""
+    """Return the variance and the mean over `dim`."""
     _check_moments(a)
     dims = reduction_dims(a, dim)
     variance, average = prims.var_mean(a, dims, correction=correction)
     return kept(a, variance, dims, keepdim), kept(a, average, dims, keepdim)
 
 
-# -- truth -------------------------------------------------------------------------------------------------------------
+# -- booleans ----------------------------------------------------------------------------------------------------------
 def _truth_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
-    # Unlike the others these take an empty tuple as no dimension at all.
+    # Unlike in other reductions an empty tuple means no dimensions here.
     return () if isinstance(dim, Sequence) and not dim else reduction_dims(a, dim)
 
 
 def _counted(a: TensorProxy, dims: tuple[int, ...], keepdim: bool, *, zeros: bool) -> TensorProxy:
-    """Whether there is a zero (`zeros`), or anything else, over `dims`."""
+    """Check whether there is a zero (`zeros`) or a nonzero element over `dims`."""
     found = clang_ops["eq"](a, 0) if zeros else (a if dtypes.is_boolean_dtype(a.dtype) else clang_ops["ne"](a, 0))
     if not dims:
         return prims.clone(found) if found is a else found
@@ -189,11 +189,11 @@ def _counted(a: TensorProxy, dims: tuple[int, ...], keepdim: bool, *, zeros: boo
 
 @clangop()
 def any(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
-    """Whether anything over `dim` is true, as a bool; an empty `dim` reduces nothing."""
+    """Check whether any element over `dim` is nonzero; an empty `dim` reduces nothing."""
     return _counted(a, _truth_dims(a, dim), keepdim, zeros=False)
 
 
 @clangop()
 def all(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
-    """Whether everything over `dim` is true, as a bool; an empty `dim` reduces nothing."""
+    """Check whether all elements over `dim` are nonzero; an empty `dim` reduces nothing."""
     return clang_ops["logical_not"](_counted(a, _truth_dims(a, dim), keepdim, zeros=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shape operations of the core language: dimensions counted from either end, sizes left open, one dimension alone."""
+"""Shape operations of the core language: negative dimensions, inferred sizes, operations along one dimension."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def numel(shape: Sequence[int]) -> int:
-    """How many elements a tensor of `shape` has."""
+    """Return the number of elements of a tensor of `shape`."""
     n = 1
     for size in shape:
         n *= size
@@ -29,13 +29,13 @@ def numel(shape: Sequence[int]) -> int:
 
 
 def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
-    """`shape` with its -1, if it has one, replaced so that it has `count` elements; torch's errors where that fails."""
+    """Replace a -1 in `shape` so that it has `count` elements, or raise torch's errors."""
     sizes = [index(n) for n in shape]
     open_at = None
     known = 1
     for d, n in enumerate(sizes):
         if is_unbacked(n):
-            known *= n  # torch refuses -1 and less when it runs
+            known *= n  # torch rejects negative sizes when it runs
         elif n == -1:
             check(open_at is None, lambda: "only one dimension can be inferred")
             open_at = d
@@ -63,21 +63,21 @@ def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
 
 @clangop(method_name="reshape")
 def reshape(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
-    """The elements of `a` in `shape`, of which one size may be -1."""
+    """Reshape `a` to `shape`, of which one size may be -1."""
     sizes = infer_shape(shape, numel(a.shape))
     return a if same_shape(sizes, a.shape) else prims.reshape(a, sizes)
 
 
 @clangop()
 def transpose(a: TensorProxy, permutation: Sequence[int]) -> TensorProxy:
-    """`a` with its dimensions in the order of `permutation`."""
+    """Permute the dimensions of `a`."""
     dims = canonicalize_dims(a.ndim, tuple(permutation), wrap_scalar=False)
     return a if dims == tuple(range(a.ndim)) else prims.transpose(a, dims)
 
 
 @clangop()
 def movedim(a: TensorProxy, source: int | Sequence[int], destination: int | Sequence[int]) -> TensorProxy:
-    """`a` with the dimensions `source` at the places `destination`; the others keep their order."""
+    """Move the dimensions `source` to the positions `destination`; the others keep their order."""
     given = [(x,) if isinstance(x, int) else tuple(x) for x in (source, destination)]
     check(
         len(given[0]) == len(given[1]),
@@ -98,14 +98,14 @@ def movedim(a: TensorProxy, source: int | Sequence[int], destination: int | Sequ
 
 @clangop()
 def squeeze(a: TensorProxy, dims: int | Sequence[int]) -> TensorProxy:
-    """`a` without those of `dims` that have one element."""
+    """Remove those of `dims` that are of size 1."""
     drop = tuple([d for d in canonicalize_dims(a.ndim, dims) if a.ndim and a.shape[d] == 1])
     return prims.squeeze(a, tuple(sorted(drop))) if drop else a
 
 
 @clangop()
 def unsqueeze(a: TensorProxy, dims: int | Sequence[int]) -> TensorProxy:
-    """`a` with dimensions of one element put in, at the places `dims` of the result."""
+    """Insert dimensions of size 1 at the positions `dims` of the result."""
     rank = a.ndim + (1 if isinstance(dims, int) else len(dims))
     new = canonicalize_dims(rank, dims)
     kept = [d for d in range(rank) if d not in new]
@@ -117,7 +117,7 @@ def unsqueeze(a: TensorProxy, dims: int | Sequence[int]) -> TensorProxy:
 
 @clangop()
 def flatten(a: TensorProxy, start_dim: int = 0, end_dim: int = -1) -> TensorProxy:
-    """`a` with the dimensions from `start_dim` to `end_dim` made one."""
+    """Merge the dimensions from `start_dim` to `end_dim`."""
     start, end = canonicalize_dim(a.ndim, start_dim), canonicalize_dim(a.ndim, end_dim)
     check(start <= end, lambda: "flatten() has invalid args: start_dim cannot come after end_dim")
     if a.ndim == 0:
@@ -127,14 +127,14 @@ def flatten(a: TensorProxy, start_dim: int = 0, end_dim: int = -1) -> TensorProx
 
 @clangop()
 def flip(a: TensorProxy, dims: int | Sequence[int]) -> TensorProxy:
-    """`a` with the order along `dims` reversed."""
+    """Reverse the order of elements along `dims`."""
     dims = canonicalize_dims(a.ndim, dims)
     return prims.flip(a, dims) if dims and a.ndim else a
 
 
 @clangop()
 def slice_in_dim(a: TensorProxy, start: int, stop: int, stride: int = 1, dim: int = 0) -> TensorProxy:
-    """`a` from `start` to before `stop` along one dimension; both are within it."""
+    """Slice one dimension from `start` to `stop`, both nonnegative and within it."""
     dim = canonicalize_dim(a.ndim, dim, wrap_scalar=False)
     n = a.shape[dim]
     if is_unbacked(start, stop, n):
@@ -150,7 +150,7 @@ def slice_in_dim(a: TensorProxy, start: int, stop: int, stride: int = 1, dim: in
 
 @clangop()
 def cat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """The tensors one after the other along `dim`, in their common dtype."""
+    """Concatenate tensors along `dim`, in their promoted dtype."""
     check(len(tensors) > 0, lambda: "cat expects at least one tensor", ValueError)
     dtype = tensors[0].dtype
     for t in tensors:
@@ -160,7 +160,7 @@ def cat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
 
 @clangop()
 def stack(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """The tensors, which have one shape, side by side along a new dimension."""
+    """Stack tensors of one shape along a new dimension."""
     check(len(tensors) > 0, lambda: "stack expects a non-empty TensorList")
     first = tensors[0]
     for i, t in enumerate(tensors):
@@ -175,25 +175,25 @@ def stack(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
 
 @clangop()
 def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> TensorProxy:
-    """`a` with `padding_value` before, after and between its elements: `(low, high, between)` for each dimension."""
+    """Insert `padding_value` before, after and between elements: `(low, high, between)` for each dimension."""
     return prims.pad(a, maybe_convert_to_dtype(padding_value, a.dtype), tuple(padding_config))
 
 
 @clangop()
 def unfold(a: TensorProxy, dim: int, size: int, step: int) -> TensorProxy:
-    """All windows of `size` elements along `dim`, `step` apart; the windows' elements are the last dimension."""
+    """Return the windows of `size` elements along `dim` at every `step`; the last dimension is within a window."""
     return prims.unfold(a, dim, size, step)
 
 
 @clangop()
 def diagonal(a: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorProxy:
-    """The diagonal of the matrices in `dim1` and `dim2`, `offset` above the main one, as the last dimension."""
+    """Return the diagonals of the matrices in `dim1` and `dim2`, `offset` above the main one, as the last dimension."""
     flat, window = diagonal_window(a, offset, dim1, dim2)
     return prims.slice(flat, *window)
 
 
 def diagonal_window(a: TensorProxy, offset: int, dim1: int, dim2: int) -> tuple[TensorProxy, Any]:
-    """`a` with its matrices last and each a line, and the slice of the lines that is the diagonal."""
+    """Return `a` with its matrices flattened to the last dimension, and the strided slice that is the diagonal."""
     first, second = canonicalize_dim(a.ndim, dim1, False), canonicalize_dim(a.ndim, dim2, False)
     check(first != second, lambda: f"diagonal dimensions cannot be identical {dim1}, {dim2}")
     rows, columns = a.shape[first], a.shape[second]
@@ -210,5 +210,5 @@ def diagonal_window(a: TensorProxy, offset: int, dim1: int, dim2: int) -> tuple[
 
 @clangop()
 def broadcast_tensors(*tensors: TensorProxy) -> tuple[TensorProxy, ...]:
-    """The tensors broadcast to one shape."""
+    """Broadcast tensors to one shape."""
     return maybe_broadcast(*tensors)

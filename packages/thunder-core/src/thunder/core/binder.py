@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way a call's arguments are written down.
+"""The canonical form of a call's arguments.
 
-The same call can be spelt in many ways; a trace holds one: positional where the signature allows it, without what
-equals its default, keywords for what comes after a gap. So `add(a, b)`, `add(a, other=b, alpha=1)` and
-`add(input=a, other=b)` are the same bound symbol, which is what common subexpressions, patterns and checkers compare.
+The same call can be written in many ways; a trace holds one: positional arguments where the signature allows it,
+arguments equal to their default omitted, keywords after an omitted one. So `add(a, b)`, `add(a, other=b, alpha=1)` and
+`add(input=a, other=b)` are the same bound symbol, which common subexpression elimination, patterns and checkers rely
+on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 __all__ = ["Binder"]
 
-# Spellings that torch accepts for any of its functions: NumPy's names, and `input`/`self` for the first argument.
+# Aliases that torch accepts for any of its functions: NumPy's names, and `input`/`self` for the first argument.
 _SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "dim": "axis", "keepdim": "keepdims"}
 _FIRST = ("input", "self", "tensor")
 _SECOND = ("other",)
@@ -30,7 +31,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 class Binder:
-    """Brings the arguments of calls to one function into their written form."""
+    """Canonicalizes the arguments of calls of one function."""
 
     def __init__(self, fn: Callable[..., Any], name: str, *, explicit: bool = False):
         self.name = name
@@ -55,7 +56,7 @@ class Binder:
         return self._write(values, kwargs)
 
     def accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the signature has room for such a call; what it says may still be wrong."""
+        """Check whether the signature allows so many arguments of these names; the call may still be wrong."""
         if self.variadic:
             return True
         if len(args) > len(self.names):
@@ -69,7 +70,7 @@ class Binder:
         )
 
     def _respell(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        # Names of the signature first, so that nothing is renamed that needs no renaming.
+        # Names of the signature take precedence over aliases.
         out = {}
         for key, value in kwargs.items():
             if key not in self.known:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices: what kind (`DeviceType`) and which one (`Device`), interned and free of torch.
+"""Devices (`Device`) and their types (`DeviceType`), interned; importing this does not import torch.
 
-The set of device types is open: `DeviceType("xpu")` names any backend that torch knows or that a vendor's
-`PrivateUse1` renames, so an executor for other hardware needs no change here.
+The set of device types is open: `DeviceType("xpu")` is any backend that torch knows or that a vendor has renamed
+`PrivateUse1` to, so an executor for other hardware needs no change here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["Device", "DeviceType", "cpu", "meta", "to_device", "to_torch_device"
 
 
 class DeviceType:
-    """A kind of device; `DeviceType.CPU`, `.CUDA` and `.META` are the usual ones, any name makes another."""
+    """A type of device; `DeviceType.CPU`, `.CUDA` and `.META` are predefined, and any other name is allowed."""
 
     __slots__ = ("name",)
     _known: ClassVar[dict[str, DeviceType]] = {}
@@ -44,7 +44,7 @@ DeviceType.CPU = DeviceType("cpu")
 DeviceType.CUDA = DeviceType("cuda")
 DeviceType.META = DeviceType("meta")
 
-# Types of which there is one, so that an index says nothing.
+# Types with a single device, which has no index.
 _WITHOUT_INDEX = {"cpu", "meta"}
 
 
@@ -62,9 +62,9 @@ class Device:
         base, _, number = name.lower().partition(":")
         if number:
             if index is not None:
-                raise ValueError(f"device {name!r} names its index and so does the argument index={index}: give one")
+                raise ValueError(f"device {name!r} contains an index, and index={index} was passed too: pass one")
             if not number.isdigit():
-                raise ValueError(f"invalid device string {name!r}: what follows the colon is the device's number")
+                raise ValueError(f"invalid device string {name!r}: after the colon comes the index of the device")
             index = int(number)
         if base in _WITHOUT_INDEX:
             index = None
@@ -108,7 +108,7 @@ _FROM_TORCH: dict[Any, Device] = {}
 
 
 def to_device(x: Any) -> Device | None:
-    """The Device of a Device, a torch.device, a string or an index (torch reads an index as that accelerator)."""
+    """Convert a torch.device, a string or an index (of torch's current accelerator) to a Device; None stays None."""
     if x is None or isinstance(x, Device):
         return x
     if isinstance(x, str):
@@ -132,7 +132,7 @@ def to_device(x: Any) -> Device | None:
 def _checked(name: str) -> Device:
     import torch
 
-    return to_device(torch.device(name))  # type: ignore[return-value]  # torch names what is wrong with a bad string
+    return to_device(torch.device(name))  # type: ignore[return-value]  # torch's own error for a bad string
 
 
 def _current_index(kind: str) -> int:
@@ -145,7 +145,7 @@ def _current_index(kind: str) -> int:
 
 
 def to_torch_device(x: Any) -> Any:
-    """The torch.device of a device of either kind; None stays None."""
+    """Convert a device of thunder or torch to a torch.device; None stays None."""
     if x is None:
         return None
     import torch

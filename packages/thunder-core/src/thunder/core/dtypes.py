@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types of tensors, and the order of Python's number types among them.
+"""Element types of tensors, and the categories that Python's number types share with them.
 
-A `dtype` is one interned object per torch dtype, known by the same name; it is compared by identity, prints as
-`float32` and is written `dtypes.float32` in traces. This module does not import torch: the two maps to and from torch's
-objects are filled when they are first asked for. A Python number's type (`bool`, `int`, `float`, `complex`) is *weak*:
-it takes part in promotion by its category only.
+There is one interned `dtype` for each torch dtype, of the same name; it is compared by identity, its repr is `float32`,
+and traces print it as `dtypes.float32`. This module does not import torch: the two maps to and from torch's objects are
+filled at their first use. A Python number's type (`bool`, `int`, `float`, `complex`) is *weak*: only its category takes
+part in promotion.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, overload
 
 __all__ = ["dtype", "to_dtype", "to_torch_dtype"]
 
-# Categories in the order of promotion; a number of a higher category lifts a tensor of a lower one.
+# Categories in the order of promotion: a number of a higher category promotes a tensor of a lower one.
 BOOL, INTEGER, FLOAT, COMPLEX = range(4)
 
 
 class dtype:
-    """The element type of a tensor: `name`, `short` (`f32`), `bytes` an element and `category` (bool, integer …)."""
+    """The element type of a tensor: `name`, `short` (`f32`), `bytes` per element and `category` (bool, integer …)."""
 
     __slots__ = ("bytes", "category", "is_signed", "is_weak", "name", "short")
 
@@ -33,7 +33,7 @@ class dtype:
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element, under torch's name."""
+        """Bytes per element, under torch's name."""
         return self.bytes
 
     @property
@@ -97,13 +97,13 @@ _BY_NAME: dict[str, dtype] = {d.name: d for d in all_dtypes}
 
 float8_dtypes = frozenset(d for d in all_dtypes if d.short.startswith("f8"))
 low_precision_dtypes = float8_dtypes | {bfloat16, float16, float4_e2m1fn_x2}
-# Spelt as torch spells them too: `dtypes.bool`, `dtypes.half` …
+# torch's other names for them: `dtypes.bool`, `dtypes.half` …
 _ALIASES = {
     "half": float16, "float": float32, "double": float64, "short": int16, "int": int32, "long": int64,
     "cfloat": complex64, "cdouble": complex128, "chalf": complex32, "bool": bool8,
 }  # fmt: skip
 
-# Types of Python numbers: what a bare number brings to a promotion.
+# Types of Python numbers, and the weak dtypes with which they take part in promotion.
 number_types: tuple[type, ...] = (bool, int, float, complex)
 _CATEGORY_OF_NUMBER: dict[type, int] = {bool: BOOL, int: INTEGER, float: FLOAT, complex: COMPLEX}
 _NUMBER_OF_CATEGORY: dict[int, type] = {v: k for k, v in _CATEGORY_OF_NUMBER.items()}
@@ -123,47 +123,47 @@ def __getattr__(name: str) -> dtype:
 
 
 def is_boolean_dtype(d: dtype | type) -> bool:
-    """Whether `d` (a dtype or a Python number type) is boolean."""
+    """Check whether `d` (a dtype or a Python number type) is boolean."""
     return category(d) == BOOL
 
 
 def is_exact_dtype(d: dtype | type) -> bool:
-    """Whether `d` is boolean or an integer type."""
+    """Check whether `d` is boolean or an integer type."""
     return category(d) <= INTEGER
 
 
 def is_nonboolean_integer_dtype(d: dtype | type) -> bool:
-    """Whether `d` is an integer type and not boolean."""
+    """Check whether `d` is an integer type and not boolean."""
     return category(d) == INTEGER
 
 
 def is_unsigned_dtype(d: dtype) -> bool:
-    """Whether `d` is an unsigned integer type."""
+    """Check whether `d` is an unsigned integer type."""
     return d.category == INTEGER and not d.is_signed
 
 
 def is_float_dtype(d: dtype | type) -> bool:
-    """Whether `d` is a real floating point type."""
+    """Check whether `d` is a real floating point type."""
     return category(d) == FLOAT
 
 
 def is_complex_dtype(d: dtype | type) -> bool:
-    """Whether `d` is a complex type."""
+    """Check whether `d` is a complex type."""
     return category(d) == COMPLEX
 
 
 def is_inexact_dtype(d: dtype | type) -> bool:
-    """Whether `d` is a floating point or complex type, hence differentiable."""
+    """Check whether `d` is a floating point or complex type, hence differentiable."""
     return category(d) >= FLOAT
 
 
 def is_low_precision_dtype(d: dtype) -> bool:
-    """Whether `d` has fewer than 32 bits of floating point."""
+    """Check whether `d` is a floating point type of fewer than 32 bits."""
     return d in low_precision_dtypes
 
 
 def category(d: dtype | type) -> int:
-    """The promotion category of a dtype or of a Python number type, or of what derives from one (an IntEnum)."""
+    """Return the promotion category of a dtype or of a Python number type or a subclass of one (an IntEnum)."""
     if isinstance(d, dtype):
         return d.category
     found = _CATEGORY_OF_NUMBER.get(d)
@@ -171,7 +171,7 @@ def category(d: dtype | type) -> int:
 
 
 def dtype_to_numbertype(d: dtype | type) -> type:
-    """The Python number type whose values a `d` holds."""
+    """Return the Python number type of the elements of `d`."""
     return _NUMBER_OF_CATEGORY[category(d)]
 
 
@@ -180,12 +180,12 @@ _REAL_OF_COMPLEX = {complex32: float16, bcomplex32: bfloat16, complex64: float32
 
 
 def corresponding_real_dtype(d: dtype) -> dtype:
-    """The type of the real part of a complex `d`; a real type answers itself."""
+    """Return the type of the real part of a complex `d`; a real type is returned unchanged."""
     return _REAL_OF_COMPLEX.get(d, d)
 
 
 def corresponding_complex_dtype(d: dtype) -> dtype:
-    """The complex type whose parts are of type `d`; a complex type answers itself."""
+    """Return the complex type whose parts are of type `d`; a complex type is returned unchanged."""
     if d.category == COMPLEX:
         return d
     if d not in _COMPLEX_OF_REAL:
@@ -209,7 +209,7 @@ def to_dtype(x: None) -> None: ...
 @overload
 def to_dtype(x: Any) -> dtype: ...
 def to_dtype(x: Any) -> dtype | None:
-    """The thunder dtype of a dtype (ours or torch's), a Python number type, a number, or something with a `.dtype`."""
+    """Convert a torch dtype, a Python number type, a number or an object with a `.dtype` to a thunder dtype."""
     if x is None or isinstance(x, dtype):
         return x
     if isinstance(x, type) and x in _CATEGORY_OF_NUMBER:
@@ -225,7 +225,7 @@ def to_dtype(x: Any) -> dtype | None:
         found: dtype = to_dtype(x.dtype)
         return found
     if type(x).__module__ == "torch" and type(x).__name__ == "dtype":
-        raise ValueError(f"{x} is a type of storage that has no operations: thunder computes in {', '.join(_BY_NAME)}")
+        raise ValueError(f"{x} is a storage type without operations: thunder computes in {', '.join(_BY_NAME)}")
     raise ValueError(f"{x!r} is not a dtype: use a torch.dtype, a thunder.dtypes type or bool, int, float, complex")
 
 
@@ -235,7 +235,7 @@ def _torch_type_of_number(t: type) -> dtype:
 
 
 def to_torch_dtype(x: Any) -> Any:
-    """The torch dtype of a dtype of either kind; None stays None."""
+    """Convert a dtype of thunder or torch, or what `to_dtype` takes, to a torch dtype; None stays None."""
     if x is None:
         return None
     _, to_torch = _torch_maps()
@@ -245,5 +245,5 @@ def to_torch_dtype(x: Any) -> Any:
         except KeyError:
             if x.is_weak:
                 return to_torch[_BY_NAME[x.name]]
-            raise ValueError(f"this torch has no dtype {x.name}; a newer torch may") from None
+            raise ValueError(f"this version of torch has no dtype {x.name}; a newer one may") from None
     return to_torch_dtype(to_dtype(x))

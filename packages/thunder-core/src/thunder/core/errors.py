@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors and the checks that raise them.
 
-Every error that reaches a user carries where it happened in *their* source: the tracer adds the line when it records an
-operation (see `core/symbol.py`), so a check here only says what was wrong and what to do.
+Every error that reaches a user names the line of *their* source: the tracer adds it when it records an operation (see
+`core/symbol.py`), so a check here only says what is wrong and what to do about it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from thunder.core.state import state
 
 __all__ = [
-    "AsksForText",
     "DataDependentError",
+    "DataDependentFormattingError",
     "PluginLoadError",
     "ThunderError",
     "TraceVerificationError",
@@ -25,9 +25,10 @@ __all__ = [
 
 
 class ThunderError(RuntimeError):
-    """The base of errors that are thunder's own and have no counterpart in torch.
+    """The base class of thunder's own errors, which eager PyTorch does not raise.
 
-    One that the program itself is given ends its trace: were it caught there, the trace would go where eager does not.
+    One that is raised into the traced program fails the trace even if the program catches it: its handler would take a
+    path that eager does not.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -36,55 +37,56 @@ class ThunderError(RuntimeError):
 
 
 def note_refusal(error: ThunderError) -> None:
-    """Says to whoever traces the program that is running that it is given this error."""
+    """Record on the tracer that the traced program was given this error, in case the program catches it."""
     if hasattr(state.frontend, "refusal"):
         state.frontend.refusal = error  # type: ignore[union-attr]
 
 
 class TracingError(ThunderError):
-    """The program does something that cannot be put into a trace; the message names the line and the way out."""
+    """The program does something that no trace can express; the message names the line and the ways out."""
 
 
 class DataDependentError(TracingError):
-    """The program needs to know of a number what only running it tells.
+    """The program needs the value of a data-dependent number or condition while it is traced.
 
-    `asked` are the names of the values of its trace that it hangs on, where that is known.
+    `asked` are the names of the values of its trace that it depends on, if they are known.
     """
 
     def __init__(self, *args: Any, asked: tuple[str, ...] = ()) -> None:
         super().__init__(*args)
         self.asked = asked
-        self.converts = self.tells = True  # whether tracing again in these ways may help (`frontend/jit.py`)
+        # Whether tracing again with overridden builtins, or with derived scalars, may succeed (`frontend/jit.py`).
+        self.overrides_builtins = self.derives_scalars = True
 
 
-class AsksForText(DataDependentError):
-    """The program writes a number as text that only running it tells."""
+class DataDependentFormattingError(DataDependentError):
+    """The program formats a data-dependent number as text."""
 
 
 class UnsupportedError(ThunderError):
-    """A feature that an operation, transform or executor does not have was asked for."""
+    """An operation, transform or executor does not support the requested feature."""
 
 
 class TraceVerificationError(ThunderError):
-    """A trace is not a legal program; the message shows the lines around the fault."""
+    """A trace is not a valid program; the message shows the lines around the invalid one."""
 
 
 class PluginLoadError(ThunderError):
-    """An executor plugin was named explicitly and cannot be used; the message has the recorded reason."""
+    """An executor plugin that was named explicitly cannot be used; the message has the recorded reason."""
 
 
 def check(cond: Any, message: Callable[[], str], exception_type: type[Exception] = RuntimeError) -> None:
-    """Raises `exception_type` with the text of `message()` unless `cond` is true."""
+    """Raise `exception_type` with the text of `message()` unless `cond` is true."""
     if not cond:
         raise exception_type(message())
 
 
 def name_source(error: Exception, what: str) -> None:
-    """Adds to an error's message, once, whose code raised it: the error stays what it is."""
-    if getattr(error, "_thunder_told_by", None) is None:
+    """Append to an error's message, once, whose code raised it; its type and traceback stay the same."""
+    if getattr(error, "_thunder_raised_in", None) is None:
         try:
-            error._thunder_told_by = what  # type: ignore[attr-defined]
-            told = f"{error.args[0]}" if error.args and isinstance(error.args[0], str) else f"{error}"
-            error.args = (f"{told}\n  in {what}", *error.args[1:])
-        except Exception:  # an exception with attributes of its own stays as it is
+            error._thunder_raised_in = what  # type: ignore[attr-defined]
+            message = f"{error.args[0]}" if error.args and isinstance(error.args[0], str) else f"{error}"
+            error.args = (f"{message}\n  in {what}", *error.args[1:])
+        except Exception:  # an exception that does not allow it stays unchanged
             return

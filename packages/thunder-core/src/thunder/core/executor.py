@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes and plugins ask of an executor. The classes that executors are instances of are in `thunder.extend`."""
+"""The interface of executors that passes and plugins use. The classes that implement it are in `thunder.extend`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:  # plugins are listed without torch, which symbols import
+if TYPE_CHECKING:  # importing symbols imports torch, which listing plugins must not
     from thunder.core.symbol import BoundSymbol
 
 __all__ = ["ExecutorLike"]
 
 
 class ExecutorLike(Protocol):
-    """Who runs operations of a trace: `thunder.extend.Executor`."""
+    """An executor, as `thunder.extend.Executor` implements it."""
 
     name: str
     version: str | None
@@ -21,7 +21,7 @@ class ExecutorLike(Protocol):
     implmap: dict[Any, Any]
 
     def grad_rule(self, bsym: BoundSymbol, *, named: bool = True) -> Callable[..., Any] | None:
-        """Return the gradient rule that it brings for that operation, if it takes it."""
+        """Return its own gradient rule for an operation, if it has one and accepts the operation."""
 
     def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
-        """Check whether it runs that operation in one way or another."""
+        """Check whether it accepts an operation, by an implementation or in a fusion."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Families of operations are found, not listed: a file in the folder of a language is a part of it.
+"""Discovery of families of operations: each module in the package of a language is imported.
 
-What a package lists in its `__init__` is there for readers and for tools that do not run the code.
+The imports in a package's `__init__` are for readers and static tools only.
 """
 
 from __future__ import annotations
@@ -16,4 +16,4 @@ __all__ = ["import_families"]
 def import_families(package: str) -> None:
     """Import every module of a package that is being imported, so that all its operations are declared."""
     for module in pkgutil.iter_modules(sys.modules[package].__path__, f"{package}."):
-        importlib.import_module(module.name)  # a family that nobody lists is found all the same
+        importlib.import_module(module.name)  # also the families that no `__init__` imports

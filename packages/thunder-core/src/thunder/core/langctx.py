@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Language contexts: what `a + b`, `a.size` or `a.shape` mean on a proxy.
 
-A `LanguageContext` is a table of methods by name. `thunder.torch` and `thunder.numpy` each register one; proxies ask
-the current one. Torch's is the default.
+A `LanguageContext` is a table of methods by name. `thunder.torch` and `thunder.numpy` each register one; operators and
+methods of proxies are looked up in the current one. Torch's is the default.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class LanguageContext:
         self.properties: dict[str, Callable[[Any], Any]] = {}
 
     def add_method(self, name: str, fn: Callable[..., Any]) -> None:
-        """Makes `proxy.name(...)`, or the operator of that name, call `fn(proxy, ...)`."""
+        """Make `proxy.name(...)`, or the operator of that name, call `fn(proxy, ...)`."""
         self.methods[name] = fn
 
     def add_property(self, name: str, fn: Callable[[Any], Any]) -> None:
-        """Makes `proxy.name` the value of `fn(proxy)`."""
+        """Make `proxy.name` the value of `fn(proxy)`."""
         self.properties[name] = fn
 
 
@@ -47,36 +47,36 @@ _current = _Current()
 
 
 def register_langctx(language: LanguageContext) -> LanguageContext:
-    """Makes a language known by its name."""
+    """Register a language by its name."""
     _languages[language.name] = language
     return language
 
 
 def resolve_language(language: str | LanguageContext) -> LanguageContext:
-    """The language of that name."""
+    """Return the language of that name."""
     if isinstance(language, LanguageContext):
         return language
     found = _languages.get(language)
     if found is not None:
         return found
     if language in _OWN:
-        # At run time on purpose: languages stand above, register themselves here, and need not all be loaded.
+        # Imported by name at run time: languages are of a higher layer and register themselves when they are loaded.
         importlib.import_module(f"thunder.{language}")
     try:
         return _languages[language]
     except KeyError:
         known = ", ".join(sorted({*_languages, *_OWN}))
-        raise ValueError(f"there is no language {language!r}; the known ones: {known}") from None
+        raise ValueError(f"there is no language {language!r}; the languages are {known}") from None
 
 
 def get_langctx() -> LanguageContext:
-    """The language that decides what operators on proxies mean here."""
+    """Return the current language of operators and methods of proxies."""
     return _current.language or resolve_language(DEFAULT)
 
 
 @contextmanager
 def set_langctx(language: str | LanguageContext) -> Iterator[LanguageContext]:
-    """Within it, operators on proxies mean what `language` says."""
+    """Set the language of operators and methods of proxies within a context."""
     before = _current.language
     _current.language = found = resolve_language(language)
     try:
@@ -96,12 +96,12 @@ def current_language() -> LanguageContext | None:
 
 
 def langctx(language: str | LanguageContext) -> Callable[[F], F]:
-    """Decorates a function so that its body is read in `language`."""
+    """Decorate a function so that operators on proxies in it are those of `language`."""
 
     def decorate(fn: F) -> F:
         @functools.wraps(fn)
         def in_language(*args: Any, **kwargs: Any) -> Any:
-            # As `set_langctx`, without the cost of a context manager: operations pass here each time they are traced.
+            # Like `set_langctx`, without the overhead of a context manager: this runs for each traced operation.
             before = _current.language
             _current.language = resolve_language(language)
             try:
@@ -115,7 +115,7 @@ def langctx(language: str | LanguageContext) -> Callable[[F], F]:
 
 
 def resolve_method(name: str) -> Callable[..., Any]:
-    """The current language's method `name`; an AttributeError names the language where it has none."""
+    """Return the current language's method `name`, or raise an AttributeError that names the language."""
     language = get_langctx()
     method = language.methods.get(name)
     if method is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose code a file holds: thunder's own files are told from the user's by their folder."""
+"""Whether a file is thunder's own or the user's, by its folder."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory values take."""
+"""The memory size of values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["bytes_of", "in_bytes", "known_shape"]
 
 
 def known_shape(p: TensorProxy) -> tuple[int, ...]:
-    """A tensor's shape, with unknown sizes as they are in the call that was traced."""
+    """Return a tensor's shape with symbolic sizes replaced by their hints, unbacked ones by 1."""
     shape: list[int] = []
     for size in p.shape:
         known: Any = size
@@ -28,12 +28,12 @@ def known_shape(p: TensorProxy) -> tuple[int, ...]:
 
 
 def bytes_of(p: Proxy) -> int:
-    """The bytes of a tensor's elements, 0 for any other value; unknown sizes count as in the call that was traced."""
+    """Return the size of a tensor's elements in bytes (see `known_shape`), 0 for any other value."""
     return math.prod(known_shape(p)) * p.dtype.bytes if isinstance(p, TensorProxy) else 0
 
 
 def in_bytes(n: int) -> str:
-    """A number of bytes as people read it: `24 bytes`, `1.5 MiB`."""
+    """Format a number of bytes: `24 bytes`, `1.5 MiB`."""
     if n < 10_000:
         return f"{n} bytes"
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):

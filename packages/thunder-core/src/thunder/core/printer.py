@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of traces: Python that runs and rebuilds the same program.
+"""The printer of traces: Python source that runs and rebuilds the same program.
 
-An operation prints as `out = module.name(args)  # out: "type"`, what it decomposes into as indented comments below it.
-Values that cannot be written as Python get a name in the `PrintContext`, which is the namespace that the text runs in.
+An operation prints as `out = module.name(args)  # out: "type"`, its decomposition as indented comments below it.
+Objects without a literal get a name in the `PrintContext`, which is the namespace that the source runs in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thunder.core.symint.numbers import SymbolicNumber
 
 __all__ = ["RESERVED_NAMES", "PrintContext", "bound_symbol_lines", "printable", "trace_text"]
 
-# Names that the text of traces uses for something else: a value that had one of them would hide it.
+# Names that printed traces use for something else; a value of such a name would shadow it.
 RESERVED_NAMES = frozenset({
     "torch", "thunder", "ltorch", "lnp", "clang", "prims", "dtypes", "devices", "Tensor", "operator", "no_autocast",
     "bool", "int", "float", "complex", "str", "slice", "set", "__debug__",
@@ -27,7 +27,7 @@ RESERVED_NAMES = frozenset({
 
 
 class PrintedSymbol(Protocol):
-    """What is written of an operation (`core/symbol.py`)."""
+    """What the printer reads of a symbol (`core/symbol.py`)."""
 
     name: str
     module: str | None
@@ -37,7 +37,7 @@ class PrintedSymbol(Protocol):
 
 
 class PrintedCall(Protocol):
-    """What is written of a call (`core/symbol.py`)."""
+    """What the printer reads of an operation of a trace (`core/symbol.py`)."""
 
     @property
     def sym(self) -> PrintedSymbol: ...
@@ -52,7 +52,7 @@ class PrintedCall(Protocol):
 
 
 class PrintedTrace(Protocol):
-    """What is written of a program (`core/trace.py`)."""
+    """What the printer reads of a trace (`core/trace.py`)."""
 
     name: str
     names: set[str]
@@ -69,7 +69,7 @@ class PrintedTrace(Protocol):
 
 INDENT = "  "
 
-# How modules are written in traces, and the import that makes it so.
+# The alias of a module in printed traces, and the import that binds it.
 _MODULES: dict[str, tuple[str, str]] = {
     "thunder.torch": ("ltorch", "import thunder.torch as ltorch"),
     "thunder.numpy": ("lnp", "import thunder.numpy as lnp"),
@@ -81,36 +81,36 @@ _MODULES: dict[str, tuple[str, str]] = {
 
 
 class PrintContext:
-    """What a text refers to: `imports`, and `objects` by the names that the text gives them.
+    """What printed source refers to: `imports`, and `objects` by their names in it.
 
-    Operators of executors are there as the functions that run them, or with `symbols` as symbols, which run on tensors
-    too and are recorded where the text is traced.
+    Operators of executors are bound to the functions that run them, or with `symbols` to their symbols, which run on
+    tensors too and can be traced again.
     """
 
     def __init__(self, *, symbols: bool = False) -> None:
         self.symbols = symbols
         self.imports: set[str] = set()
         self.objects: dict[str, Any] = {}
-        self.taken: set[str] = set()  # names of values, which no object may have
+        self.taken: set[str] = set()  # names of values, which objects must not have
         self._functions: dict[str, Any] = {}
         self._names: dict[int, str] = {}
         self._counts: dict[str, int] = {}
 
-    def aside(self) -> PrintContext:
-        """A context for what only stands in comments: it needs no import, and objects have the same names."""
+    def for_comments(self) -> PrintContext:
+        """Return a context for comments, which need no imports; names of objects are shared."""
         other = PrintContext(symbols=self.symbols)
         other._functions, other._names, other._counts = self._functions, self._names, self._counts
         other.objects, other.taken = self.objects, self.taken
         return other
 
     def module(self, module: str) -> str:
-        """How `module` is written, with its import noted."""
+        """Return the alias of a module and add its import."""
         alias, line = _MODULES.get(module, (module, f"import {module}"))
         self.imports.add(line)
         return alias
 
     def name_of(self, x: Any, base: str) -> str:
-        """The name of an object that has no literal; one object has one name."""
+        """Return the name of an object that has no literal, always the same for one object."""
         known = self._names.get(id(x))
         if known is not None:
             return known
@@ -124,7 +124,7 @@ class PrintContext:
         return name
 
     def function(self, sym: PrintedSymbol) -> str:
-        """How a call of `sym` is written."""
+        """Return the expression for the function of `sym`."""
         if sym.module is not None:
             return f"{self.module(sym.module)}.{sym.name}"
         target = sym.fn if sym.fn is not None else sym
@@ -140,7 +140,7 @@ def _identifier(cls: type) -> str:
 
 
 def _reads_back(x: complex) -> bool:
-    """Whether repr() says it all: it is a sum, which is no literal for what is not finite, and loses signs of zeros."""
+    """Check whether evaluating the repr, which is a sum, gives the same number: not if it has inf, nan or -0.0."""
     signs = [math.copysign(1, part) for part in (x.real, x.imag) if part == 0]
     return math.isfinite(x.real) and math.isfinite(x.imag) and -1 not in signs and not (x.real == 0 and x.imag < 0)
 
@@ -154,7 +154,7 @@ def _number(x: Any) -> str:
 
 
 def printable(x: Any, context: PrintContext) -> str:
-    """`x` as a Python expression."""
+    """Return `x` as a Python expression."""
     kind = type(x)
     if isinstance(x, Proxy):
         return x.name
@@ -201,14 +201,14 @@ def _special(x: Any, kind: type, context: PrintContext) -> str:
             context.imports.add("import math")
         return text
     if isinstance(x, tuple) and proxies_in(x):
-        # A named tuple that holds values of the trace; torch.return_types are made from one sequence.
+        # A named tuple that holds values of the trace; torch.return_types are constructed from one sequence.
         items = ", ".join([printable(i, context) for i in x])
         return f"{context.name_of(kind, kind.__name__)}({items if hasattr(x, '_fields') else f'({items})'})"
     return context.name_of(x, getattr(x, "__name__", "").strip("<>_") or _identifier(kind))
 
 
 def _output(x: Any, given: set[str]) -> str:
-    """The left side of an assignment: literals and repeated names become `_`."""
+    """Return the left side of an assignment: literals and repeated names become `_`."""
     if isinstance(x, Proxy):
         return x.name
     if isinstance(x, (tuple, list)):
@@ -220,12 +220,12 @@ def _output(x: Any, given: set[str]) -> str:
 
 
 def type_comment(x: Any) -> str:
-    """`# t0: "cpu f32[2, 2]"`."""
+    """Return the comment with a value's type: `# t0: "cpu f32[2, 2]"`."""
     return f'# {x.name}: "{x.type_string()}"'
 
 
 def call_line(bsym: PrintedCall, context: PrintContext) -> str:
-    """The line of one operation, without what it decomposes into."""
+    """Return the line of one operation, without its decomposition."""
     args = [printable(a, context) for a in bsym.args]
     args += [f"{k}={printable(v, context)}" for k, v in bsym.kwargs.items()]
     call = f"{context.function(bsym.sym)}({', '.join(args)})"
@@ -233,7 +233,7 @@ def call_line(bsym: PrintedCall, context: PrintContext) -> str:
     if out is None or (isinstance(out, (tuple, list, dict)) and not out):
         return call
     if isinstance(out, dict):
-        # A dict cannot be assigned to: the names are taken from its values in order.
+        # A dict cannot be an assignment target: unpack its values in order.
         return f"({', '.join([_output(v, set()) for v in out.values()])},) = {call}.values()"
     line = f"{_output(out, set())} = {call}"
     return f"{line}  {type_comment(out)}" if isinstance(out, TensorProxy) else line
@@ -242,9 +242,9 @@ def call_line(bsym: PrintedCall, context: PrintContext) -> str:
 def bound_symbol_lines(
     bsym: PrintedCall, *, depth: int | None = None, kernels: bool = False, context: PrintContext | None = None
 ) -> list[str]:
-    """The lines of one operation: its call, then what it decomposes into as indented comments.
+    """Return the lines of one operation: its call, then its decomposition as indented comments.
 
-    The line of a kernel stands alone unless `kernels` asks for what it decomposes into.
+    The decomposition of a kernel is shown only with `kernels`.
     """
     context = context or PrintContext()
     if bsym.sym.printer is not None:
@@ -253,14 +253,14 @@ def bound_symbol_lines(
         lines = [call_line(bsym, context)]
     if depth is None or depth > 0:
         below = None if depth is None else depth - 1
-        aside = context.aside()
+        comment_context = context.for_comments()
         comments: list[str] = []
         for sub in bsym.subsymbols:
-            for line in bound_symbol_lines(sub, depth=below, kernels=kernels, context=aside):
+            for line in bound_symbol_lines(sub, depth=below, kernels=kernels, context=comment_context):
                 indent = len(line) - len(line.lstrip())
                 text = line.lstrip()
                 comments.append(f"{INDENT}{' ' * indent}{text if indent or text.startswith('#') else '# ' + text}")
-        # Those of a kernel are rendered even where they are not shown: names of objects must not depend on it.
+        # Those of a kernel are rendered even if they are not shown: names of objects must not depend on `kernels`.
         lines += comments if kernels or not bsym.sym.is_kernel else []
     return lines
 
@@ -284,7 +284,7 @@ def trace_text(
     decorators: bool = True,
     context: PrintContext | None = None,
 ) -> str:
-    """The text of a whole trace."""
+    """Return the source of a trace."""
     context = context or PrintContext()
     context.taken |= {trace.name, *trace.names, *RESERVED_NAMES}
     body: list[str] = []
@@ -299,9 +299,9 @@ def trace_text(
     return "\n".join(lines)
 
 
-def lines_around(bound_symbols: Sequence[PrintedCall], index: int, *, reach: int = 10) -> str:
-    """The lines of a program around one of its operations, which is marked: what an error shows."""
-    first, last = max(0, index - reach), min(len(bound_symbols), index + reach + 1)
+def lines_around(bound_symbols: Sequence[PrintedCall], index: int, *, radius: int = 10) -> str:
+    """Return the lines around an operation, which is marked, for an error message."""
+    first, last = max(0, index - radius), min(len(bound_symbols), index + radius + 1)
     lines = []
     for i in range(first, last):
         mark = "> " if i == index else "  "

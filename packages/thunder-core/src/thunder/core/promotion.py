@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Type promotion, exactly as torch's.
 
-Operands fall into three ranks: tensors with dimensions, 0-d tensors, Python numbers. The result type is the promotion
-within the highest rank present, lifted by a lower rank only when that one is of a higher category (bool < integer <
-float < complex).
+Operands have three ranks: tensors with dimensions, 0-d tensors, Python numbers. The result type is the promotion within
+the highest rank present; a lower rank takes part only if it is of a higher category (bool < integer < float < complex).
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ __all__ = ["ELEMENTWISE_TYPE_PROMOTION_KIND", "default_dtype", "elementwise_type
 
 
 class ELEMENTWISE_TYPE_PROMOTION_KIND(Enum):
-    """What an elementwise operation does with its operands' common type."""
+    """How the result type of an elementwise operation follows from the common type of its operands."""
 
-    DEFAULT = auto()  # computes and answers in it
-    PRESERVE = auto()  # asks for no common type: answers the first operand's own
+    DEFAULT = auto()  # computes in the common type and returns it
+    PRESERVE = auto()  # uses no common type: returns the type of the first operand
     INT_TO_FLOAT = auto()  # integers and bools become the default float type
-    ALWAYS_BOOL = auto()  # computes in it, answers bool
-    COMPLEX_TO_FLOAT = auto()  # computes in it, answers the real type of a complex one
+    ALWAYS_BOOL = auto()  # computes in the common type, returns bool
+    COMPLEX_TO_FLOAT = auto()  # computes in the common type, returns the real type of a complex one
     BOOL_TO_LONG = auto()  # bools become int64
     NUMERIC_TO_INT = auto()  # integers and bools become int64
 
 
 def default_dtype() -> dtype:
-    """torch's default float type."""
+    """Return torch's default float type."""
     import torch
 
     default: dtype = dtypes.to_dtype(torch.get_default_dtype())
@@ -41,7 +40,7 @@ def default_dtype() -> dtype:
 
 @lru_cache(maxsize=1024)
 def promote(a: dtype, b: dtype) -> dtype:
-    """The type of two tensors of one rank, as `torch.promote_types`."""
+    """Return the promoted type of two operands of one rank, like `torch.promote_types`."""
     if a is b:
         return a
     import torch
@@ -51,7 +50,7 @@ def promote(a: dtype, b: dtype) -> dtype:
 
 
 def _of_number(kind: type) -> dtype:
-    # By subclass: a bool is an int, and enumerations and NumPy's float64 count as what they derive from.
+    # By subclass: enumerations and NumPy's float64 count as their base class, and bool (a subclass of int) is first.
     if issubclass(kind, bool):
         return dtypes.bool8
     if issubclass(kind, int):
@@ -63,19 +62,19 @@ def _of_number(kind: type) -> dtype:
 
 
 def _lift(result: dtype | None, other: dtype | None) -> dtype | None:
-    """`result` lifted by an operand of a lower rank when that is of a higher category."""
+    """Promote `result` with the type of a lower rank if that is of a higher category."""
     if result is None or other is None:
         return result or other
     if other.category <= result.category:
         return result
     if other.category == COMPLEX and result.category == FLOAT:
-        # A complex number does not widen: it takes the precision of the higher rank.
+        # A complex operand of a lower rank keeps the precision of the higher rank.
         return dtypes.corresponding_complex_dtype(result)
     return other if other.category == COMPLEX else promote(result, other)
 
 
 def result_type(*operands: Any) -> dtype:
-    """The promoted type of tensors and numbers, as `torch.result_type`; None among them is passed over."""
+    """Return the promoted type of tensors and numbers, like `torch.result_type`; None is skipped."""
     ranks: list[dtype | None] = [None, None, None]  # with dimensions, 0-d, numbers
     for x in operands:
         if isinstance(x, TensorProxy):
@@ -95,7 +94,7 @@ def result_type(*operands: Any) -> dtype:
 
 
 def _is_type_of_first(operands: tuple[Any, ...]) -> bool:
-    """Whether the common type is plainly the first operand's: tensors of that type, and numbers that it holds."""
+    """Check for the common case that all tensors have the first one's type and numbers are of no higher category."""
     first = operands[0]
     if type(first) is not TensorProxy:
         return False
@@ -113,7 +112,7 @@ def elementwise_type_promotion(
     *operands: Any,
     type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
 ) -> tuple[dtype, dtype]:
-    """The type that an elementwise operation computes in, and the type of its result."""
+    """Return the computation type of an elementwise operation and the type of its result."""
     first = operands[0]
     common = first.dtype if _is_type_of_first(operands) else result_type(*operands)
     kinds = ELEMENTWISE_TYPE_PROMOTION_KIND

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a program came about: what a pass changed, and where each of its lines comes from.
+"""The history of a program: what a pass changed, and where each line comes from.
 
-`diff_traces(a, b)` is a unified diff of two traces in which a value that is computed in the same way has the same name
-in both. `provenance(traces)` says of each line of the last of several traces which pass wrote it so, which operation of
-the first it comes from, and the line of the user's program.
+`diff_traces(a, b)` is a unified diff of two traces, in which values that are computed in the same way have the same
+name. `provenance(traces)` gives, for each line of the last of several traces, the pass that wrote it, the operation of
+the first trace that it comes from, and the line of the user's program.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["LineProvenance", "diff_traces", "provenance"]
 
 # -- what a pass changed ----------------------------------------------------------------------------------------------
 def diff_traces(a: Trace, b: Trace, *, context: int = 3, depth: int = 0) -> str:
-    """Return the unified diff of two traces; empty where they are the same but for names.
+    """Return the unified diff of two traces; empty if they are the same up to names.
 
-    `context` is how many unchanged lines stand around a change, `depth` how many levels of decomposition are compared.
+    `context` is the number of unchanged lines around a change, `depth` that of levels of decomposition to compare.
     """
     for x in (a, b):
         if not isinstance(x, Trace):
             raise TypeError(f"diff_traces takes two traces, such as thunder.last_traces(f)[0], not {x!r:.80}")
-    names = (f"{a.name}, as acquired" if a.provenance is None else f"{a.name}, after {a.provenance.name}",
-             f"{b.name}, as acquired" if b.provenance is None else f"{b.name}, after {b.provenance.name}")  # fmt: skip
+    names = (f"{a.name}, as captured" if a.provenance is None else f"{a.name}, after {a.provenance.name}",
+             f"{b.name}, as captured" if b.provenance is None else f"{b.name}, after {b.provenance.name}")  # fmt: skip
     lines = _text(a, {}, depth), _text(b, _same_names(a, b), depth)
     return "\n".join(difflib.unified_diff(*lines, *names, n=context, lineterm=""))
 
@@ -88,7 +88,7 @@ def _keys(trace: Trace) -> Iterator[tuple[Proxy, int]]:
 
 
 def _shape_of(x: Any, keys: dict[str, int]) -> str:
-    """Return a call's arguments as text, with numbers for values."""
+    """Return a call's arguments as text in which values are replaced by their hashes."""
     if isinstance(x, Proxy):
         return f"#{keys.get(x.name, 0)}"
     if isinstance(x, SymbolicNumber):
@@ -104,15 +104,15 @@ def _shape_of(x: Any, keys: dict[str, int]) -> str:
 
 # -- where lines come from --------------------------------------------------------------------------------------------
 class LineProvenance:
-    """One line of a program: which pass wrote it, which operation it comes from, and the user's line."""
+    """The provenance of one line: the pass that wrote it, the operation that it comes from, and the user's line."""
 
     __slots__ = ("line", "operation", "origin", "source", "written_by")
 
     def __init__(self, operation: BoundSymbol, written_by: str, origin: BoundSymbol | None, source: SourceLine | None):
         self.operation = operation
         self.line = bound_symbol_lines(operation, depth=0)[0]
-        self.written_by = written_by  # the pass that first wrote the operation as it is
-        self.origin = origin  # the operation of the first trace that makes its result
+        self.written_by = written_by  # the first pass whose trace has the operation in this form
+        self.origin = origin  # the operation of the first trace that computes its result
         self.source = source
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ class LineProvenance:
 
 
 class Provenance(list[LineProvenance]):
-    """The lines of a program; prints as a list."""
+    """The provenance of each line of a program; prints one entry after the other."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
@@ -137,7 +137,7 @@ class Provenance(list[LineProvenance]):
 
 
 def provenance(traces: Sequence[Trace]) -> Provenance:
-    """Return where each line of the last of `traces` comes from; they are the traces of one program, in order."""
+    """Return the provenance of each line of the last of `traces`, which are the traces of one program in order."""
     if not traces or not all(isinstance(trace, Trace) for trace in traces):
         raise TypeError(
             "provenance takes the traces of one program, such as thunder.last_traces(f) or "
@@ -156,7 +156,7 @@ def provenance(traces: Sequence[Trace]) -> Provenance:
                 origins.setdefault(name, bsym)
     writers: dict[Any, str] = {}
     for trace in traces:
-        writer = "acquisition" if trace.provenance is None else trace.provenance.name
+        writer = "capture" if trace.provenance is None else trace.provenance.name
         for bsym in trace.bound_symbols:
             writers.setdefault(_identity(bsym), writer)
     found = Provenance()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proxies: the values of the IR. A proxy has a name and what is known of the value, never the value's contents.
+"""Proxies: the values of the IR. A proxy has a name and metadata, but no data.
 
-`TensorProxy` is immutable: each operation makes new ones. Operators and methods on it mean what the current language
-(`core/langctx.py`) says. User code that is traced by the frontend does not see proxies but handles that point at them.
+`TensorProxy` is immutable: each operation creates new ones. Its operators and methods are those of the current language
+(`core/langctx.py`). Traced user code does not see proxies, but handles that point at them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Proxy:
-    """A named value of a trace. Without a name it takes a fresh one from the current trace."""
+    """A named value of a trace. Without a name it gets a fresh one from the current trace."""
 
     __slots__ = ("__weakref__", "name")
     prefix = "p"
@@ -44,11 +44,11 @@ class Proxy:
         self.name: str = name
 
     def type_string(self) -> str:
-        """What the type comment in a printed trace says."""
+        """Return the type, as comments in printed traces show it."""
         return "Any"
 
     def replace_name(self, name: str) -> Proxy:
-        """The same value under another name."""
+        """Return the same value under another name."""
         out = object.__new__(type(self))
         for cls in type(self).__mro__:
             for slot in getattr(cls, "__slots__", ()):
@@ -62,7 +62,7 @@ class Proxy:
 
 
 class AnyProxy(Proxy):
-    """A value of which nothing is known but that it is there."""
+    """A value of unknown type."""
 
     __slots__ = ("value",)
     prefix = "any"
@@ -73,7 +73,7 @@ class AnyProxy(Proxy):
 
 
 class CollectionProxy(Proxy):
-    """A container that a trace takes as an input; `value` holds its items."""
+    """A container that is an input of a trace; `value` has its items."""
 
     __slots__ = ("value",)
     prefix = "C"
@@ -110,9 +110,9 @@ class DictProxy(CollectionProxy):
 
 
 class NumberProxy(Proxy):
-    """A Python number: one that is an input (its `value` is known), or one that the program computes (None).
+    """A Python number: an input, whose `value` is known, or one that the program computes (None).
 
-    `symbol` is what stands for it in expressions, where it is a leaf of symbolic numbers (`core/symint/symbols.py`).
+    `symbol` is its symbolic number, if it is a leaf of symbolic expressions (`core/symint/symbols.py`).
     """
 
     __slots__ = ("python_type", "symbol", "value")
@@ -130,9 +130,9 @@ class NumberProxy(Proxy):
         return f"{self.python_type.__name__} {'?' if self.value is None else self.value}"
 
     def known(self) -> Any:
-        """The value, or an error that says where it would have been needed and what to write instead."""
+        """Return the value, or raise an error with ways out if it is data-dependent."""
         if self.value is None:
-            _refuse_unknown_number(self.name)
+            _raise_data_dependent(self.name)
         return self.value
 
     def __bool__(self) -> bool:
@@ -153,20 +153,20 @@ class NumberProxy(Proxy):
         return object.__hash__(self)
 
 
-def _refuse_unknown_number(name: str) -> NoReturn:
+def _raise_data_dependent(name: str) -> NoReturn:
     raise TracingError(
         f"the number {name} is computed by the program, so its value is not known while tracing. Keep it a tensor "
-        "(torch.where), or leave this part out of the traced function"
+        "(torch.where), or move this part out of the traced function"
     )
 
 
 def number_value(x: Any) -> Any:
-    """The Python number that `x`, a number or a NumberProxy, stands for."""
+    """Return `x`, or its value if it is a NumberProxy."""
     return x.known() if isinstance(x, NumberProxy) else x
 
 
 def number_type(x: Any) -> type:
-    """The Python number type of `x`, a number, a symbolic number or a NumberProxy."""
+    """Return the Python number type of `x`, a number, a symbolic number or a NumberProxy."""
     return x.python_type if isinstance(x, NumberProxy) else x.__class__
 
 
@@ -189,7 +189,7 @@ for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
 
 
 class TensorProxy(Proxy):
-    """A tensor: `name`, `shape` (a tuple of ints), `dtype`, `device`, `requires_grad`. Made new or `like=` another."""
+    """A tensor: `name`, `shape` (ints, some symbolic), `dtype`, `device`, `requires_grad`; or `like=` another."""
 
     __slots__ = ("device", "dtype", "ndim", "requires_grad", "shape")
     prefix = "t"
@@ -248,8 +248,8 @@ class TensorProxy(Proxy):
 
     def __bool__(self) -> bool:
         raise TracingError(
-            f"the truth of the tensor {self.name} is a value, which is not known while tracing. Use torch.where or "
-            "masks, or leave the branch out of the traced function"
+            f"data-dependent control flow: this branch needs the value of the tensor {self.name}, not known while "
+            "tracing. Use torch.where or masks, or move the branch out of the traced function"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -279,7 +279,7 @@ def _tensor_operator(method: str, *, swapped: bool = False) -> Callable[..., Any
     return apply
 
 
-# The language's method for each of Python's operators.
+# The method of the language that implements each of Python's operators.
 OPERATORS: dict[str, str] = {
     "__add__": "add", "__sub__": "sub", "__mul__": "mul", "__truediv__": "true_divide", "__floordiv__": "floor_divide",
     "__mod__": "remainder", "__pow__": "pow", "__matmul__": "matmul", "__and__": "bitwise_and", "__or__": "bitwise_or",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nested containers, flattened by optree (C++): None is a leaf, dictionaries keep their order.
 
-Containers that optree does not know (dataclasses, Transformers' `ModelOutput`) are registered on first sight in
-thunder's own namespace, so that no other library's view of them changes.
+Containers that optree does not know (dataclasses, Transformers' `ModelOutput`) are registered when they first occur, in
+thunder's own namespace, which leaves other users of optree unaffected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import optree
 __all__ = ["flat_items", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
 
 NAMESPACE = "thunder"
-# Held for the life of the process: leaving the context would sort dictionaries' keys again.
+# Never exited: leaving the context would sort the keys of dictionaries again.
 _insertion_order = optree.dict_insertion_ordered(True, namespace=NAMESPACE)
 _insertion_order.__enter__()
 
@@ -27,7 +27,7 @@ _containers: set[type] = set()
 
 
 def _flatten_dataclass(x: Any) -> tuple[tuple[Any, ...], tuple[type, tuple[str, ...]], tuple[str, ...]]:
-    # What else was set on the object comes along after its fields.
+    # Attributes that are no fields follow the fields.
     names = tuple(dict.fromkeys((*(f.name for f in dataclasses.fields(x)), *getattr(x, "__dict__", ()))))
     names = tuple(n for n in names if hasattr(x, n))
     return tuple(getattr(x, n) for n in names), (type(x), names), names
@@ -35,7 +35,7 @@ def _flatten_dataclass(x: Any) -> tuple[tuple[Any, ...], tuple[type, tuple[str, 
 
 def _unflatten_dataclass(aux: tuple[Any, tuple[str, ...]], values: Iterable[Any]) -> Any:
     cls, names = aux
-    # A dataclass may compute or refuse fields in __init__: rebuild it as copy.copy would.
+    # A dataclass may compute or reject fields in __init__: rebuild it as copy.copy would.
     out = cls.__new__(cls)
     for name, value in zip(names, values):
         object.__setattr__(out, name, value)
@@ -76,10 +76,10 @@ def _see(cls: type) -> None:
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of nested containers and the structure that `tree_unflatten` rebuilds them with."""
+    """Return the leaves of nested containers and their structure, for `tree_unflatten`."""
     leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
-    # A container of a new type turns up as a leaf, also when another thread registered its class just now: it is never
-    # counted as a leaf type, and the tree is flattened once more.
+    # A container of a new type comes back as a leaf, also if another thread has just registered its class: flatten
+    # again whenever a leaf's type has not been classified as a leaf type.
     while new := {type(x) for x in leaves} - _leaf_types:
         for cls in new:
             _see(cls)
@@ -88,21 +88,21 @@ def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """The leaves of nested containers."""
+    """Return the leaves of nested containers."""
     return tree_flatten(tree)[0]
 
 
 def tree_unflatten(leaves: Iterable[Any], spec: Any) -> Any:
-    """Rebuilds what `tree_flatten` took apart, with other leaves."""
+    """Rebuild containers of a structure that `tree_flatten` returned, with other leaves."""
     return optree.tree_unflatten(spec, leaves)
 
 
 def tree_map(fn: Callable[..., Any], tree: Any) -> Any:
-    """The same containers with `fn` of each leaf."""
+    """Apply `fn` to each leaf of nested containers."""
     leaves, spec = tree_flatten(tree)
     return tree_unflatten([fn(x) for x in leaves], spec)
 
 
 def flat_items(x: Any) -> list[Any]:
-    """What is in nested tuples and lists, in order; anything else, other containers too, is one item."""
+    """Flatten nested tuples and lists; anything else, including other containers, is one item."""
     return [y for i in x for y in flat_items(i)] if isinstance(x, (tuple, list)) else [x]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample inputs of operators, as they stand beside the operator's declaration.
+"""Sample inputs of operators, which are declared beside the operator.
 
-A sample generator receives a tensor factory `make(*shape, **options)` that already knows device, dtype and
-requires_grad, and yields `SampleInput`s; an error generator yields `(SampleInput, exception type, message pattern)`.
-What is common to a class of operators (elementwise, reductions) is written once, here.
+A sample generator receives a tensor factory `make(*shape, **options)` with preset device, dtype and requires_grad, and
+yields `SampleInput`s; an error generator yields `(SampleInput, exception type, message pattern)`. Generators for whole
+classes of operators (elementwise, reductions) are here.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = [
 
 
 class MakeTensor(Protocol):
-    """A tensor factory, `make(*shape, **options)`, for the device and dtype that it says."""
+    """A tensor factory, `make(*shape, **options)`, for one device and dtype."""
 
     @property
     def device(self) -> Any:
-        """Where its tensors are."""
+        """The device of its tensors."""
 
     @property
     def dtype(self) -> Any:
-        """What its tensors hold."""
+        """The dtype of its tensors."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A tensor of that shape."""
+        """Return a tensor of that shape."""
 
 
 class SampleInput:
@@ -48,11 +48,11 @@ class SampleInput:
         self.unless: dict[str, Any] | None = None
 
     def left_out_when(self, reason: str, **conditions: Any) -> SampleInput:
-        """The same sample, left out where conditions hold: torch itself crashes or reads foreign memory there.
+        """Skip the sample where the conditions hold, because torch itself crashes or reads out of bounds there.
 
         The conditions are those of known failures: `device="cuda"`, `torch="<2.12"`, `library="acme<2"`.
         """
-        assert reason.strip() and conditions, "why a sample is left out, and where, has to be said"
+        assert reason.strip() and conditions, "a skipped sample needs a reason and conditions"
         self.unless = conditions
         return self
 
@@ -64,7 +64,7 @@ ErrorSample = tuple[SampleInput, type[Exception], str]
 
 
 def elementwise_unary(make: MakeTensor, **domain: Any) -> Iterator[SampleInput]:
-    """Shapes and layouts that an operation on one tensor has to take; `domain` is low=, high= for the values."""
+    """Yield the shapes and layouts that every unary operation must accept; `domain` is low= and high= of the values."""
     for shape in ((4, 4), (), (0,), (3, 0, 2), (8, 3, 5)):
         yield SampleInput(make(shape, **domain))
     yield SampleInput(make((5, 3), **domain).mT)
@@ -72,14 +72,14 @@ def elementwise_unary(make: MakeTensor, **domain: Any) -> Iterator[SampleInput]:
 
 
 def broadcasting_pairs(make: MakeTensor, **domain: Any) -> Iterator[SampleInput]:
-    """Pairs of tensors of different shapes that broadcast to one, empty and expanded ones among them."""
+    """Yield pairs of tensors of different shapes that broadcast to one, including empty and expanded ones."""
     for a, b in (((4, 1), (4, 3)), ((3,), (2, 3)), ((), (2, 2)), ((2, 2), ()), ((0, 3), (1, 3)), ((2, 1, 3), (4, 1))):
         yield SampleInput(make(a, **domain), make(b, **domain))
     yield SampleInput(make((1, 3), **domain).expand(2, 3), make((2, 3), **domain))
 
 
 def elementwise_binary(make: MakeTensor, *, numbers: bool = True, **domain: Any) -> Iterator[SampleInput]:
-    """Equal shapes first, then broadcasting, empty, 0-d, non-contiguous and expanded ones, and Python numbers."""
+    """Yield equal shapes first, then broadcasting, empty, 0-d, non-contiguous and expanded ones, and Python numbers."""
     yield SampleInput(make((4, 4), **domain), make((4, 4), **domain))
     yield from broadcasting_pairs(make, **domain)
     yield SampleInput(make((5, 3), **domain).mT, make((3, 5), **domain))
@@ -88,7 +88,7 @@ def elementwise_binary(make: MakeTensor, *, numbers: bool = True, **domain: Any)
 
 
 def reduction(make: MakeTensor, *, empty: bool = True, **domain: Any) -> Iterator[SampleInput]:
-    """`(a)`, `(a, dim)`, `(a, dim, keepdim)` over the shapes that reductions have to take."""
+    """Yield `(a)` and `(a, dim, keepdim)` with the shapes that every reduction must accept."""
     for shape in ((4, 4), (), (8, 3, 5), *(((0,), (3, 0, 2)) if empty else ())):
         yield SampleInput(make(shape, **domain))
     for shape, dim, keepdim in (((4, 4), 1, False), ((2, 3, 4), (0, -1), True), ((2, 3, 4), -2, False), ((), 0, False)):

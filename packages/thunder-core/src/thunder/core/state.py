@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is being traced on this thread: the trace, who sits between user code and it, and the user's line."""
+"""The tracing state of a thread: the trace, the frontend between user code and it, and the user's line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 __all__ = ["ActiveTrace", "Frontend", "SourceLine", "current_trace", "registrations", "state", "tracectx"]
 
-# Counts registrations of implementations and gradient rules, so that a compiled specialization can see that what it was
-# compiled with has changed.
+# Counts registrations of implementations and gradient rules: a specialization compiled at another count is stale.
 registrations = [0]
 
 
@@ -22,7 +21,7 @@ class SourceLine(NamedTuple):
     line: int
 
     def text(self) -> str:
-        """The line's source, or an empty string where it cannot be read."""
+        """Return the line's source, or an empty string where it cannot be read."""
         import linecache
 
         return linecache.getline(self.filename, self.line).strip()
@@ -33,27 +32,27 @@ class SourceLine(NamedTuple):
 
 
 class ActiveTrace(Protocol):
-    """What those who record need of the trace (`core/trace.py`) that is recorded into."""
+    """What recording needs of the current trace (`core/trace.py`)."""
 
     names: set[str]
     info: dict[str, Any]
     scopes: list[list[Any]]
 
     def make_name(self, prefix: str = "t") -> str:
-        """Return a name that nothing has, which begins with `prefix`."""
+        """Return an unused name that begins with `prefix`."""
 
     def add_name(self, name: str) -> str:
-        """Return `name`, or one like it that nothing has."""
+        """Return `name`, or an unused name derived from it."""
 
     def record(self, bsym: Any) -> None:
-        """Add a call of an operation."""
+        """Append an operation."""
 
     def scope(self) -> AbstractContextManager[list[Any]]:
-        """Record within it into a list of its own."""
+        """Return a context in which operations are recorded into the list that it returns."""
 
 
 class Frontend(Protocol):
-    """Stands between user code and the trace while user code runs: it turns handles into proxies and back."""
+    """The layer between user code and the trace while user code runs: it maps handles to proxies and back."""
 
     def call_symbol(self, sym: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `sym` for user code."""
@@ -63,7 +62,7 @@ class Frontend(Protocol):
 
 
 class _State(threading.local):
-    """One a thread. `frontend` is set while user code runs, and None while an operation is being evaluated."""
+    """The state of one thread. `frontend` is set while user code runs, and None while a meta function runs."""
 
     def __init__(self) -> None:
         self.trace: ActiveTrace | None = None
@@ -84,7 +83,7 @@ T = TypeVar("T", bound="ActiveTrace | None")
 
 @contextmanager
 def tracectx(trace: T) -> Iterator[T]:
-    """Within it, operations are recorded into `trace` (None: they run), with no frontend in between."""
+    """Record operations into `trace` within a context, with no frontend in between; None: run them."""
     before = state.trace, state.frontend
     state.trace, state.frontend = trace, None
     try:

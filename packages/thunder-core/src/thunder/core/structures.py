@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proxies in arguments and outputs, which are structures of tuples, lists, dicts, slices and symbolic numbers."""
+"""Traversal of arguments and outputs, which nest proxies in tuples, lists, dicts, slices and symbolic numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from thunder.core.symint.numbers import SymbolicNumber
 
 __all__ = ["ATOMS", "argument_key", "map_proxies", "proxies_in", "renamed"]
 
-# Types of arguments in which there is never a proxy.
+# Types of arguments that contain no proxy.
 ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(...)})
 
 
 def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
-    """The proxies in an argument or output, in order, through tuples, lists, dicts, slices and symbolic numbers."""
+    """Return the proxies in an argument or output, in order."""
     if found is None:
         found = []
     kind = type(x)
@@ -45,7 +45,7 @@ def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
 
 
 def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
-    """The same argument or output with `fn` of each proxy in it; what has no proxies comes back as it is."""
+    """Apply `fn` to each proxy in an argument or output; what contains no proxy is returned unchanged."""
     kind = type(x)
     if kind is TensorProxy or isinstance(x, Proxy):
         return fn(x)
@@ -71,7 +71,7 @@ def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
 
 
 def argument_key(x: Any) -> Any:
-    """A hashable stand-in that is equal exactly for equal arguments. Values go by their names, strings do not."""
+    """Return a key that is equal for equal arguments only; a proxy's name and the same string have different keys."""
     kind = type(x)
     if kind is TensorProxy:
         return x.name
@@ -95,7 +95,7 @@ def argument_key(x: Any) -> Any:
 
 
 def renamed(p: Proxy, mapping: dict[str, Any], fresh: dict[str, str] | None) -> Any:
-    """What replaces `p`: what `mapping` has for its name, or a value with its name in `fresh`, which `mapping` gets."""
+    """Return the replacement of `p`: from `mapping`, or `p` renamed by `fresh`, which is then added to `mapping`."""
     new = mapping.get(p.name)
     if new is None:
         if fresh is None or p.name not in fresh:

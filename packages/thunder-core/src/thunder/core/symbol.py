@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations: a `Symbol` is one, a `BoundSymbol` is one call of it in a trace.
 
-A symbol's `meta` is what it means: for a primitive a function that checks its inputs and makes its output proxies, for
-a composite its decomposition into lower operations. What else is known of the operation is attached right below its
-declaration with the symbol's decorators: `@sym.grad` or `@sym.vjp` (its gradient rule), `@sym.jvp` (its tangents),
-`@sym.batch` (itself over a batch), `@sym.samples`, `@sym.errors`.
+A symbol's `meta` defines it: for a primitive it checks the inputs and creates the output proxies, for a composite it is
+the decomposition into other operations. Rules are attached below the declaration with the symbol's decorators:
+`@sym.grad` or `@sym.vjp` (gradient rule), `@sym.jvp` (tangents), `@sym.batch` (batching rule), `@sym.samples`,
+`@sym.errors`.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 class OpTags(Enum):
     """What passes and executors may assume of an operation."""
 
-    __hash__ = object.__hash__  # each is equal to itself only; passes look for tags all the time
+    __hash__ = object.__hash__  # faster than Enum's, and passes look up tags all the time
 
-    SHAPE_OP = auto()  # moves no arithmetic: only shape, strides or which elements
+    SHAPE_OP = auto()  # does no arithmetic: changes only shape or strides, or selects elements
     VIEW_OP = auto()  # its result may share memory with its first input
     ELEMENTWISE_OP = auto()
     REDUCTION_OP = auto()
     MATMUL_OP = auto()
     RANDOM_OP = auto()  # draws random numbers: never dropped, merged or reordered among themselves
-    GENERATOR_STATE_OP = auto()  # reads or sets where random numbers stand and draws none: one for all of a batch
+    GENERATOR_STATE_OP = auto()  # reads or sets a generator's state without drawing: runs once for a whole batch
     IN_PLACE_OP = auto()  # writes to an input: never dropped, merged or moved across a use of that input
-    SIDE_EFFECT = auto()  # running it is the point: never dropped, moved or put into a fusion
-    DEVICE_SYNC_OP = auto()  # waits for the device
+    SIDE_EFFECT = auto()  # runs for its side effect: never dropped, moved or fused
+    DEVICE_SYNC_OP = auto()  # synchronizes with the device
     CHECK_OP = auto()  # a guard of a prologue
     UNPACK_OP = auto()  # binds an input
     GRAD_OP = auto()  # get_grad / put_grad: exists only while a gradient rule runs
-    OPAQUE_OP = auto()  # torch's own operation that thunder does not look into
+    OPAQUE_OP = auto()  # an operation of torch that has no symbol in thunder
     NON_DIFFERENTIABLE = auto()  # its outputs carry no gradient, by definition
-    DONT_DCE = auto()  # kept though nothing reads its result, and may be moved: what names inputs and numbers
-    LAYOUT_OF_KERNEL = auto()  # its result's strides are up to the device's kernel: a meta function of torch's errs
-    RECOMPUTED = auto()  # backward computes it again rather than keep it: what is drawn from a seed that is an argument
+    DONT_DCE = auto()  # kept if its result is unused, but may be moved: it binds inputs or numbers
+    LAYOUT_OF_KERNEL = auto()  # the strides of its result depend on the kernel: torch's meta function gets them wrong
+    RECOMPUTED = auto()  # recomputed in backward instead of saved: random numbers from a seed that is an argument
 
 
-# The explicit mark of an operation through which no gradient flows.
+# The tag of operations through which no gradient flows, under a short name.
 NON_DIFFERENTIABLE = OpTags.NON_DIFFERENTIABLE
 
 _KEEP = frozenset({OpTags.RANDOM_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.DONT_DCE})
@@ -75,7 +75,7 @@ _eager_runner: list[Callable[[Symbol, tuple[Any, ...], dict[str, Any]], Any]] = 
 
 
 def set_eager_runner(runner: Callable[[Symbol, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-    """Says how a symbol that is called outside a trace runs (set by `thunder.execution`)."""
+    """Set the function that runs symbols called outside a trace (`thunder.execution` does)."""
     _eager_runner[:] = [runner]
 
 
@@ -107,9 +107,9 @@ class Symbol:
         self.tags: frozenset[OpTags] = frozenset(tags)
         #: What passes and executors may rely on besides what it computes; see `thunder.core.facts`.
         self.facts: Facts = _facts(self.tags, facts or {})
-        # Whether its calls stay in a trace though nobody uses their results.
+        # Whether its calls stay in a trace even if their results are unused.
         self.must_stay = not _KEEP.isdisjoint(self.tags)
-        # Whether they are part of a program's frame (inputs, del, yield, return) and run as they are printed.
+        # Whether it belongs to a program's frame (inputs, del, yield, return), which no executor claims.
         self.is_structural = OpTags.UNPACK_OP in self.tags or (is_prim and str(self.id) in _STRUCTURAL_IDS)
         self.is_return = is_prim and str(self.id) == "PrimIDs.RETURN"
         self.executor = executor
@@ -118,22 +118,22 @@ class Symbol:
         self.printer = printer
         self.bind_postprocess = bind_postprocess
         self.is_fusion = False
-        self.is_kernel = False  # printed traces show its line alone, without what it decomposes into
+        self.is_kernel = False  # printed traces do not show its decomposition
         self.bind = Binder(meta, name, explicit=explicit)
         self.grad_rule: Callable[..., Any] | None = None
         self.vjp_rule: Callable[..., Any] | None = None
         self.jvp_rule: Callable[..., Any] | None = None
         self.batch_rule: Callable[..., Any] | None = None
-        # `(call, JointTrace) -> forward operations, backward operations`, where one program cannot say both.
+        # `(call, JointTrace) -> forward operations, backward operations`, where a `grad` rule cannot express it.
         self.joint_rule: Callable[..., Any] | None = None
-        # `(call, Forward)`: records the operation together with what gives its tangents, where these are one operation.
+        # `(call, Forward)`: records one operation that computes both the results and their tangents.
         self.joint_jvp_rule: Callable[..., Any] | None = None
         self.sample_generator: Callable[..., Iterator[Any]] | None = None
         self.error_generator: Callable[..., Iterator[Any]] | None = None
         self.view_scatter_rule: Callable[..., Any] | None = None
         self.view_condition: Callable[..., bool] | None = None
         self.reference: Callable[..., Any] | None = None
-        self.workspace: Callable[..., int] | None = None  # the bytes that a call needs besides its results
+        self.workspace: Callable[..., int] | None = None  # temporary memory of a call in bytes
         self.__name__ = name
         self.__qualname__ = name
         self.__doc__ = meta.__doc__
@@ -144,7 +144,7 @@ class Symbol:
         trace = state.trace
         if trace is None:
             if not _eager_runner:
-                # At run time on purpose: what runs symbols stands above, and says so here (`set_eager_runner`).
+                # Imported by name at run time: it is of a higher layer, and calls `set_eager_runner`.
                 importlib.import_module("thunder.execution")
             return _eager_runner[0](self, args, kwargs)
         frontend = state.frontend
@@ -169,48 +169,48 @@ class Symbol:
         trace.scopes[-1].append(bsym)
         return output
 
-    # -- what stands below the declaration ----------------------------------------------------------------------------
+    # -- rules --------------------------------------------------------------------------------------------------------
     def grad(self, rule: F) -> F:
-        """Decorator: its gradient, written forward and backward in one function with get_grad and put_grad(s)."""
+        """Register its gradient rule: forward and backward in one function, with get_grad and put_grad(s)."""
         self.grad_rule = rule
         return rule
 
     def vjp(self, rule: F) -> F:
-        """Decorator: its gradient as `(g, output, *args, **kwargs) -> a gradient for each positional tensor argument`.
+        """Register its gradient rule as `(g, output, *args, **kwargs) -> gradients of the positional tensor arguments`.
 
-        Short for a `grad` rule that runs the operation, takes the gradient of its (one) output and puts what `rule`
-        returns; None means no gradient.
+        Short for a `grad` rule that runs the operation, gets the cotangent of its (one) output and puts the gradients
+        that `rule` returns; None means no gradient.
         """
         self.vjp_rule = rule
         return rule
 
     def jvp(self, rule: F) -> F:
-        """Decorator: how its results move with its inputs, as `(t, output, *args, **kwargs) -> tangent of the output`.
+        """Register its forward-mode rule as `(t, output, *args, **kwargs) -> tangent of the output`.
 
-        `t` is a tuple with a tangent for each positional parameter (None: it does not move; for a sequence of tensors a
-        tuple). With several outputs the rule returns a tuple. It is only needed where the gradient rule, applied twice,
-        is not good enough: an operation without one takes its tangents from there.
+        `t` is a tuple with a tangent for each positional parameter (None for zero; a tuple for a sequence of tensors).
+        With several outputs the rule returns a tuple. Without a rule, tangents are computed by applying the gradient
+        rule twice: a rule is needed only where that is not good enough.
         """
         self.jvp_rule = rule
         return rule
 
     def batch(self, rule: F) -> F:
-        """Decorator: the operation over a batch, as `(b, *args, **kwargs) -> output`.
+        """Register its batching rule as `(b, *args, **kwargs) -> output`.
 
         Tensors `a` with `a in b` have the batch as their first dimension, and so have the outputs. `b` is a
-        `thunder.passes.batching.Batch`, which helps with the rest. NotImplemented leaves a call to what the
-        operation decomposes into.
+        `thunder.passes.batching.Batch` with helpers. A rule that returns NotImplemented leaves the call to the
+        operation's decomposition.
         """
         self.batch_rule = rule
         return rule
 
     def samples(self, generator: F) -> F:
-        """Decorator: a generator function `(make) -> SampleInput…` of inputs it must take."""
+        """Register a generator function `(make) -> SampleInput…` of inputs that it must accept."""
         self.sample_generator = generator
         return generator
 
     def errors(self, generator: F) -> F:
-        """Decorator: a generator function `(make) -> (SampleInput, exception type, message pattern)…`."""
+        """Register a generator function `(make) -> (SampleInput, exception type, message pattern)…`."""
         self.error_generator = generator
         return generator
 
@@ -223,35 +223,35 @@ class Symbol:
         self.sample_generator, self.error_generator = other.sample_generator, other.error_generator
 
     def view_scatter(self, rule: F) -> F:
-        """Decorator: how a write to its result, a view of its first input, reaches that input.
+        """Register the rule that propagates a write to its result, a view, to its first input, the base.
 
         `(base, new, *args, **kwargs) -> new base`: `new` is the view's new value, args and kwargs are those of the call
-        that made the view, without the input. With several outputs the keyword `index` says which of them was written.
+        that made the view, without the input. With several outputs the keyword `index` is that of the written one.
         """
         self.view_scatter_rule = rule
         return rule
 
     def view_when(self, condition: F) -> F:
-        """Decorator: says of a call, by its arguments, whether its result is a view, where not all calls' are."""
+        """Register the condition on its arguments under which its result is a view, if it is not always one."""
         self.view_condition = condition
         return condition
 
     def gives_view(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the result of such a call may share memory with its first input."""
+        """Check whether the result of a call with these arguments may alias its first input."""
         if OpTags.VIEW_OP not in self.tags:
             return False
         return self.view_condition is None or self.view_condition(*args, **kwargs)
 
     @property
     def differentiable(self) -> bool:
-        """False for operations that carry the explicit mark that no gradient flows through them."""
+        """Whether gradients flow through it: False for operations with the tag NON_DIFFERENTIABLE."""
         return OpTags.NON_DIFFERENTIABLE not in self.tags
 
     def __repr__(self) -> str:
         return f"<Symbol {self.module + '.' if self.module else ''}{self.name}>"
 
     def __thunder_text__(self, context: PrintContext) -> str:
-        """How it is written where it is an argument."""
+        """Return its expression in printed traces, where it is an argument."""
         return context.function(self)
 
     def __reduce__(self) -> Any:
@@ -280,17 +280,16 @@ def _facts(tags: frozenset[OpTags], options: FactOptions) -> Facts:
 
 def _symbol_by_name(module: str, name: str, declared_in: str | None = None) -> Symbol:
     if declared_in is not None:
-        importlib.import_module(declared_in)  # a primitive of a language's family, which is loaded with the language
-    # At run time on purpose: a pickled symbol is found by its name, in whatever module that is.
+        importlib.import_module(declared_in)  # a primitive that a language's family declares when it is loaded
+    # Imported by name at run time: a pickled symbol may be of any module.
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
 class BoundSymbol:
-    """One operation of a trace: a symbol, its arguments, its output, and what it decomposes into.
+    """One operation of a trace: a symbol, its arguments, its output, and its decomposition.
 
-    What passes ask over and over is found out once. But for `has_effect` the answers are slots that are filled when
-    somebody first asks (`__getattr__`); so are `subsymbols` where they are to be renamed first, as most passes do not
-    look at them.
+    What passes use often is cached. Except for `has_effect`, the caches are slots that `__getattr__` fills at their
+    first use. `subsymbols` of a substituted operation are substituted lazily too, as most passes do not read them.
     """
 
     __slots__ = ("_renamed", "arg_names", "args", "has_effect", "inner_numbers", "key", "kwargs", "out_names",
@@ -298,17 +297,17 @@ class BoundSymbol:
 
     #: The names of the values it reads.
     arg_names: tuple[str, ...]
-    #: The names of the values it makes: those of its output that are not arguments.
+    #: The names of the values it computes: those of its output that are not arguments.
     out_names: tuple[str, ...]
-    #: Whether it, or anything it decomposes into, has to run though its result is unused.
+    #: Whether it, or an operation of its decomposition, has to run even if its result is unused.
     has_effect: bool
-    #: The names of the symbolic numbers that its parts read besides its arguments: those that tensors bring along.
+    #: The names of the symbolic numbers that its decomposition reads besides its arguments: those in shapes of tensors.
     inner_numbers: frozenset[str]
-    #: What is equal exactly for equal calls; it is hashable where all arguments are.
+    #: Equal for equal calls only; hashable if all arguments are.
     key: Any
-    #: The operations that it decomposes into. But for symbolic numbers they read what it is given, or make.
+    #: Its decomposition. Except for symbolic numbers it reads only the operation's arguments and its own results.
     subsymbols: Sequence[BoundSymbol]
-    # Of whose parts, and by what, its own are renamed, while they are not there.
+    # The arguments of a pending substitution of `subsymbols`: the operation that has them, `mapping` and `fresh`.
     _renamed: tuple[BoundSymbol, dict[str, Any], dict[str, str] | None] | None
 
     def __init__(
@@ -333,7 +332,7 @@ class BoundSymbol:
         self.has_effect = effect
 
     def refresh(self) -> None:
-        """Recompute what is cached about the call, after it has been changed in place."""
+        """Recompute the caches after an in-place change."""
         self.has_effect = self.sym.must_stay or any(part.has_effect for part in self.subsymbols)
         _find_names(self)
 
@@ -351,7 +350,7 @@ class BoundSymbol:
 
     @property
     def flat_args(self) -> list[Proxy]:
-        """The proxies among its arguments."""
+        """The proxies in its arguments."""
         found = proxies_in(self.args)
         return proxies_in(self.kwargs, found) if self.kwargs else found
 
@@ -362,21 +361,21 @@ class BoundSymbol:
 
     @property
     def like(self) -> BoundSymbol:
-        """Itself, or the call under whose names its parts still are: for who only asks which operations they are."""
+        """The operation that it is a renaming of, whose subsymbols exist already; for uses that ignore names."""
         op = self
         while (renamed := op._renamed) is not None and renamed[2] is not None:
             op = renamed[0]
         return op
 
     def replace(self, **changes: Any) -> BoundSymbol:
-        """A copy with some of sym, args, kwargs, output, subsymbols, source changed."""
+        """Return a copy with changes to sym, args, kwargs, output, subsymbols or source."""
         if "subsymbols" not in changes:
             changes["subsymbols"] = self.subsymbols
         values = {name: getattr(self, name) for name in ("sym", "args", "kwargs", "output", "source")}
         return BoundSymbol(**{**values, **changes})
 
     def run_by(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundSymbol:
-        """The call of `sym` that runs it, with the same values in its arguments."""
+        """Return a call of the executor's operator `sym` that implements it, on the same values."""
         new = object.__new__(BoundSymbol)
         new.sym, new.args, new.kwargs, new.output = sym, args, kwargs, self.output
         new.source, new.subsymbols, new._renamed = self.source, (self,), None
@@ -387,14 +386,14 @@ class BoundSymbol:
     def substitute(
         self, mapping: dict[str, Any], fresh: dict[str, str] | None = None, source: SourceLine | None = None
     ) -> BoundSymbol:
-        """The same call with each proxy whose name is in `mapping` replaced, in arguments, outputs and below.
+        """Replace each proxy whose name is in `mapping`, in arguments, outputs and the decomposition.
 
-        An output is replaced only by another proxy: a call cannot assign to a number. Where there is nothing to replace
-        it is this very call. With `fresh`, names by names, it is another call: values that `mapping` does not know get
-        these names, and are added to it; `source` is the line that it is called at.
+        An output is replaced only by another proxy: a call cannot assign to a number. If there is nothing to replace,
+        the result is this object. With `fresh`, a map of names, it is always a copy: values that are not in `mapping`
+        get their name in `fresh` and are added to `mapping`; `source` is the line of the new call.
 
-        What is below is replaced when it is asked for. So a mapping may grow while a program is walked through, by
-        values that come later, and must not change otherwise.
+        The decomposition is substituted lazily. So `mapping` may get new entries for values that are computed later,
+        but must not change otherwise.
         """
         if fresh is None:
             keys = mapping.keys()
@@ -436,7 +435,7 @@ class BoundSymbol:
         return new
 
     def tensors(self) -> list[TensorProxy]:
-        """The tensors among its arguments."""
+        """Return the tensors in its arguments."""
         return [p for p in self.flat_args if isinstance(p, TensorProxy)]
 
     def __str__(self) -> str:
@@ -445,7 +444,7 @@ class BoundSymbol:
     __repr__ = __str__
 
 
-# -- what is asked of operations --------------------------------------------------------------------------------------
+# -- lazily computed attributes ---------------------------------------------------------------------------------------
 def _rename_subsymbols(bsym: BoundSymbol) -> None:
     renamed = bsym._renamed
     if renamed is None:  # another thread was first

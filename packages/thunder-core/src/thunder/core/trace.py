@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces: straight-line programs that print as Python and run.
 
-A trace has a name, inputs, a list of bound symbols and where it came from (provenance). While it is being written it
-also has a stack of scopes: the innermost list receives what is recorded, which is how decompositions nest.
+A trace has a name, inputs, a list of bound symbols and a provenance (which pass made it). While it is recorded it also
+has a stack of scopes: operations are appended to the innermost list, so that decompositions nest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Provenance:
 
 
 class _Scope:
-    """What `Trace.scope` gives: passes enter one for each operation, and a generator would take them longer."""
+    """The context manager of `Trace.scope`: a class is faster than a generator, and passes enter many."""
 
     __slots__ = ("scopes",)
 
@@ -60,8 +60,8 @@ class _Scope:
 class Trace:
     """A program of the IR.
 
-    `args` are its inputs in order; `signature` is the text between the parentheses of its `def` where that is not
-    simply their names.
+    `args` are its inputs in order; `signature` is the text between the parentheses of its `def`, if that is not just
+    their names.
     """
 
     def __init__(
@@ -75,27 +75,27 @@ class Trace:
         self.name = name
         self.args: list[Proxy] = list(args)
         self.signature = signature
-        # The output while no return is recorded: that of the trace this one derives from, or what was assigned.
+        # The output until a return is recorded: that of the trace that this one derives from, or the assigned one.
         self._output: Any = None
         self._output_assigned = False
-        self.decorated = True  # whether it runs without gradients and autocast; a prologue looks at whether they are on
+        self.decorated = True  # whether it runs under no_grad and no_autocast; a prologue does not, as it guards them
         self.bound_symbols: list[BoundSymbol] = []
         self.scopes: list[list[BoundSymbol]] = [self.bound_symbols]
         self.provenance = provenance
         self.names: set[str] = {p.name for p in self.args}
         self._counters: dict[str, int] = {}
-        # Objects that the text refers to and that cannot be written as Python, by the names that they have in it.
+        # Objects without a literal that the source refers to, by their names in it.
         self.objects: dict[str, Any] = {}
-        # What passes tell later passes, such as how the outputs are put together. Derived traces inherit it.
+        # Information from passes for later passes, such as the structure of the outputs. Derived traces inherit it.
         self.info: dict[str, Any] = {}
 
     # -- output -------------------------------------------------------------------------------------------------------
     @property
     def output(self) -> Any:
-        """What the program returns: the argument of its closing `python_return`.
+        """The output of the program: the argument of its final `python_return`.
 
-        Assigning changes that argument. Before a return is recorded the value is kept for the code that records it; a
-        return of something else is then an error (`check_output`).
+        Assigning changes that argument. Before a return is recorded, the value is stored for the code that records it;
+        recording a return of other values is then an error (`check_output`).
         """
         last = self.bound_symbols[-1] if self.bound_symbols else None
         if last is None or not last.sym.is_return:
@@ -125,7 +125,7 @@ class Trace:
 
     # -- names --------------------------------------------------------------------------------------------------------
     def make_name(self, prefix: str = "t") -> str:
-        """Return a name that no value of this trace has."""
+        """Return an unused name that begins with `prefix`."""
         names, counters = self.names, self._counters
         n = counters.get(prefix, 0)
         while (name := f"{prefix}{n}") in names:
@@ -135,7 +135,7 @@ class Trace:
         return name
 
     def make_names(self, count: int) -> list[str]:
-        """Return `count` names for tensors, the same as `count` calls of `make_name` would."""
+        """Return `count` names for tensors, the same that `count` calls of `make_name` would return."""
         first = self._counters.get("t", 0)
         names = [f"t{i}" for i in range(first, first + count)]
         if not self.names.isdisjoint(names):
@@ -145,7 +145,7 @@ class Trace:
         return names
 
     def add_name(self, name: str) -> str:
-        """Reserve `name`, or a name derived from it if it is taken or cannot stand in the trace's text; return it."""
+        """Reserve `name`, or a name derived from it if it is taken or not allowed in a trace; return it."""
         if not name.isidentifier():
             name = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
             name = name if name.isidentifier() else f"_{name}"
@@ -161,7 +161,7 @@ class Trace:
         self.scopes[-1].append(bsym)
 
     def scope(self) -> _Scope:
-        """Return a context manager that gives a list; within it, what is recorded goes to that list."""
+        """Return a context manager; operations recorded within it go to the list that entering it returns."""
         return _Scope(self.scopes)
 
     def derive(self, provenance: str | None = None) -> Trace:
@@ -177,14 +177,14 @@ class Trace:
 
     # -- reading ------------------------------------------------------------------------------------------------------
     def python(self, *, depth: int | None = None, kernels: bool = False, decorators: bool = True) -> str:
-        """Return its text. `depth` is how many levels of decomposition to show as comments (None: all).
+        """Return its source. `depth` is the number of levels of decomposition to show as comments (None: all).
 
-        The line of an executor's kernel stands alone; with `kernels` its decomposition is shown, too.
+        The decomposition of an executor's kernel is shown only with `kernels`.
         """
         return trace_text(self, depth=depth, kernels=kernels, decorators=decorators)
 
     def python_callable(self, *, decorators: bool = True) -> Callable[..., Any]:
-        """Return the function that its text defines."""
+        """Return the function that its source defines."""
         context = PrintContext()
         text = trace_text(self, depth=0, decorators=decorators, context=context)
         namespace = dict(context.objects)
@@ -192,14 +192,14 @@ class Trace:
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         exec(compile(text, filename, "exec"), namespace)
         function = namespace[self.name]
-        # Its text is there for tracebacks, for as long as it is.
+        # Tracebacks show the source as long as the function lives.
         weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
         return function  # type: ignore[no-any-return]
 
     def python_ctx(self) -> dict[str, Any]:
-        """Return the objects that its text needs beyond what it imports: `exec(str(trace), trace.python_ctx())` works.
+        """Return the namespace that its source needs besides its imports: `exec(str(trace), trace.python_ctx())` works.
 
-        The operators of executors are in it as symbols, so that the text can also be traced again.
+        The operators of executors are in it as symbols, so that the source can also be traced again.
         """
         context = PrintContext(symbols=True)
         trace_text(self, depth=None, context=context)
@@ -214,7 +214,7 @@ class Trace:
 
 @contextmanager
 def construct(source: Trace, name: str) -> Iterator[Trace]:
-    """Derive a new trace from `source`; its provenance says that the pass `name` made it and how long that took."""
+    """Derive a new trace from `source` in the pass `name`; its provenance records the pass and the time it took."""
     start = perf_counter_ns()
     out = source.derive()
     yield out

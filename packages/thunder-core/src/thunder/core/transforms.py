@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documented names of `thunder.core.transforms`; each is loaded from where it lives when it is asked for."""
+"""The documented names of `thunder.core.transforms`, loaded lazily from the modules that define them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # At run time on purpose: the documented place of names that live on higher floors.
+    # Imported by name at run time: the names are defined in higher layers.
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

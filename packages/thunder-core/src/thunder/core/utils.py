@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for those who write operations, handed on from where they live: the documented `thunder.core.utils`."""
+"""The documented helpers for writing operations, re-exported from the modules that define them."""
 
 from thunder.core.errors import check
 from thunder.core.prims.metas import (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verifier: whether a trace is a legal program. `THUNDER_VERIFY=1` checks every trace between passes.
+"""The verifier, which checks that a trace is a valid program. `THUNDER_VERIFY=1` verifies every trace between passes.
 
-Checked are: each value is made once, before it is used, and not used after its `del`; a primitive's result has the
-shape, dtype and device that its meta function gives; what an operation decomposes into is a legal program that makes
-what the operation makes; one return ends the program, and it returns what was assigned to `Trace.output`.
+Each value is defined once, before its uses, and not used after its `del`; the results of a primitive have the shape,
+dtype and device that its meta function returns; the decomposition of an operation is a valid program that computes the
+operation's results; the program ends with its only return, which returns what was assigned to `Trace.output`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["same_type", "verify", "verify_if_asked"]
 
 
 def verify(trace: Trace) -> Trace:
-    """Return `trace` if it is a legal program, else raise `TraceVerificationError`."""
+    """Return `trace` if it is a valid program, else raise `TraceVerificationError`."""
     defined: dict[str, Proxy] = {}
     deleted: set[str] = set()
     for p in trace.args:
@@ -87,7 +87,7 @@ def _verify_output(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, P
 
 
 def same_type(a: Proxy, b: Proxy) -> bool:
-    """Check whether two values agree in shape, dtype and device, or are both numbers."""
+    """Check whether two values are tensors of the same shape, dtype and device, or neither is a tensor."""
     if isinstance(a, TensorProxy) and isinstance(b, TensorProxy):
         return same_shape(a.shape, b.shape) and a.dtype is b.dtype and a.device is b.device
     return isinstance(a, TensorProxy) == isinstance(b, TensorProxy)
@@ -101,7 +101,7 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
         for p in sub.flat_args:
             known = inside.get(p.name)
             if known is None and isinstance(p, NumberProxy) and p.symbol is not None:
-                continue  # shapes bring such numbers with them, wherever the tensor goes
+                continue  # symbolic sizes are available wherever the tensor is
             if known is None:
                 raise _fault(trace, i, f"the decomposition of {bsym.sym.name} uses {p.name}, which it has not: {sub}")
             if not same_type(known, p):
@@ -123,7 +123,8 @@ def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:
     if not sym.is_prim or sym.is_fusion or sym.executor is not None or sym.printer is not None or not bsym.out_names:
         return
     scratch = Trace("verification")
-    scratch.names, scratch._counters = set(trace.names), dict(trace._counters)  # names that are free at once
+    # With the counters, finding an unused name takes one step.
+    scratch.names, scratch._counters = set(trace.names), dict(trace._counters)
     scratch.info.update(trace.info)
     try:
         with tracectx(scratch), set_langctx("torch"):

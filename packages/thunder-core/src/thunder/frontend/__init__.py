@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acquisition: a Python function or module, run natively once on handles, becomes traces and their guards."""
+"""The user's entry points: jitted functions and modules, their caches, and the compilation of captured traces."""

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of one callable: its compiled programs, and how the one for a call is found.
+"""The cache of one callable: its specializations, and the lookup of the one for a call.
 
-The prologue of a program says whether it is for a call. The first that is asked is the one that came after the program
-of the last call when that one was last used, so that calls in turns are answered at once. If it refuses, the program
-that last answered arguments of the same shapes is asked, then the others, newest first.
+A specialization is for a call if its prologue accepts it. The first candidate is the one that followed the last used
+specialization the last time, so that calls that alternate hit at once. The next is the one that was last used for
+arguments of the same shapes, then the others, newest first.
 
 Guards that fail in a cache miss are counted: numbers and sizes that keep changing become symbolic
-(`symbolic.py`).
+(`capture/numbers/symbolic.py`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from thunder.runtime.guards import GuardFailed, TensorsDiffer
 
 __all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
 
-# What a prologue raises when a call is not for its specialization: a guard's answer, or a path that is gone.
+# What a prologue raises if its specialization is not for a call: a failed guard, or a source that does not exist now.
 NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)
 
-# When these do not fit, further kinds of calls run eagerly.
+# With this many specializations, calls that none accepts run eagerly.
 MAX_SPECIALIZATIONS = 16
 
 _MAX_KEYS = 64
@@ -39,7 +39,7 @@ _BY_VALUE = frozenset({bool, int, float, type(None)})
 
 
 class Refusal:
-    """Why the guards of a program refuse a call. What they found there is held no longer than somebody may ask."""
+    """The failed guard of a specialization. It refers to values of the call, so it must not outlive the call."""
 
     __slots__ = ("failure", "specialization")
 
@@ -51,11 +51,11 @@ class Refusal:
     def __str__(self) -> str:
         if isinstance(self.failure, GuardFailed):
             return str(self.failure)
-        return f"a value that the program read is gone ({type(self.failure).__name__}: {self.failure})"
+        return f"a value that the program read does not exist now ({type(self.failure).__name__}: {self.failure})"
 
 
 class Cache:
-    """The compiled programs of one callable."""
+    """The specializations of one callable."""
 
     def __init__(self, *, symbolic: bool = False):
         self.dynamic = Dynamic(symbolic)
@@ -73,7 +73,7 @@ class Cache:
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]
     ) -> tuple[Specialization, Any] | None:
-        """Return the program for a call, and its inputs. Why others refuse the call is added to `refused`."""
+        """Return the specialization for a call, and its inputs; failed guards of others are added to `refused`."""
         epoch = implementations_epoch()
         tried = {id(refusal.specialization) for refusal in refused}
         key = _key(args, kwargs)
@@ -101,12 +101,12 @@ class Cache:
         self.likeliest = specialization.after
 
     def used(self, specialization: Specialization) -> None:
-        """Note that the likeliest program was the one for a call."""
+        """Record that the likeliest specialization accepted a call."""
         self._last = specialization
         self.likeliest = specialization.after
 
     def keep(self, specialization: Specialization, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Add a program, and drop those that were compiled with what is no longer registered."""
+        """Add a specialization, and drop those that were compiled with other registered implementations."""
         epoch = implementations_epoch()
         self._all = [specialization, *[s for s in self._all if s.epoch == epoch]][:MAX_SPECIALIZATIONS]
         if self._last not in self._all:
@@ -115,16 +115,16 @@ class Cache:
         self._remember(_key(args, kwargs), specialization)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all specializations."""
         self.__init__(symbolic=self.dynamic.everything)  # type: ignore[misc]
 
     def newest_first(self, refused: list[Refusal]) -> list[Refusal]:
-        """Return refusals in the order in which the programs were made, the last one first."""
+        """Return refusals in the order of their specializations, the newest first."""
         position = {id(s): i for i, s in enumerate(self._all)}
         return sorted(refused, key=lambda refusal: position.get(id(refusal.specialization), len(position)))
 
     def learn(self, refused: list[Refusal], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the numbers and sizes that differ from those of the newest program that refused because of them."""
+        """Record the numbers and sizes that differ from those of the newest specialization that they made fail."""
         for refusal in refused:
             guarded = refusal.specialization.guarded
             if guarded is not None and _is_about_numbers(refusal.failure, guarded):
@@ -134,7 +134,7 @@ class Cache:
     def _learn_from(self, guarded: Guarded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         found = guarded.found(args, kwargs)
         for guard in guarded.guards.values():
-            with contextlib.suppress(Exception):  # there is nothing at the source now
+            with contextlib.suppress(Exception):  # the source does not exist in this call
                 if isinstance(guard, Equals):
                     self._learn_number(guard, found(guard.source))
                 elif isinstance(guard, HasContents):
@@ -162,7 +162,7 @@ class Cache:
 
 
 def _is_about_numbers(failure: Exception, guarded: Guarded) -> bool:
-    """Check whether a guard refused because of numbers or sizes."""
+    """Check whether a guard failed because of numbers or sizes."""
     if isinstance(failure, TensorsDiffer):
         check, tensors = failure.args
         return bool(check.changed_sizes(tensors))
@@ -175,7 +175,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what is cheap to know of arguments: the shapes of tensors, numbers, and of all else its type."""
+    """Return a cheap lookup key of arguments: shapes of tensors, values of numbers, types of all else."""
     values = (*args, *kwargs, *kwargs.values()) if kwargs else args
     return tuple([
         x.shape if isinstance(x, torch.Tensor) else x if type(x) in _BY_VALUE else type(x) for x in values

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Differentiated programs: a forward program, and backward programs that are compiled when gradients first arrive.
 
-The forward program runs as one node of torch's graph (`runtime/autograd/node.py`). Its backward is a program for the
-gradients that arrive. Where autograd records what backward does (`create_graph=True`), the backward program is
-differentiated too and runs as a node of the graph itself, so derivatives of any order work.
+The forward program runs as a node of torch's graph (`runtime/autograd/node.py`). There is a backward program for each
+set of gradients that arrive and are wanted. With `create_graph=True` the backward program is differentiated too and
+runs as a node of its own, so derivatives of any order work.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from thunder.runtime.torch_private import any_autocast
 
 __all__ = ["DifferentiableProgram", "backward_stages"]
 
-# From how many bytes of gradients it is worth asking autograd which of them are wanted.
+# From this size of all gradients it is worthwhile to find out which of them autograd wants.
 MIN_BYTES_TO_PRUNE = 1 << 16
-# How many backward programs one forward program may have, one for each set of gradients that arrive and are wanted.
+# The most backward programs of one forward program, one for each set of gradients that arrive and are wanted.
 MAX_BACKWARD_PROGRAMS = 16
 
-# In bytes of gradients, the least that is worth a stage: on a CPU they are read again while caches hold them, elsewhere
-# only memory is gained, and a stage costs the host the time of some ten launches.
+# The least bytes of gradients for a stage: on a CPU they are used again while in cache; on a GPU a stage saves only
+# memory, and costs the host as much time as about ten launches.
 MIN_STAGE_BYTES_CPU, MIN_STAGE_BYTES = 1 << 20, 1 << 28
 MAX_STAGES = 8
 
@@ -51,9 +51,8 @@ Compile = Callable[[Trace], list[Trace]]
 class DifferentiableProgram:
     """A program that torch's autograd can differentiate.
 
-    What goes through autograd is a flat tuple: each tensor of the output once, without those that are inputs
-    themselves, which the caller gets back as they are, then saved values. `guarded` says whether each of `wrt` requires
-    grad in every call.
+    Its node returns a flat tuple: each tensor of the output once, except inputs, which the caller gets back unchanged,
+    then saved values. `guarded` says whether guards ensure that each of `wrt` requires grad.
     """
 
     def __init__(self, split: Split, compile: Compile, *, remat: str = "auto", guarded: bool = True):
@@ -67,13 +66,13 @@ class DifferentiableProgram:
         self._recorded: dict[Key, DifferentiableProgram | ThunderError] = {}
         self.ran: Key | DifferentiableProgram | None = None  # the backward program that ran last
         self._native: Callable[..., Any] | None = None
-        # Asking which gradients are wanted takes time itself.
+        # Finding out which gradients are wanted takes time itself.
         worth = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= MIN_BYTES_TO_PRUNE
         prunes = worth and split.takes_less_for_less()
         layout, self._flatten_native = _layout_of(split, self.traces[-1], prunes=prunes, guarded=guarded)
         self.layout = layout
         program = self.traces[-1].python_callable(decorators=False)
-        if not guarded or any_autocast():  # else the prologue has seen to it
+        if not guarded or any_autocast():  # else the prologue guards that autocast is off
             program = no_autocast(program)
         apply = autograd_function(self, program)
         self.run = apply if layout.plain else _then(apply, layout.build)
@@ -82,29 +81,29 @@ class DifferentiableProgram:
         return self.run(*inputs)
 
     def natively(self, *inputs: Any) -> Any:
-        """Compute what the node gives by torch's own operations: for transforms of torch's that look into them."""
+        """Compute the node's outputs with torch's own operations, for torch.func's transforms and forward mode."""
         if self._native is None:
             claimed = transform_for_execution(dce(self.split.source), get_always_executors())[-1]
             self._native = delete_last_used(claimed).python_callable(decorators=False)
         output = self._native(*inputs)
-        return output if self.layout.plain else self._flatten_native(output, _Nothing())
+        return output if self.layout.plain else self._flatten_native(output, _NothingSaved())
 
     # -- backward -----------------------------------------------------------------------------------------------------
     @property
     def backward_traces(self) -> list[Trace]:
-        """The traces of the backward program that ran last; before any has, of the one for all gradients."""
+        """The traces of the backward program that ran last; if none has run, of the one for all gradients."""
         return self.ran.traces if isinstance(self.ran, DifferentiableProgram) else self.unrecorded_traces
 
     @property
     def unrecorded_traces(self) -> list[Trace]:
-        """The same of the backward programs that are not differentiated themselves."""
+        """The same, among the backward programs that are not themselves differentiated."""
         key = self.everything if self.ran is None or isinstance(self.ran, DifferentiableProgram) else self.ran
         self.backward_program(key)
         return self._backward_traces[key]
 
     @property
     def programs(self) -> list[Trace]:
-        """What has been compiled: the forward program, and backward programs."""
+        """The final traces of all that has been compiled: the forward program and backward programs."""
         recorded = [d.traces[-1] for d in self._recorded.values() if isinstance(d, DifferentiableProgram)]
         return [self.traces[-1], *[traces[-1] for traces in self._backward_traces.values()], *recorded]
 
@@ -115,9 +114,9 @@ class DifferentiableProgram:
         return (True,) * self.split.returned + (False,) * hidden, (True,) * len(self.split.wrt)
 
     def key(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Key:
-        """Return the key of the backward program for what arrives and is wanted; it may give more than that.
+        """Return the key of the backward program for what arrives and is wanted; it may compute more gradients.
 
-        Who asks for the gradients of many inputs one by one gets them all computed, rather than a program for each.
+        That limits the number of programs if the gradients of many inputs are computed one by one.
         """
         key = present, wanted
         known = key in self._backward or key in self._recorded
@@ -142,12 +141,12 @@ class DifferentiableProgram:
         return found
 
     def _constraints_closed(self) -> AbstractContextManager[None]:
-        """Forbid new assumptions about symbolic numbers: the prologue, which would check them, is written already."""
+        """Forbid new constraints on symbolic numbers: the prologue, which would check them, is written already."""
         symbols = self.split.forward.info.get("symbols")
         return symbols.no_new_constraints() if symbols is not None and symbols.closed else nullcontext()
 
     def recorded_backward(self, key: Key) -> DifferentiableProgram | ThunderError:
-        """Return the backward program as one that is differentiated itself, or why it cannot be."""
+        """Return the backward program as a differentiable program, or the error why it cannot be differentiated."""
         with self._lock:
             found = self._recorded.get(key)
             if found is None:
@@ -169,11 +168,11 @@ class DifferentiableProgram:
         return DifferentiableProgram(split, self.compile, remat=self.remat, guarded=False)
 
 
-# -- where values stand among the node's inputs and outputs -----------------------------------------------------------
+# -- positions of values among the node's inputs and outputs ----------------------------------------------------------
 def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> tuple[NodeLayout, Callable[..., Any]]:
-    """Describe the node of a forward program; and the function that flattens the same output, computed natively."""
+    """Return the node's layout, and the function that flattens the output of `natively`."""
     output, saved = split.forward.output
-    # What runs returns its values in the same places, where transforms and executors may have given them new names.
+    # The compiled program returns its values in the same places, but transforms and executors may have renamed them.
     compiled = _compiled_names(split.forward, program)
     inputs = {p.name: i for i, p in enumerate(program.args)}
     names = {p.name: p for p in proxies_in(output) if p.name not in inputs}
@@ -181,18 +180,18 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
     slot = {p.name: i for i, p in enumerate(saved)}
     hidden = [slot[split.saved_as(p).name] for p in split.outputs[split.returned :]]
     single = len(position) + len(hidden) == 1
-    own = _exclusive_views(program, {p.name: compiled[p.name] for p in split.outputs[: split.returned]})
-    # Where among the node's outputs those are whose gradients a backward program takes, and those that have none.
+    own = _unshared_views(program, {p.name: compiled[p.name] for p in split.outputs[: split.returned]})
+    # The node's outputs whose gradients a backward program takes.
     arriving = [position[p.name] for p in split.outputs[: split.returned]]
-    of_tensors = [position[name] for name, p in names.items() if isinstance(p, TensorProxy)]  # the rest are numbers
+    of_tensors = [position[name] for name, p in names.items() if isinstance(p, TensorProxy)]
     order = {p.name: i for i, p in enumerate(split.wrt)}
     gradient_of = [order.get(name) for name in inputs]
     wanted = [gradient_of.index(i) for i in range(len(split.wrt))]
-    # torch counts edges by tensors: numbers have none.
+    # Only tensors have edges in torch's graph.
     edges = [i for i, p in enumerate(program.args) if isinstance(p, TensorProxy)]
     tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
     several = guarded and split.returned > 1
-    reach = split.reach() if several else []
+    dependencies = split.reach() if several else []
     layout = NodeLayout(
         single=single,
         plain=not hidden and isinstance(output, Proxy) and output.name in position and not own,
@@ -202,15 +201,15 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
         returned=split.returned,
         tensors=tensors,
         numbers=[i for i, p in enumerate(saved) if not isinstance(p, TensorProxy)],
-        also_saved=[(slot[name], position[name]) for name in own if name in slot],
+        saved_outputs=[(slot[name], position[name]) for name in own if name in slot],
         arriving=[*arriving, *range(len(position), len(position) + len(hidden))],
-        not_taking=[i for i in of_tensors if i not in arriving],
+        non_differentiable=[i for i in of_tensors if i not in arriving],
         gradient_of=gradient_of,
         wanted=wanted,
         edges=[edges.index(i) for i in wanted],
         guarded=guarded,
         prunes=prunes,
-        reach=reach if any(bits != reach[0] for bits in reach) else [],
+        result_dependencies=dependencies if any(bits != dependencies[0] for bits in dependencies) else [],
         stages=_stages(split, program, wanted, prunes) if guarded else None,
         retention=SavedTensorRetention(split.returned, split.output_groups, tensors) if several else None,
     )
@@ -218,10 +217,10 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
 
 
 def _stages(split: Split, program: Trace, wanted: Sequence[int], prunes: bool) -> StagedBackward | None:
-    """The chain of nodes for gradients that come in stages, where one node is not enough."""
+    """Return the chain of nodes for a staged backward; None if one node is enough."""
     found = backward_stages(split.forward, split.wrt) if prunes else [[*range(len(split.wrt))]]
     known = {p.name for p in split.wrt}
-    # What no gradient flows to has no edge in torch's graph either, where hooks would be called with None.
+    # Inputs without a gradient must have no edge in torch's graph, as their hooks would be called with None.
     without_edge = any(getattr(p, "requires_grad", False) and p.name not in known for p in program.args)
     if len(found) < 2 and not without_edge:
         return None
@@ -229,7 +228,7 @@ def _stages(split: Split, program: Trace, wanted: Sequence[int], prunes: bool) -
 
 
 def backward_stages(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int]]:
-    """Return the positions in `wrt` of what each stage gives the gradients of."""
+    """Return for each stage the indices into `wrt` of the inputs whose gradients it computes."""
     first: dict[str, int] = {}
     for i, op in enumerate(program.bound_symbols):
         for name in op.arg_names:
@@ -245,15 +244,15 @@ def backward_stages(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int
     return [sorted(stage) for stage in stages]
 
 
-class _Nothing:
-    """Stands for what is saved where nothing is."""
+class _NothingSaved:
+    """The saved values of a program that saves nothing: each is None."""
 
     def __getitem__(self, i: int) -> None:
         return None
 
 
 def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]) -> str:
-    """Python that puts an output together, where `write` says how each of its values is read."""
+    """Return the Python expression that rebuilds an output; `write` returns the expression of each value."""
     if isinstance(output, Proxy):
         return write(output)
     if isinstance(output, (tuple, list)):
@@ -271,7 +270,7 @@ def _then(apply: Callable[..., Any], build: Callable[[Any, Any], Any]) -> Callab
 
 
 def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], single: bool) -> Callable[[Any, Any], Any]:
-    """The function of the node's outputs and the inputs that gives the user's output."""
+    """Return the function that builds the user's output from the node's outputs and the inputs."""
     constants: list[Any] = []
 
     def write(p: Proxy) -> str:
@@ -282,7 +281,7 @@ def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], sing
 
 
 def _compiled_names(forward: Trace, program: Trace) -> dict[str, str]:
-    """Map the names of what `forward` returns to those of what `program`, compiled from it, returns in their places.
+    """Map the names of values that `forward` returns to those that the compiled `program` returns in their place.
 
     Transforms that run after differentiation may change values, but not which outputs there are: gradients are passed
     by position.
@@ -305,14 +304,14 @@ def _compiled_names(forward: Trace, program: Trace) -> dict[str, str]:
     )
 
 
-def _exclusive_views(program: Trace, results: dict[str, str]) -> set[str]:
-    """Those of the results that are views of memory that nobody else gets hold of; saved is no other of it.
+def _unshared_views(program: Trace, results: dict[str, str]) -> set[str]:
+    """Return the results that are views of memory that no other output, input or saved value aliases.
 
     `results` maps their names before compilation to those in `program`.
     """
-    memory: dict[str, str] = {}  # whose memory a view lies in
+    memory: dict[str, str] = {}  # the base of each view
     for op in program.bound_symbols:
-        # What runs an operation may have marks of its own; below it stands the operation.
+        # An executor's operator may have tags of its own; the operation that it implements is its subsymbol.
         if (OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in p.sym.tags for p in op.subsymbols)) and op.arg_names:
             base = op.arg_names[0]
             memory.update(dict.fromkeys(op.out_names, memory.get(base, base)))
@@ -324,10 +323,10 @@ def _exclusive_views(program: Trace, results: dict[str, str]) -> set[str]:
 def _flattener(
     output: Any, position: dict[str, int], hidden: Sequence[int], single: bool, own: set[str]
 ) -> Callable[[Any, Any], Any]:
-    """The function of the forward's output, and of what it saves, that gives the node's outputs.
+    """Return the function that computes the node's outputs from the forward's output and saved values.
 
-    They are the tensors in the order of `position`, then the hidden ones; where there is one only, itself. Those of
-    `own` are views of what only they need: for torch they are no views, so that the user may write to them.
+    They are the tensors in the order of `position`, then the hidden ones; a single one is not in a tuple. Those of
+    `own` are unshared views, which are detached from their base, so that the user may write to them.
     """
     paths: dict[str, str] = {}
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.grad`, `vjp`, `jvp`, `vmap` and their relatives: arguments and results are those of `torch.func`'s.
+"""`thunder.grad`, `vjp`, `jvp`, `vmap` and the like, with the arguments and results of `torch.func`'s.
 
-A transform of a function is a jitted function whose program is that of the function, transformed. Inside of a traced
-program it is a part of that (`derivatives.py`, `vmap.py`), so transforms can be composed in any order, with each other
-and with `thunder.jit`.
+The transform of a function is a jitted function that runs the function's transformed program. Called in a traced
+program it is inlined (`derivatives.py`, `vmap.py`), so transforms compose in any order, with each other and with
+`thunder.jit`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _jvp(fn: Any, strict: bool, has_aux: bool, /, primals: Any, tangents: Any) -
     return derivatives.jvp(fn, primals, tangents, strict, has_aux)
 
 
-# -- functions of functions -------------------------------------------------------------------------------------------
-def _plain(fn: Any) -> tuple[Any, Options]:
-    """What a program calls for `fn`, and how it is to be compiled: as `fn` is, where that is jitted."""
+# -- transforms -------------------------------------------------------------------------------------------------------
+def _unwrap(fn: Any) -> tuple[Any, Options]:
+    """Return the function inside `fn` if it is jitted, and the options to compile its transform with."""
     if not callable(fn):
         raise TypeError(f"expected a function or a module, not {type(fn).__name__}: {fn!r}")
     jitted = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
@@ -73,12 +73,12 @@ def _plain(fn: Any) -> tuple[Any, Options]:
 
 
 def _transformed(program: Callable[..., Any], fn: Any, *how: Any, signature: bool = True) -> JitFunction:
-    """The jitted function that runs `program(fn, *how, …)`."""
-    plain, options = _plain(fn)
+    """Return the jitted function that runs `program(fn, *how, …)`."""
+    plain, options = _unwrap(fn)
     call = functools.partial(program, plain, *how)
     functools.update_wrapper(call, plain, ("__module__", "__name__", "__qualname__", "__doc__"), ())
     if signature:
-        try:  # arguments are called in traces what the function calls them
+        try:  # so that traces have the function's argument names
             target = plain.forward if isinstance(plain, torch.nn.Module) else plain
             call.__signature__ = inspect.signature(target)  # type: ignore[attr-defined]
         except (TypeError, ValueError):
@@ -87,9 +87,9 @@ def _transformed(program: Callable[..., Any], fn: Any, *how: Any, signature: boo
 
 
 def grad(func: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction[P, Any]:
-    """A function that gives the gradients of `func`, which returns one number, by the arguments `argnums`.
+    """Return a function that computes the gradients of `func`, which returns a scalar, by the arguments `argnums`.
 
-    With `has_aux` `func` returns a pair, of which the second part is handed on: `(gradients, aux)`.
+    With `has_aux`, `func` returns a pair, and the function returns `(gradients, aux)` with its second part.
     """
     return _transformed(_grad, func, argnums, has_aux)
 
@@ -97,14 +97,14 @@ def grad(func: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bo
 def grad_and_value(
     func: Callable[P, R], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> JitFunction[P, tuple[Any, R]]:
-    """A function that gives `(gradients, value)`, or with `has_aux` `(gradients, (value, aux))`."""
+    """Return a function that computes `(gradients, value)`, or with `has_aux` `(gradients, (value, aux))`."""
     return _transformed(_grad_and_value, func, argnums, has_aux)
 
 
 def value_and_grad(
     func: Callable[P, R], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> JitFunction[P, tuple[R, Any]]:
-    """A function that gives `(value, gradients)`, or with `has_aux` `((value, aux), gradients)`."""
+    """Return a function that computes `(value, gradients)`, or with `has_aux` `((value, aux), gradients)`."""
     return _transformed(_value_and_grad, func, argnums, has_aux)
 
 
@@ -116,11 +116,11 @@ def vmap(
     *,
     chunk_size: int | None = None,
 ) -> JitFunction[P, R]:
-    """A function that applies `func` to each example of a batch, all at once.
+    """Return a function that applies `func` to each example of a batch, all at once.
 
-    `in_dims` and `out_dims` say along which dimension each argument and result is a batch; None: it is the same for
-    all. `randomness` says whether examples draw "different" random numbers, the "same", or none ("error"). With
-    `chunk_size` so many examples are computed at a time.
+    `in_dims` and `out_dims` are the batch dimensions of each argument and result; None if it is the same for all
+    examples. `randomness` says whether examples draw "different" random numbers, the "same", or none ("error").
+    `chunk_size` is the number of examples to compute at a time.
     """
     batching.check_vmap_options(randomness, chunk_size)
     return _transformed(_vmap, func, in_dims, out_dims, randomness, chunk_size)
@@ -134,9 +134,9 @@ def jacrev(
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
 ) -> JitFunction[P, Any]:
-    """A function that gives the Jacobian of `func` by the arguments `argnums`, computed by reverse mode.
+    """Return a function that computes the Jacobian of `func` by the arguments `argnums` in reverse mode.
 
-    `chunk_size` says how many rows are computed at a time.
+    `chunk_size` is the number of rows to compute at a time.
     """
     if chunk_size is not None and not chunk_size > 0:
         raise ValueError("jacrev: `chunk_size` should be greater than 0.")
@@ -150,25 +150,25 @@ def jacfwd(
     *,
     randomness: Randomness = "error",
 ) -> JitFunction[P, Any]:
-    """A function that gives the Jacobian of `func` by the arguments `argnums`, computed by forward mode."""
+    """Return a function that computes the Jacobian of `func` by the arguments `argnums` in forward mode."""
     batching.check_vmap_options(randomness, None)
     return _transformed(_jacfwd, func, argnums, has_aux, randomness)
 
 
 def hessian(func: Callable[P, Any], argnums: int | tuple[int, ...] = 0) -> JitFunction[P, Any]:
-    """A function that gives the second derivatives of `func` by the arguments `argnums`."""
+    """Return a function that computes the second derivatives of `func` by the arguments `argnums`."""
     return jacfwd(jacrev(func, argnums), argnums)
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
-# The programs of functions that were given to `jvp` and `vjp`, which are calls and give no function to keep them.
+# The jitted functions of `jvp` and `vjp`, which run at once and return no function that could hold them.
 _programs: weakref.WeakKeyDictionary[Any, dict[Any, JitFunction]] = weakref.WeakKeyDictionary()
 
 
 def _program_of(fn: Any, key: Any, make: Callable[[], JitFunction]) -> JitFunction:
     try:
         known = _programs.setdefault(fn, {})
-    except TypeError:  # nothing that can be kept apart from the function
+    except TypeError:  # no weak reference to it is possible, so it is compiled for this call
         return make()
     if key not in known:
         known[key] = make()
@@ -176,7 +176,7 @@ def _program_of(fn: Any, key: Any, make: Callable[[], JitFunction]) -> JitFuncti
 
 
 def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
-    """`func(*primals)` and how it moves when the primals move along `tangents`; with `has_aux` also the aux."""
+    """Return `func(*primals)` and its directional derivative along `tangents`; with `has_aux` also the aux."""
     if state.frontend is not None:
         return derivatives.jvp(func, primals, tangents, strict, has_aux)
     program = _program_of(
@@ -187,13 +187,13 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
 
 @derivatives.located
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """`func(*primals)` and a function that takes gradients of that result to gradients of the primals.
+    """Return `func(*primals)` and a function that maps cotangents of that result to gradients of the primals.
 
-    With `has_aux` also the aux, as the third.
+    With `has_aux` the aux is the third result.
     """
     if state.frontend is not None:
         return derivatives.vjp(func, primals, None, has_aux)
-    plain, options = _plain(func)
+    plain, options = _unwrap(func)
     jitted = (
         func
         if isinstance(func, (JitFunction, ThunderModule))
@@ -203,7 +203,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: bool) -> Any:
-    """Runs a jitted function as a node of torch's graph, through which gradients are taken."""
+    """Compute `vjp` of a jitted function with torch's autograd, in whose graph the program is a node."""
     leaves: list[torch.Tensor] = []
 
     def leaf(x: Any) -> torch.Tensor:
@@ -215,9 +215,11 @@ def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: b
     inputs = pytree.tree_map(leaf, primals)
     with torch.enable_grad():
         out = jitted(*inputs)
-    recorded = outer and (any(x.requires_grad for x in pytree.tree_leaves(primals)) or _captures(jitted, leaves))
+    recorded = outer and (
+        any(x.requires_grad for x in pytree.tree_leaves(primals)) or _captures_differentiable(jitted, leaves)
+    )
 
-    def shown(x: Any) -> Any:
+    def detached(x: Any) -> Any:
         return x.detach() if isinstance(x, torch.Tensor) and not recorded else x
 
     out, aux = derivatives.with_aux(out, has_aux, "vjp(f, *primals)")
@@ -247,12 +249,12 @@ def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: b
         grads = iter([torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)])
         return pytree.tree_map(lambda x: next(grads), inputs)
 
-    result = pytree.tree_map(shown, out)
-    return (result, vjp_fn, pytree.tree_map(shown, aux)) if has_aux else (result, vjp_fn)
+    result = pytree.tree_map(detached, out)
+    return (result, vjp_fn, pytree.tree_map(detached, aux)) if has_aux else (result, vjp_fn)
 
 
-def _captures(jitted: Any, leaves: list[torch.Tensor]) -> bool:
-    """Whether the program reads other tensors that require grad than the inputs."""
+def _captures_differentiable(jitted: Any, leaves: list[torch.Tensor]) -> bool:
+    """Check whether the program has lifted inputs that require grad."""
     program = jitted._stats.last
     if program is None:
         return True

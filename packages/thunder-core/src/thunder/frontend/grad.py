@@ -17,12 +17,12 @@ __all__ = ["grad"]
 
 def _gradients(trace: Trace, executors: Sequence[Executor]) -> Trace:
     out = differentiate(trace, executors)
-    out.info["inputs_at_first_use"] = True  # what reads an input is backward, far from the top
+    out.info["inputs_at_first_use"] = True  # backward reads them, far from the top of the program
     return out
 
 
 def grad(fn: Callable[..., Any]) -> JitFunction:
-    """A function that returns the gradients of `fn` for each floating point tensor it takes, in order, as a list.
+    """Return a function that returns a list of the gradients of `fn` for each floating point tensor argument, in order.
 
     Outputs that are not scalars take ones as cotangents. `fn` is a jitted function, or one to be jitted.
     """

@@ -19,7 +19,7 @@ from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
-from thunder.core.errors import AsksForText, DataDependentError, TracingError
+from thunder.core.errors import DataDependentError, DataDependentFormattingError, TracingError
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
@@ -40,23 +40,23 @@ Instance = TypeVar("Instance")
 
 
 class CompileStats:
-    """What a jitted callable has done: calls answered from the cache, calls that compiled, the traces of the last."""
+    """The statistics of a jitted callable: cache hits, compilations, and the specialization of the last call."""
 
     def __init__(self) -> None:
         self.cache_hits = 0
         self.cache_misses = 0
         self.last: Specialization | None = None
         self.uncacheable: str | None = None
-        # Why the cached programs, newest first, did not answer the last call that compiled.
+        # The failed guards of the cached specializations, newest first, in the last call that compiled.
         self.refused: list[str] = []
-        self.eager: str | None = None  # why it is not compiled any more
-        self.constant: str | None = None  # why numbers that change are constants all the same
-        self.partly_eager: str | None = None  # why only the modules that it calls are programs
-        self.pieces: PerModule | None = None
+        self.eager: str | None = None  # why it falls back to eager
+        self.constant: str | None = None  # why numbers that change are static nevertheless
+        self.partly_eager: str | None = None  # why only the modules that it calls are compiled
+        self.per_module: PerModule | None = None
 
     @property
     def calls(self) -> int:
-        """How often it was called."""
+        """The number of calls."""
         return self.cache_hits + self.cache_misses
 
     @property
@@ -71,20 +71,20 @@ class CompileStats:
 
     @property
     def last_backward_traces(self) -> list[Trace]:
-        """The backward program's traces; none where nothing required grad."""
+        """The backward program's traces; none if nothing required grad."""
         return list(self._last().backward_traces)
 
     @property
     def last_epilogue_traces(self) -> list[Trace]:
-        """The epilogue's traces; none where the program has no effects and returns what it computes."""
+        """The epilogue's traces; none if the program has no side effects and returns what it computes."""
         return list(self._last().epilogue_traces)
 
     def explain(self) -> str:
-        """Return why the last call that compiled had to, and what keeps its program from being cached."""
+        """Return a report of why the last compilation was needed, and what prevents caching."""
         hits, misses = _count(self.cache_hits, "cache hit"), _count(self.cache_misses, "compilation")
         lines = [f"{_count(self.calls, 'call')}: {hits}, {misses}"]
-        if self.pieces is not None:
-            lines[0] += f" ({self.pieces.calls} partly eager)"
+        if self.per_module is not None:
+            lines[0] += f" ({self.per_module.calls} partly eager)"
         if self.refused:
             lines.append("recompiled because")
             lines += [f"  {reason}" for reason in dict.fromkeys(self.refused)]
@@ -96,9 +96,9 @@ class CompileStats:
             lines.append(f"static sizes and numbers: tracing with symbolic ones failed ({self.constant})")
         if self.eager is not None:
             lines.append(f"falls back to eager: {self.eager}")
-        if self.pieces is not None:
+        if self.per_module is not None:
             lines.append(f"partly eager: {self.partly_eager}; the modules that it calls are compiled one by one")
-            for program in self.pieces.programs:
+            for program in self.per_module.programs:
                 stats = program._stats
                 lines.append(
                     f"  {program!r}: {_count(stats.calls, 'call')}, {_count(stats.cache_misses, 'compilation')}"
@@ -120,7 +120,7 @@ def _count(n: int, thing: str) -> str:
 
 
 class JitFunction(Generic[P, R]):
-    """Run `fn` as compiled programs, one for each kind of call; to a type checker its signature is that of `fn`."""
+    """Runs `fn` as compiled specializations. To a type checker its signature is that of `fn`."""
 
     def __init__(
         self,
@@ -144,10 +144,10 @@ class JitFunction(Generic[P, R]):
     @hidden_from_dynamo
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if state.frontend is not None:
-            return self._as_a_part(args, kwargs)  # called by a program that is being traced
+            return self._inline(args, kwargs)  # called by a program that is being traced
         specialization = self._cache.likeliest
         if specialization is None or specialization.epoch != registrations[0]:
-            return self._look_further(args, kwargs, [])
+            return self._lookup_other(args, kwargs, [])
         try:
             inputs = specialization.prologue(*args, **kwargs) if kwargs else specialization.prologue(*args)  # type: ignore[misc]
         except NOT_FOR_THIS_CALL as failure:
@@ -157,11 +157,11 @@ class JitFunction(Generic[P, R]):
             stats = self._stats
             stats.cache_hits += 1
             stats.last = specialization
-            return specialization.run(*inputs) if specialization.finish is None else specialization.call(inputs)
-        return self._look_further(args, kwargs, [refusal])
+            return specialization.run(*inputs) if specialization.epilogue is None else specialization.call(inputs)
+        return self._lookup_other(args, kwargs, [refusal])
 
-    def _look_further(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
-        """Answers a call that the likeliest program does not."""
+    def _lookup_other(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
+        """Run a call that the likeliest specialization does not accept."""
         found = self._cache.find(args, kwargs, refused)
         if found is None:
             return self._first_call(args, kwargs, self._cache.newest_first(refused))
@@ -181,23 +181,23 @@ class JitFunction(Generic[P, R]):
         return self if instance is None else functools.partial(self, instance)
 
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
-        if not any(t.is_needed for t in self._transforms):  # else it is another program eagerly
+        if not any(t.is_needed for t in self._transforms):  # else eager would compute something else
             if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
-                self._give_up(str(refused[0]))
+                self._fall_back_to_eager(str(refused[0]))
             if self._stats.eager is not None:
-                return self._eagerly(args, kwargs)
+                return self._run_eagerly(args, kwargs)
         mode = mode_around()
         if mode is not None:
-            return self._under_mode(*mode, args, kwargs)
-        if self._stats.pieces is not None:
-            return self._stats.pieces(self._fn, args, kwargs)
+            return self._run_under_mode(*mode, args, kwargs)
+        if self._stats.per_module is not None:
+            return self._stats.per_module(self._fn, args, kwargs)
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
             self._stats.uncacheable = "its parameters are made by its first call"
-            return self._eagerly(args, kwargs)
+            return self._run_eagerly(args, kwargs)
         found = undone(functools.partial(self._capture, args, kwargs, refused))
         if found is None:
-            pieces = self._stats.pieces
-            return self._eagerly(args, kwargs) if pieces is None else pieces(self._fn, args, kwargs)
+            per_module = self._stats.per_module
+            return self._run_eagerly(args, kwargs) if per_module is None else per_module(self._fn, args, kwargs)
         self._say_if_uncacheable()
         specialization, inputs = found
         del found
@@ -206,7 +206,7 @@ class JitFunction(Generic[P, R]):
     def _capture(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal], substitutions: Substitutions
     ) -> tuple[Specialization, Any] | None:
-        """Compile a program for a call and keep it; return it with its inputs, None where the call runs eagerly."""
+        """Compile a call and cache the result; return it with its inputs, or None if the call has to run eagerly."""
         keep_thread(substitutions)
         self._stats.cache_misses += 1
         self._stats.refused = [str(refusal) for refusal in refused]
@@ -216,11 +216,11 @@ class JitFunction(Generic[P, R]):
         try:
             captured, specialization = self._compile(args, kwargs)
         except ModuleFallback as reason:
-            self._go_in_pieces(str(reason))
+            self._run_per_module(str(reason))
             return None
         except RunsEagerly as once:
-            if self._stats.uncacheable == str(once) and self._may_go_in_pieces:
-                self._go_in_pieces(f"{once}, at every call")
+            if self._stats.uncacheable == str(once) and self._may_run_per_module:
+                self._run_per_module(f"{once}, at every call")
             self._stats.uncacheable = str(once)
             return None
         self._stats.last = specialization
@@ -236,12 +236,12 @@ class JitFunction(Generic[P, R]):
         return specialization, inputs
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, Specialization]:
-        """Traces and compiles a call.
+        """Trace and compile a call.
 
-        Where that fails with symbolic numbers, which a few programs take for something else than numbers, they are
-        constants from then on. A program that asks for data-dependent numbers is traced again, with functions of
-        Python's that take those (`builtin_overrides.py`), and where it has to know some, once more
-        (`derived_scalars.py`), unless the error says that it would only come again.
+        If that fails with symbolic numbers, which a few programs use as something else than numbers, they are static
+        from then on. A program that needs data-dependent numbers is traced again with overridden builtins
+        (`builtin_overrides.py`), and if it needs values of some, once more with derived scalars
+        (`derived_scalars.py`), unless the error says that this would not help.
         """
         dynamic = self._cache.dynamic
         failure: Exception
@@ -251,17 +251,17 @@ class JitFunction(Generic[P, R]):
             raise
         except DataDependentError as asked:
             failure = asked
-            before = dynamic.converts, dynamic.tells
+            before = dynamic.overrides_builtins, dynamic.derives_scalars
             for way in [(True, False), (True, True)] if dynamic.given_up is None else []:
                 if way <= before or not isinstance(failure, DataDependentError):
                     continue
-                if not (failure.tells if way[1] else failure.converts):
+                if not (failure.derives_scalars if way[1] else failure.overrides_builtins):
                     continue
-                dynamic.converts, dynamic.tells = way
+                dynamic.overrides_builtins, dynamic.derives_scalars = way
                 try:
                     return self._compile_with(dynamic, args, kwargs)
                 except Exception as again:
-                    dynamic.converts, dynamic.tells = before
+                    dynamic.overrides_builtins, dynamic.derives_scalars = before
                     if isinstance(again, RunsEagerly):
                         raise again from None
                     failure = again
@@ -283,7 +283,7 @@ class JitFunction(Generic[P, R]):
     ) -> tuple[Captured, Specialization]:
         executors = self._options.resolved_executors()
         try:
-            with compiling(self.compilation):  # a program may differentiate a part of itself
+            with compiling(self.compilation):  # capture compiles too, if a program differentiates a part of itself
                 captured = capture(
                     self._fn,
                     args,
@@ -295,7 +295,7 @@ class JitFunction(Generic[P, R]):
                     dynamic=dynamic or None,
                     trusted=self._options.cache == "same input",
                 )
-        except AsksForText as error:
+        except DataDependentFormattingError as error:
             raise ModuleFallback(str(error.args[0])) from None
         return captured, compile_trace(
             captured,
@@ -308,7 +308,7 @@ class JitFunction(Generic[P, R]):
 
     @property
     def _extra_state(self) -> dict[str, Any]:
-        """What is kept from call to call besides the programs, by who keeps it: dicts of tensors."""
+        """State of executors that persists between calls: dicts of tensors, by executor."""
         return self._kept
 
     @_extra_state.setter
@@ -317,16 +317,16 @@ class JitFunction(Generic[P, R]):
 
     @property
     def compilation(self) -> Compilation:
-        """What is known of it wherever a program of it is compiled."""
+        """The context in which its programs are compiled: the options for executors, and their state."""
         return Compilation(self._options.extra, self._kept)
 
-    def _as_a_part(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs `fn` as a part of the program that is being traced."""
+    def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Inline `fn` into the program that is being traced."""
         if any(t.is_needed for t in self._transforms):
             return call_transformed(self._fn, self._transforms, repr(self), args, kwargs, trace_into)
-        return self._eagerly(args, kwargs)
+        return self._run_eagerly(args, kwargs)
 
-    def _eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._transforms:
             return self._fn(*args, **kwargs)
         with contextlib.ExitStack() as around:
@@ -334,35 +334,35 @@ class JitFunction(Generic[P, R]):
                 around.enter_context(transform.tracing())
             return self._fn(*args, **kwargs)
 
-    def _go_in_pieces(self, reason: str) -> None:
-        """Runs as Python from now on, as do the modules that call a function that thunder.disable has marked."""
-        if not self._may_go_in_pieces:
-            raise TracingError(f"{self!r} is transformed as a whole, but {reason}: leave that call out of it")
+    def _run_per_module(self, reason: str) -> None:
+        """From now on run the function eagerly and compile each module that it calls."""
+        if not self._may_run_per_module:
+            raise TracingError(f"{self!r} is transformed as a whole, but {reason}: move that call out of it")
         self._stats.partly_eager = reason
-        self._stats.pieces = PerModule(self)
+        self._stats.per_module = PerModule(self)
 
     @property
-    def _may_go_in_pieces(self) -> bool:
+    def _may_run_per_module(self) -> bool:
         derived = isinstance(self._fn, functools.partial) and self._fn.func.__module__.startswith("thunder.frontend.")
         return not (derived or not self._autograd or any(t.is_needed for t in self._transforms))
 
-    def of_part(self, module: torch.nn.Module) -> JitFunction:
-        """The program of a module that this one calls, where it runs in pieces."""
+    def program_of_module(self, module: torch.nn.Module) -> JitFunction:
+        """Return the jitted program of a module that the function calls, for a partly eager run."""
         whole = self._fn
         names = {id(m): name for name, m in whole.named_modules()} if isinstance(whole, torch.nn.Module) else {}
         name = names.get(id(module), f"module {len(self._extra_state)}")
         state = self._extra_state.setdefault(name, {})
         return JitFunction(module, self._options, transforms=self._transforms, extra_state=state)
 
-    def _under_mode(self, mode: str, way_out: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of which something around it is to see the calls that the program makes."""
+    def _run_under_mode(self, mode: str, way_out: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run eagerly under a mode that intercepts the program's calls of torch."""
         reason = f"{mode}, which has to see the calls that the program makes"
         if self._options.sharp_edges == "error" or any(t.is_needed for t in self._transforms):
             raise TracingError(f"{self!r} cannot be compiled: {reason}. {way_out}")
         self._stats.uncacheable = reason
-        return self._eagerly(args, kwargs)
+        return self._run_eagerly(args, kwargs)
 
-    def _give_up(self, reason: str) -> None:
+    def _fall_back_to_eager(self, reason: str) -> None:
         self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached, and their guards refuse this call ({reason})"
         warnings.warn(
             f"{self!r} falls back to eager where no cached program applies: {self._stats.eager}. Pass what changes as "
@@ -382,14 +382,14 @@ class JitFunction(Generic[P, R]):
         return (_rebuild, (self._fn, self._options, self._transforms, self._autograd, self._extra_state))
 
     def reset(self) -> None:
-        """Forgets what has been compiled."""
+        """Drop all compiled programs."""
         self._cache.clear()
-        self._stats.eager = self._stats.partly_eager = self._stats.pieces = None
+        self._stats.eager = self._stats.partly_eager = self._stats.per_module = None
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction[..., Any]:
-        """Another jitted callable that also applies `transform` to the program, and takes no gradients of it itself.
+        """Return a jitted callable that also applies `transform`, and whose program autograd does not differentiate.
 
-        Each of its arguments is an input of its own, though the same tensor may be given for several.
+        Each argument is an input of its own, even if the same tensor is passed for several.
         """
         return JitFunction(
             self._fn,
@@ -404,7 +404,7 @@ class JitFunction(Generic[P, R]):
 
 
 def _is_lazy(module: torch.nn.Module) -> bool:
-    """Whether some parameter or buffer waits for the first call to be made."""
+    """Check whether a module has parameters or buffers that its first call initializes."""
     return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
 
 
@@ -415,7 +415,7 @@ def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool, extra_s
 def compile_function(
     fn: Callable[P, R], *, executors_list: Sequence[Executor | str] | None = None
 ) -> JitFunction[P, R]:
-    """`thunder.compile`: as `thunder.jit`, but with exactly the executors listed; traces keep the function's name."""
+    """Compile like `thunder.jit`, but with exactly the executors listed; traces keep the function's name."""
     exact = None if executors_list is None else tuple(map(get_executor, named_executors(executors_list)))
     if exact is None:
         exact = resolve_executors(None)
@@ -423,7 +423,7 @@ def compile_function(
 
 
 def trace() -> Callable[..., Trace]:
-    """`thunder.trace()(fn, *args, **kwargs)` is the trace of `fn` for those arguments, before execution is decided."""
+    """Return the function that traces: `thunder.trace()(fn, *args, **kwargs)` returns the trace before claiming."""
 
     def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         return trace_function(fn, args, kwargs)
@@ -432,7 +432,7 @@ def trace() -> Callable[..., Trace]:
 
 
 def statistics(fn: Any) -> CompileStats:
-    """The statistics of a jitted callable."""
+    """Return the statistics of a jitted callable."""
     stats = getattr(fn, "_stats", None)
     if not isinstance(stats, CompileStats):
         raise TypeError(f"{fn!r} is not a jitted function or module: give what thunder.jit returned")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `thunder.jit(module)` returns: a module that is the original in everything but how it runs."""
+"""`ThunderModule`, which `thunder.jit(module)` returns: it differs from the original only in how it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _rebuild(model: torch.nn.Module, options: Any, transforms: Any, extra_state:
 
 
 class _OfModel(type):
-    """The classes of jitted modules, one for each class of models: what they lack is looked up in the model's."""
+    """The metaclass of jitted modules' classes (one per class of models), which looks up attributes in the model's."""
 
     _model_class: weakref.ref[type]
 
@@ -32,12 +32,12 @@ class _OfModel(type):
         return getattr(model_class, name)
 
 
-# Weak both ways: such a class leads to its model's.
+# Weak in both directions, as such a class refers to its model's.
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
 def _forward(model_class: Any) -> Any:
-    """`forward` with the signature of the model's: programs ask it which arguments a model takes."""
+    """Return a `forward` with the signature of the model's, which programs inspect for the arguments of a model."""
 
     @functools.wraps(model_class.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -59,8 +59,8 @@ def _class_for(model_class: type) -> type:
 class ThunderModule(torch.nn.Module):
     """Runs `model` through compiled programs. Parameters, buffers, submodules and attributes are the model's own.
 
-    Methods of the model are called with this in the model's place, so that `generate` and the like run compiled
-    programs too. isinstance() says that it is a model, as `super()` in these methods needs.
+    Methods of the model are called with this module as `self`, so that `generate` and the like run compiled programs
+    too. It is an instance of the model's class, as `super()` in these methods requires.
     """
 
     def __new__(cls, model: torch.nn.Module, jitted: JitFunction) -> ThunderModule:
@@ -72,7 +72,7 @@ class ThunderModule(torch.nn.Module):
         d["_model"] = model
         d["_jitted"] = jitted
         d["_stats"] = jitted._stats
-        # The tables of tensors, children and hooks are the model's: whatever walks this module walks the model.
+        # Sharing the model's tables of tensors, children and hooks makes `named_parameters` and the like traverse it.
         tables = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
         for table, value in model.__dict__.items():
             if table in tables or table.endswith("_hooks"):
@@ -88,7 +88,7 @@ class ThunderModule(torch.nn.Module):
         return self.__dict__["_jitted"](*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the model."""
+        """Run the model."""
         return self.__dict__["_jitted"](*args, **kwargs)
 
     @property
@@ -103,18 +103,18 @@ class ThunderModule(torch.nn.Module):
             model.training = mode
 
     def train(self, mode: bool = True) -> ThunderModule:
-        """Sets the model's mode."""
+        """Set the model's mode."""
         self.__dict__["_model"].train(mode)
         return self
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # isinstance() and the super() of methods go by it
+    def __class__(self) -> type:  # isinstance() and super() in methods use it
         return type(self.__dict__["_model"]) if "_model" in self.__dict__ else ThunderModule
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.__dict__["_model"], name)
         if isinstance(found, types.MethodType) and found.__self__ is self.__dict__["_model"]:
-            return types.MethodType(found.__func__, self)  # where it calls the model, it calls the compiled one
+            return types.MethodType(found.__func__, self)  # so that a method that calls `self` runs compiled programs
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -128,16 +128,16 @@ class ThunderModule(torch.nn.Module):
         delattr(self.__dict__["_model"], name)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's state, under the model's names."""
+        """Return the model's state, under the model's names."""
         return self.__dict__["_model"].state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Loads into the model."""
+        """Load a state into the model."""
         return self.__dict__["_model"].load_state_dict(*args, **kwargs)
 
     @property
     def _extra_state(self) -> dict[str, Any]:
-        """What executors keep from call to call, such as fp8 scales: dicts of tensors, in nobody's `state_dict()`.
+        """State of executors that persists between calls, such as fp8 scales: dicts of tensors, not in `state_dict()`.
 
         Save it with `torch.save`, and assign what was loaded.
         """
@@ -153,7 +153,7 @@ class ThunderModule(torch.nn.Module):
 
     @property
     def stats(self) -> CompileStats:
-        """What it has done so far."""
+        """The statistics of its calls."""
         return self.__dict__["_stats"]  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:

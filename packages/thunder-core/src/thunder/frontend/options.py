@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `thunder.jit`, checked when they are given."""
+"""The options of `thunder.jit` and their validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARP_EDGES: tuple[SharpEdges, ...] = get_args(SharpEdges)
 
 
 class Options:
-    """How a callable is compiled."""
+    """The options of one jitted callable."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class Options:
         self.extra = dict(extra or {})
 
     def resolved_executors(self) -> Sequence[Executor]:
-        """The executors to ask, in order."""
+        """Return the executors, in the order in which they claim operations."""
         if self.exact:
             return self.executors or ()  # type: ignore[return-value]
         return resolve_executors(self.executors)
 
     def name_for(self, fn: Any) -> str:
-        """What the computation is called in its trace."""
+        """Return the name of the computation in its trace."""
         return trace_name(fn) if self.own_name else "computation"
 
 

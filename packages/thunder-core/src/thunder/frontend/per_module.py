@@ -71,7 +71,7 @@ def disable(fn: Any = None) -> Any:
 class Jitted(Protocol):
     """What is asked of the function that is jitted (`JitFunction`)."""
 
-    def of_part(self, module: torch.nn.Module) -> Any:
+    def program_of_module(self, module: torch.nn.Module) -> Any:
         """Return the program of one of the modules that it calls."""
 
 
@@ -127,7 +127,7 @@ class PerModule:
         """Calls the program of a module."""
         found = self._programs.get(id(module))
         if found is None:
-            found = self._programs[id(module)] = self._jitted.of_part(module)
+            found = self._programs[id(module)] = self._jitted.program_of_module(module)
         return found(*args, **kwargs)
 
     @property

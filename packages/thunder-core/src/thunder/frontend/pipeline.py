@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a captured trace to something that runs: the passes, and the specialization that holds the result."""
+"""The compilation pipeline: the passes from a captured trace to a specialization that runs."""
 
 from __future__ import annotations
 
@@ -32,29 +32,37 @@ __all__ = ["Specialization", "compile_trace"]
 
 
 class Specialization:
-    """A compiled program and the prologue that says which calls it is for."""
+    """A compiled program with its prologue and epilogue."""
 
     __slots__ = (
-        "after", "differentiable", "epilogue_traces", "epoch", "finish", "guarded", "prologue", "prologue_traces",
-        "run", "traces",
+        "after",
+        "differentiable",
+        "epilogue",
+        "epilogue_traces",
+        "epoch",
+        "guarded",
+        "prologue",
+        "prologue_traces",
+        "run",
+        "traces",
     )  # fmt: skip
 
     def __init__(
         self,
         prologue: Callable[..., Any] | None,
         run: Callable[..., Any],
-        finish: Callable[[Any, Any], Any] | None,
+        epilogue: Callable[[Any, Any], Any] | None,
         traces: list[Trace],
         prologue_traces: list[Trace],
         epilogue_traces: list[Trace],
         differentiable: DifferentiableProgram | None,
         guarded: Guarded | None,
     ):
-        self.after = self  # the program of the call that came after the last that was answered by this one
+        self.after = self  # the specialization of the call that followed the last call of this one
         self.guarded = guarded
         self.prologue = prologue
         self.run = run
-        self.finish = finish
+        self.epilogue = epilogue
         self.traces = traces
         self.prologue_traces = prologue_traces
         self.differentiable = differentiable
@@ -63,26 +71,26 @@ class Specialization:
 
     @property
     def backward_traces(self) -> list[Trace]:
-        """The traces of the backward program, where there is one: of the one that ran last."""
+        """The traces of the backward program that ran last, if the program is differentiated."""
         return [] if self.differentiable is None else self.differentiable.backward_traces
 
     @property
     def reports(self) -> list[str]:
-        """What operations that decide while they run, as captured graphs do, say became of them."""
+        """The reports of operations that decide at run time how they run, such as CUDA graphs."""
         programs = [self.traces[-1]] if self.differentiable is None else self.differentiable.programs
         found = [(p.name, getattr(op.sym.fn, "report", None)) for p in programs for op in p.bound_symbols]
         return [f"{name}: {report}" for name, report in found if isinstance(report, str)]
 
     def call(self, accepted: Any) -> Any:
-        """Runs it on what its prologue returned: the inputs, and with an epilogue also what effects are made to."""
-        if self.finish is None:
+        """Run it on what its prologue returned: the inputs, and with an epilogue also the targets of side effects."""
+        if self.epilogue is None:
             return self.run(*accepted)
         inputs, targets = accepted
-        return self.finish(self.run(*inputs), targets)
+        return self.epilogue(self.run(*inputs), targets)
 
 
 def clean(trace: Trace) -> list[Trace]:
-    """The passes that every program goes through before it is transformed or claimed."""
+    """Run the passes that every program goes through before transforms and claiming; return their traces."""
     traces = [verify_if_asked(dce(trace))]
     traces.append(verify_if_asked(cse(traces[-1])))
     traces.append(verify_if_asked(dce(traces[-1])))
@@ -90,7 +98,7 @@ def clean(trace: Trace) -> list[Trace]:
 
 
 class Passes:
-    """What compiling one program goes by: the executors to ask, the transforms, the user's options for plugins."""
+    """The configuration of a compilation: executors, transforms and the user's options for plugins."""
 
     def __init__(self, executors: Sequence[Executor], compilation: Compilation, transforms: Sequence[Transform]):
         self.executors = executors
@@ -98,7 +106,7 @@ class Passes:
         self.transforms = transforms
 
     def run(self, traces: list[Trace], phase: str) -> None:
-        """Appends what the passes of `phase` make of the last trace: first those of plugins, then the user's."""
+        """Run the passes of `phase`, first those of plugins, then the user's, and append their traces."""
         options = self.compilation.options
         made = transformed(traces[-1], phase, options=options, executors=self.executors, trace_into=trace_into)
         traces.extend(verify_if_asked(trace) for trace in made)
@@ -113,7 +121,7 @@ class Passes:
                 traces.append(verify_if_asked(result))
 
     def around(self, trace: Trace | None, phase: str) -> list[Trace]:
-        """A prologue or epilogue and what the passes of its phase make of it."""
+        """Run the passes of its phase on a prologue or epilogue, if there is one; return all traces."""
         traces = [] if trace is None else [trace]
         if traces:
             self.run(traces, phase)
@@ -121,9 +129,9 @@ class Passes:
 
     @collection_paused()
     def to_execution(self, trace: Trace) -> list[Trace]:
-        """The traces that lead from a program to the one that runs."""
+        """Claim and optimize a program for execution; return the traces up to the one that runs."""
         traces = clean(trace)
-        with compiling(self.compilation):  # a backward program is compiled when it is first asked for
+        with compiling(self.compilation):  # entered here, as backward programs are compiled lazily
             self.run(traces, "before_execution")
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
             self.run(traces, "after_execution")
@@ -145,14 +153,14 @@ def compile_trace(
     compilation: Compilation | None = None,
     remat: str = "auto",
 ) -> Specialization:
-    """Compiles what was captured. `remat` says what backward computes again (`passes/remat.py`)."""
+    """Compile a captured trace. `remat` selects what backward recomputes (`passes/remat.py`)."""
     passes = Passes(executors, compilation or Compilation(), transforms)
     traces = [verify_if_asked(captured.computation)]
-    # A program may switch gradients on itself, though they are off around it.
+    # A program may enable gradients itself, even if they are disabled around it.
     off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     switched_on = off and captured.computation.info.get("requires_grad", False)
     flowing = autograd and (torch.is_grad_enabled() or switched_on)
-    if not flowing and not any(t.is_needed for t in transforms):  # else one of them may differentiate
+    if not flowing and not any(t.is_needed for t in transforms):  # a transform may differentiate
         traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     passes.run(traces, "before_grad")
     wrt = _differentiated(traces[-1]) if flowing else []
@@ -163,7 +171,7 @@ def compile_trace(
         if split.returned:
             differentiable = DifferentiableProgram(split, passes.to_execution, remat=remat)
             if "symbols" in captured.computation.info:
-                # What it takes symbolic numbers to be is checked by the prologue, which is written now.
+                # Its constraints on symbolic numbers have to be known before the prologue is written.
                 differentiable.backward_program(differentiable.everything)
             run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
             return _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
@@ -172,7 +180,7 @@ def compile_trace(
 
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
-    """The function of a program that no gradient flows through; its decorators' work is left out where it is none."""
+    """Return the function of a program without gradients, without its decorators if they would have no effect."""
     needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
     return trace.python_callable(decorators=needs_no_grad or _autocast_is_on())
 
@@ -194,7 +202,7 @@ def _specialization(
 ) -> Specialization:
     if captured.prologue is None and any(t.has("prologue") for t in passes.transforms):
         raise ThunderError(
-            "a transform changes the prologue, but this program has none, as it cannot be cached: "
+            "a transform changes the prologue, but this program has none because it cannot be cached: "
             f"{captured.uncacheable}"
         )
     prologue = captured.prologue

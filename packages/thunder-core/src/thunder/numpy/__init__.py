@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NumPy language (users write `import thunder.numpy as lnp`): a small one, with NumPy's names and promotion."""
+"""The NumPy language (`import thunder.numpy as lnp`): a small set of operations with NumPy's names and promotion."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from thunder.numpy.base import all_npsymbols, language, npctx, npsymbol
 from thunder.numpy.elementwise import *  # noqa: F403
 from thunder.numpy.promotion import promote_types, result_type
 
-if TYPE_CHECKING:  # these are made from the primitives' declarations
+if TYPE_CHECKING:  # at run time they come from the primitives' declarations
     from thunder.core.prims import (
         add,
         bitwise_and,

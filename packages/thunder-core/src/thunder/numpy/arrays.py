@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What arrays are and how they are reduced, shaped, multiplied and made, in the NumPy language."""
+"""Properties, reductions, shape operations, products and creation of arrays in the NumPy language."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _REDUCTION = (OpTags.REDUCTION_OP,)
 _SHAPE = (OpTags.SHAPE_OP,)
 
 
-# -- what an array is: facts of the trace, not operations -------------------------------------------------------------
+# -- properties, which are metadata and not operations ----------------------------------------------------------------
 def size(a: TensorProxy) -> int:
-    """The number of elements. (torch's `a.size()` is the shape.)"""
+    """Return the number of elements. (torch's `a.size()` is the shape.)"""
     return math.prod(a.shape)
 
 
 def itemsize(a: TensorProxy) -> int:
-    """Bytes an element."""
+    """Return the size of an element in bytes."""
     return a.dtype.bytes
 
 
 def nbytes(a: TensorProxy) -> int:
-    """Bytes of all elements."""
+    """Return the size of all elements in bytes."""
     return size(a) * a.dtype.bytes
 
 
@@ -54,51 +54,51 @@ def _accumulator(a: TensorProxy, dtype: Any) -> dtypes.dtype:
 
 @npsymbol(method_name="sum", tags=_REDUCTION)
 def sum(a: TensorProxy, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> TensorProxy:
-    """The sum over `axis`."""
+    """Return the sum over `axis`."""
     return clang.sum(a, axis, keepdims, dtype=_accumulator(a, dtype))
 
 
 @npsymbol(method_name="prod", tags=_REDUCTION)
 def prod(a: TensorProxy, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> TensorProxy:
-    """The product over `axis`."""
+    """Return the product over `axis`."""
     return clang.prod(a, axis, keepdims, dtype=_accumulator(a, dtype))
 
 
 @npsymbol(method_name="mean", tags=_REDUCTION)
 def mean(a: TensorProxy, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> TensorProxy:
-    """The mean over `axis`, of integers as float64."""
+    """Return the mean over `axis`, of integers as float64."""
     kind = dtypes.to_dtype(dtype) or (float64 if a.dtype.category <= INTEGER else a.dtype)
     return clang.mean(a, axis, keepdims, dtype=kind)
 
 
 @npsymbol(method_name="max", tags=_REDUCTION)
 def max(a: TensorProxy, axis: Any = None, *, keepdims: bool = False) -> TensorProxy:
-    """The largest element over `axis`."""
+    """Return the largest element over `axis`."""
     return clang.amax(a, axis, keepdims)
 
 
 @npsymbol(method_name="min", tags=_REDUCTION)
 def min(a: TensorProxy, axis: Any = None, *, keepdims: bool = False) -> TensorProxy:
-    """The smallest element over `axis`."""
+    """Return the smallest element over `axis`."""
     return clang.amin(a, axis, keepdims)
 
 
 @npsymbol(method_name="var", tags=_REDUCTION)
 def var(a: TensorProxy, axis: Any = None, *, ddof: float = 0, keepdims: bool = False) -> TensorProxy:
-    """The variance over `axis`: the squares are divided by their number less `ddof`."""
+    """Return the variance over `axis`, with the divisor reduced by `ddof`."""
     a = prims.convert_element_type(a, float64) if a.dtype.category <= INTEGER else a
     return clang.var(a, axis, keepdims, correction=ddof)
 
 
 @npsymbol(method_name="all", tags=(*_REDUCTION, NON_DIFFERENTIABLE))
 def all(a: TensorProxy, axis: Any = None, *, keepdims: bool = False) -> TensorProxy:
-    """Whether all elements over `axis` are true."""
+    """Check whether all elements over `axis` are true."""
     return clang.all(clang.ne(a, 0), axis, keepdims)
 
 
 @npsymbol(method_name="any", tags=(*_REDUCTION, NON_DIFFERENTIABLE))
 def any(a: TensorProxy, axis: Any = None, *, keepdims: bool = False) -> TensorProxy:
-    """Whether an element over `axis` is true."""
+    """Check whether any element over `axis` is true."""
     return clang.any(clang.ne(a, 0), axis, keepdims)
 
 
@@ -121,17 +121,17 @@ def _sizes(shape: tuple[Any, ...]) -> Any:
 
 @npsymbol(tags=_SHAPE)
 def reshape(a: TensorProxy, shape: int | Sequence[int]) -> TensorProxy:
-    """a in another shape; one size may be -1."""
+    """Reshape an array; one size may be -1."""
     return clang.reshape(a, (shape,) if isinstance(shape, int) else tuple(shape))
 
 
 @npsymbol(tags=_SHAPE)
 def transpose(a: TensorProxy, axes: Sequence[int] | None = None) -> TensorProxy:
-    """a with its dimensions in the order `axes`, or turned around."""
+    """Permute the dimensions to the order `axes`, by default reversed."""
     order = range(a.ndim)[::-1] if axes is None else [canonicalize_dim(a.ndim, d) for d in axes]
     check(
         sorted(order) == list(range(a.ndim)),
-        lambda: f"transpose: axes {tuple(axes or ())} are no order of the {a.ndim} dimensions",
+        lambda: f"transpose: axes {tuple(axes or ())} are not a permutation of the {a.ndim} dimensions",
         ValueError,
     )
     return clang.transpose(a, tuple(order))
@@ -139,25 +139,25 @@ def transpose(a: TensorProxy, axes: Sequence[int] | None = None) -> TensorProxy:
 
 @npsymbol(method_name="ravel", tags=_SHAPE)
 def ravel(a: TensorProxy) -> TensorProxy:
-    """a with one dimension."""
+    """Flatten an array to one dimension."""
     return clang.reshape(a, (size(a),))
 
 
 @npsymbol(tags=_SHAPE)
 def expand_dims(a: TensorProxy, axis: int | Sequence[int]) -> TensorProxy:
-    """a with new dimensions of length one at `axis`."""
+    """Insert dimensions of size 1 at `axis`."""
     return clang.unsqueeze(a, axis)
 
 
 @npsymbol(tags=_SHAPE)
 def broadcast_to(array: TensorProxy, shape: Sequence[int]) -> TensorProxy:
-    """The array spread over `shape`."""
+    """Broadcast an array to `shape`."""
     return clang.base.expand(array, tuple(shape))
 
 
 @npsymbol(tags=_SHAPE)
 def concatenate(arrays: Sequence[TensorProxy], axis: int = 0) -> TensorProxy:
-    """The arrays one after the other along `axis`."""
+    """Concatenate arrays along `axis`."""
     kind = result_type(*arrays)
     return clang.cat([clang.maybe_convert_to_dtype(a, kind) for a in arrays], axis)
 
@@ -190,7 +190,7 @@ def _(make: MakeTensor) -> Any:
 
 @transpose.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3)), (0, 0)), ValueError, "are no order of the 2 dimensions"
+    yield SampleInput(make((2, 3)), (0, 0)), ValueError, "are not a permutation of the 2 dimensions"
 
 
 ravel.samples(elementwise_unary)
@@ -217,7 +217,7 @@ def _(make: MakeTensor) -> Any:
 # -- products ---------------------------------------------------------------------------------------------------------
 @npsymbol(method_name="matmul", tags=(OpTags.MATMUL_OP,))
 def matmul(x1: TensorProxy, x2: TensorProxy) -> TensorProxy:
-    """x1 @ x2."""
+    """Return the matrix product `x1 @ x2`."""
     kind = result_type(x1, x2)
     return clang.matmul(clang.maybe_convert_to_dtype(x1, kind), clang.maybe_convert_to_dtype(x2, kind))
 
@@ -231,7 +231,7 @@ def _(make: MakeTensor) -> Any:
 # -- new arrays -------------------------------------------------------------------------------------------------------
 @npsymbol(tags=(NON_DIFFERENTIABLE,))
 def full(shape: int | Sequence[int], fill_value: Any, dtype: Any = None, *, device: Any = "cpu") -> TensorProxy:
-    """An array of `shape` filled with `fill_value`."""
+    """Return an array of `shape` filled with `fill_value`."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     kind = dtypes.to_dtype(dtype) or result_type(fill_value)
     return clang.full(sizes, fill_value, device=devices.to_device(device), dtype=kind)
@@ -239,19 +239,19 @@ def full(shape: int | Sequence[int], fill_value: Any, dtype: Any = None, *, devi
 
 @npsymbol(tags=(NON_DIFFERENTIABLE,))
 def zeros_like(a: TensorProxy, dtype: Any = None) -> TensorProxy:
-    """Zeros in an array like a."""
+    """Return an array of zeros of the shape of `a`."""
     return clang.full_like(a, 0, dtype=dtypes.to_dtype(dtype))
 
 
 @npsymbol(tags=(NON_DIFFERENTIABLE,))
 def ones_like(a: TensorProxy, dtype: Any = None) -> TensorProxy:
-    """Ones in an array like a."""
+    """Return an array of ones of the shape of `a`."""
     return clang.full_like(a, 1, dtype=dtypes.to_dtype(dtype))
 
 
 @npsymbol(tags=(NON_DIFFERENTIABLE,))
 def arange(start: int, stop: int | None = None, step: int = 1, *, device: Any = "cpu") -> TensorProxy:
-    """start, start + step, … up to but without stop; with one number it is the stop."""
+    """Return start, start + step, … before `stop`; a single argument is `stop`."""
     first, last = (0, start) if stop is None else (start, stop)
     check(step != 0, lambda: "arange: the step must not be 0", ValueError)
     return clang.iota(len(range(first, last, step)), start=first, step=step, device=devices.to_device(device))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operations of the NumPy language are declared: the body is the decomposition, names and arguments are NumPy's.
+"""The declaration of operations of the NumPy language: the body is the decomposition, name and arguments are NumPy's.
 
     @npsymbol(method_name="sum")
     def sum(a: TensorProxy, axis=None, *, dtype=None, keepdims=False) -> TensorProxy:
@@ -24,24 +24,24 @@ MODULE = "thunder.numpy"
 
 language = register_langctx(LanguageContext("numpy"))
 
-# Decorator: reads a function's body in the NumPy language, whatever the language around its call.
+# A decorator that sets the NumPy language for a function's body, whatever the caller's language.
 npctx = langctx("numpy")
 
 _symbols: dict[Any, Symbol] = {}
 
 
 def all_npsymbols() -> dict[Any, Symbol]:
-    """Every operation of the NumPy language by its id, those declared from outside included."""
+    """Return all operations of the NumPy language by id, including those that other packages declared."""
     return dict(_symbols)
 
 
 def npsymbol(
     *, method_name: str | Sequence[str] = (), is_property: bool = False, id: Any = None, tags: Sequence[OpTags] = ()
 ) -> Callable[[Callable[..., Any]], Symbol]:
-    """Decorator: declares an operation of the NumPy language.
+    """Declare an operation of the NumPy language.
 
-    `method_name` says under which names arrays have it as a method (or as the operator that Python calls so), or with
-    `is_property` as an attribute. `id` defaults to `numpy.` and the name.
+    `method_name` has the names of it as a method or operator of arrays, or with `is_property` as an attribute. `id`
+    defaults to `numpy.` and the name.
     """
 
     def declare(fn: Callable[..., Any]) -> Symbol:

@@ -61,44 +61,44 @@ def _declare(op: Elementwise) -> None:
 
 @npsymbol(method_name="positive", tags=_TAGS)
 def positive(x: Any) -> Any:
-    """x itself."""
+    """Return `x` unchanged."""
     return x
 
 
 @npsymbol(method_name="abs", tags=_TAGS)
 def absolute(x: Any) -> Any:
-    """The absolute value of x; a truth value is its own."""
+    """Return the absolute value of each element; booleans are unchanged."""
     return x if isinstance(x, TensorProxy) and x.dtype is bool8 else clang.abs(x)
 
 
 @npsymbol(tags=_TAGS)
 def logical_not(x: Any) -> Any:
-    """Where x is zero."""
+    """Check whether each element is zero."""
     return clang.logical_not(x)
 
 
 @npsymbol(tags=_TAGS)
 def isnan(x: Any) -> Any:
-    """Where x is not a number."""
+    """Check whether each element is NaN."""
     return clang.isnan(x)
 
 
 @npsymbol(tags=_TAGS)
 def isfinite(x: Any) -> Any:
-    """Where x is neither infinite nor NaN."""
+    """Check whether each element is neither infinite nor NaN."""
     return clang.isfinite(x)
 
 
 @npsymbol(tags=_TAGS)
 def square(x: Any) -> Any:
-    """x * x; of truth values as int8."""
+    """Compute `x * x`; int8 for booleans."""
     x = prims.convert_element_type(x, int8) if x.dtype is bool8 else x
     return clang.mul(x, x)
 
 
 @npsymbol(tags=_TAGS)
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """x where `condition` is true, else y."""
+    """Return `x` where `condition` is true, else `y`."""
     truth = clang.ne(condition, 0) if condition.dtype is not bool8 else condition
     kind = result_type(x, y)
     if not isinstance(x, TensorProxy) and not isinstance(y, TensorProxy):
@@ -108,14 +108,14 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 @npsymbol(method_name="clip", tags=_TAGS)
 def clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
-    """a, but not below `a_min` and not above `a_max`."""
+    """Limit each element to the range from `a_min` to `a_max`."""
     out = a if a_min is None else _binary(a, a_min, clang.maximum)
     return out if a_max is None else _binary(out, a_max, clang.minimum)
 
 
 @npsymbol(method_name="astype", tags=_TAGS)
 def astype(x: TensorProxy, dtype: Any) -> Any:
-    """x with its elements converted to `dtype`."""
+    """Convert an array to `dtype`."""
     return prims.convert_element_type(x, dtypes.to_dtype(dtype))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type promotion as NumPy's (since its version 2): by dtype alone, whatever the number of dimensions.
+"""NumPy's type promotion (since its version 2): by dtype alone, whatever the number of dimensions.
 
-A Python number is weak: it takes the array's dtype where that can hold its kind, else the default of its kind (int64,
-float64, complex128). An integer and a float give a float that holds both, so int32 and float32 give float64, where
-torch says float32.
+A Python number is weak: it takes the array's dtype if that is of its category or a higher one, else the default of its
+category (int64, float64, complex128). An integer and a float promote to a float that holds both: int32 and float32 to
+float64, which in torch is float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOAT_OF_BYTES = {1: dtypes.float16, 2: dtypes.float32, 4: dtypes.float64, 8: d
 
 
 def inexact_type(d: dtypes.dtype) -> dtypes.dtype:
-    """The type in which a function of real numbers (exp, mean …) computes for arrays of dtype `d`."""
+    """Return the floating point type in which functions of real numbers (exp, mean …) compute for dtype `d`."""
     if d.category >= FLOAT:
         return d
     return dtypes.float16 if d is dtypes.bool8 else _FLOAT_OF_BYTES[d.bytes]
@@ -41,7 +41,7 @@ def _integers(a: dtypes.dtype, b: dtypes.dtype) -> dtypes.dtype:
 
 
 def promote_types(a: dtypes.dtype, b: dtypes.dtype) -> dtypes.dtype:
-    """The type that holds both, as `numpy.promote_types`."""
+    """Return the type that holds both, like `numpy.promote_types`."""
     if a is b:
         return a
     low, high = (a, b) if a.category <= b.category else (b, a)
@@ -56,7 +56,7 @@ def promote_types(a: dtypes.dtype, b: dtypes.dtype) -> dtypes.dtype:
 
 
 def result_type(*operands: Any) -> dtypes.dtype:
-    """The type that arrays and Python numbers are computed in together, as `numpy.result_type`."""
+    """Return the promoted type of arrays and Python numbers, like `numpy.result_type`."""
     found: dtypes.dtype | None = None
     weakest = BOOL
     for x in operands:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compiled program calls while it runs."""
+"""The run-time support of compiled programs: what prologues, computations and epilogues call."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`no_autocast`: what decorates every compiled program, since a trace already says every dtype."""
+"""`no_autocast`, which decorates every compiled program: a trace has its casts already."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def no_autocast(fn: F) -> F:
     def without(*args: Any, **kwargs: Any) -> Any:
         if not any_autocast():
             return fn(*args, **kwargs)
-        # torch keeps one switch a device type; entering its context managers costs microseconds.
+        # torch has one switch per device type; entering its context managers would take microseconds.
         enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
         for device in enabled:
             torch.set_autocast_enabled(device, False)

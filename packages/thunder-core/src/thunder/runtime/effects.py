@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lines of an epilogue call: assignments to the user's objects, and objects made anew for a result."""
+"""The functions that epilogues call: they assign to the user's objects and construct objects of a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ASSIGNMENTS", "CONSTRUCTORS", "fill_object"]
 
 
 def set_item(target: Any, key: Any, value: Any) -> None:
-    """Assign an item, without code of a subclass."""
+    """Assign an item, without running a subclass's code."""
     base = dict_type(target) if isinstance(target, dict) else base_of(target)
     base.__setitem__(target, key, value)
 
@@ -61,7 +61,7 @@ def set_variable(variable: Any, value: Any) -> None:
 
 
 def fill_object(obj: Any, values: dict[str, Any], slots: dict[str, Any], items: Any) -> None:
-    """Give a new object its variables, slots and, where its class is a container's, its items."""
+    """Set the attributes and slots of a new object and, if it is a container, its items."""
     if values:
         object.__getattribute__(obj, "__dict__").update(values)
     for name, value in slots.items():

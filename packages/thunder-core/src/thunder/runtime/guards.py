@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lines of a prologue call: comparisons with what the program read, and the answer that a call is refused."""
+"""The functions that prologues call: they compare with what the program read and raise if a guard fails."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = [
 
 
 class GuardFailed(Exception):
-    """The specialization is not for this call: no error, only an answer.
+    """A guard of a specialization does not hold in this call: a cache miss, not an error.
 
-    Its arguments are texts and values in turn: what was read, how it was, and how it is.
+    Its arguments alternate between texts and values: what was read, its value then, and its value now.
     """
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class GuardFailed(Exception):
 
 
 class TensorsDiffer(GuardFailed):
-    """Tensors are not as they were. What differs is found when somebody asks, as most lookups only go on."""
+    """The metadata of tensors differs. The message is computed only when it is needed: most lookups just go on."""
 
     def __str__(self) -> str:
         check, tensors = self.args
@@ -80,38 +80,38 @@ def _typed(x: Any) -> str:
     return f"{type(x).__qualname__}:{x!r}"
 
 
-# What the interpreter and thunder keep in a class.
+# Attributes that the interpreter and thunder set on classes.
 CLASS_INTERNALS = frozenset({"__getattribute__", "__setattr__", "__dict__", "__weakref__", "__doc__",
                               "__static_attributes__", "__firstlineno__", "_abc_impl", "__abstractmethods__",
                               "__annotations_cache__"})  # fmt: skip
 
 
 def class_attributes(attributes: Any) -> dict[str, Any]:
-    """Return a class's attributes, or their values before, without what the interpreter and thunder keep there."""
+    """Return the attributes of a class, or a snapshot of them, without `CLASS_INTERNALS`."""
     return {name: value for name, value in attributes.items() if name not in CLASS_INTERNALS}
 
 
 def same_attributes(cls: type, expected: dict[str, Any]) -> bool:
-    """Check whether a class has these very attributes and no others."""
+    """Check whether a class has exactly these attributes, with identical values."""
     found = class_attributes(cls.__dict__)
     return found.keys() == expected.keys() and all(found[name] is value for name, value in expected.items())
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
 def check_different(objects: Sequence[Any]) -> None:
-    """Refuse objects of which the program changes one, where they are fewer than they were."""
+    """Raise if objects that were distinct are not any more: the program modifies one of them."""
     if len({*map(id, objects)}) != len(objects):
         raise GuardFailed("objects that were different are the same object now, and the program changes it")
 
 
 def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
-    """Refuse inputs that the program writes to, where they share memory with others."""
+    """Raise if an input that the program writes to overlaps another in memory."""
     if overlap(tensors, written) is not None:
         raise GuardFailed("an input that is written in place overlaps another in memory")
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
-    """Take the arguments of a call apart; refuse it where they are not structured as they were."""
+    """Flatten the arguments of a call; raise if their structure differs."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if spec != structure:
         raise GuardFailed(f"the arguments were {structure} and are {spec}")

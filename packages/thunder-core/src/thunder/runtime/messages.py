@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as messages show them: what a guard says when it refuses a call."""
+"""Formatting of values in the messages of failed guards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["format_message", "format_value"]
 
 
 def format_message(parts: Sequence[Any]) -> str:
-    """Return the sentence that texts and values make, in turn."""
+    """Join texts and values, which alternate, to a sentence."""
     return " ".join([str(part) if i % 2 == 0 else format_value(part) for i, part in enumerate(parts)])
 
 
 def format_value(x: Any) -> str:
-    """Return a value as a message shows it. No code of the user's runs for it."""
+    """Format a value for a message, without running user code."""
     if isinstance(x, type):
         return f"the class {x.__qualname__}"
     if isinstance(x, types.FunctionType):

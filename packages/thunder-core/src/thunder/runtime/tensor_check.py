@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a prologue compares of tensors: the metadata of all of them at once, and whether they share memory."""
+"""The checks of a prologue on tensors: the metadata of all of them at once, and whether they overlap in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TensorCheck", "overlap"]
 
 
 class TensorCheck:
-    """Compare the metadata of several tensors with what it was, in one C++ call where torch has it."""
+    """Compare the metadata of several tensors with that of the traced call, in one C++ call if torch has it."""
 
     def __init__(
         self,
@@ -23,31 +23,31 @@ class TensorCheck:
         names: Sequence[Any] = (),
         dims: Sequence[frozenset[int]] = (),
     ):
-        """Take tensors as they are: `names` are what a message calls them, `dims` their dimensions of symbolic size."""
+        """Expect the metadata of `tensors`: `names` are for messages, `dims` are their dimensions of symbolic size."""
         self.dims = dims or [frozenset()] * len(tensors)
         self.layouts = [(i, _layout(t, d)) for i, (t, d) in enumerate(zip(tensors, self.dims)) if d]
-        self.names = names or [f"tensor {i}" for i in range(len(tensors))]  # what a message calls them
+        self.names = names or [f"tensor {i}" for i in range(len(tensors))]
         self.expected = [_metadata(t, d) for t, d in zip(tensors, self.dims)]
         self.same = _sameness([*map(id, tensors)])
         first = self.same or range(len(tensors))
-        self._twice = [(i, j) for i, j in enumerate(first) if i != j]
-        self._once = [i for i, j in enumerate(first) if i == j]
-        self._fast, self._tells_apart = tensor_guards(
-            [tensors[i] for i in self._once], [self.dims[i] for i in self._once]
+        self._duplicates = [(i, j) for i, j in enumerate(first) if i != j]
+        self._distinct = [i for i, j in enumerate(first) if i == j]
+        self._fast, self._rejects_duplicates = tensor_guards(
+            [tensors[i] for i in self._distinct], [self.dims[i] for i in self._distinct]
         )
-        #: Whether tensors are as they were. Where torch's guards say all there is to say, these themselves.
+        #: Whether the metadata matches. If torch's guards check all of it, they are called directly.
         self.accepts: Callable[..., bool] = self._accepts
-        if self._fast is not None and self._tells_apart and not self._twice and not self.layouts:
+        if self._fast is not None and self._rejects_duplicates and not self._duplicates and not self.layouts:
             self.accepts = self._fast
 
     def _accepts(self, *tensors: Any) -> bool:
-        if any(tensors[i] is not tensors[j] for i, j in self._twice):
+        if any(tensors[i] is not tensors[j] for i, j in self._duplicates):
             return False
-        once = [tensors[i] for i in self._once]
-        if not self._tells_apart and len({*map(id, once)}) != len(once):
+        distinct = [tensors[i] for i in self._distinct]
+        if not self._rejects_duplicates and len({*map(id, distinct)}) != len(distinct):
             return False
         if self._fast is not None:
-            return self._fast(*once) and (not self.layouts or self._laid_out(tensors))
+            return self._fast(*distinct) and (not self.layouts or self._layouts_match(tensors))
         return all(
             isinstance(t, torch.Tensor) and _metadata(t, d) == e for t, d, e in zip(tensors, self.dims, self.expected)
         )
@@ -55,8 +55,8 @@ class TensorCheck:
     def __call__(self, tensors: Sequence[Any]) -> bool:
         return self.accepts(*tensors)
 
-    def _laid_out(self, tensors: Sequence[Any]) -> bool:
-        """Check whether tensors of symbolic sizes lie in memory as they did."""
+    def _layouts_match(self, tensors: Sequence[Any]) -> bool:
+        """Check whether tensors with symbolic sizes have the expected memory layout."""
         for i, layout in self.layouts:
             if layout is True:
                 if not tensors[i].is_contiguous():
@@ -66,7 +66,7 @@ class TensorCheck:
         return True
 
     def changed_sizes(self, tensors: Sequence[Any]) -> list[tuple[Any, int]]:
-        """Return the names and dimensions of tensors whose sizes have changed, where nothing else has."""
+        """Return the names and dimensions of tensors whose sizes have changed, if nothing else has."""
         changed: list[tuple[Any, int]] = []
         for name, t, d, expected in zip(self.names, tensors, self.dims, self.expected):
             if not isinstance(t, torch.Tensor):
@@ -82,7 +82,7 @@ class TensorCheck:
         return changed
 
     def explain(self, tensors: Sequence[Any]) -> str:
-        """Return which tensor is not as it was."""
+        """Describe the first difference."""
         for name, t, d, expected in zip(self.names, tensors, self.dims, self.expected):
             found = _metadata(t, d) if isinstance(t, torch.Tensor) else (type(t),)
             for what, now, was in zip(_METADATA, found, expected):
@@ -100,7 +100,7 @@ _METADATA = ("class", "shape", "stride", "dtype", "device", "requires_grad")
 
 
 def _metadata(t: torch.Tensor, dims: frozenset[int] = frozenset()) -> tuple[Any, ...]:
-    """Return what is compared: of symbolic sizes only that they are there, and with them how the tensor is laid out."""
+    """Return the metadata to compare; for a tensor with symbolic sizes they are left out, and strides are a layout."""
     shape, layout = tuple(t.shape), t.stride()
     if dims:
         shape = tuple(["any" if i in dims else n for i, n in enumerate(shape)])  # type: ignore[misc]
@@ -109,7 +109,7 @@ def _metadata(t: torch.Tensor, dims: frozenset[int] = frozenset()) -> tuple[Any,
 
 
 def _layout(t: torch.Tensor, dims: frozenset[int]) -> Any:
-    """Return the layout of a tensor of symbolic sizes: the order of its dimensions if it is dense, else its strides."""
+    """Return the layout of a tensor with symbolic sizes: the order of its dimensions if dense, else its strides."""
     if t.is_contiguous():
         return True
     strides = t.stride()
@@ -127,41 +127,43 @@ def _sameness(ids: list[int]) -> tuple[int, ...] | None:
 
 # -- memory that tensors share -----------------------------------------------------------------------------------------
 def overlap(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> tuple[int, int] | None:
-    """Return the positions of a tensor that is written to and of another that it overlaps, if there are any."""
+    """Return the indices of a written tensor and of another that overlaps it; None if there are none."""
     storages = [t.untyped_storage()._cdata for t in tensors]
     if len(set(storages)) == len(storages):
         return None
     for i in written:
         for j, storage in enumerate(storages):
-            if j != i and storage == storages[i] and _meet(tensors[i], tensors[j]):
+            if j != i and storage == storages[i] and _may_overlap(tensors[i], tensors[j]):
                 return i, j
     return None
 
 
-def _meet(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Check whether two tensors of one storage overlap; where that is hard to tell, assume that they do."""
+def _may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Check whether two tensors of one storage may overlap: exact for equal strides, else by their byte ranges."""
     if not a.numel() or not b.numel():
         return False
-    (first, last), (start, end) = _places(a), _places(b)
+    (first, last), (start, end) = _byte_range(a), _byte_range(b)
     if last < start or end < first:
         return False
     if a.stride() != b.stride() or a.dtype is not b.dtype:
         return True
-    # Rows or columns of one matrix lie between each other: is the distance one of steps that both can take?
+    # Columns of one matrix interleave: they share an element only if their distance is a combination of strides.
     steps = sorted(zip(a.stride(), a.shape, b.shape), reverse=True)
-    return _reachable(b.storage_offset() - a.storage_offset(), steps)
+    return _is_combination_of_strides(b.storage_offset() - a.storage_offset(), steps)
 
 
-def _places(t: torch.Tensor) -> tuple[int, int]:
+def _byte_range(t: torch.Tensor) -> tuple[int, int]:
     first = t.storage_offset() * t.element_size()
     return first, first + (sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1) * t.element_size() - 1
 
 
-def _reachable(distance: int, steps: Sequence[tuple[int, int, int]]) -> bool:
+def _is_combination_of_strides(distance: int, steps: Sequence[tuple[int, int, int]]) -> bool:
     if not steps:
         return distance == 0
     (stride, here, there), *rest = steps
     if stride == 0:
-        return _reachable(distance, rest)
+        return _is_combination_of_strides(distance, rest)
     nearest = distance // stride
-    return any(-there < k < here and _reachable(distance - k * stride, rest) for k in (nearest, nearest + 1))
+    return any(
+        -there < k < here and _is_combination_of_strides(distance - k * stride, rest) for k in (nearest, nearest + 1)
+    )

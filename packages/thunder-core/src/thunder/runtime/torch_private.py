@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What compiled programs use of torch that is private to torch, with a fallback for versions that lack it.
+"""torch's private interfaces that compiled programs use, with a fallback for versions that lack them.
 
-What tracing and compiling use stands in `torch/private.py`.
+Those that tracing and compiling use are in `torch/private.py`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = [
     "current_device",
     "current_stream",
     "deterministic",
-    "differentiated_otherwise",
     "direct_apply",
     "direct_backward",
     "executes",
     "function_modes",
+    "function_transform_active",
     "functorch_active",
     "matmul_precision",
     "new_tensor",
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def current_device() -> torch.device | None:
-    """Return the default device, None where it is the usual one."""
+    """Return the default device; None if none has been set."""
     try:
         return torch.utils._device.CURRENT_DEVICE
     except AttributeError:
@@ -51,11 +51,11 @@ def _never() -> bool:
     return False
 
 
-# Whether autocast is on for any device: torch asks them all at once.
+# Whether autocast is on for any device, in one call.
 any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _any_autocast)
 
 
-# What torch tells through functions in Python, which take several times as long.
+# The C++ functions behind torch's public ones, which are several times as slow.
 deterministic: Callable[[], bool] = getattr(
     torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
 )
@@ -68,36 +68,35 @@ def _function_modes() -> int:
     return len(torch.overrides._get_current_function_mode_stack())
 
 
-# How many torch function modes are active; the default device, once it has been set, is one.
+# The number of active torch function modes; a default device, once it has been set, is one.
 function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", _function_modes)
 
 # Whether one of torch.func's transforms runs.
 functorch_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", _never)
 
 
-def differentiated_otherwise() -> bool:
-    """Check whether one of torch.func's transforms runs, or torch's forward mode, which look into operations."""
+def function_transform_active() -> bool:
+    """Check whether a transform of torch.func or torch's forward mode is active: they need torch's own operations."""
     return functorch_active() or forward_ad._current_level >= 0
 
 
-def direct_apply(function: type[torch.autograd.Function], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute `function.apply`, without the Python that is there for torch.func's transforms: it costs more than all
-    the rest.
+def direct_apply(function: type[torch.autograd.Function], fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function.apply` without its Python wrapper for torch.func's transforms, which takes most of the time.
 
-    Within these transforms, and in torch's forward mode, it is `otherwise`.
+    Within these transforms, and in torch's forward mode, it calls `fallback`.
     """
     direct = getattr(super(torch.autograd.Function, function), "apply", None)
     if not isinstance(direct, types.BuiltinFunctionType):
         direct = function.apply
 
     def apply(*inputs: Any) -> Any:
-        return otherwise(*inputs) if functorch_active() or forward_ad._current_level >= 0 else direct(*inputs)
+        return fallback(*inputs) if functorch_active() or forward_ad._current_level >= 0 else direct(*inputs)
 
     return apply
 
 
 def direct_backward(function: Any, backward: Callable[..., Any]) -> None:
-    """Have nodes of `function` call `backward` itself, without the Python that looks for the user's first."""
+    """Make nodes of `function` call `backward` directly, without the Python that looks up the user's method."""
     node = getattr(function, "_backward_cls", None)
     if node is not None and hasattr(node, "apply"):
         node.apply = backward
@@ -107,7 +106,7 @@ def _keep(ctx: Any) -> None:
     pass
 
 
-# Frees what a node saved, while its backward runs, unless it is to be run again; else it is freed afterwards.
+# Frees a node's saved tensors while its backward runs, unless the graph is retained; torch frees them afterwards.
 clear_saved_tensors: Callable[[Any], None] = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", _keep)
 
 
@@ -115,11 +114,11 @@ def _always(node: Any) -> bool:
     return True
 
 
-# Whether the backward pass that runs reaches a node; for a leaf that `torch.autograd.grad` was asked for: RuntimeError.
+# Whether the current backward pass executes a node; raises RuntimeError for leaves that are inputs of `autograd.grad`.
 executes: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node", _always)
 
 
-# Which backward pass runs, as a number.
+# The id of the current backward pass.
 backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
@@ -133,12 +132,12 @@ def _public_allocation(shape: tuple[int, ...], strides: tuple[int, ...], dtype: 
 
 
 def no_device() -> int:
-    """Return the index of no device."""
+    """Return -1, the index of no device."""
     return -1
 
 
-# What torch has for generated code, which takes a third of the time. It is for use where a tensor of a GPU exists
-# already: the stream in which work of a device is put, the device that launches go to, and memory there.
+# What torch's generated code uses, in a third of the public functions' time: the current stream of a device, the
+# current device, and an allocation there. Only for use where CUDA is initialized, as it is once a tensor exists.
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _public_stream)
 current_cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", no_device)
 new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = getattr(
@@ -152,15 +151,15 @@ _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")
 def tensor_guards(
     tensors: Sequence[torch.Tensor], dims: Sequence[frozenset[int]] = ()
 ) -> tuple[Callable[..., bool] | None, bool]:
-    """Return torch's own comparison of the metadata of several tensors with what it is now, in one call of C++.
+    """Return torch's C++ check of several tensors' metadata, and whether it rejects a tensor that is passed twice.
 
-    Of the dimensions in `dims` the sizes may differ, and in such tensors the strides. Also says whether it refuses a
-    tensor that is given twice. `None` where torch has no comparison that takes these.
+    Sizes of the dimensions in `dims` may differ, and the strides of tensors with such dimensions. The check is `None`
+    if torch has none that accepts these tensors.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
 
-        # Both keywords, with a list a tensor: without them its check() reads past the end.
+        # Both keywords, with a list for each tensor: without them its check() reads out of bounds.
         free = dims or [frozenset()] * len(tensors)
         sizes = [[None if i in d else n for i, n in enumerate(t.shape)] for t, d in zip(tensors, free)]
         strides = [[None] * t.ndim if d else list(t.stride()) for t, d in zip(tensors, free)]
@@ -170,5 +169,5 @@ def tensor_guards(
         one, other = _TWO
         twice = TensorGuards(one, other, dynamic_dims_sizes=[[1], [1]], dynamic_dims_strides=[[1], [1]])
         return check, not twice.check(one, one)
-    except Exception:  # the slow way is as right
+    except Exception:  # the caller compares in Python instead
         return None, False

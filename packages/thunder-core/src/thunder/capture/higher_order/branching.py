@@ -76,7 +76,7 @@ def _choose(pred: Any, true: Any, false: Any, *operands: Any) -> Any:
 
 def _print(bsym: BoundSymbol, context: PrintContext) -> list[str]:
     lines = [call_line(bsym, context)]
-    aside = context.aside()
+    aside = context.for_comments()
     for branch in bsym.args[1:3]:
         lines.append(f"  # {branch.__name__}({', '.join(p.name for p in branch.trace.args)}):")
         for op in branch.trace.bound_symbols:

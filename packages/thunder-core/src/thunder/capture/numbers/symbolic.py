@@ -43,14 +43,14 @@ class Dynamic:
         self.numbers: set[str] = set()
         self.lengths = False  # whether some of the numbers are lengths of lists
         self.containers: set[str] = set()  # of numbers, which are looked at one by one
-        self.converts = False  # the program asks for numbers that only running tells (`conversions.py`)
-        self.tells = False  # it has to know some of them, which inputs tell (`derived_scalars.py`)
+        self.overrides_builtins = False  # the program computes with unbacked numbers (`builtin_overrides.py`)
+        self.derives_scalars = False  # it needs values of unbacked numbers that inputs determine (`derived_scalars.py`)
         self.given_up: str | None = None  # why nothing is symbolic any more
         self._failures: Counter[tuple[str, Any]] = Counter()
 
     def __bool__(self) -> bool:
         return self.given_up is None and (
-            self.everything or self.converts or bool(self.sizes or self.numbers or self.containers)
+            self.everything or self.overrides_builtins or bool(self.sizes or self.numbers or self.containers)
         )
 
     def dims(self, source: Source | None, tensor: torch.Tensor) -> frozenset[int]:
@@ -155,9 +155,9 @@ class Inputs:
         """What takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
         if name == "type":
             return TypeOf
-        if name == "len" and (self.dynamic.converts or self.dynamic.lengths):
+        if name == "len" and (self.dynamic.overrides_builtins or self.dynamic.lengths):
             return self._length
-        return BUILTINS.get(name) if self.dynamic.converts else None
+        return BUILTINS.get(name) if self.dynamic.overrides_builtins else None
 
     def _length(self, x: Any) -> Any:
         """`len(x)` for the program: of some lists a number that is an input, and what the program has added.

@@ -202,7 +202,9 @@ class CodeReads:
                 if scope.get(name, ABSENT) is before:
                     source = snapshot.source.to(Global, name)
                     self._recorder.value(source, before, holder=(scope, name))
-                    override = override_of(before) if self.symbolic and self.symbolic.dynamic.converts else None
+                    override = (
+                        override_of(before) if self.symbolic and self.symbolic.dynamic.overrides_builtins else None
+                    )
                     if override is not None:
                         self._recorder.substitute((scope, name), before, override)
                     self._read_attributes(source, before, chain[1:], code)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions of a program's numbers that are computed as they were written: operations, and functions of Python's."""
+"""Symbolic expressions that keep the operations as the program wrote them: operators and Python's functions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from thunder.core.symint import numbers
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.symint.table import SymbolTable
 
-__all__ = ["APPLY", "INFIX", "Expression", "number_of", "written"]
+__all__ = ["APPLY", "INFIX", "Expression", "number_of", "operation_text"]
 
-# What stands between two operands.
+# Operators that print between their two operands.
 INFIX = frozenset({"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "&", "|", "^"})
-# What each kind of expression does, with numbers that may be symbolic. More stand where they are written.
+# How each kind of expression is evaluated on operands that may be symbolic; `functions.py` adds to it.
 APPLY: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
     "%": operator.mod, "**": operator.pow, "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
@@ -30,16 +30,16 @@ APPLY: dict[str, Callable[..., Any]] = {
 
 
 def number_of(x: Any) -> Any:
-    """Return what stands for a number of the trace in expressions."""
+    """Return the symbolic number of a `NumberProxy`; anything else is returned unchanged."""
     if isinstance(x, NumberProxy):
         if x.symbol is None:
-            raise TracingError(f"the number {x.name} is no symbolic number of its trace")
+            raise TracingError(f"the number {x.name} is not a symbolic number of its trace")
         return x.symbol
     return x
 
 
-def written(kind: str, operands: list[str]) -> str:
-    """Return an operation as Python."""
+def operation_text(kind: str, operands: list[str]) -> str:
+    """Return an operation as Python source."""
     if kind in INFIX:
         left, right = map(numbers.in_parentheses, operands)
         return f"{left} {kind} {right}"
@@ -51,7 +51,7 @@ def written(kind: str, operands: list[str]) -> str:
 
 
 class Expression(SymbolicNumber):
-    """A number that is computed from a program's numbers, by exactly the operations that the program wrote."""
+    """A symbolic number that keeps the program's operations as a tree, with no algebra on it (floats, complex)."""
 
     symbols: SymbolTable
     kind: str  # "leaf", or a key of `APPLY`
@@ -73,10 +73,10 @@ class Expression(SymbolicNumber):
                 found.update((p.name, p) for p in x.leaves)
         return tuple(found.values())
 
-    def text(self, said: Callable[[NumberProxy], str] | None = None) -> str:
+    def text(self, leaf_text: Callable[[NumberProxy], str] | None = None) -> str:
         if self.kind == "leaf":
-            return said(self.operands[0]) if said is not None else self.operands[0].name
-        return written(self.kind, [numbers.text_of(x, said) for x in self.operands])
+            return leaf_text(self.operands[0]) if leaf_text is not None else self.operands[0].name
+        return operation_text(self.kind, [numbers.text_of(x, leaf_text) for x in self.operands])
 
     def substitute(self, mapping: Callable[[NumberProxy], Any]) -> Any:
         if self.kind == "leaf":

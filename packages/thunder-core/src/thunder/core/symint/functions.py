@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Truth values and complex numbers of a program's, and functions of Python's that are given numbers it computes.
+"""Symbolic booleans and complex numbers, and Python's functions on unbacked numbers.
 
-`math.sqrt(n)`, `max(n, 1)` and `n > 2` of numbers that only running tells are numbers that only running tells.
+`math.sqrt(n)`, `max(n, 1)` and `n > 2` of an unbacked number are unbacked numbers too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from thunder.core.symint.scalars import (
     SymbolicFloat,
     SymbolicInt,
     _Arithmetic,
+    _extreme_of_integers,
     _is_int,
-    _one_of_two,
-    _plain,
+    _unwrap_symint,
 )
 from thunder.core.symint.table import SymbolTable
 
@@ -34,18 +34,18 @@ __all__ = ["FUNCTIONS", "DeferredBool", "SymbolicBool", "SymbolicComplex", "made
 
 
 class SymbolicBool(SymbolicInt):
-    """A truth value that only running tells: 0 or 1 where the program computes with it."""
+    """An unbacked boolean, which is 0 or 1 in arithmetic."""
 
     __class__ = property(lambda self: bool)
 
     @property
     def constraint(self) -> Constraint:
-        """That it is true."""
+        """The constraint that it is true."""
         return Constraint(self, "==", True)
 
 
 class DeferredBool(SymbolicBool):
-    """The answer to a comparison of data-dependent numbers, which `torch._check` may be given to rely on."""
+    """The result of comparing unbacked numbers: `torch._check` can assume it; branching on it is an error."""
 
     def __init__(self, symbols: SymbolTable, poly: Poly, constraint: Constraint):
         super().__init__(symbols, poly, None)
@@ -56,10 +56,10 @@ class DeferredBool(SymbolicBool):
         return self._constraint
 
     def __bool__(self) -> bool:
-        raise self.symbols.is_unbacked(self._constraint)
+        raise self.symbols.data_dependent_error(self._constraint)
 
 
-def _of_truths(kind: str, fn: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
+def _boolean_operator(kind: str, fn: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
     def apply(self: Any, a: Any, b: Any) -> Any:
         if not (_is_int(a) and _is_int(b)):
             return NotImplemented
@@ -67,21 +67,21 @@ def _of_truths(kind: str, fn: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
             return fn(int(a), int(b))
         symbols = self.symbols
         if a.__class__ is bool and b.__class__ is bool:
-            return symbols.truth(kind, (a, b))
+            return symbols.boolean(kind, (a, b))
         return symbols.operation(kind, (a, b), None)
 
     return lambda self, other: apply(self, self, other), lambda self, other: apply(self, other, self)
 
 
 for _name, _kind, _fn in (("and", "&", operator.and_), ("or", "|", operator.or_), ("xor", "^", operator.xor)):
-    _forward, _backward = _of_truths(_kind, _fn)
+    _forward, _backward = _boolean_operator(_kind, _fn)
     setattr(SymbolicInt, f"__{_name}__", _forward)
     setattr(SymbolicInt, f"__r{_name}__", _backward)
 
 
 # -- complex numbers --------------------------------------------------------------------------------------------------
 class SymbolicComplex(Expression, _Arithmetic):
-    """A complex number that only running tells."""
+    """An unbacked complex number."""
 
     __class__ = property(lambda self: complex)
 
@@ -125,7 +125,7 @@ def _complex(kind: str, *operands: Any) -> Any:
 
 
 def made_complex(real: Any, imag: Any = None) -> Any:
-    """Compute `complex(real, imag)`, of which one is symbolic."""
+    """Compute `complex(real, imag)` if one of them is symbolic."""
     if imag is None:
         return real if real.__class__ is complex else _complex("complex", real)
     return _complex("complex", real, imag)
@@ -136,7 +136,10 @@ def _complex_operation(kind: str, a: Any, b: Any, symbols: SymbolTable) -> Any:
 
 
 def _with_tensor(method: str, tensor: torch.Tensor, number: Any) -> Any:
-    """Return an operator of a tensor's: torch itself knows no such number, and leaves the operation to it."""
+    """Compute a tensor operator with a symbolic complex number.
+
+    torch does not accept such numbers, so Python falls back to the number's own operator.
+    """
     handle: Any = state.frontend.handle_of(tensor)  # type: ignore[union-attr]
     return type(handle).__torch_function__(getattr(torch.Tensor, method), (), (handle, number))
 
@@ -145,12 +148,12 @@ def _complex_operator(name: str, kind: str) -> tuple[Any, Any]:
     def forward(self: Any, other: Any) -> Any:
         if isinstance(other, torch.Tensor):
             return _with_tensor(f"__r{name}__", other, self)
-        return _complex_operation(kind, self, _plain(other), self.symbols)
+        return _complex_operation(kind, self, _unwrap_symint(other), self.symbols)
 
     def backward(self: Any, other: Any) -> Any:
         if isinstance(other, torch.Tensor):
             return _with_tensor(f"__{name}__", other, self)
-        return _complex_operation(kind, _plain(other), self, self.symbols)
+        return _complex_operation(kind, _unwrap_symint(other), self, self.symbols)
 
     return forward, backward
 
@@ -165,23 +168,23 @@ APPLY["complex"] = lambda *xs: made_complex(*xs) if any(isinstance(x, SymbolicNu
 
 # -- functions --------------------------------------------------------------------------------------------------------
 def _traced(kind: str, fn: Callable[..., Any], gives: type) -> Callable[..., Any]:
-    """Return a function that gives another number of the program where it is given one that only running tells."""
+    """Return a replacement for `fn` that returns an unbacked number if one of its arguments is unbacked."""
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
             args = tuple([x.item() if isinstance(x, torch.Tensor) else x for x in args])
         symbols: Any = next((x.symbols for x in args if is_unbacked(x)), None)
-        if symbols is None or kwargs or symbols.is_elsewhere or not all(map(_is_number, args)):
+        if symbols is None or kwargs or symbols.is_foreign_thread or not all(map(_is_number, args)):
             return fn(*args, **kwargs)
         if gives is float:
             return SymbolicFloat(symbols, kind, args, None)
-        return symbols.truth(kind, args) if gives is bool else symbols.operation(kind, args, None)
+        return symbols.boolean(kind, args) if gives is bool else symbols.operation(kind, args, None)
 
     return call
 
 
-def _largest_or_smallest(kind: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+def _traced_extreme(kind: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         given = args
@@ -191,22 +194,22 @@ def _largest_or_smallest(kind: str, fn: Callable[..., Any]) -> Callable[..., Any
             given = tuple(args[0])
         if len(given) < 2 or kwargs or not is_unbacked(*given) or not all(map(_is_number, given)):
             return fn(*args, **kwargs)
-        return functools.reduce(functools.partial(_one, kind), given)
+        return functools.reduce(functools.partial(_extreme, kind), given)
 
     return call
 
 
-def _one(kind: str, a: Any, b: Any) -> Any:
+def _extreme(kind: str, a: Any, b: Any) -> Any:
     if not is_unbacked(a, b):
         return (max if kind == "max" else min)(a, b)
     known: Any = a if isinstance(a, SymbolicNumber) else b
     if _is_int(a) and _is_int(b):
-        return _one_of_two(kind, known.symbols, a, b)
+        return _extreme_of_integers(kind, known.symbols, a, b)
     if a.__class__ is b.__class__ is float:
         return SymbolicFloat(known.symbols, kind, (a, b), None)
     raise DataDependentError(
-        f"the program asks for the {kind} of an integer and a float, {numbers.text_of(a)} and {numbers.text_of(b)}, of "
-        "which only running tells which it is: write both as floats, or both as integers"
+        f"the {kind} of an integer and a float, {numbers.text_of(a)} and {numbers.text_of(b)}, has a data-dependent "
+        "type: make both floats or both integers"
     )
 
 
@@ -216,23 +219,23 @@ _FLOATS = (
     "log2", "nextafter", "pow", "radians", "remainder", "sin", "sinh", "sqrt", "tan", "tanh", "ulp",
 )  # fmt: skip
 _INTEGERS = ("comb", "factorial", "gcd", "isqrt", "lcm", "perm")
-_TRUTHS = ("isfinite", "isinf", "isnan")
+_BOOLEANS = ("isfinite", "isinf", "isnan")
 
-# What takes the place of functions of Python's in a program that computes with numbers that only running tells.
+# Replacements for Python's functions in a program that computes with unbacked numbers.
 FUNCTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "math": {
         name: _traced(f"math.{name}", getattr(math, name), kind)
-        for kind, names in ((float, _FLOATS), (int, _INTEGERS), (bool, _TRUTHS))
+        for kind, names in ((float, _FLOATS), (int, _INTEGERS), (bool, _BOOLEANS))
         for name in names
-        if hasattr(math, name)  # some are new
+        if hasattr(math, name)  # some are missing in older versions of Python
     },
-    "builtins": {name: _largest_or_smallest(name, fn) for name, fn in (("max", max), ("min", min))},
+    "builtins": {name: _traced_extreme(name, fn) for name, fn in (("max", max), ("min", min))},
 }
 
 
 def _apply_extreme(kind: str) -> Callable[[Any, Any], Any]:
     integers = torch.sym_max if kind == "max" else torch.sym_min
-    return lambda a, b: integers(a, b) if _is_int(a) and _is_int(b) else _one(kind, a, b)
+    return lambda a, b: integers(a, b) if _is_int(a) and _is_int(b) else _extreme(kind, a, b)
 
 
 APPLY.update({f"math.{name}": fn for name, fn in FUNCTIONS["math"].items()})

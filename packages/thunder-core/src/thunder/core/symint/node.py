@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's C++ asks of the `node` of a SymInt or SymFloat, which symbolic numbers answer themselves.
+"""The interface that torch's C++ expects of the `node` of a SymInt or SymFloat; symbolic numbers implement it.
 
-C++ rarely gets to ask: while a program is traced, calls of torch are taken before they reach it. What does get there
-computes with expressions and is guarded like anything else. The names and signatures are torch's.
+C++ rarely calls it: while a program is traced, calls of torch are intercepted before they get there. Those that do get
+there compute with expressions and add constraints like any other use. The names and signatures are torch's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import torch
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.symint.table import SymbolTable
 
-__all__ = ["Known", "Node", "of_node"]
+__all__ = ["ConstantNode", "Node", "unwrap_node"]
 
 
 class Node(SymbolicNumber):
-    """What torch's C++ asks of a number: it is its own node, and a SymInt that C++ hands on has it as `.node`."""
+    """A symbolic number that is its own node; a SymInt that C++ wraps around it has it as `.node`."""
 
     symbols: SymbolTable
 
     @property
     def node(self) -> Any:
-        """What torch calls the node."""
+        """The number itself, under torch's name."""
         return self
 
     @node.setter
@@ -68,7 +68,7 @@ class Node(SymbolicNumber):
         return None
 
     def wrap_int(self, x: int) -> Any:
-        return Known(x)
+        return ConstantNode(x)
 
     wrap_float = wrap_bool = wrap_int
 
@@ -82,34 +82,34 @@ class Node(SymbolicNumber):
         return self.text()
 
     def neg(self: Any) -> Any:
-        return as_node(-self)
+        return wrap_node(-self)
 
     def sym_float(self: Any) -> Any:
-        return as_node(torch.sym_float(self))
+        return wrap_node(torch.sym_float(self))
 
     def floor(self: Any) -> Any:
-        return as_node(math.floor(self))
+        return wrap_node(math.floor(self))
 
     def ceil(self: Any) -> Any:
-        return as_node(math.ceil(self))
+        return wrap_node(math.ceil(self))
 
     def is_contiguous(self, sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
-        return Known(_contiguous(list(map(of_node, sizes)), list(map(of_node, strides))))
+        return ConstantNode(_contiguous(list(map(unwrap_node, sizes)), list(map(unwrap_node, strides))))
 
     def is_channels_last_contiguous_2d(self, sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
-        return Known(_channels_last(sizes, strides, 4))
+        return ConstantNode(_channels_last(sizes, strides, 4))
 
     def is_channels_last_contiguous_3d(self, sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
-        return Known(_channels_last(sizes, strides, 5))
+        return ConstantNode(_channels_last(sizes, strides, 5))
 
     is_channels_last_strides_2d = is_channels_last_contiguous_2d
     is_channels_last_strides_3d = is_channels_last_contiguous_3d
 
     def is_non_overlapping_and_dense(self, sizes: Sequence[Any], strides: Sequence[Any]) -> Any:
-        n = [of_node(x) for x in sizes]
-        m = [of_node(x) for x in strides]
+        n = [unwrap_node(x) for x in sizes]
+        m = [unwrap_node(x) for x in strides]
         order = sorted(range(len(n)), key=lambda i: int(m[i]))
-        return Known(_contiguous([n[i] for i in reversed(order)], [m[i] for i in reversed(order)]))
+        return ConstantNode(_contiguous([n[i] for i in reversed(order)], [m[i] for i in reversed(order)]))
 
 
 def _contiguous(sizes: list[Any], strides: list[Any]) -> bool:
@@ -126,13 +126,13 @@ def _contiguous(sizes: list[Any], strides: list[Any]) -> bool:
 def _channels_last(sizes: Sequence[Any], strides: Sequence[Any], ndim: int) -> bool:
     if len(sizes) != ndim:
         return False
-    n, m = list(map(of_node, sizes)), list(map(of_node, strides))
+    n, m = list(map(unwrap_node, sizes)), list(map(unwrap_node, strides))
     order = [0, *range(2, ndim), 1]
     return _contiguous([n[i] for i in order], [m[i] for i in order])
 
 
-class Known(Node):
-    """The node of a number or truth value that is known."""
+class ConstantNode(Node):
+    """The node of a constant number or boolean."""
 
     def __init__(self, value: Any):
         self.value = self.hint = value
@@ -163,29 +163,30 @@ class Known(Node):
     def is_constant(self) -> bool:
         return True
 
-    def text(self, written: Any = None) -> str:
+    def text(self, leaf_text: Any = None) -> str:
         return repr(self.value)
 
     def sym_not(self) -> Any:
-        return Known(not self.value)
+        return ConstantNode(not self.value)
 
     def neg(self) -> Any:
-        return Known(-self.value)
+        return ConstantNode(-self.value)
 
 
-def of_node(node: Any) -> Any:
-    """Return the number that a node, or a SymInt, is."""
+def unwrap_node(node: Any) -> Any:
+    """Return the number behind a node or a SymInt: a Python constant or a symbolic number."""
     node = getattr(node, "node", node)
-    return node.value if isinstance(node, Known) else node
+    return node.value if isinstance(node, ConstantNode) else node
 
 
-def as_node(x: Any) -> Any:
-    return x if isinstance(x, Node) else Known(x)
+def wrap_node(x: Any) -> Any:
+    """Return a number as a node, as C++ expects results."""
+    return x if isinstance(x, Node) else ConstantNode(x)
 
 
 def _node_operation(fn: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, other: Any) -> Any:
-        return as_node(fn(of_node(self), of_node(other)))
+        return wrap_node(fn(unwrap_node(self), unwrap_node(other)))
 
     return apply
 

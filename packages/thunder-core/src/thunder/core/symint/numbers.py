@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unknown numbers: what a symbolic number is to the IR, and the integer algebra that decides what needs no guard.
+"""Symbolic numbers as the IR sees them, and the integer algebra that decides which comparisons need no guard.
 
-A number that a program takes (a size of an input, a Python number) or computes from a tensor is a *leaf*: a
-`NumberProxy` with a name in the trace. What is computed from leaves while tracing is an expression of them, a
-`SymbolicNumber`. It stands in shapes and in arguments of operations, prints as Python
-(`ltorch.reshape(x, (s0 * s1, 4))`) and is computed there when the program runs. `core/symint/symbols.py` makes them:
-there they are also torch's `SymInt` and `SymFloat`.
+A number that is an input of the program (a size of a tensor, a Python number) or is computed from a tensor is a *leaf*:
+a `NumberProxy` with a name in the trace. What is computed from leaves while tracing is an expression of them, a
+`SymbolicNumber`. It appears in shapes and in arguments of operations, prints as Python
+(`ltorch.reshape(x, (s0 * s1, 4))`) and is evaluated when the program runs. `core/symint/symbols.py` creates them as
+subclasses of torch's `SymInt` and `SymFloat`.
 
-An integer expression is a polynomial, `{monomial: coefficient}`, over *atoms*: leaves, and quotients, remainders and
-the like that do not come out even. A monomial is the sorted tuple of its atoms' numbers.
+An integer expression is a polynomial, `{monomial: coefficient}`, over *atoms*: leaves, and operations that are no
+polynomials, such as inexact quotients and remainders. A monomial is the sorted tuple of the indices of its atoms.
 """
 
 from __future__ import annotations
@@ -40,53 +40,53 @@ __all__ = [
 Poly = dict[tuple[int, ...], int]
 
 
-#: A leaf is a `NumberProxy`, which stands above: proxies have shapes, and shapes have numbers in them.
+#: A leaf is a `NumberProxy`, which this module cannot import: proxies have shapes, which contain symbolic numbers.
 Leaf = Any
 
 
 class SymbolicNumber:
-    """A number that is not known while the program is traced, as an expression of the trace's `NumberProxy` values."""
+    """An expression of `NumberProxy` values of the trace, which is evaluated when the program runs."""
 
     __slots__ = ()
-    hint: Any  # what it is in the call that is being traced; None where only running tells
+    hint: Any  # its value in the call that is being traced; None if it is unbacked
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The values of the trace that it is computed from."""
+        """The leaves that it is computed from."""
         raise NotImplementedError
 
-    def text(self, written: Callable[[Leaf], str] | None = None) -> str:
-        """It as Python, where `written` says how a leaf is (by default by its name)."""
+    def text(self, leaf_text: Callable[[Leaf], str] | None = None) -> str:
+        """Return it as Python source; `leaf_text` renders a leaf (default: its name)."""
         raise NotImplementedError
 
     def substitute(self, mapping: Callable[[Leaf], Any]) -> Any:
-        """It with other numbers, expressions or `NumberProxy` values in the place of leaves."""
+        """Return it with each leaf replaced by the number, expression or `NumberProxy` that `mapping` returns."""
         raise NotImplementedError
 
     def same(self, other: Any) -> bool:
-        """Check whether it is `other` whatever the leaves are, as far as is known. Assumes nothing."""
+        """Check whether it is known to equal `other` for all values of the leaves. Adds no constraint."""
         raise NotImplementedError
 
 
 def in_parentheses(text: str) -> str:
-    """Python text as an operand."""
+    """Return Python source as an operand, in parentheses if it needs them."""
     return f"({text})" if " " in text or text.startswith("-") else text
 
 
-def text_of(x: Any, written: Callable[[Leaf], str] | None = None) -> str:
-    """Return a number, symbolic or not, as Python."""
+def text_of(x: Any, leaf_text: Callable[[Leaf], str] | None = None) -> str:
+    """Return a number, symbolic or not, as Python source."""
     if isinstance(x, SymbolicNumber):
-        return x.text(written)
+        return x.text(leaf_text)
     return f'float("{x}")' if isinstance(x, float) and not math.isfinite(x) else repr(x)
 
 
 def index(n: Any) -> Any:
-    """Compute `operator.index`, which leaves a symbolic integer what it is."""
+    """Compute `operator.index(n)`, but keep a symbolic integer symbolic."""
     return n if isinstance(n, SymbolicNumber) and isinstance(n, int) else operator.index(n)
 
 
 def converted(x: Any, kind: type) -> Any:
-    """Compute `kind(x)` for a Python number type, which leaves a symbolic number symbolic where it can be."""
+    """Compute `kind(x)` for a Python number type, but keep a symbolic number symbolic if possible."""
     if isinstance(x, SymbolicNumber):
         if kind is x.__class__:
             return x
@@ -98,9 +98,7 @@ def converted(x: Any, kind: type) -> Any:
 
 
 def specialized(x: Any) -> Any:
-    """Return an argument with the symbolic numbers in it as they are in this call, which is from now on what they
-    are.
-    """
+    """Return an argument with its symbolic numbers specialized: replaced by their hints, which become constraints."""
     if isinstance(x, SymbolicNumber):
         return float(x) if isinstance(x, float) else int(x)  # type: ignore[call-overload]
     if type(x) in (tuple, list):
@@ -113,12 +111,12 @@ def specialized(x: Any) -> Any:
 
 
 def is_unbacked(*xs: Any) -> bool:
-    """Check whether any of some numbers is one that only running the program tells."""
+    """Check whether any of the numbers is unbacked: symbolic without a hint, known only when the program runs."""
     return any(isinstance(x, SymbolicNumber) and x.hint is None for x in xs)
 
 
 def always(left: Any, relation: str, right: Any) -> bool | None:
-    """Check whether two integers compare like that whatever the program is run with; None where that differs."""
+    """Return whether `left <relation> right` is true, or false, for all inputs; None if that is not known."""
     known: Any = left if isinstance(left, SymbolicNumber) else right
     difference = add(known.poly_of(left), known.poly_of(right), -1)
     low, high = bounds(difference, known.symbols.atoms)
@@ -135,14 +133,14 @@ def always(left: Any, relation: str, right: Any) -> bool | None:
 
 
 def greater(a: Any, b: Any) -> Any:
-    """Return the greater of two integers, where only running the program may tell which that is."""
+    """Return the maximum of two integers, which may be unbacked."""
     if isinstance(a, SymbolicNumber):
         return a.at_least(b)  # type: ignore[attr-defined]
     return b.at_least(a) if isinstance(b, SymbolicNumber) else max(a, b)  # type: ignore[attr-defined]
 
 
 def same_number(a: Any, b: Any) -> bool:
-    """Check whether two sizes are the same, known or not. Assumes nothing, unlike `==` of symbolic numbers."""
+    """Check whether two sizes are known to be equal. Adds no constraint, unlike `==` of symbolic numbers."""
     if a is b:
         return True
     if isinstance(a, SymbolicNumber):
@@ -151,40 +149,40 @@ def same_number(a: Any, b: Any) -> bool:
 
 
 def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Check whether two shapes are the same. Assumes nothing."""
+    """Check whether two shapes are known to be equal. Adds no constraint."""
     if a is b:
         return True
     if len(a) != len(b):
         return False
-    for m, n in zip(a, b):  # noqa: SIM110  a generator takes longer, and this is asked of each operation
+    for m, n in zip(a, b):  # noqa: SIM110  a generator is slower, and this runs for each operation
         if m is not n and not same_number(m, n):
             return False
     return True
 
 
 def equal_shapes(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    """Check whether two shapes are the same, if need be by what they are in this call.
+    """Check whether two shapes are equal; sizes may be compared by their hints, which adds constraints.
 
-    Unlike `==` of tuples it does not compare sizes where there are more of one than of the other.
+    Unlike `==` of tuples it compares no sizes of shapes of different length.
     """
     return a is b or (len(a) == len(b) and a == b)
 
 
 class Constraint(NamedTuple):
-    """What was assumed of a program's numbers: `left <relation> right`. Either side is a number or symbolic."""
+    """A condition that the program relies on, `left <relation> right`; either side may be symbolic."""
 
     left: Any
     relation: str
     right: Any
 
-    def text(self, written: Callable[[Leaf], str] | None = None) -> str:
-        """It as Python."""
-        left, right = text_of(self.left, written), text_of(self.right, written)
+    def text(self, leaf_text: Callable[[Leaf], str] | None = None) -> str:
+        """Return it as Python source."""
+        left, right = text_of(self.left, leaf_text), text_of(self.right, leaf_text)
         return f"{left} {self.relation} {right}"
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The values that it is about."""
+        """The leaves of both sides."""
         found: dict[str, Leaf] = {}
         for x in (self.left, self.right):
             if isinstance(x, SymbolicNumber):
@@ -193,7 +191,7 @@ class Constraint(NamedTuple):
 
 
 class Atom:
-    """One unknown of the algebra: a leaf, or an operation on expressions whose value is taken as a whole."""
+    """An indeterminate of the polynomials: a leaf, or an operation that the algebra treats as opaque."""
 
     __slots__ = ("high", "hint", "index", "kind", "low", "operands", "proxy")
 
@@ -238,14 +236,14 @@ def multiply(a: Poly, b: Poly) -> Poly:
 
 
 def constant(poly: Poly) -> int | None:
-    """Return the number that a polynomial is, if it is one."""
+    """Return the value of a constant polynomial, None for any other."""
     if not poly:
         return 0
     return poly.get(()) if len(poly) == 1 else None
 
 
 def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
-    """Compute `q, r` with a == q * b + r: polynomial division by the term of `b` of the highest degree."""
+    """Compute `q, r` with a == q * b + r: polynomial division by the leading term of `b`."""
     lead = max(b, key=_order)
     factor = b[lead]
     q: Poly = {}
@@ -258,12 +256,12 @@ def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
             r[monomial] = left.pop(monomial)
             continue
         q[rest] = coefficient // factor
-        left = add(left, multiply({rest: q[rest]}, b), -1)  # of what is left all is of a lower order
+        left = add(left, multiply({rest: q[rest]}, b), -1)  # cancels the leading term, so the loop ends
     return q, r
 
 
 def _order(monomial: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """By degree first: an order that products keep."""
+    """Return the key of the graded order, which multiplication preserves, as polynomial division needs."""
     return len(monomial), monomial
 
 
@@ -277,14 +275,14 @@ def _without(monomial: tuple[int, ...], divisor: tuple[int, ...]) -> tuple[int, 
 
 
 def replace(poly: Poly, known: Mapping[int, Poly]) -> Poly:
-    """Return a polynomial with polynomials in the place of some of its atoms, and of those in these."""
+    """Substitute polynomials for atoms until none of `known` is left."""
     while any(atom in known for monomial in poly for atom in monomial):
         poly = replace_each(poly, known)
     return poly
 
 
 def replace_each(poly: Poly, by: Mapping[int, Poly]) -> Poly:
-    """Return a polynomial with polynomials in the place of some of its atoms."""
+    """Substitute polynomials for atoms, once."""
     out: Poly = {}
     for monomial, coefficient in poly.items():
         term: Poly = {tuple(a for a in monomial if a not in by): coefficient}
@@ -315,7 +313,7 @@ def _ends(a: Interval) -> tuple[float, float]:
 
 
 def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
-    """Return the least and the greatest that a polynomial can be, as far as is known."""
+    """Return a lower and an upper bound of a polynomial; None where none is known."""
     low, high = _interval(poly, atoms)
     if (low is None or high is None) and any(len(m) > 1 for m in poly):
         least, most = _interval_above(poly, atoms)
@@ -332,9 +330,9 @@ def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
 
 
 def _without_quotients(poly: Poly, atoms: list[Atom], *, upper: bool) -> tuple[Poly, int]:
-    """Return a polynomial that is at least (or at most) `scale` times another, of what that one takes quotients of.
+    """Return a polynomial without quotients that bounds `scale * poly` from above (`upper`) or below, and the scale.
 
-    As `r - c < c * (r // c) <= r`. The scale is 0 where there are no quotients.
+    Since `r - c < c * (r // c) <= r`. The scale is 0 if there are no quotients.
     """
     quotients: list[tuple[tuple[int, ...], Poly, int]] = []
     for monomial in poly:
@@ -343,7 +341,7 @@ def _without_quotients(poly: Poly, atoms: list[Atom], *, upper: bool) -> tuple[P
             quotients.append((monomial, atom.operands[0].poly, atom.operands[1]))
     scale = math.lcm(*[divisor for _, _, divisor in quotients]) if quotients else 0
     out = {monomial: scale * coefficient for monomial, coefficient in poly.items()}
-    # All factors before anything is put in: a quotient may be what another one is taken of.
+    # All factors before any substitution, as the operand of one quotient may contain another.
     factors = [out.pop(monomial) // divisor for monomial, _, divisor in quotients]
     for (_, of, divisor), factor in zip(quotients, factors):
         out = add(out, of, factor)
@@ -368,9 +366,9 @@ def _interval(poly: Poly, atoms: list[Atom]) -> Interval:
 
 
 def _interval_above(poly: Poly, atoms: list[Atom]) -> Interval:
-    """Return the same, of what each atom has above the least it can be: nothing, or anything.
+    """Bound a polynomial after shifting each atom by its lower bound, so that all atoms are nonnegative.
 
-    Where terms of one sign are left, `n - m * n` say, they cannot be on the other side of what the least makes.
+    If all terms then have one sign (as those of `n - m * n` do for n, m >= 1), the constant term is a bound.
     """
     least = {i: atoms[i].low for monomial in poly for i in monomial}
     if None in least.values():
@@ -382,7 +380,7 @@ def _interval_above(poly: Poly, atoms: list[Atom]) -> Interval:
 
 
 def _shared_atoms(monomials: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return what all the monomials have as a factor."""
+    """Return the atoms that are common factors of all monomials."""
     shared: list[int] = []
     rest = [list(m) for m in monomials]
     for atom in monomials[0]:
@@ -394,12 +392,12 @@ def _shared_atoms(monomials: list[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def common_factor(poly: Poly) -> int:
-    """Return the greatest common divisor of the coefficients of what is unknown in it."""
+    """Return the greatest common divisor of the coefficients, without the constant term."""
     return math.gcd(*[c for monomial, c in poly.items() if monomial])
 
 
 def render(poly: Poly, atom_text: Callable[[int], str]) -> str:
-    """Return a polynomial as Python."""
+    """Return a polynomial as Python source."""
     parts: list[str] = []
     for monomial, coefficient in sorted(poly.items(), key=lambda item: (-len(item[0]), item[0])):
         factors = [atom_text(i) for i in monomial]

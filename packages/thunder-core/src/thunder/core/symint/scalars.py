@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SymbolicInt` and `SymbolicFloat`: the arithmetic and the comparisons of numbers that are not known while tracing."""
+"""`SymbolicInt` and `SymbolicFloat`: arithmetic and comparisons of symbolic numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from thunder.core.errors import AsksForText, TracingError
+from thunder.core.errors import DataDependentFormattingError, TracingError
 from thunder.core.proxies import NumberProxy
 from thunder.core.state import state
 from thunder.core.symint import numbers
 from thunder.core.symint.expressions import APPLY, Expression
-from thunder.core.symint.node import Node, of_node
+from thunder.core.symint.node import Node, unwrap_node
 from thunder.core.symint.numbers import Constraint, Poly, SymbolicNumber
 from thunder.core.symint.table import SymbolTable
 
@@ -46,7 +46,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _is_complex(x: Any) -> bool:
-    return isinstance(x, complex)  # which a symbolic one says that it is
+    return isinstance(x, complex)  # true of symbolic ones too, by their `__class__`
 
 
 def _is_int(x: Any) -> bool:
@@ -54,7 +54,7 @@ def _is_int(x: Any) -> bool:
 
 
 class _Arithmetic(Node):
-    """What integers and floats have in common: the operations that give a float, and those that need the number."""
+    """What symbolic numbers of all types share: conversions, which specialize, and text."""
 
     def __bool__(self: Any) -> bool:
         return bool(self != 0)
@@ -72,17 +72,17 @@ class _Arithmetic(Node):
         return hash(self.symbols.specialize(self))
 
     def __repr__(self) -> str:
-        if self.hint is not None and self.symbols.is_elsewhere:
+        if self.hint is not None and self.symbols.is_foreign_thread:
             return repr(self.hint)
         return self.text() if state.frontend is None else self._as_text(repr)
 
     def _as_text(self: Any, write: Callable[[Any], str]) -> str:
-        """It as the program writes it, which has to be how it is."""
+        """Return the text of its value, for user code that formats it: that specializes it."""
         if self.hint is None:
-            raise AsksForText(
-                f"the program writes the number {self.text()} as text, which is computed by the program and not known "
-                "while tracing. Ways out: return the number and write it outside, or put the line into a function that "
-                "stays Python (thunder.disable)"
+            raise DataDependentFormattingError(
+                f"the program formats the number {self.text()} as text, which is data-dependent: computed by the "
+                "program and not known while tracing. Ways out: return the number and format it outside, or put the "
+                "line into a function that stays Python (thunder.disable)"
             )
         return write(self.symbols.specialize(self))
 
@@ -90,7 +90,7 @@ class _Arithmetic(Node):
         return repr(self)
 
     def __format__(self, spec: str) -> str:
-        if state.frontend is None and not self.symbols.is_elsewhere:
+        if state.frontend is None and not self.symbols.is_foreign_thread:
             return self.text()
         return self._as_text(lambda x: format(x, spec))
 
@@ -105,7 +105,7 @@ class _Arithmetic(Node):
 
     @property
     def proxy(self) -> NumberProxy:
-        """The value of the trace that it is, where it is a leaf."""
+        """Its `NumberProxy`, if it is a leaf."""
         proxy: NumberProxy
         (proxy,) = self.leaves
         return proxy
@@ -133,9 +133,9 @@ def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Sym
     if isinstance(divisor, SymbolicNumber) and divisor.hint is not None and not divisor:
         raise ZeroDivisionError("division by zero")
     if kind == "**" and numbers.is_unbacked(*operands):
-        if not _is_int(operands[1]):  # that of a negative number is complex: an error when the program runs
+        if not _is_int(operands[1]):  # of a negative base this is complex: math.pow raises when the program runs
             kind, fn = "math.pow", math.pow
-    elif kind == "**" and not operands[0] > 0:  # such a power may be complex, or fail
+    elif kind == "**" and not operands[0] > 0:  # may be complex or raise: specialize
         return fn(*[symbols.specialize(x) if isinstance(x, SymbolicNumber) else x for x in operands])
     hints = [x.hint if isinstance(x, SymbolicNumber) else x for x in operands]
     hint = None if any(h is None for h in hints) else fn(*hints)
@@ -143,7 +143,7 @@ def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Sym
 
 
 def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., Any] | None) -> tuple[Any, Any]:
-    """Return an operator and its mirror image: `integers` is it for two integers, `fn` where the result is a float."""
+    """Return an operator and its reflection: `integers` computes it for two integers, `fn` if the result is a float."""
     operation = fn or _BITWISE[kind]
 
     def apply(self: Any, a: Any, b: Any) -> Any:
@@ -157,29 +157,29 @@ def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., An
         return _float_operation(kind, fn, (a, b), self.symbols)
 
     def forward(self: Any, other: Any) -> Any:
-        if self.symbols.is_elsewhere:
+        if self.symbols.is_foreign_thread:
             return operation(self.hint, _hint(other))
-        self, other = _of_one_program(self, _plain(other))
+        self, other = _same_table(self, _unwrap_symint(other))
         return apply(self, self, other) if isinstance(self, SymbolicNumber) else operation(self, other)
 
     def backward(self: Any, other: Any) -> Any:
-        if self.symbols.is_elsewhere:
+        if self.symbols.is_foreign_thread:
             return operation(_hint(other), self.hint)
-        self, other = _of_one_program(self, _plain(other))
+        self, other = _same_table(self, _unwrap_symint(other))
         return apply(self, other, self) if isinstance(self, SymbolicNumber) else operation(other, self)
 
     return forward, backward
 
 
-def _plain(x: Any) -> Any:
-    """Return a number that C++ has handed on as a SymInt of its own class."""
+def _unwrap_symint(x: Any) -> Any:
+    """Return the number inside a plain SymInt or SymFloat that torch's C++ has wrapped around it."""
     if isinstance(x, Node):
         return x
-    return of_node(x) if type(x) in (torch.SymInt, torch.SymFloat) else x
+    return unwrap_node(x) if type(x) in (torch.SymInt, torch.SymFloat) else x
 
 
-def _of_one_program(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two numbers, of which one that a program has left behind somewhere is what it was when that was traced."""
+def _same_table(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return two operands of one trace: a symbolic number that leaked from another trace is replaced by its hint."""
     if isinstance(a, SymbolicNumber) and isinstance(b, SymbolicNumber):
         ours, theirs = a.symbols, b.symbols  # type: ignore[attr-defined]
         if ours is not theirs:
@@ -197,7 +197,7 @@ def _times(symbols: SymbolTable, a: Any, b: Any) -> Any:
 
 
 def _quotient(symbols: SymbolTable, a: Any, b: Any) -> Any:
-    if not numbers.is_unbacked(b) and b == 0:  # else it is raised when the program runs
+    if not numbers.is_unbacked(b) and b == 0:  # by an unbacked zero it raises when the program runs
         raise ZeroDivisionError("integer division or modulo by zero")
     q, r = numbers.divide(poly_of(a), poly_of(b))
     if not r:
@@ -220,7 +220,7 @@ def _quotient(symbols: SymbolTable, a: Any, b: Any) -> Any:
 
 
 def _small_quotient(symbols: SymbolTable, a: Poly, b: Poly) -> int | None:
-    """Compute `a // b` where it is known to be 0 or -1: where 0 <= a < b, or -b <= a < 0."""
+    """Return `a // b` if it is known to be 0 (0 <= a < b) or -1 (-b <= a < 0), else None."""
     low, high = numbers.bounds(a, symbols.atoms)
     if low is not None and low >= 0:
         most = numbers.bounds(numbers.add(a, b, -1), symbols.atoms)[1]
@@ -232,7 +232,7 @@ def _small_quotient(symbols: SymbolTable, a: Poly, b: Poly) -> int | None:
 
 
 def _is_positive(symbols: SymbolTable, b: Any) -> bool:
-    """Check whether a symbolic divisor is known to be positive, or is in this call."""
+    """Check whether a symbolic divisor is positive: by its hint, or by its bounds if it is unbacked."""
     if not numbers.is_unbacked(b):
         return bool(b > 0)
     low = numbers.bounds(poly_of(b), symbols.atoms)[0]
@@ -240,7 +240,7 @@ def _is_positive(symbols: SymbolTable, b: Any) -> bool:
 
 
 def _remainder(symbols: SymbolTable, a: Any, b: Any) -> Any:
-    if not numbers.is_unbacked(b) and b == 0:  # else it is raised when the program runs
+    if not numbers.is_unbacked(b) and b == 0:  # by an unbacked zero it raises when the program runs
         raise ZeroDivisionError("integer division or modulo by zero")
     r = numbers.divide(poly_of(a), poly_of(b))[1]
     if not r:
@@ -300,9 +300,9 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
           ">=": operator.ge}[relation]  # fmt: skip
 
     def compare(self: Any, other: Any) -> Any:
-        if self.symbols.is_elsewhere:
+        if self.symbols.is_foreign_thread:
             return fn(self.hint, _hint(other))
-        self, other = _of_one_program(self, _plain(other))
+        self, other = _same_table(self, _unwrap_symint(other))
         if not isinstance(self, SymbolicNumber):
             return fn(self, other)
         symbols: SymbolTable = self.symbols  # type: ignore[attr-defined]
@@ -312,7 +312,7 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
             before = getattr(state.frontend, "refusal", None)
             try:
                 return _compare_integers(symbols, self, relation, other)
-            except TracingError:  # the program may do something else with it than to branch
+            except TracingError:  # an unbacked result is an error only if the program branches on it
                 if hasattr(state.frontend, "refusal"):
                     state.frontend.refusal = before
                 return symbols.deferred(self, relation, other)
@@ -321,7 +321,7 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
         a, b = _hint(self), _hint(other)
         if a is None or b is None:
             if state.frontend is None:
-                raise symbols.is_unbacked(Constraint(self, relation, other))
+                raise symbols.data_dependent_error(Constraint(self, relation, other))
             return symbols.deferred(self, relation, other)
         return symbols.compare(self, relation, other, fn(a, b))
 
@@ -339,8 +339,8 @@ def _compare_integers(symbols: SymbolTable, a: Any, relation: str, b: Any) -> bo
     return symbols.at_most_zero(d)
 
 
-def _one_of_two(kind: str, symbols: SymbolTable, a: Any, b: Any) -> Any:
-    """Return the greater or the smaller of two integers, whichever the program is run with."""
+def _extreme_of_integers(kind: str, symbols: SymbolTable, a: Any, b: Any) -> Any:
+    """Return the maximum or minimum of two integers, as an operation of the program unless their order is known."""
     (low, high), (low_b, high_b) = (numbers.bounds(poly_of(x), symbols.atoms) for x in (a, b))
     if symbols.never_above_zero(numbers.add(poly_of(a), poly_of(b), -1)):
         return b if kind == "max" else a
@@ -348,7 +348,7 @@ def _one_of_two(kind: str, symbols: SymbolTable, a: Any, b: Any) -> Any:
         return a if kind == "max" else b
     fn = max if kind == "max" else min
     lows, highs = [x for x in (low, low_b) if x is not None], [x for x in (high, high_b) if x is not None]
-    known = lows if kind == "max" else highs  # one is enough
+    known = lows if kind == "max" else highs  # a bound of one operand is a bound of the result
     both = highs if kind == "max" else lows
     one, other = fn(known) if known else None, fn(both) if len(both) == 2 else None
     hint = None if _hint(a) is None or _hint(b) is None else fn(_hint(a), _hint(b))
@@ -356,17 +356,17 @@ def _one_of_two(kind: str, symbols: SymbolTable, a: Any, b: Any) -> Any:
 
 
 def _is_negative(symbols: SymbolTable, x: Any) -> Any:
-    """Compute 1 where an integer is negative, else 0."""
-    return -_one_of_two("min", symbols, _one_of_two("max", symbols, x, -1), 0)
+    """Return 1 if an integer is negative, else 0, without branching."""
+    return -_extreme_of_integers("min", symbols, _extreme_of_integers("max", symbols, x, -1), 0)
 
 
-def _within(symbols: SymbolTable, x: Any, n: Any) -> Any:
+def _clamp_bound(symbols: SymbolTable, x: Any, n: Any) -> Any:
     x = x + n * _is_negative(symbols, x)
-    return _one_of_two("min", symbols, _one_of_two("max", symbols, x, 0), n)
+    return _extreme_of_integers("min", symbols, _extreme_of_integers("max", symbols, x, 0), n)
 
 
 class SymbolicInt(_Arithmetic, torch.SymInt):
-    """An integer that is a polynomial of a program's numbers."""
+    """A symbolic integer: a polynomial over the atoms of its table."""
 
     __class__ = property(lambda self: int)
     hint: Any = None  # in newer versions of torch its class has a property of that name
@@ -384,9 +384,9 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
                 self.symbols.atom_leaves(i, found)
         return tuple(found.values())
 
-    def text(self, written: Callable[[NumberProxy], str] | None = None) -> str:
-        text = numbers.render(self.poly, lambda i: self.symbols.atom_text(i, written))
-        if self.__class__ is int and self.symbols.is_truth(self.poly):
+    def text(self, leaf_text: Callable[[NumberProxy], str] | None = None) -> str:
+        text = numbers.render(self.poly, lambda i: self.symbols.atom_text(i, leaf_text))
+        if self.__class__ is int and self.symbols.is_boolean(self.poly):
             return f"int({text})"
         return text[1:-1] if len(self.poly) == 1 and self.symbols.is_quotient(next(iter(self.poly.items()))) else text
 
@@ -408,7 +408,7 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         return int(self.symbols.specialize(self))
 
     def __neg__(self) -> Any:
-        if self.symbols.is_elsewhere:
+        if self.symbols.is_foreign_thread:
             return -self.hint
         return self.symbols.make({m: -c for m, c in self.poly.items()})
 
@@ -417,7 +417,7 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 
     def __abs__(self) -> Any:
         if self.hint is None:
-            return _one_of_two("max", self.symbols, self, -self)
+            return _extreme_of_integers("max", self.symbols, self, -self)
         return self if self >= 0 else -self
 
     def __invert__(self) -> Any:
@@ -438,10 +438,10 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         return self
 
     def __sym_max__(self, other: Any) -> Any:
-        return self._extreme("max", _plain(other), 1)
+        return self._extreme("max", _unwrap_symint(other), 1)
 
     def __sym_min__(self, other: Any) -> Any:
-        return self._extreme("min", _plain(other), -1)
+        return self._extreme("min", _unwrap_symint(other), -1)
 
     def _extreme(self, kind: str, other: Any, sign: int) -> Any:
         symbols = self.symbols
@@ -449,29 +449,29 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         known = symbols.known_at_most_zero({m: sign * c for m, c in d.items()})
         if known is not None:
             return self if known else other
-        return _one_of_two(kind, symbols, self, other)
+        return _extreme_of_integers(kind, symbols, self, other)
 
     def within(self, n: Any) -> Any:
-        """It as a bound of a slice of `n` elements: counted from the end where it is negative, between 0 and `n`."""
-        return _within(self.symbols, self, n)
+        """Return it as a slice bound for `n` elements: wrapped if negative, then clamped to 0 and `n`."""
+        return _clamp_bound(self.symbols, self, n)
 
     def bounds_slice(self, x: int) -> Any:
-        """Compute `x` as a bound of a slice of so many elements."""
-        return _within(self.symbols, x, self)
+        """Return `x` as a slice bound for this many elements."""
+        return _clamp_bound(self.symbols, x, self)
 
     poly_of = staticmethod(poly_of)
 
     def at_least(self, x: Any) -> Any:
-        """Return the greater of it and `x`."""
-        return _one_of_two("max", self.symbols, self, x)
+        """Return the maximum of it and `x`."""
+        return _extreme_of_integers("max", self.symbols, self, x)
 
     def position(self, n: Any) -> Any:
-        """It as a position among `n` elements: counted from the end where it is negative."""
+        """Return it as an index into `n` elements: wrapped if negative."""
         return self + n * _is_negative(self.symbols, self)
 
     @property
     def numerator(self) -> Any:
-        """Itself, as of any integer."""
+        """The number itself, like that of `int`."""
         return self
 
     denominator = property(lambda self: 1)
@@ -488,13 +488,13 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
 
 
 class SymbolicFloat(Expression, _Arithmetic, torch.SymFloat):
-    """A float that is computed from a program's numbers."""
+    """A symbolic float."""
 
     __class__ = property(lambda self: float)
     hint: Any = None  # in newer versions of torch its class has a property of that name
 
     def __neg__(self) -> Any:
-        if self.symbols.is_elsewhere:
+        if self.symbols.is_foreign_thread:
             return -self.hint
         return _float_operation("neg", operator.neg, (self,), self.symbols)
 
@@ -502,12 +502,12 @@ class SymbolicFloat(Expression, _Arithmetic, torch.SymFloat):
         return self
 
     def __abs__(self) -> Any:
-        if self.symbols.is_elsewhere:
+        if self.symbols.is_foreign_thread:
             return abs(self.hint)
         return _float_operation("abs", abs, (self,), self.symbols)
 
     def _to_integer(self, kind: str, fn: Callable[..., Any]) -> Any:
-        if self.symbols.is_elsewhere:
+        if self.symbols.is_foreign_thread:
             return fn(self.hint)
         return self.symbols.operation(kind, (self,), None if self.hint is None else fn(self.hint))
 
@@ -523,7 +523,7 @@ class SymbolicFloat(Expression, _Arithmetic, torch.SymFloat):
     __sym_int__ = __trunc__
 
     def __round__(self, ndigits: Any = None) -> Any:
-        if ndigits is None or self.symbols.is_elsewhere:
+        if ndigits is None or self.symbols.is_foreign_thread:
             return self._to_integer("round", round) if ndigits is None else round(self.hint, ndigits)
         hint = None if self.hint is None else round(self.hint, int(ndigits))
         return SymbolicFloat(self.symbols, "round", (self, int(ndigits)), hint)
@@ -538,7 +538,7 @@ class SymbolicFloat(Expression, _Arithmetic, torch.SymFloat):
         return self if not numbers.is_unbacked(self, other) and self <= other else APPLY["min"](self, other)
 
     def is_integer(self) -> Any:
-        return self.symbols.truth("float.is_integer", (self,)) if self.hint is None else float(self).is_integer()
+        return self.symbols.boolean("float.is_integer", (self,)) if self.hint is None else float(self).is_integer()
 
     def as_integer_ratio(self) -> Any:
         return float(self).as_integer_ratio()

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symbolic numbers: sizes and Python numbers that native Python and torch compute with though they are not known.
+"""The table of a trace's symbolic numbers: sizes and Python numbers that user code computes with while it is traced.
 
-`SymbolicInt` and `SymbolicFloat` are `torch.SymInt` and `torch.SymFloat`, which all of torch takes, with an algebra of
-their own below (`core/symint/numbers.py`). torch's `ShapeEnv` would be another: it needs sympy, 0.6 s to import and 20
-to 70 µs for each comparison, and its Python part is private to torch. They also say that they are an `int` and a
-`float` (`isinstance`), so programs and meta functions that ask take the way that they take for numbers.
+`SymbolicInt` and `SymbolicFloat` are subclasses of `torch.SymInt` and `torch.SymFloat`, which all of torch accepts,
+with their own algebra (`core/symint/numbers.py`). torch's `ShapeEnv` is not used: it needs sympy, which takes 0.6 s to
+import and 20 to 70 µs for each comparison, and its Python part is private to torch. `isinstance` reports them as `int`
+and `float`, so programs and meta functions treat them as numbers.
 
-What becomes of one:
+How uses of a symbolic number are handled:
 
-- arithmetic gives another expression;
-- a comparison is answered by what the number is in this call, its *hint*, unless the algebra knows; what was answered
-  so is noted as a constraint (`Symbols.constraints`), which the prologue checks;
-- whatever needs the number itself (`range`, `int()`, a dict's key, `f"{n}"`, a C function) gets the hint, and the
-  constraint is that it is this number;
-- in arguments of operations it stays an expression of `NumberProxy` leaves, which the program computes when it runs.
+- arithmetic returns another expression;
+- a comparison that the algebra cannot decide is decided by the number's *hint*, its value in this call; the result is
+  recorded as a constraint (`Symbols.constraints`), which the prologue checks;
+- what needs the value (`range`, `int()`, a dict key, `f"{n}"`, a C function) specializes: it gets the hint, and the
+  constraint is that the number equals it;
+- in arguments of operations it stays an expression of `NumberProxy` leaves, which the program evaluates when it runs.
 
-`symbols_of(trace)` are the symbols of a trace, made when first asked for. To add a leaf:
+`symbols_of(trace)` returns the table of a trace and creates it at the first use. To add a leaf:
 
-- `symbols.size(hint)`, `symbols.number(value)`: known in this call, given by the prologue;
-- `symbols.unbacked(int, low=0)`: known only when the program runs. Its `.proxy` is the `NumberProxy` for an operation
-  to give as its output; `prims.size` reads one off the shape of a tensor. It has no hint: comparisons are answered
-  where its bounds allow, elsewhere they raise `DataDependentError`, which says where and what to do;
-  `symbols.assume(a, "<=", b)` adds knowledge.
+- `symbols.size(hint)`, `symbols.number(value)`: backed, its value comes from the prologue;
+- `symbols.unbacked(int, low=0)`: data-dependent, known only when the program runs. Its `.proxy` is the `NumberProxy`
+  that an operation returns as its output; `prims.size` reads one from the shape of a tensor. It has no hint:
+  comparisons that its bounds do not decide raise `DataDependentError`, which says where and what to do;
+  `symbols.assume(a, "<=", b)` adds a fact.
 
-Nothing here is private to torch but what a `node` of a SymInt has to answer (`core/symint/node.py`).
+Only the interface of a SymInt's `node` is private to torch (`core/symint/node.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from thunder.core.errors import DataDependentError, TracingError
 from thunder.core.proxies import NumberProxy
 from thunder.core.state import ActiveTrace, state
 from thunder.core.symint import numbers
-from thunder.core.symint.expressions import APPLY, INFIX, number_of, written
+from thunder.core.symint.expressions import APPLY, INFIX, number_of, operation_text
 from thunder.core.symint.functions import DeferredBool, SymbolicBool, SymbolicComplex
 from thunder.core.symint.numbers import Atom, Constraint, Poly, SymbolicNumber
 from thunder.core.symint.scalars import SymbolicFloat, SymbolicInt, key_of, key_of_poly, poly_of
@@ -46,7 +46,7 @@ __all__ = ["Constraint", "DataDependentError", "DeferredBool", "SymbolicFloat", 
 
 
 class Symbols:
-    """The unknown numbers of one program, and what has been assumed of them."""
+    """The symbolic numbers of one trace and the constraints on them."""
 
     def __init__(self, make_name: Callable[[str], str]):
         self._make_name = make_name
@@ -54,39 +54,39 @@ class Symbols:
         self.leaves: dict[str, Any] = {}  # by the names of their proxies
         self._constraints: dict[Any, Constraint] = {}
         self._operations: dict[Any, Atom] = {}
-        self._truths: set[int] = set()  # the atoms that are truth values
-        self._parts: set[int] = set()  # the atoms that are parts of a total
-        # Atoms, and products of atoms, that have been found to be equal to something else.
+        self._booleans: set[int] = set()  # the atoms that are booleans
+        self._summands: set[int] = set()  # the atoms that are summands of an equality, such as sizes of a split
+        # What atoms, and products of atoms, are equal to: applied as rewrite rules by `_reduced`.
         self._known: dict[int, Poly] = {}
         self._products: dict[tuple[int, ...], Poly] = {}
         self._thread = threading.get_ident()
-        self._closed_on: int | None = None  # the thread on which nothing new may be assumed
-        self.closed = False  # the program is done: what is asked now is answered, and assumed by nobody
+        self._closed_on: int | None = None  # the thread on which new constraints are errors
+        self.closed = False  # the guards are written: comparisons still have results, but add no constraints
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether another thread asks than the one that traces: it has found a number in an object that both know.
+    def is_foreign_thread(self) -> bool:
+        """Whether this is another thread than the one that traces, which found the number in a shared object.
 
-        There it computes as the plain number that it is in this call.
+        There a symbolic number acts as its hint, without constraints.
         """
         return not self.closed and threading.get_ident() != self._thread
 
     @property
     def constraints(self) -> list[Constraint]:
-        """What was assumed, in order."""
+        """The constraints that the prologue has to check, in order."""
         return list(self._constraints.values())
 
     # -- leaves -------------------------------------------------------------------------------------------------------
     def size(self, hint: int, name: str | None = None) -> Any:
-        """Return a size of an input. It is not 0 or 1: those are different programs (they broadcast)."""
+        """Add a backed leaf for a size of an input, at least 2: sizes 0 and 1 broadcast, so they specialize."""
         return self._leaf(int, hint, name or self._make_name("s"), 2)
 
     def number(self, value: float, name: str | None = None) -> Any:
-        """Return a Python number, an int or a float, that is an input."""
+        """Add a backed leaf for an int or float that is an input."""
         return self._leaf(type(value), value, name or self._make_name("n"), None)
 
     def unbacked(self, python_type: type = int, *, low: int | None = None, high: int | None = None) -> Any:
-        """Return a number that only running the program tells; an int is between `low` and `high`."""
+        """Add an unbacked leaf, a data-dependent number; an int is between `low` and `high`."""
         return self._leaf(python_type, None, self._make_name("u"), low, high)
 
     def _leaf(self, python_type: type, hint: Any, name: str, low: int | None, high: int | None = None) -> Any:
@@ -98,7 +98,7 @@ class Symbols:
             out = SymbolicFloat(self, "leaf", (proxy,), hint)
         elif python_type is bool:
             out = SymbolicBool(self, {(atom.index,): 1}, hint)
-            self._truths.add(atom.index)
+            self._booleans.add(atom.index)
         elif python_type is complex:
             out = SymbolicComplex(self, "leaf", (proxy,), hint)
         else:
@@ -108,7 +108,7 @@ class Symbols:
         return out
 
     def operation(self, kind: str, operands: tuple[Any, ...], hint: Any, low: Any = None, high: Any = None) -> Any:
-        """Return the integer that an operation gives whose value is taken as a whole."""
+        """Return the integer result of an operation, as an atom; one operation is one atom."""
         key = (kind, *[key_of(x) for x in operands])
         atom = self._operations.get(key)
         if atom is None:
@@ -116,24 +116,24 @@ class Symbols:
             self.atoms.append(atom)
         return SymbolicInt(self, {(atom.index,): 1}, hint)
 
-    def truth(self, kind: str, operands: tuple[Any, ...]) -> Any:
-        """Return the truth value that an operation gives of what only running tells."""
+    def boolean(self, kind: str, operands: tuple[Any, ...]) -> Any:
+        """Return the unbacked boolean result of an operation."""
         (monomial,) = self.operation(kind, operands, None, 0, 1).poly
-        self._truths.update(monomial)
+        self._booleans.update(monomial)
         return SymbolicBool(self, {monomial: 1}, None)
 
-    def is_truth(self, poly: Poly) -> bool:
-        """Check whether an integer is a truth value that is computed with."""
+    def is_boolean(self, poly: Poly) -> bool:
+        """Check whether an integer is a boolean used as a number."""
         ((monomial, coefficient),) = poly.items() if len(poly) == 1 else (((), 0),)
-        return coefficient == 1 and len(monomial) == 1 and monomial[0] in self._truths
+        return coefficient == 1 and len(monomial) == 1 and monomial[0] in self._booleans
 
     def make(self, poly: Poly) -> Any:
-        """Return the number that a polynomial is: a symbolic one, or an int where nothing is unknown in it."""
+        """Return a polynomial as a symbolic number, or as an int if it is constant."""
         known = numbers.constant(poly)
         return SymbolicInt(self, poly, self.hint_of(poly)) if known is None else known
 
     def hint_of(self, poly: Poly) -> int | None:
-        """Return what a polynomial is in this call."""
+        """Return the value of a polynomial in this call; None if it is unbacked."""
         total = 0
         for monomial, coefficient in poly.items():
             for i in monomial:
@@ -146,46 +146,48 @@ class Symbols:
 
     # -- comparisons --------------------------------------------------------------------------------------------------
     def _bounds(self, poly: Poly) -> tuple[int | None, int | None]:
-        """Between what a polynomial is.
+        """Return a lower and an upper bound of a polynomial.
 
-        To thunder itself, which asks because it has to say what an operation gives, a number that only running tells
-        is neither 0 nor 1: what it emits is right for these too, or fails (sizes that broadcast). A program that asks
-        is told what is known, and so is thunder of numbers that are parts of a total or at most 2: these may be small.
+        In meta functions unbacked numbers are assumed to be at least 2, like backed sizes: the operations that they
+        emit are correct for 0 and 1 too, or fail (sizes that broadcast). User code gets the proven bounds. So do meta
+        functions for summands of an equality and numbers of at most 2, which are often 0 or 1.
         """
         low, high = numbers.bounds(poly, self.atoms)
         if state.frontend is not None or all(self.atoms[i].hint is not None for m in poly for i in m):
             return low, high
-        usual = [
-            Atom(a.index, a.kind, a.operands, None, max(2, a.low or 2), a.high, a.proxy) if self._is_usual(a) else a
+        assumed = [
+            Atom(a.index, a.kind, a.operands, None, max(2, a.low or 2), a.high, a.proxy)
+            if self._is_assumed_above_one(a)
+            else a
             for a in self.atoms
         ]
-        return numbers.bounds(poly, usual)
+        return numbers.bounds(poly, assumed)
 
-    def _is_usual(self, atom: Atom) -> bool:
-        """Check whether a number that only running tells is taken not to be 0 or 1."""
-        if atom.hint is not None or atom.index in self._parts or (atom.high is not None and atom.high <= 2):
+    def _is_assumed_above_one(self, atom: Atom) -> bool:
+        """Check whether meta functions may assume that a number is unbacked and at least 2."""
+        if atom.hint is not None or atom.index in self._summands or (atom.high is not None and atom.high <= 2):
             return False
         return atom.kind == "leaf" or (atom.kind in ("max", "min") and (atom.low or 0) >= 0)
 
     def is_quotient(self, term: tuple[tuple[int, ...], int]) -> bool:
-        """Check whether a term is nothing but a quotient, a remainder or a comparison."""
+        """Check whether a term is a single infix operation: a quotient, a remainder or a comparison."""
         monomial, coefficient = term
         return coefficient == 1 and len(monomial) == 1 and self.atoms[monomial[0]].kind in INFIX
 
     def known_at_most_zero(self, poly: Poly) -> bool | None:
-        """Check whether `poly <= 0`, where that is known of all calls."""
+        """Return whether `poly <= 0` holds, or fails, in all calls; None if that is not known."""
         low, high = self._bounds(poly)
         if (high is not None and high <= 0) or self.never_above_zero(poly):
             return True
         return False if low is not None and low > 0 else None
 
     def never_above_zero(self, poly: Poly) -> bool:
-        """Check whether `poly <= 0` whatever only running tells, by bounds or by what was assumed."""
+        """Check whether bounds or constraints prove `poly <= 0`, including unbacked numbers that are 0 or 1."""
         high = numbers.bounds(poly, self.atoms)[1]
         return (high is not None and high <= 0) or ("<=", key_of_poly(poly)) in self._constraints
 
     def known_zero(self, poly: Poly) -> bool | None:
-        """Check whether `poly == 0`, where that is known of all calls."""
+        """Return whether `poly == 0` holds, or fails, in all calls; None if that is not known."""
         poly = self._reduced(poly)
         known = numbers.constant(poly)
         if known is not None:
@@ -198,19 +200,19 @@ class Symbols:
         return False if poly.get((), 0) % numbers.common_factor(poly) else None
 
     def at_most_zero(self, poly: Poly) -> bool:
-        """Compute `poly <= 0`, if need be by what it is in this call."""
+        """Decide `poly <= 0`, by the hint if it is not known, which adds a constraint."""
         poly = self._reduced(poly)
         found = self.known_at_most_zero(poly)
         if found is None:
             hint = self.hint_of(poly)
             if hint is None:
-                raise self.is_unbacked(self._relation(poly, "<="))
+                raise self.data_dependent_error(self._relation(poly, "<="))
             found = hint <= 0
             self._assume_at_most_zero(poly if found else numbers.add({(): 1}, poly, -1))
         return found
 
     def zero(self, poly: Poly) -> bool:
-        """Compute `poly == 0`, if need be by what it is in this call."""
+        """Decide `poly == 0`, by the hint if it is not known, which adds a constraint."""
         found = self.known_zero(poly)
         if found is None:
             poly = _signed(self._reduced(poly))
@@ -220,29 +222,27 @@ class Symbols:
             hint = self.hint_of(poly)
             if hint is None:
                 if state.frontend is None and -poly.get((), 0) in (0, 1) and all(c > 0 for m, c in poly.items() if m):
-                    return False  # a size, as thunder itself asks of it: see `_bounds`
-                raise self.is_unbacked(self._relation(poly, "=="))
+                    return False  # a meta function compares a size with 0 or 1: see `_bounds`
+                raise self.data_dependent_error(self._relation(poly, "=="))
             found = hint == 0
             if found:
                 self.assume_zero(poly)
             else:
-                self._note(("!=", key_of_poly(poly)), self._relation(poly, "!="))
+                self._add_constraint(("!=", key_of_poly(poly)), self._relation(poly, "!="))
         return found
 
     def assume_zero(self, poly: Poly) -> None:
-        """From now on `poly == 0`."""
+        """Add the constraint `poly == 0` and solve it for an atom, or else for a product."""
         poly = _signed(self._reduced(poly))
         if numbers.constant(poly) is not None:
             return
-        self._note(("==", key_of_poly(poly)), self._relation(poly, "=="))
+        self._add_constraint(("==", key_of_poly(poly)), self._relation(poly, "=="))
         for sign in (1, -1):
             parts = {i for m, c in poly.items() if c * sign > 0 for i in m}
-            self._parts.update(parts if len(parts) > 1 else ())
+            self._summands.update(parts if len(parts) > 1 else ())
 
         def others(term: tuple[tuple[int, ...], int]) -> int:
-            """Return how many of the rest have its sign: a total stands for its parts rather than a part for a
-            difference.
-            """
+            """Count the other terms of the same sign: solve for the total of a sum rather than for a summand."""
             return sum(c * term[1] > 0 for m, c in poly.items() if m and m != term[0])
 
         for monomial, coefficient in sorted(sorted(poly.items(), reverse=True), key=others):
@@ -254,15 +254,15 @@ class Symbols:
             self._narrow(self.atoms[atom], low, high)
             self._known[atom] = rest
             return
-        # What stands for a product is less than it in the order of monomials.
+        # The largest monomial is rewritten to smaller ones, so that rewriting ends.
         product = max((m for m in poly if len(m) > 1), key=lambda m: (len(m), m), default=())
         if abs(poly.get(product, 0)) == 1 and product:
             self._products[product] = {m: -poly[product] * c for m, c in poly.items() if m != product}
 
     def _reduced(self, poly: Poly) -> Poly:
-        """Return a polynomial without what is known to be equal to something else."""
+        """Apply the known equalities to a polynomial."""
         poly = numbers.replace(poly, self._known)
-        for _ in range(16):  # one may make room for the next
+        for _ in range(16):  # rewriting one product may produce another
             found = next((p for p in self._products if p in poly), None)
             if found is None:
                 break
@@ -272,7 +272,7 @@ class Symbols:
         return poly
 
     def _assume_at_most_zero(self, poly: Poly) -> None:
-        self._note(("<=", key_of_poly(poly)), self._relation(poly, "<="))
+        self._add_constraint(("<=", key_of_poly(poly)), self._relation(poly, "<="))
         unknown = [m for m in poly if m]
         if len(unknown) == 1 and len(unknown[0]) == 1:
             coefficient, limit = poly[unknown[0]], -poly.get((), 0)
@@ -289,13 +289,13 @@ class Symbols:
             atom.high = high
 
     def assume(self, left: Any, relation: str, right: Any) -> None:
-        """From now on `left <relation> right`, which the caller has checked or checks when the program runs."""
+        """Assume `left <relation> right` without a constraint: the caller, or the program when it runs, checks it."""
         d = self._reduced(numbers.add(poly_of(left), poly_of(right), -1))
         if relation in (">", ">="):
             d = {m: -c for m, c in d.items()}
         if relation in ("<", ">"):
             d = numbers.add(d, {(): 1})
-        constraints, self._constraints = self._constraints, _Unnoted()
+        constraints, self._constraints = self._constraints, _DiscardedConstraints()
         try:
             if relation == "==":
                 self.assume_zero(d)
@@ -305,39 +305,40 @@ class Symbols:
             self._constraints = constraints
 
     def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
-        """Note what was found of numbers of which one is a float; returns it."""
+        """Add the constraint that a comparison with a float has the result `found`; return it."""
         constraint = Constraint(left, relation if found else _OPPOSITE[relation], right)
-        self._note((constraint.relation, key_of(left), key_of(right)), constraint)
+        self._add_constraint((constraint.relation, key_of(left), key_of(right)), constraint)
         return found
 
     def specialize(self, x: Any) -> Any:
-        """Return the number that a symbolic one is in this call, which is from now on what it is."""
+        """Return the hint of a symbolic number and add the constraint that it equals it."""
         if isinstance(x, SymbolicInt):
             known = numbers.constant(self._reduced(x.poly))
             if known is not None:
                 return known
             if x.hint is None:
-                raise self.is_unbacked(None, x)
+                raise self.data_dependent_error(None, x)
             self.assume_zero(numbers.add(x.poly, {(): x.hint}, -1))
         else:
             if x.hint is None:
-                raise self.is_unbacked(None, x)
-            self._note(("is", key_of(x)), Constraint(x, "==", x.hint))
+                raise self.data_dependent_error(None, x)
+            self._add_constraint(("is", key_of(x)), Constraint(x, "==", x.hint))
         return x.hint
 
-    def _note(self, key: Any, constraint: Constraint) -> None:
+    def _add_constraint(self, key: Any, constraint: Constraint) -> None:
         thread = threading.get_ident()
         if self._closed_on == thread and key not in self._constraints:
             raise TracingError(
-                f"a further program, compiled when it was first needed, is only right where {constraint.text()}, which "
-                "nobody checks. Call thunder.reset(), after which sizes and numbers are constants until they change"
+                f"a backward program that was compiled after its guards were written needs the constraint "
+                f"{constraint.text()}, which no guard checks. Call thunder.reset(): then sizes and numbers are static "
+                "until they change"
             )
         if not self.closed and thread == self._thread:
             self._constraints.setdefault(key, constraint)
 
     @contextmanager
     def no_new_constraints(self) -> Iterator[None]:
-        """Forbid new assumptions on this thread: a program is compiled whose guards are written already."""
+        """Make new constraints on this thread an error: for compiling a program whose guards are already written."""
         before, self._closed_on = self._closed_on, threading.get_ident()
         try:
             yield
@@ -345,7 +346,7 @@ class Symbols:
             self._closed_on = before
 
     def _relation(self, poly: Poly, relation: str) -> Constraint:
-        """Compute `poly <relation> 0` as a person would write it."""
+        """Return `poly <relation> 0` in readable form, with positive terms on both sides."""
         left = {m: c for m, c in poly.items() if c > 0 and m}
         right = {m: -c for m, c in poly.items() if c < 0 and m}
         rest = poly.get((), 0)
@@ -358,30 +359,31 @@ class Symbols:
         return Constraint(self.make(left), relation, self.make(right))
 
     def deferred(self, left: Any, relation: str, right: Any) -> DeferredBool:
-        """Return the answer to a comparison of data-dependent numbers."""
-        return DeferredBool(self, self.truth(relation, (left, right)).poly, Constraint(left, relation, right))
+        """Return the result of comparing unbacked numbers."""
+        return DeferredBool(self, self.boolean(relation, (left, right)).poly, Constraint(left, relation, right))
 
-    def is_unbacked(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
+    def data_dependent_error(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
+        """Return the error for a program that needs the value of an unbacked number or condition."""
         asked = f"whether {constraint.text()}" if constraint is not None else f"the number {x.text()}"
         return DataDependentError(
-            f"the program needs to know {asked}, which is computed by the program and not known while tracing. Ways "
-            "out: compute with tensors (torch.where, masks), choose with torch.cond, say what always holds with "
-            "torch._check(...), pass the number as an argument, call thunder.jit on the parts before and after, or put "
-            "the line into a function that stays Python (thunder.disable)",
+            f"the program needs to know {asked}, which is data-dependent: computed by the program and not known while "
+            "tracing. Ways out: compute with tensors (torch.where, masks), branch with torch.cond, state what always "
+            "holds with torch._check(...), pass the number as an argument, call thunder.jit on the parts before and "
+            "after, or put the line into a function that stays Python (thunder.disable)",
             asked=tuple([p.name for p in (x if constraint is None else constraint).leaves if p.value is None]),
         )
 
     # -- text ---------------------------------------------------------------------------------------------------------
-    def atom_text(self, index: int, said: Callable[[NumberProxy], str] | None) -> str:
-        """Return an atom as Python, in parentheses where it needs them."""
+    def atom_text(self, index: int, leaf_text: Callable[[NumberProxy], str] | None) -> str:
+        """Return an atom as Python source, in parentheses if it needs them."""
         atom = self.atoms[index]
         if atom.proxy is not None:
-            return said(atom.proxy) if said is not None else atom.proxy.name
-        text = written(atom.kind, [numbers.text_of(x, said) for x in atom.operands])
+            return leaf_text(atom.proxy) if leaf_text is not None else atom.proxy.name
+        text = operation_text(atom.kind, [numbers.text_of(x, leaf_text) for x in atom.operands])
         return f"({text})" if atom.kind in INFIX else text
 
     def atom_leaves(self, index: int, found: dict[str, NumberProxy]) -> None:
-        """Add the leaves below an atom."""
+        """Add the leaves of an atom to `found`."""
         atom = self.atoms[index]
         if atom.proxy is not None:
             found[atom.proxy.name] = atom.proxy
@@ -390,7 +392,7 @@ class Symbols:
                 found.update((p.name, p) for p in x.leaves)
 
     def atom_value(self, index: int, mapping: Callable[[NumberProxy], Any]) -> Any:
-        """Return an atom with other leaves."""
+        """Return an atom with its leaves replaced."""
         atom = self.atoms[index]
         if atom.proxy is not None:
             return number_of(mapping(atom.proxy))
@@ -402,20 +404,20 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 _MIRRORED = {"==": "==", "!=": "!=", "<=": ">=", ">=": "<=", "<": ">", ">": "<"}
 
 
-class _Unnoted(dict[Any, Any]):
-    """Takes constraints that nobody has to check."""
+class _DiscardedConstraints(dict[Any, Any]):
+    """Drops constraints: stands in for `Symbols._constraints` while something is assumed."""
 
     def __contains__(self, key: object) -> bool:
         return True
 
 
 def _signed(poly: Poly) -> Poly:
-    """Return a polynomial or its negation: the same for both."""
+    """Return a polynomial or its negation, whichever has a positive leading coefficient."""
     return {m: -c for m, c in poly.items()} if poly and poly[max(poly)] < 0 else poly
 
 
 def symbols_of(trace: ActiveTrace) -> Symbols:
-    """Return the symbolic numbers of a trace, and of all that are derived from it."""
+    """Return the table of a trace's symbolic numbers; traces derived from it share it."""
     found = trace.info.get("symbols")
     if found is None:
         found = trace.info["symbols"] = Symbols(trace.make_name)

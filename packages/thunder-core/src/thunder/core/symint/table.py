@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What symbolic numbers need of the table of a program's numbers that they belong to (`symbols.py`)."""
+"""The interface of the table that symbolic numbers belong to; `symbols.py` implements it."""
 
 from __future__ import annotations
 
@@ -14,61 +14,61 @@ __all__ = ["SymbolTable"]
 
 
 class SymbolTable(Protocol):
-    """The unknown numbers of one program, and what has been assumed of them."""
+    """The symbolic numbers of one trace and the constraints on them."""
 
     atoms: list[Atom]
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether another thread asks than the one that traces: it has found a number in an object that both know."""
+    def is_foreign_thread(self) -> bool:
+        """Whether this is another thread than the one that traces, where a symbolic number acts as its hint."""
 
     def operation(self, kind: str, operands: tuple[Any, ...], hint: Any, low: Any = None, high: Any = None) -> Any:
-        """Return the integer that an operation gives whose value is taken as a whole."""
+        """Return the integer result of an operation, as an atom; one operation is one atom."""
 
-    def truth(self, kind: str, operands: tuple[Any, ...]) -> Any:
-        """Return the truth value that an operation gives of what only running tells."""
+    def boolean(self, kind: str, operands: tuple[Any, ...]) -> Any:
+        """Return the unbacked boolean result of an operation."""
 
-    def is_truth(self, poly: Poly) -> bool:
-        """Check whether an integer is a truth value that is computed with."""
+    def is_boolean(self, poly: Poly) -> bool:
+        """Check whether an integer is a boolean used as a number."""
 
     def make(self, poly: Poly) -> Any:
-        """Return the number that a polynomial is: a symbolic one, or an int where nothing is unknown in it."""
+        """Return a polynomial as a symbolic number, or as an int if it is constant."""
 
     def is_quotient(self, term: tuple[tuple[int, ...], int]) -> bool:
-        """Check whether a term is nothing but a quotient, a remainder or a comparison."""
+        """Check whether a term is a single infix operation: a quotient, a remainder or a comparison."""
 
     def known_at_most_zero(self, poly: Poly) -> bool | None:
-        """Check whether `poly <= 0`, where that is known of all calls."""
+        """Return whether `poly <= 0` holds, or fails, in all calls; None if that is not known."""
 
     def never_above_zero(self, poly: Poly) -> bool:
-        """Check whether `poly <= 0` whatever only running tells, by bounds or by what was assumed."""
+        """Check whether bounds or constraints prove `poly <= 0`, including unbacked numbers that are 0 or 1."""
 
     def known_zero(self, poly: Poly) -> bool | None:
-        """Check whether `poly == 0`, where that is known of all calls."""
+        """Return whether `poly == 0` holds, or fails, in all calls; None if that is not known."""
 
     def at_most_zero(self, poly: Poly) -> bool:
-        """Compute `poly <= 0`, if need be by what it is in this call."""
+        """Decide `poly <= 0`, by the hint if it is not known, which adds a constraint."""
 
     def zero(self, poly: Poly) -> bool:
-        """Compute `poly == 0`, if need be by what it is in this call."""
+        """Decide `poly == 0`, by the hint if it is not known, which adds a constraint."""
 
     def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
-        """Note what was found of numbers of which one is a float; returns it."""
+        """Add the constraint that a comparison with a float has the result `found`; return it."""
 
     def specialize(self, x: Any) -> Any:
-        """Return the number that a symbolic one is in this call, which is from now on what it is."""
+        """Return the hint of a symbolic number and add the constraint that it equals it."""
 
     def deferred(self, left: Any, relation: str, right: Any) -> Any:
-        """Return the answer to a program that compares what only running tells."""
+        """Return the result of comparing unbacked numbers."""
 
-    def is_unbacked(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
-        """Return the error where the program has to know what only running tells."""
+    def data_dependent_error(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
+        """Return the error for a program that needs the value of an unbacked number or condition."""
 
-    def atom_text(self, index: int, said: Callable[[NumberProxy], str] | None) -> str:
-        """Return an atom as Python, in parentheses where it needs them."""
+    def atom_text(self, index: int, leaf_text: Callable[[NumberProxy], str] | None) -> str:
+        """Return an atom as Python source, in parentheses if it needs them."""
 
     def atom_leaves(self, index: int, found: dict[str, NumberProxy]) -> None:
-        """Add the leaves below an atom."""
+        """Add the leaves of an atom to `found`."""
 
     def atom_value(self, index: int, mapping: Callable[[NumberProxy], Any]) -> Any:
-        """Return an atom with other leaves."""
+        """Return an atom with its leaves replaced."""

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that only some of a program's results hang on, where somebody looks at their gradients.
+"""The edges of eager's autograd graph for inputs that only some of a program's results depend on.
 
-A node of torch's graph has edges to all its inputs, and torch goes along all of them. Where nobody differentiates the
-results that an input hangs on, its gradient is None, and its hooks are called all the same; operations that it was made
-by, which expect a tensor, get zeros. In eager there is no way there. So where such an input has hooks, or was made of
-other tensors, a program runs as nodes with the edges that eager has: one for each result, and one for each group of
-inputs that hang on the same results. They only find the way. What is saved stays with the program's own node, from
-which the groups read it; that node is passed where a gradient is differentiated, and there hooks may still see None.
+A single node of torch's graph has edges to all its inputs, and a backward pass follows all of them. If the results that
+depend on an input are not differentiated, its gradient is None, but its hooks are called anyway, and the operations
+that computed it get zeros. Eager has no edge there. So if such an input has hooks or a `grad_fn`, the program runs as
+several nodes with eager's edges: one for each result, and one for each group of inputs that the same results depend on.
+These nodes only route gradients. Saved values stay with the program's own node, from which the groups read them; a pass
+with `create_graph=True` goes through that node, and there hooks may still see None.
 
-In most passes all results' gradients are there before any group's turn comes. Then one backward program gives those of
-all groups; else each group has its own run, with what arrived for it.
+In most passes the gradients of all results arrive before any group runs. Then one backward program computes the
+gradients of all groups; otherwise each group runs one for the gradients that have arrived at it.
 """
 
 from __future__ import annotations
@@ -25,75 +25,78 @@ from torch.autograd.graph import get_gradient_edge
 from thunder.runtime.autograd.staged_backward import as_node
 from thunder.runtime.torch_private import backward_pass, executes
 
-__all__ = ["GradientRouting", "looked_at"]
+__all__ = ["GradientRouting", "observes_gradient"]
 
-# Runs a backward program with what a node has saved: (node, gradients of results, which of `wrt` are wanted, whether
-# saved values may go) -> the gradients of all of `wrt`, None for others.
+# Runs a backward program on the saved values of a node: (node, gradients of results, which of `wrt` are wanted, whether
+# saved values may be freed) -> the gradients of `wrt`, None for those not wanted.
 Run = Callable[[Any, Sequence[Any], Sequence[bool], bool], Sequence[Any]]
 
 
-def looked_at(x: torch.Tensor) -> bool:
-    """Check whether somebody sees that an input's gradient is None, or makes something of it."""
+def observes_gradient(x: torch.Tensor) -> bool:
+    """Check whether a gradient of None is observable for an input: by its hooks or the operation that computed it."""
     return x.grad_fn is not None or bool(x._backward_hooks) or bool(x._post_accumulate_grad_hooks)
 
 
 class _Call:
-    """What the nodes of one call have in common."""
+    """The state that the nodes of one call share."""
 
     def __init__(self) -> None:
-        self.program: Any = None  # the node that holds what is saved
-        self.keeps: Any = None  # that node, which its Python object does not do in torch 2.11
+        self.program: Any = None  # the node that has the saved values
+        self.program_edge: Any = None  # keeps that node alive, which its Python object does not in torch 2.11
         self.results: list[weakref.ref[Any] | None] = []  # the nodes of results
         self.groups: list[weakref.ref[Any]] = []
         self.lock = threading.RLock()
-        self.begin(-1)
+        self.start_backward(-1)
 
-    def begin(self, task: int) -> None:
-        """A backward pass of torch's begins."""
+    def start_backward(self, task: int) -> None:
+        """Reset the state for another backward pass of torch's."""
         self.task = task
         self.arrived: dict[int, torch.Tensor] = {}  # by result
         self.found: dict[int, list[Any]] = {}  # by group
 
 
 def _runs(node: weakref.ref[Any] | None) -> bool:
-    """Check whether the pass reaches a node."""
+    """Check whether the current backward pass executes a node."""
     there = None if node is None else node()
     return there is not None and executes(there)
 
 
 class GradientRouting:
-    """The nodes for programs of which not all results hang on all inputs.
+    """The routing nodes of a program in which some results do not depend on some inputs.
 
-    `reach` says for each of `wrt`, as bits, which results hang on it; `inputs` which input of the program it is,
-    `results` where those results are among what `forward` hands out.
+    `dependencies` has for each of `wrt` the results that depend on it, as bits; `inputs` has its index among the
+    program's inputs; `results` has the index of each result among the outputs of `forward`.
     """
 
-    def __init__(self, reach: Sequence[int], inputs: Sequence[int], results: Sequence[int], run: Run):
-        sets = sorted(set(reach))
-        self._wrt = [[i for i, r in enumerate(reach) if r == bits] for bits in sets]
+    def __init__(self, dependencies: Sequence[int], inputs: Sequence[int], results: Sequence[int], run: Run):
+        sets = sorted(set(dependencies))
+        self._wrt = [[i for i, r in enumerate(dependencies) if r == bits] for bits in sets]
         self._inputs = [[inputs[i] for i in wrt] for wrt in self._wrt]
-        self._hanging = [[j for j in range(len(results)) if bits >> j & 1] for bits in sets]
+        self._dependents = [[j for j in range(len(results)) if bits >> j & 1] for bits in sets]
         self._results = results
-        self._count = len(reach)
+        self._count = len(dependencies)
         self._run = run
         self._result_node = as_node("ThunderFunction", _result, _result_backward, _result)
         self._group_node = as_node("ThunderInputs", _group, _group_backward(self), _group)
         whole = (1 << len(results)) - 1
-        self.partial = [inputs[i] for i, r in enumerate(reach) if r != whole]  # which inputs need looking after
+        self.partial = [inputs[i] for i, r in enumerate(dependencies) if r != whole]  # inputs that may need routing
 
     def link(self, program: Any, made: Any, found: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what a program found, with ways back to its inputs; `program` is the node that has saved, and has
-        `made`.
+        """Return the program's results `found`, connected to its inputs by routing nodes.
+
+        `program` is the node that has the saved values, and `made` are its outputs.
         """
         call = _Call()
         call.program = program
         outputs = made if isinstance(made, tuple) else (made,)
-        call.keeps = get_gradient_edge(next(x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad))
+        call.program_edge = get_gradient_edge(
+            next(x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad)
+        )
         values = [found[i] for i in self._results]
         links: list[list[Any]] = [[] for _ in values]
-        for k, hanging in enumerate(self._hanging):
-            made = self._group_node((call, k, [values[j] for j in hanging]), *[inputs[i] for i in self._inputs[k]])
-            for j, x in zip(hanging, made):
+        for k, dependents in enumerate(self._dependents):
+            made = self._group_node((call, k, [values[j] for j in dependents]), *[inputs[i] for i in self._inputs[k]])
+            for j, x in zip(dependents, made):
                 links[j].append(x)
             call.groups.append(weakref.ref(made[0].grad_fn))
         out = list(found)
@@ -104,7 +107,7 @@ class GradientRouting:
         return tuple(out)
 
     def gradients(self, call: _Call, k: int, own: dict[int, torch.Tensor]) -> list[Any]:
-        """Return those of a group of inputs, for the gradients of results that have arrived at it."""
+        """Return the gradients of a group of inputs, for the gradients of results that have arrived at it."""
         together = not torch.is_grad_enabled() and call.task == backward_pass()
         if together and k in call.found:
             return call.found.pop(k)
@@ -122,8 +125,8 @@ class GradientRouting:
         return [found[at] for at in self._wrt[k]]
 
     def given(self, k: int, gradients: Sequence[Any]) -> dict[int, torch.Tensor]:
-        """Return which results the gradients that arrive at a group are of."""
-        return {j: g for j, g in zip(self._hanging[k], gradients) if g is not None}
+        """Map the results of a group to the gradients that have arrived for them."""
+        return {j: g for j, g in zip(self._dependents[k], gradients) if g is not None}
 
 
 # -- nodes of results -------------------------------------------------------------------------------------------------
@@ -139,7 +142,7 @@ def _result_backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
     if gradient is not None and not torch.is_grad_enabled():
         with call.lock:
             if call.task != backward_pass():
-                call.begin(backward_pass())
+                call.start_backward(backward_pass())
             call.arrived[ctx.which] = gradient
     return None, *[gradient] * ctx.count
 
@@ -149,15 +152,15 @@ def _group(ctx: Any, given: tuple[_Call, int, list[torch.Tensor]], *inputs: torc
     ctx.call, ctx.which, values = given
     ctx.count = len(inputs)
     ctx.materialize_grads = False
-    return tuple([x.detach() for x in values])  # for torch to know what gradients look like
+    return tuple([x.detach() for x in values])  # so that torch knows shape and dtype of the gradients
 
 
-def _group_backward(reaches: GradientRouting) -> Callable[..., Any]:
+def _group_backward(routing: GradientRouting) -> Callable[..., Any]:
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        own = reaches.given(ctx.which, gradients)
+        own = routing.given(ctx.which, gradients)
         if not own:
             return (None,) * (1 + ctx.count)
         with ctx.call.lock:
-            return None, *reaches.gradients(ctx.call, ctx.which, own)
+            return None, *routing.gradients(ctx.call, ctx.which, own)
 
     return backward

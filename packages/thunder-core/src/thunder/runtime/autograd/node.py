@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled program as a node of torch's autograd graph: `loss.backward()` on the result of a jitted function.
 
-The forward program runs as one node, or as several (`staged_backward.py`, `gradient_routing.py`). Which backward
-program runs is asked of the `Programs` when gradients arrive. The saved values through which gradients flow are hidden
-outputs of the node, so that autograd knows where they come from when a backward program is itself differentiated.
+The forward program runs as one node, or as several (`staged_backward.py`, `gradient_routing.py`). The backward program
+is looked up in the `Programs` when gradients arrive. Saved values through which gradients flow are hidden outputs of
+the node, so that autograd connects them to it when a backward program is itself differentiated.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import torch
 
-from thunder.runtime.autograd.gradient_routing import GradientRouting, looked_at
+from thunder.runtime.autograd.gradient_routing import GradientRouting, observes_gradient
 from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
-from thunder.runtime.autograd.staged_backward import Begin, StagedBackward, as_node, none_of
-from thunder.runtime.torch_private import clear_saved_tensors, differentiated_otherwise, executes
+from thunder.runtime.autograd.staged_backward import StagedBackward, StartBackward, as_node, view_returned_inputs
+from thunder.runtime.torch_private import clear_saved_tensors, executes, function_transform_active
 
 __all__ = ["Key", "NodeLayout", "Programs", "autograd_function"]
 
@@ -26,41 +26,41 @@ Key = tuple[tuple[bool, ...], tuple[bool, ...]]  # which gradients arrive, and w
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """Where values stand among the inputs, the outputs and the saved values of a node.
+    """The positions of values among the inputs, the outputs and the saved values of a node.
 
     The outputs are the user's tensors, each once (`count` of them, of which gradients of `returned` can arrive), then
     saved values that gradients flow through, which the user never sees.
     """
 
-    single: bool  # whether there is one output, which then is no tuple
+    single: bool  # whether there is one output, not in a tuple
     plain: bool  # whether the node's output is the user's
-    build: Callable[[Any, Any], Any]  # (outputs, inputs) -> what the user gets
+    build: Callable[[Any, Any], Any]  # (outputs, inputs) -> the user's output
     flatten: Callable[[Any, Any], Any]  # (the program's output, saved values) -> outputs
     count: int
     returned: int
-    tensors: list[int]  # which of the saved values are tensors
-    numbers: list[int]  # and which are numbers, where sizes are symbolic
-    also_saved: list[tuple[int, int]]  # saved values that are outputs too: autograd has to see that both are one
+    tensors: list[int]  # the saved values that are tensors
+    numbers: list[int]  # the saved values that are numbers, such as symbolic sizes
+    saved_outputs: list[tuple[int, int]]  # saved values that are outputs: autograd has to save the very output
     arriving: list[int]  # the outputs whose gradients a backward program takes
-    not_taking: list[int]  # the outputs that have no gradient
+    non_differentiable: list[int]  # the outputs that have no gradient
     gradient_of: list[int | None]  # for each input its position among the gradients
-    wanted: list[int]  # for each gradient the input that it is of
-    edges: list[int]  # the same, counting inputs that are tensors
-    guarded: bool  # whether each of `wanted` requires grad in every call
-    prunes: bool  # whether autograd is asked which gradients are wanted
-    reach: list[int]  # for each gradient the results that depend on its input, as bits; empty where all do
+    wanted: list[int]  # for each gradient its input
+    edges: list[int]  # the same, counting only inputs that are tensors
+    guarded: bool  # whether guards ensure that each of `wanted` requires grad
+    prunes: bool  # whether to find out which gradients autograd wants
+    result_dependencies: list[int]  # for each gradient the results that depend on its input, as bits; empty if all do
     stages: StagedBackward | None
     retention: SavedTensorRetention | None
 
 
 class Programs(Protocol):
-    """The forward program's layout, and its backward programs by what arrives and is wanted."""
+    """The forward program's layout, and its backward programs by the gradients that arrive and are wanted."""
 
     layout: NodeLayout
-    ran: Any  # the key of the backward program that ran last, or what `recorded_backward` gave
+    ran: Any  # the key of the backward program that ran last, or the result of `recorded_backward`
 
     def key(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Key:
-        """Return the key of the backward program for what arrives and is wanted."""
+        """Return the key of the backward program for the gradients that arrive and are wanted."""
 
     def backward_program(self, key: Key) -> Callable[..., Any]:
         """Return the function `(saved, *gradients) -> gradients` of a key; with stages, it is a generator."""
@@ -69,11 +69,11 @@ class Programs(Protocol):
         """Return the backward program as a differentiable function of `(*saved, *gradients)`, or an exception."""
 
     def natively(self, *inputs: Any) -> Any:
-        """Compute the node's outputs by torch's own operations."""
+        """Compute the node's outputs with torch's own operations."""
 
 
-class _Refused(torch.autograd.Function):
-    """A gradient that says why it cannot be differentiated, instead of passing for a constant."""
+class _NotDifferentiable(torch.autograd.Function):
+    """The identity on gradients, whose backward raises the reason why they cannot be differentiated."""
 
     @staticmethod
     def forward(ctx: Any, error: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -85,19 +85,17 @@ class _Refused(torch.autograd.Function):
         raise ctx.error
 
 
-def _refusing(found: Sequence[Any], error: Exception, sources: Sequence[Any]) -> list[Any]:
-    """Return gradients that were computed of `sources`: who differentiates them with respect to these gets the
-    error.
-    """
+def _raise_if_differentiated(found: Sequence[Any], error: Exception, sources: Sequence[Any]) -> list[Any]:
+    """Return gradients that raise `error` if they are differentiated with respect to `sources`."""
     grads = [g for g in found if g is not None]
-    wrapped = iter(_Refused.apply(error, len(grads), *grads, *[x for x in sources if isinstance(x, torch.Tensor)]))
+    wrapped = iter(
+        _NotDifferentiable.apply(error, len(grads), *grads, *[x for x in sources if isinstance(x, torch.Tensor)])
+    )
     return [None if g is None else next(wrapped) for g in found]
 
 
-def _asked(node: Any) -> bool | None:
-    """Check whether the backward pass that runs reaches a node; None for a leaf that `torch.autograd.grad` is asked
-    for.
-    """
+def _is_executed(node: Any) -> bool | None:
+    """Check whether the current backward pass executes a node; None for a leaf that is an input of `autograd.grad`."""
     try:
         return node is not None and executes(node)
     except RuntimeError:
@@ -105,15 +103,15 @@ def _asked(node: Any) -> bool | None:
 
 
 class _Executed:
-    """Which of the inputs that edges lead to the backward pass that runs takes a gradient for.
+    """Finds for which edges the current backward pass wants a gradient.
 
-    Of a leaf that is asked for torch says so by raising, which takes longer than launching a kernel. So where it did
-    for several, the next pass asks about one of them, in turns, and about what was not wanted: if nothing is other than
-    it was, all is taken to be so. That may be a gradient more than is wanted, never one less.
+    For a leaf that is an input of `torch.autograd.grad` torch raises, which takes longer than launching a kernel. So if
+    it did for several, the next pass checks only one of them, in turns, and all others: if their answers are the same,
+    the rest is assumed to be. That may compute a gradient that is not wanted, but never misses one.
     """
 
     def __init__(self) -> None:
-        self._last: tuple[list[bool | None], list[int]] | None = None  # the answers, and where torch raised
+        self._last: tuple[list[bool | None], list[int]] | None = None  # the answers, and the edges where torch raised
         self._turn = 0
 
     def __call__(self, edges: Sequence[Any]) -> list[bool]:
@@ -122,36 +120,38 @@ class _Executed:
             self._turn += 1
             again = leaves[self._turn % len(leaves)]
             if all(
-                a == _asked(node) for i, (a, (node, _)) in enumerate(zip(answers, edges)) if a is not None or i == again
+                a == _is_executed(node)
+                for i, (a, (node, _)) in enumerate(zip(answers, edges))
+                if a is not None or i == again
             ):
                 return [a is not False for a in answers]
         answers = []
         for node, _ in edges:
-            answers.append(_asked(node))
+            answers.append(_is_executed(node))
             if answers == [True] and type(node).__name__ == "AccumulateGrad":
-                return [True] * len(edges)  # it was not torch.autograd.grad: all leaves are reached
+                return [True] * len(edges)  # this is `backward()`, which wants the gradients of all leaves
         leaves = [i for i, a in enumerate(answers) if a is None]
         self._last = (answers, leaves) if len(leaves) > 1 else None
         return [a is not False for a in answers]
 
 
 def autograd_function(d: Programs, program: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what runs the forward program as a node of torch's graph, or as several."""
-    layout, forward, begin = d.layout, _forward(d.layout, program), _begin(d)
+    """Return the function that runs the forward program as one or several nodes of torch's graph."""
+    layout, forward, start_backward = d.layout, _forward(d.layout, program), _start_backward(d)
     if layout.stages is not None:
-        apply = layout.stages.nodes(forward, begin, d.natively)
+        apply = layout.stages.nodes(forward, start_backward, d.natively)
     else:
-        apply = as_node("ThunderFunction", forward, _backward(layout, begin), d.natively)
-    return _routed(d, program, apply) if layout.reach else apply
+        apply = as_node("ThunderFunction", forward, _backward(layout, start_backward), d.natively)
+    return _routed(d, program, apply) if layout.result_dependencies else apply
 
 
-def _backward(layout: NodeLayout, begin: Begin) -> Callable[..., Any]:
+def _backward(layout: NodeLayout, start_backward: StartBackward) -> Callable[..., Any]:
     items = "".join("None, " if i is None else f"found[{i}], " for i in layout.gradient_of)
     whole = layout.gradient_of == list(range(len(layout.gradient_of)))
     for_inputs: Callable[[Any], Any] = tuple if whole else eval(f"lambda found: ({items})")
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        return for_inputs(begin(ctx, grads))
+        return for_inputs(start_backward(ctx, grads))
 
     return backward
 
@@ -162,20 +162,20 @@ def _forward(layout: NodeLayout, program: Callable[..., Any]) -> Callable[..., A
     def forward(ctx: Any, *inputs: Any) -> Any:
         output, saved = program(*inputs)
         flat = output if flatten is None else flatten(output, saved)
-        return keep(ctx, none_of(inputs, flat) if staged else flat, saved)
+        return keep(ctx, view_returned_inputs(inputs, flat) if staged else flat, saved)
 
     return forward
 
 
 def _keeper(layout: NodeLayout) -> Callable[..., Any]:
-    """Return the function that leaves saved values with a node, and gives the node's results."""
-    tensors, numbers, not_taking = layout.tensors, layout.numbers, layout.not_taking
-    also_saved, single = layout.also_saved, layout.single
+    """Return the function that saves values on a node and returns the node's outputs."""
+    tensors, numbers, non_differentiable = layout.tensors, layout.numbers, layout.non_differentiable
+    saved_outputs, single = layout.saved_outputs, layout.single
 
     def keep(ctx: Any, flat: Any, saved: Any) -> Any:
-        if also_saved:
+        if saved_outputs:
             saved = list(saved)
-            for i, at in also_saved:
+            for i, at in saved_outputs:
                 saved[i] = flat if single else flat[at]
         if numbers:
             ctx.numbers = [saved[i] for i in numbers]
@@ -183,15 +183,15 @@ def _keeper(layout: NodeLayout) -> Callable[..., Any]:
         if tensors:
             ctx.to_save = tuple(saved)
         ctx.materialize_grads = False
-        if not_taking:
-            ctx.mark_non_differentiable(*[flat if single else flat[i] for i in not_taking])
+        if non_differentiable:
+            ctx.mark_non_differentiable(*[flat if single else flat[i] for i in non_differentiable])
         return flat
 
     return keep
 
 
 def _saved_values(layout: NodeLayout, node: Any) -> list[Any]:
-    # torch lets nobody ask a second time, be it for nothing: what saves nothing can be passed as often as one likes.
+    # Reading `saved_tensors` a second time raises even if nothing is saved; such a node can run any number of times.
     return _with_numbers(layout, node, list(node.saved_tensors) if layout.tensors else [])
 
 
@@ -203,7 +203,7 @@ def _with_numbers(layout: NodeLayout, node: Any, saved: list[Any]) -> list[Any]:
 
 
 def _take_saved(layout: NodeLayout, node: Any, arriving: int | None) -> list[Any]:
-    """Return what a node has saved, for the gradients that arrive: freed as the program goes, unless used again."""
+    """Return a node's saved values and drop its references, so that the program frees them unless they are retained."""
     if arriving is not None:
         assert layout.retention is not None
         return _with_numbers(layout, node, layout.retention.take(node, arriving))
@@ -221,21 +221,21 @@ def _recorded(d: Programs, node: Any, key: Key, given: Any) -> Any:
     sources = [*_saved_values(d.layout, node), *given]
     with torch.no_grad():
         found = _all_stages(d.layout, d.backward_program(key)(_saved_values(d.layout, node), *given))
-    return _refusing(found, program, sources)
+    return _raise_if_differentiated(found, program, sources)
 
 
 def _all_stages(layout: NodeLayout, found: Any) -> Any:
-    """Return what a backward program gives, all at once."""
+    """Return all gradients of a backward program, which may be staged."""
     return found if layout.stages is None else layout.stages.together(found)
 
 
-def _begin(d: Programs, *, asks: bool = True) -> Begin:
-    """Return what computes the gradients of a backward pass; without `asks` all of them, whatever is wanted."""
+def _start_backward(d: Programs, *, prune: bool = True) -> StartBackward:
+    """Return the function that starts a backward pass; without `prune` it computes all gradients."""
     layout = d.layout
     arriving, wanted, stages, retention = layout.arriving, layout.wanted, layout.stages, layout.retention
     everything, executed = (True,) * len(wanted), _Executed()
-    asks = asks and (layout.prunes or not layout.guarded)
-    # What arrived and was wanted last, and what that came to.
+    prune = prune and (layout.prunes or not layout.guarded)
+    # The gradients that arrived and were wanted last, with the key, the program and the outputs they led to.
     known: tuple[Key, Key, Callable[..., Any], int | None] | None = None
 
     def wants_of(ctx: Any) -> tuple[bool, ...]:
@@ -251,9 +251,9 @@ def _begin(d: Programs, *, asks: bool = True) -> Begin:
             wants = [want and needs[i] for want, i in zip(wants, wanted)]
         return tuple(wants)
 
-    def begin(ctx: Any, grads: Sequence[Any]) -> Any:
+    def start_backward(ctx: Any, grads: Sequence[Any]) -> Any:
         nonlocal known
-        asked = tuple([grads[i] is not None for i in arriving]), wants_of(ctx) if asks else everything
+        asked = tuple([grads[i] is not None for i in arriving]), wants_of(ctx) if prune else everything
         given = [grads[i] for i in arriving if grads[i] is not None]
         if torch.is_grad_enabled():  # create_graph=True
             return _recorded(d, ctx, d.key(*asked), given)
@@ -264,22 +264,29 @@ def _begin(d: Programs, *, asks: bool = True) -> Begin:
         _, d.ran, program, outputs = last
         return program(_take_saved(layout, ctx, outputs), *given)
 
-    return begin
+    return start_backward
 
 
 # -- as several nodes -------------------------------------------------------------------------------------------------
 def _routed(d: Programs, program: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `apply`, but with the edges that eager has in calls where somebody would see the difference."""
+    """Return `apply`, but with eager's edges in calls where the difference is observable."""
     layout = d.layout
-    ways = GradientRouting(layout.reach, layout.wanted, layout.arriving[: layout.returned], _run_of(d))
-    keep, flatten, count, begin = _keeper(layout), layout.flatten, layout.count, _begin(d, asks=False)
-    for_inputs = _backward(layout, lambda ctx, grads: _all_stages(layout, begin(ctx, grads)))
+    routing = GradientRouting(
+        layout.result_dependencies, layout.wanted, layout.arriving[: layout.returned], _backward_runner(d)
+    )
+    keep, flatten, count, start_backward = (
+        _keeper(layout),
+        layout.flatten,
+        layout.count,
+        _start_backward(d, prune=False),
+    )
+    for_inputs = _backward(layout, lambda ctx, grads: _all_stages(layout, start_backward(ctx, grads)))
 
     def forward(ctx: Any, shown: list[Any], *inputs: Any) -> Any:
         output, saved = program(*inputs)
-        flat = none_of(inputs, flatten(output, saved))
+        flat = view_returned_inputs(inputs, flatten(output, saved))
         shown += [ctx, flat[:count]]
-        # What the caller gets belongs to other nodes; what is saved of it, to this one.
+        # The caller's tensors become outputs of routing nodes; those that are saved are outputs of this one.
         own = {id(x): x.detach() for x in flat[:count] if isinstance(x, torch.Tensor)}
         return keep(ctx, tuple([own.get(id(x), x) for x in flat]), [own.get(id(x), x) for x in saved])
 
@@ -289,19 +296,19 @@ def _routed(d: Programs, program: Callable[..., Any], apply: Callable[..., Any])
     node = as_node("ThunderFunction", forward, backward, d.natively)
 
     def run(*inputs: Any) -> Any:
-        if not any(looked_at(inputs[i]) for i in ways.partial) or not torch.is_grad_enabled():
+        if not any(observes_gradient(inputs[i]) for i in routing.partial) or not torch.is_grad_enabled():
             return apply(*inputs)
-        if differentiated_otherwise():
+        if function_transform_active():
             return d.natively(*inputs)
         shown: list[Any] = []
         made = node(shown, *inputs)
-        return ways.link(shown[0], made, shown[1], inputs)
+        return routing.link(shown[0], made, shown[1], inputs)
 
     return run
 
 
-def _run_of(d: Programs) -> Any:
-    """Return what runs a backward program for some inputs, with what another node has saved."""
+def _backward_runner(d: Programs) -> Any:
+    """Return the function that runs a backward program for some inputs, on the saved values of the program's node."""
     layout = d.layout
     hidden = (False,) * (len(layout.arriving) - layout.returned)
 
@@ -311,7 +318,7 @@ def _run_of(d: Programs) -> Any:
         if torch.is_grad_enabled():
             return _recorded(d, node, key, given)
         program, d.ran = d.backward_program(key), key
-        if last and not executes(node):  # which it is where gradients are differentiated
+        if last and not executes(node):  # a pass through the node itself still needs its saved values
             saved = _take_saved(layout, node, layout.retention.arriving(key[0]) if layout.retention else None)
         else:
             saved = _saved_values(layout, node)

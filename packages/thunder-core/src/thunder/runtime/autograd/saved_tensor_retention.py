@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results that are differentiated one after the other, without `retain_graph`.
+"""Retention of saved tensors, for results that are differentiated one after the other without `retain_graph`.
 
-In eager each result has operations of its own, and a pass frees what those that it passed have saved: results that
-share none which has saved something can be differentiated in turn. Here all share a node, whose saved tensors torch
-frees after the first pass. So what other results need, which that pass had nothing to do with, is left with the node
-before: as what further nodes have saved, for torch to free it, and to see whether somebody has written to it.
+In eager a backward pass frees only the saved tensors of the operations that it executes, so results that share no such
+operation can be differentiated in turn. A compiled program is one node for all results, whose saved tensors torch frees
+after the first pass. So before that, the tensors that only other results need are saved again, by further nodes, which
+the program's node retains: torch still frees them after their use and detects in-place modifications.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 import torch
 
 from thunder.runtime.autograd.staged_backward import as_node
-from thunder.runtime.torch_private import clear_saved_tensors, differentiated_otherwise
+from thunder.runtime.torch_private import clear_saved_tensors, function_transform_active
 
 __all__ = ["SavedTensorRetention"]
 
 
 class SavedTensorRetention:
-    """What the node of a program leaves for later passes; `tensors` says which of what is saved are tensors.
+    """What the node of a program retains for later passes; `tensors` are the indices of saved values that are tensors.
 
-    Outputs of the node, results and then saved values that gradients of gradients flow through, are bits. `needs` says
-    which saved values the outputs that are differentiated together need; it is asked once, when first wanted.
+    The outputs of the node (results, then saved values that second derivatives flow through) are bits of an int.
+    `needs` returns the saved values that each group of outputs needs; it is called once, at the first partial pass.
     """
 
     def __init__(self, returned: int, needs: Callable[[], dict[int, set[int]]], tensors: Sequence[int]):
         self._returned = returned
         self._needs = needs
         self._tensors = tensors
-        # Outputs that are differentiated together, with what they need: which of the saved tensors, by position.
+        # Groups of outputs that are differentiated together, with the indices of the saved tensors that they need.
         self._groups: dict[int, list[int]] = {}
 
     def arriving(self, present: Sequence[bool]) -> int | None:
-        """Return the outputs whose gradients arrive at a node; None where there is nothing to leave."""
+        """Return the outputs whose gradients arrive at a node, as bits; None if there is nothing to retain."""
         if all(present[: self._returned]):
             return None
         if not self._groups:
@@ -46,25 +46,25 @@ class SavedTensorRetention:
         return sum(1 << j for j, there in enumerate(present) if there) if len(self._groups) > 1 else None
 
     def take(self, node: Any, arriving: int) -> list[Any]:
-        """Return the tensors that a node has saved, for the gradients that arrive; None for others."""
+        """Return a node's saved tensors for the gradients that arrive; None for those that are not needed."""
         try:
             tensors = list(node.saved_tensors)
         except RuntimeError:
-            left: dict[int, Any] = getattr(node, "left", {})
+            retained: dict[int, Any] = getattr(node, "retained", {})
             asked = [bits for bits, needed in self._groups.items() if bits & arriving and needed]
-            if arriving >> self._returned or not all(bits in left for bits in asked):
+            if arriving >> self._returned or not all(bits in retained for bits in asked):
                 raise
             tensors = [None] * len(self._tensors)
             for bits in asked:
-                kept = left[bits].grad_fn
+                kept = retained[bits].grad_fn
                 for i, x in zip(self._groups[bits], kept.saved_tensors):
                     tensors[i] = x
                 clear_saved_tensors(kept)
             return tensors
         clear_saved_tensors(node)
         others = {bits: needed for bits, needed in self._groups.items() if needed and not bits & arriving}
-        if others and _freed(node) and not differentiated_otherwise():
-            node.left = {bits: _left([tensors[i] for i in needed]) for bits, needed in others.items()}
+        if others and _freed(node) and not function_transform_active():
+            node.retained = {bits: _retain([tensors[i] for i in needed]) for bits, needed in others.items()}
         return tensors
 
 
@@ -80,13 +80,11 @@ def _keep(ctx: Any, link: torch.Tensor, tensors: Sequence[Any]) -> torch.Tensor:
     return link.detach()
 
 
-_keeping = as_node("ThunderLeft", _keep, _keep, _keep)  # to have saved is all that it is for
+_keeping = as_node("ThunderRetained", _keep, _keep, _keep)  # it only saves tensors: its backward never runs
 
 
-def _left(tensors: Sequence[torch.Tensor]) -> Any:
-    """Return a tensor whose node has saved these, but not the graph that they are part of, which leads to who keeps
-    them.
-    """
+def _retain(tensors: Sequence[torch.Tensor]) -> Any:
+    """Return a tensor whose node has saved these tensors, detached: their graph would be a reference cycle."""
     with torch.enable_grad():
         link = torch.empty(0, device="cpu", requires_grad=True)
         return _keeping(link, [x.detach() for x in tensors])

@@ -221,11 +221,11 @@ def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
     if any(OpTags.IN_PLACE_OP in op.sym.tags for op in trace.bound_symbols):
         return trace
     trace = _with_known_sizes(trace, operator)
-    families, pieces = _families(trace, executors)
+    families, piece_of = _families(trace, executors)
     wanted = set(families)
     while any(family.is_layer for family in wanted):
         try:
-            return _Writer(trace, operator, wanted, pieces).written()
+            return _Writer(trace, operator, wanted, piece_of).written()
         except _Circle as circle:
             lost = circle.args[0]
             wanted = {family for family in wanted if family is not lost and lost not in family.ancestors()}
@@ -234,10 +234,10 @@ def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
 
 def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], dict[str, tuple[_Family, int]]]:
     """Return the families to merge (layers, and operations around them), and the family and group of each value."""
-    pieces = dict(_pieces(trace))
+    piece_of = dict(_pieces(trace))
     found: dict[Any, _Family] = {}
-    for op in trace.bound_symbols if pieces else ():
-        likeness = _likeness(op, pieces) if isinstance(op.output, TensorProxy) else None
+    for op in trace.bound_symbols if piece_of else ():
+        likeness = _likeness(op, piece_of) if isinstance(op.output, TensorProxy) else None
         if likeness is None:
             continue
         key, sources, index = likeness
@@ -247,7 +247,7 @@ def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], di
         )
         family = next(each for each in same if each.members[index] is None)
         family.members[index] = op
-        pieces[op.output.name] = family, index
+        piece_of[op.output.name] = family, index
     whole = [family for family in found.values() if None not in family.members]
     kept: list[_Family] = []
     for family in whole:
@@ -257,7 +257,7 @@ def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], di
     after = {family for family in kept if not of_layers.isdisjoint(family.ancestors())}
     needed = {each for family in of_layers | after for each in family.ancestors()}
     kept = [family for family in kept if family in of_layers | after | needed]
-    return kept, pieces
+    return kept, piece_of
 
 
 def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
@@ -292,16 +292,16 @@ def _wide(steps: Any) -> bool:
     return any(step != 1 for each in steps if each is not None for step in each)
 
 
-def _likeness(op: BoundSymbol, pieces: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
+def _likeness(op: BoundSymbol, piece_of: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
     """Return a key that is equal for the members of a family, the families of its inputs, and the group's index."""
     if op.sym.id == "torch.linear":
         input, weight, bias = _arguments(op)
-        if input.name not in pieces or weight.name in pieces or (bias is not None and bias.name in pieces):
+        if input.name not in piece_of or weight.name in piece_of or (bias is not None and bias.name in piece_of):
             return None
-        family, index = pieces[input.name]
+        family, index = piece_of[input.name]
         return ("linear", id(family), tuple(weight.shape), weight.dtype, bias is None), (family,), index
     tensors = [p for p in proxies_in((op.args, op.kwargs)) if isinstance(p, TensorProxy)]
-    there = [pieces.get(p.name) for p in tensors]
+    there = [piece_of.get(p.name) for p in tensors]
     if not there or None in there or OpTags.RANDOM_OP in op.sym.tags:
         return None
     found = [each for each in there if each is not None]
@@ -341,10 +341,10 @@ class _Writer:
     It is placed where its first member was; operations that it depends on are moved before it.
     """
 
-    def __init__(self, trace: Trace, operator: Any, families: set[_Family], pieces: dict[str, tuple[_Family, int]]):
+    def __init__(self, trace: Trace, operator: Any, families: set[_Family], piece_of: dict[str, tuple[_Family, int]]):
         self.trace = trace
         self.operator = operator
-        self.pieces = pieces
+        self.piece_of = piece_of
         self.family_of = {id(op): family for family in families for op in family.members}
         self.maker = {name: op for op in trace.bound_symbols for name in op.out_names}
         self.whole: dict[_Family, TensorProxy] = {}
@@ -379,7 +379,7 @@ class _Writer:
             return
         self.write_makers(op.arg_names, needed_by)
         for name in op.arg_names:
-            family = self.pieces[name][0] if name in self.pieces else None
+            family = self.piece_of[name][0] if name in self.piece_of else None
             if family in self.whole and family not in self.split:
                 self.write_pieces(family)
         self.out.record(op.substitute(self.replaced) if self.replaced else op)
@@ -403,7 +403,7 @@ class _Writer:
                 self.whole[source] = self.replaced.get(source.whole.name, source.whole)
             else:
                 self.write_family(source)
-        self.write_makers([name for op in members for name in op.arg_names if name not in self.pieces], family)
+        self.write_makers([name for op in members for name in op.arg_names if name not in self.piece_of], family)
         with recording(self.out) as recorded:
             made = self.of_layers(family, members) if family.is_layer else self.of_elements(members[0])
         for new in recorded:
@@ -419,7 +419,7 @@ class _Writer:
         return self.operator(whole, list(family.sizes), list(weights), None if biases[0] is None else list(biases))
 
     def of_elements(self, op: BoundSymbol) -> Any:
-        args, kwargs = map_proxies((op.args, op.kwargs), lambda p: self.whole[self.pieces[p.name][0]])
+        args, kwargs = map_proxies((op.args, op.kwargs), lambda p: self.whole[self.piece_of[p.name][0]])
         return op.sym(*args, **kwargs)
 
     def joined(self, op: BoundSymbol) -> _Family | None:
@@ -430,7 +430,7 @@ class _Writer:
             or [*op.args[1:], *op.kwargs.values()] not in ([], [0])
         ):
             return None
-        there = [self.pieces.get(p.name) for p in op.args[0]]
+        there = [self.piece_of.get(p.name) for p in op.args[0]]
         family = there[0][0] if there and there[0] is not None else None
         if family is None or family.whole is not None or family not in set(self.family_of.values()):
             return None

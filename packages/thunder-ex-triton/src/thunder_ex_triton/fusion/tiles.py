@@ -88,8 +88,8 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif source.template == "rows":
         found = _of_rows(rows, wide)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
-        pieces = _piece(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
-        found = [Tiling((rows, 1), (1, piece), warps) for piece, warps in pieces if piece <= max(wide, 4096)]
+        chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
+        found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
     elif source.template == "finish":
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
         tall = min(power_of_two(partial), 128, 2048 // wide)
@@ -146,7 +146,7 @@ def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
     return found
 
 
-def _piece(columns: int, passes: int, moved: int) -> tuple[int, int]:
+def _chunk(columns: int, passes: int, moved: int) -> tuple[int, int]:
     """Return the chunk size of a long row, and the number of warps; `moved` are the bytes moved per element."""
     if columns % 8:  # unaligned rows: chunks at the ends cost twice as much, and should be small
         warps = min(max(4, power_of_two(blocks(columns * moved, _CACHED))), 32)

@@ -302,7 +302,7 @@ def launches_of(
 
 @functools.cache
 def _compilers() -> ThreadPoolExecutor:
-    """Return the thread pool that compiles kernels: Triton's compiler and ptxas run without the GIL."""
+    """Return the thread pool that compiles kernels: Triton's compiler and ptxas run in parallel."""
     remember_triton()
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 8), thread_name_prefix="thunder-triton")
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex's kernels through `thunder.jit` and autograd, beside eager: what pays, and what does not.
+"""Benchmark of apex's kernels through `thunder.jit` and autograd, beside eager: where they are faster.
 
     python benchmarks/apex.py [--markdown FILE] [--repetitions 5]
 
-Times are GPU times by events of forward and backward, host time included where it is what takes longest: the median of
-alternating repetitions, each of which runs every contender. `thunder, torch` is thunder with the torch executor alone.
+Times are GPU times by events of forward and backward, which include host time where it dominates: the median of
+interleaved repetitions, each of which runs every contender. `thunder, torch` is thunder with the torch executor alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NORMS = (
 
 
 def contenders(f: Callable[..., Any], named: str, inputs: Any, leaves: Any, g: Any) -> dict[str, Callable[[], Any]]:
-    """Return the function run by each."""
+    """Return a training step of the function for each contender."""
     jitted = thunder.jit(f, executors=[named])
     out = {
         "apex": step(jitted, inputs, leaves, g),
@@ -43,7 +43,7 @@ def contenders(f: Callable[..., Any], named: str, inputs: Any, leaves: Any, g: A
 
 
 def losses(repetitions: int) -> list[tuple[str, dict[str, float]]]:
-    """Return rows of cross-entropy."""
+    """Measure cross-entropy; return the rows of the table."""
     rows = []
     for n, classes, dtype in LOSSES:
         x = torch.randn(n, classes, device="cuda", dtype=dtype, requires_grad=True)
@@ -56,7 +56,7 @@ def losses(repetitions: int) -> list[tuple[str, dict[str, float]]]:
 
 
 def norms(repetitions: int) -> list[tuple[str, dict[str, float]]]:
-    """Return rows of norms."""
+    """Measure norms; return the rows of the table."""
     rows = []
     for n, width, dtype in NORMS:
         x = torch.randn(n, width, device="cuda", dtype=dtype, requires_grad=True)
@@ -70,7 +70,7 @@ def norms(repetitions: int) -> list[tuple[str, dict[str, float]]]:
 
 
 def main() -> None:
-    """Measure and prints."""
+    """Run the benchmark and print its results."""
     options = parser(__doc__).parse_args()
     rows = losses(options.repetitions) + norms(options.repetitions)
     names = list(rows[0][1])

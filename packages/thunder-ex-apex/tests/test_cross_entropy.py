@@ -118,15 +118,15 @@ def test_the_seeds_form(device: str) -> None:
 @pytest.mark.parametrize(
     ("x", "t", "how", "reason"),
     [
-        (torch.zeros(3, 40, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int64), {}, "is right for logits of"),
-        (torch.zeros(3, 40, dtype=torch.float64), torch.zeros(3, dtype=torch.int64), {}, "is right for logits of"),
+        (torch.zeros(3, 40, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int64), {}, "is correct for logits in"),
+        (torch.zeros(3, 40, dtype=torch.float64), torch.zeros(3, dtype=torch.int64), {}, "is correct for logits in"),
         (torch.zeros(3, 31), torch.zeros(3, dtype=torch.int64), {}, "fewer than 32 classes"),
         (torch.zeros(3, 40, 2), torch.zeros(3, 2, dtype=torch.int64), {}, "a matrix of logits"),
         (torch.zeros(40), torch.zeros((), dtype=torch.int64), {}, "a matrix of logits"),
         (torch.zeros(3, 40), torch.zeros(3, 40), {}, "a matrix of logits"),
-        (torch.zeros(3, 40), torch.zeros(3, dtype=torch.uint8), {}, "class numbers of int64"),
-        (torch.zeros(3, 40), torch.zeros(3, dtype=torch.int64), {"weight": torch.ones(40)}, "no weights of classes"),
-        (torch.zeros(0, 40), torch.zeros(0, dtype=torch.int64), {"reduction": "sum"}, "nothing to compute"),
+        (torch.zeros(3, 40), torch.zeros(3, dtype=torch.uint8), {}, "class indices in int64"),
+        (torch.zeros(3, 40), torch.zeros(3, dtype=torch.int64), {"weight": torch.ones(40)}, "support class weights"),
+        (torch.zeros(0, 40), torch.zeros(0, dtype=torch.int64), {"reduction": "sum"}, "have no rows"),
     ],
 )  # fmt: skip
 def test_what_it_leaves_to_others(device: str, x: Any, t: Any, how: Any, reason: str) -> None:

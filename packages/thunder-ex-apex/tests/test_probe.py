@@ -34,7 +34,7 @@ def test_another_apex(folder: Path) -> None:
     """The package of that name on PyPI is not mistaken for NVIDIA's."""
     (folder / "apex").mkdir()
     (folder / "apex" / "__init__.py").write_text("raise RuntimeError('the probe imported it')")
-    assert "the package apex 0.9.10.dev0 that is installed is not NVIDIA's" in str(
+    assert "the installed package apex 0.9.10.dev0 is not NVIDIA's" in str(
         probe.why_not(FakeEnv({"apex": "0.9.10.dev0"}))
     )
     (folder / "apex" / "normalization").mkdir()
@@ -51,7 +51,7 @@ def test_an_extension_that_does_not_load(folder: Path) -> None:
     """One that was built for another torch is named with what the loader said; the other one may do."""
     (folder / f"{probe.CROSS_ENTROPY}.py").write_text("raise ImportError('undefined symbol: _ZN3c104impl')")
     said = str(probe.why_not(FakeEnv(modules=[probe.CROSS_ENTROPY], torch="2.13.0")))
-    assert "beside torch 2.13.0, for which they have to be built anew" in said
+    assert "with torch 2.13.0; rebuild them for it" in said
     assert "xentropy_cuda (ImportError: undefined symbol: _ZN3c104impl)" in said
     (folder / f"{probe.NORMS}.py").write_text("")
     assert probe.why_not(FakeEnv(modules=[probe.CROSS_ENTROPY, probe.NORMS])) is None

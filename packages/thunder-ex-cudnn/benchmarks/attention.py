@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and norms on a GPU: this executor beside torch's kernels, FlexAttention and Triton's fusions.
+"""Benchmark of attention and norms on a GPU: this executor, torch's kernels, FlexAttention and Triton's fusions.
 
     python benchmarks/attention.py [--markdown FILE] [--only kernels|host|small|norms] [--repetitions 5]
 
-Times of attention are by events, the median of alternating repetitions, each of which runs every contender; those of
-norms are the kernels' own, by torch's profiler. Attention is causal in bfloat16, with heads beside their widths as
-projections make them; forward counts half of 4 B H T T D operations, backward two and a half times that. Host times are
-what a call costs the thread that makes it, the GPU waiting.
+Times of attention are by events, the median of interleaved repetitions, each of which runs every contender; those of
+norms are kernel times, by torch's profiler. Attention is causal in bfloat16, in the layout of a projection's result
+(heads next to widths); forward counts half of 4 B H T T D operations, backward two and a half times that. Host time is
+that of the calling thread, while the GPU is idle.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NORMS = ((16384, 4096), (8192, 8192), (32768, 2048))
 
 
 def heads(b: int, h: int, t: int, d: int) -> torch.Tensor:
-    """Return as a projection makes them."""
+    """Return a random tensor in the layout of a projection's result."""
     return torch.randn(b, t, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
 
 
 def of_torch(kind: str, q: Any, k: Any, v: Any, g: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Forward and backward of one of torch's kernels, without autograd."""
+    """Return forward and backward of one of torch's kernels, without autograd."""
     scale, t = q.shape[-1] ** -0.5, q.shape[2]
     if kind == "cudnn":
         run_forward = partial(aten._scaled_dot_product_cudnn_attention, q, k, v, None, True, 0.0, True, False)
@@ -56,7 +56,7 @@ def of_torch(kind: str, q: Any, k: Any, v: Any, g: Any) -> tuple[Callable[[], An
 
 
 def of_flex(q: Any, k: Any, v: Any, g: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Forward and backward of FlexAttention, compiled."""
+    """Return forward and backward of FlexAttention, compiled."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     t = q.shape[2]
@@ -72,7 +72,7 @@ def of_flex(q: Any, k: Any, v: Any, g: Any) -> tuple[Callable[[], Any], Callable
 
 
 def of_ours(q: Any, k: Any, v: Any, g: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Forward and backward of this executor's operators."""
+    """Return forward and backward of this executor's operators."""
     scale = q.shape[-1] ** -0.5
     forward = partial(run.attention_forward, q, k, v, None, "top-left", scale)
     out, sums = forward()
@@ -80,7 +80,7 @@ def of_ours(q: Any, k: Any, v: Any, g: Any) -> tuple[Callable[[], Any], Callable
 
 
 def kernels(repetitions: int) -> str:
-    """TFLOP/s forward / backward."""
+    """Measure TFLOP/s, forward / backward."""
     names = ["thunder-ex-cudnn", "torch cuDNN", "torch flash", "FlexAttention"]
     rows = []
     for b, h, hk, t, d in (*ROWS, *SHARED):
@@ -108,7 +108,7 @@ def kernels(repetitions: int) -> str:
 
 
 def host(repetitions: int) -> str:
-    """Return microseconds of the calling thread."""
+    """Measure the microseconds of the calling thread."""
     q, k, v, g = (heads(2, 8, 128, 64) for _ in range(4))
     cudnn, ours = of_torch("cudnn", q, k, v, g), of_ours(q, k, v, g)
     grads = [x.detach().requires_grad_() for x in (q, k, v)]
@@ -139,7 +139,7 @@ def host(repetitions: int) -> str:
 
 
 def small(repetitions: int) -> str:
-    """Return microseconds on the GPU of what is small: replayed from CUDA graphs, so that no host is waited for."""
+    """Measure the GPU time of small calls, replayed from CUDA graphs so that it includes no host time."""
     names = ["thunder-ex-cudnn", "torch's choice", "torch flash"]
     rows = []
     for b, h, hk, s, t, d in ((1, 32, 8, 1, 4096, 128), (8, 32, 32, 1, 1024, 128), (8, 12, 12, 256, 256, 64)):
@@ -162,7 +162,7 @@ def small(repetitions: int) -> str:
 
 
 def norms(repetitions: int) -> str:
-    """TB/s of the least traffic, forward / backward, through autograd."""
+    """Measure TB/s of the minimal memory traffic, forward / backward, through autograd."""
     executors = {"thunder-ex-cudnn": ["cudnn"], "torch": ["torch"]}
     if "triton" in [ex.name for ex in get_all_executors()]:
         executors["Triton fusion"] = ["triton"]
@@ -197,7 +197,7 @@ def norms(repetitions: int) -> str:
 
 
 def main() -> None:
-    """Print the tables, and writes them where it is told to."""
+    """Print the tables, and write them to the file of `--markdown`."""
     arguments = parser(__doc__)
     arguments.add_argument("--only", choices=["kernels", "host", "small", "norms"], action="append")
     options = arguments.parse_args()

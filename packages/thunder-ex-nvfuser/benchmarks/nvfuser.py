@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvFuser's fusions on a GPU, beside those of thunder-ex-triton, where that is installed, and eager.
+"""Benchmark of nvFuser's fusions on a GPU, beside those of thunder-ex-triton, if installed, and eager.
 
     python benchmarks/nvfuser.py [--markdown FILE] [--models]
 
-GPU time is the sum of the kernels' own times, by torch's profiler; TB/s is the least traffic of the operation over that
-time. The host's cost is that of a call of a small fusion by itself. The model is a nanoGPT's training step: its time by
+GPU time is the sum of the kernel times, by torch's profiler; TB/s is the minimal memory traffic of the operation over
+that time. Host time is that of a call of a small fusion by itself. The model is a training step of nanoGPT: its time by
 events and its number of kernels.
 """
 
@@ -24,7 +24,7 @@ from thunder.toolkit.benchmarking import by_events, by_kernels, in_turns, on_hos
 
 
 class Row(NamedTuple):
-    """One operation: its function, the shapes of its tensors, and how many of the first it moves at least."""
+    """One operation: its function, the shapes of its tensors, and how many of the first it has to read or write."""
 
     name: str
     fn: Callable[..., Any]
@@ -46,7 +46,7 @@ ROWS = (
 
 
 def contenders(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Return the function run by each."""
+    """Return the function as run by each contender."""
     out = {"nvfuser": thunder.jit(fn, executors=["nvfuser"]), "eager": fn}
     try:
         out["triton"] = thunder.jit(fn, executors=["triton"])
@@ -56,7 +56,7 @@ def contenders(fn: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 
 
 def cell(row: Row, fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> str:
-    """Forward and backward."""
+    """Measure forward and backward."""
     g = torch.randn_like(fn(*inputs))
     forward, first = by_kernels(lambda: fn(*inputs))
     whole, all_kernels = by_kernels(lambda: torch.autograd.grad(fn(*inputs), inputs, g))
@@ -71,9 +71,7 @@ def cell(row: Row, fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> 
 
 
 def host_cost() -> str:
-    """Return microseconds of a call of a fusion of two small tensors: by itself, through thunder.jit, and eager's
-    launches.
-    """
+    """Measure the microseconds of a call of a small fusion: by itself, through thunder.jit, and in eager mode."""
     x, y = (torch.randn(64, 64, device="cuda") for _ in range(2))
     f = thunder.jit(lambda x, y: (x + y) * x, executors=["nvfuser"])
     f(x, y)
@@ -99,7 +97,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return attention and the feed-forward layer."""
+        """Apply attention and the feed-forward layer."""
         b, t, c = x.shape
         parts = self.qkv(self.norms[0](x)).split(c, 2)
         q, k, v = (p.view(b, t, self.heads, c // self.heads).transpose(1, 2) for p in parts)
@@ -126,7 +124,7 @@ class GPT(nn.Module):
 
 
 def model_rows() -> list[str]:
-    """Return a training step of each contender, in turns."""
+    """Measure a training step of each contender, interleaved."""
     tokens, labels = torch.randint(0, 50304, (2, 8, 256), device="cuda")
     steps: dict[str, Callable[[], Any]] = {}
     texts = {}
@@ -145,7 +143,7 @@ def model_rows() -> list[str]:
         loss = step().item()
         texts[name] = f"first step {time.perf_counter() - start:.1f} s, loss {loss:.4f}"
         steps[name] = step
-    # many short turns: a host with other work slows some of them
+    # many short repetitions and the minimum: other work on the host slows some of them
     best = in_turns(steps, 30, partial(by_events, calls=3), min)
     rows = []
     for name, step in steps.items():
@@ -157,7 +155,7 @@ def model_rows() -> list[str]:
 
 
 def main() -> None:
-    """Measure and prints."""
+    """Run the benchmark and print its results."""
     arguments = parser(__doc__, repetitions=None)
     arguments.add_argument("--models", action="store_true")
     options = arguments.parse_args()

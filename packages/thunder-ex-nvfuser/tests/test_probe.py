@@ -87,7 +87,7 @@ def test_a_library_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     whole.write_bytes(b"12345678")
     assert probe.why_not(HERE) is None
     whole.write_bytes(b"1234")
-    assert "_C.so has 4 bytes and not 8, as its wheel says" in str(probe.why_not(HERE))
+    assert "_C.so has 4 bytes and not 8, as its wheel states" in str(probe.why_not(HERE))
 
 
 def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

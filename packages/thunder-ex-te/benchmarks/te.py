@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp8 linear layers and a training step through `thunder.jit`, beside bf16 and beside TransformerEngine's own modules.
+"""Benchmark of fp8 linear layers and a training step: `thunder.jit`, bf16, and TransformerEngine's own modules.
 
     python benchmarks/te.py linear [--size 8192] [--markdown FILE]
     python benchmarks/te.py kernels [--size 8192] [--markdown FILE]
@@ -8,14 +8,13 @@
     python benchmarks/te.py step [--layers 4] [--width 4096] [--length 4096] [--norms] [--markdown FILE]
     python benchmarks/te.py loss [--steps 200] [--markdown FILE]
 
-`linear`: forward and backward of one layer; `kernels`: where its time goes. `norm`: a layer that reads an RMS norm of a
-sum, as it stands in networks, forward alone and with backward. `groups`: layers of pieces of one matrix. `step`:
-forward, backward and AdamW of the Llama of thunder-core's benchmarks, in bf16 by eager and by thunder, and by thunder
-with each recipe; the executors are those that are installed; `--norms`: where norms are torch's module, which may give
-results in fp8. `loss`: the losses of `--steps` steps on sequences in
-which a word mostly decides the next, each run from the same weights on the same batches. Times are GPU times by events,
-host time included where that takes longest: medians of alternating repetitions, each of which runs every contender
-(`step`: of one model after the other).
+`linear`: forward and backward of one layer; `kernels`: its kernels and their times. `norm`: a layer that reads an RMS
+norm of a sum, as in transformers, forward alone and with backward. `groups`: layers of row groups of one matrix.
+`step`: forward, backward and AdamW of the Llama of thunder-core's benchmarks, in bf16 by eager and by thunder, and by
+thunder with each recipe and all installed executors; `--norms`: with torch's norm module, which may write its result in
+fp8. `loss`: the losses of `--steps` steps on sequences in which a word mostly determines the next, each run from the
+same weights on the same batches. Times are GPU times by events, which include host time where it dominates: medians of
+interleaved repetitions, each of which runs every contender (`step`: one model after the other).
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ LENGTH, BATCH = 512, 8  # of the corpus
 
 
 def table(head: str, found: dict[str, float], base: str) -> list[str]:
-    """Return each time, and how many times faster than `base` it is."""
+    """Format each time, and its speedup over `base`."""
     lines = [f"| {head} | ms | {base} / this |", "|---|---|---|"]
     return lines + [f"| {name} | {ms:.3f} | {found[base] / ms:.2f} |" for name, ms in found.items()]
 
 
 # -- one layer ---------------------------------------------------------------------------------------------------------
 def linear(options: Any) -> list[str]:
-    """Forward and backward of a layer: every time with a new weight, or with one that has not changed since."""
+    """Measure forward and backward of a layer, with a weight that changes between calls and one that does not."""
     import transformer_engine.pytorch as te
 
     n = options.size or 8192
@@ -85,7 +84,7 @@ def linear(options: Any) -> list[str]:
 
 
 def kernels(options: Any) -> list[str]:
-    """Return the kernels that one forward and backward of a layer launches, by their names, and their times."""
+    """List the kernels of forward and backward of a layer, and their times."""
     from torch.profiler import ProfilerActivity, profile
 
     n, lines = options.size or 8192, ["| recipe | kernel | calls | ms |", "|---|---|---|---|"]
@@ -107,7 +106,7 @@ def kernels(options: Any) -> list[str]:
 
 
 class _Normed(torch.nn.Module):
-    """A layer of the norm of a sum, which is a result too."""
+    """Apply a layer to the norm of a sum; return the sum, too."""
 
     def __init__(self, n: int):
         super().__init__()
@@ -120,7 +119,7 @@ class _Normed(torch.nn.Module):
 
 
 def norm(options: Any) -> list[str]:
-    """Return a norm and a layer that reads it."""
+    """Measure a norm and the layer that reads it."""
     import transformer_engine.pytorch as te
 
     rows, n = options.rows or 16384, options.size or 4096
@@ -170,7 +169,7 @@ def norm(options: Any) -> list[str]:
 
 
 class _Experts(torch.nn.Module):
-    """A layer for each piece."""
+    """Apply a layer to each row group."""
 
     def __init__(self, number: int, n: int):
         super().__init__()
@@ -181,7 +180,7 @@ class _Experts(torch.nn.Module):
 
 
 def groups(options: Any) -> list[str]:
-    """Layers of pieces of one matrix: one by one, and as groups."""
+    """Measure layers of the row groups of one matrix: one by one, and grouped."""
     import transformer_engine.pytorch as te
 
     rows, n, number = options.rows or 1024, options.size or 2048, options.groups
@@ -221,7 +220,7 @@ def groups(options: Any) -> list[str]:
 
 # -- a model -----------------------------------------------------------------------------------------------------------
 def llama(width: int, layers: int, length: int, norms: bool = False) -> Any:
-    """Return the Llama of thunder-core's benchmarks, in bf16, with its own norms or torch's."""
+    """Make the Llama of thunder-core's benchmarks, in bf16, with its own norms or torch's."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "thunder-core" / "benchmarks"))
     import llama as model
 
@@ -233,7 +232,7 @@ def llama(width: int, layers: int, length: int, norms: bool = False) -> Any:
 
 
 def trained(model: Any, f: Any, batches: Callable[[], Any], rate: float) -> Callable[[], Any]:
-    """Return one step of training."""
+    """Return a function that runs one training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
 
     def step() -> Any:
@@ -249,7 +248,7 @@ def trained(model: Any, f: Any, batches: Callable[[], Any], rate: float) -> Call
 
 
 def step(options: Any) -> list[str]:
-    """Return a whole step of each, one model after the other: two do not fit beside their optimizers."""
+    """Measure a training step of each, one model after the other: two do not fit in memory with their optimizers."""
     shape = (options.batch, options.length + 1)
     batch = torch.randint(0, 320, shape, device="cuda")
     kinds: dict[str, Any] = {"bf16, eager": None, "bf16, thunder": {}}
@@ -277,7 +276,7 @@ def step(options: Any) -> list[str]:
 
 
 def corpus() -> Callable[[], Any]:
-    """Batches of sequences in which a word decides the next in nine of ten cases."""
+    """Make batches of sequences in which a word determines the next one in nine of ten cases."""
     generator = torch.Generator(device="cuda").manual_seed(1)
 
     def draw(*shape: int) -> Any:
@@ -296,7 +295,7 @@ def corpus() -> Callable[[], Any]:
 
 
 def loss(options: Any) -> list[str]:
-    """Return the mean loss of the last tenth of the steps, from the same weights, on the same batches."""
+    """Measure the mean loss of the last tenth of the steps, from the same weights, on the same batches."""
     draw = corpus()
     batches = [draw() for _ in range(options.steps)]
     lines = ["| steps | first loss | half way | mean of the last tenth | of bf16's |", "|---|---|---|---|---|"]
@@ -316,7 +315,7 @@ def loss(options: Any) -> list[str]:
 
 
 def main() -> None:
-    """Measure and prints."""
+    """Run a benchmark and print its results."""
     parts = {"linear": linear, "kernels": kernels, "norm": norm, "groups": groups, "step": step, "loss": loss}
     arguments = parser(__doc__, repetitions=None)
     arguments.add_argument("what", choices=parts)

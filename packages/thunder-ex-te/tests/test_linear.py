@@ -119,8 +119,8 @@ def test_what_is_left_to_others(device: str, recipes: Any) -> None:
         (_make(device, 8, 32), _make(device, 24, 32), None, "here are 8 rows, 24 outputs"),
         (_make(device, 32), _make(device, 16, 32), None, "1 rows"),
         (_make(device, 16, 32), _make(device, 32), None, "takes a matrix as weight"),
-        (_make(device, 0, 32), _make(device, 16, 32), None, "nothing to compute"),
-        (_make(device, 16, 32), _make(device, 16, 32), _make(device, 1), "a bias with a number for each output"),
+        (_make(device, 0, 32), _make(device, 16, 32), None, "have no elements"),
+        (_make(device, 16, 32), _make(device, 16, 32), _make(device, 1), "a bias with one element per output"),
         (_make(device, 16, 32).double(), _make(device, 16, 32).double(), None, "not float64"),
     ):
         f = thunder.jit(lambda x, w, b: F.linear(x, w, b), te_recipe=recipe)

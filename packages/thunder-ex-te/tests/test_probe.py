@@ -36,7 +36,7 @@ def test_what_is_missing() -> None:
 def test_versions() -> None:
     """All parts have one version, which is one whose private parts are known."""
     said = _said({**PARTS, "transformer_engine_torch": "2.20.1"})
-    assert "have to be of one version" in said and "transformer_engine_torch 2.20.1" in said
+    assert "must have the same version" in said and "transformer_engine_torch 2.20.1" in said
     assert "transformer_engine_cu13 2.20.2" in said
     for version in ("2.19.0", "2.21.0", "3.0", "unknown"):
         said = _said(dict.fromkeys(PARTS, version))

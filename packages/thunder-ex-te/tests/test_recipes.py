@@ -39,9 +39,9 @@ def test_what_is_refused(recipes: Any) -> None:
     _refused(recipes.NVFP4BlockScaling(), r"te_recipe=NVFP4BlockScaling: this format needs")
     _refused(recipes.Float8CurrentScaling(backward_override="dequantized"), "leave out backward_override")
     _refused(recipes.Float8CurrentScaling(fp8_dpa=True), "attention does not")
-    _refused(recipes.DelayedScaling(amax_compute_algo=lambda h: h[0]), "leave out functions of your own")
-    _refused("current", r"is one of TransformerEngine's recipes, such as Float8CurrentScaling\(\)")
-    _refused(recipes.CustomRecipe(lambda *_: None), "te_recipe=CustomRecipe is not known here")
+    _refused(recipes.DelayedScaling(amax_compute_algo=lambda h: h[0]), "custom functions are not supported")
+    _refused("current", r"must be one of TransformerEngine's recipes, such as Float8CurrentScaling\(\)")
+    _refused(recipes.CustomRecipe(lambda *_: None), "te_recipe=CustomRecipe is not supported")
 
 
 def test_a_recipe_without_its_executor(recipes: Any) -> None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy on a GPU, forward and backward through autograd: thunder beside eager, torch.compile and Liger.
+"""Benchmark of cross-entropy on a GPU, forward and backward through autograd: thunder, eager, torch.compile, Liger.
 
     python benchmarks/cross_entropy.py [--markdown FILE] [--only ROW] [--repetitions 5]
 
-Times are GPU times by events: the median of alternating repetitions, each of which runs every contender. The floor is
-the least traffic there can be (logits read twice, gradient written once) at the bandwidth of a copy, measured in the
-same run. Peak memory is what a step needs above its inputs, parameters and their gradients.
+Times are GPU times by events: the median of interleaved repetitions, each of which runs every contender. The floor is
+the minimal memory traffic (logits read twice, gradient written once) at the bandwidth of a copy, measured in the same
+run. Peak memory is what a step allocates besides its inputs, parameters and their gradients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINEAR_ROWS = ((8192, 2048, 128256, torch.bfloat16),)
 
 
 def copy_bandwidth() -> float:
-    """Return bytes a second of a large copy."""
+    """Measure the bandwidth of a large copy, in bytes per second."""
     x = torch.empty(1 << 29, dtype=torch.float32, device="cuda")
     y = torch.empty_like(x)
     best = min(by_events(lambda: y.copy_(x), 5) for _ in range(5))
@@ -33,7 +33,7 @@ def copy_bandwidth() -> float:
 
 
 def step(loss: Callable[..., Any], inputs: tuple[Any, ...], parameters: tuple[Any, ...]) -> Callable[[], Any]:
-    """Return one forward and backward."""
+    """Return a function that runs forward and backward once."""
 
     def run() -> None:
         for p in parameters:
@@ -44,7 +44,7 @@ def step(loss: Callable[..., Any], inputs: tuple[Any, ...], parameters: tuple[An
 
 
 def peak(fn: Callable[[], Any], parameters: tuple[Any, ...]) -> float:
-    """GiB above what is there before, and above the gradients."""
+    """Return the peak memory in GiB, without the memory allocated before and the gradients."""
     for p in parameters:
         p.grad = None
     torch.cuda.synchronize()
@@ -57,7 +57,7 @@ def peak(fn: Callable[[], Any], parameters: tuple[Any, ...]) -> float:
 
 
 def liger_loss() -> Callable[..., Any] | None:
-    """Liger's kernel, where it is installed. It writes the gradient over its input, which therefore is copied."""
+    """Return Liger's kernel, if installed. It overwrites its input with the gradient, so the input is copied."""
     try:
         from liger_kernel.transformers.functional import liger_cross_entropy
     except Exception:
@@ -66,7 +66,7 @@ def liger_loss() -> Callable[..., Any] | None:
 
 
 def loss_row(tokens: int, classes: int, dtype: torch.dtype, bandwidth: float, repetitions: int) -> list[str]:
-    """Cross-entropy alone."""
+    """Measure cross-entropy alone."""
     x = torch.randn(tokens, classes, device="cuda", dtype=dtype, requires_grad=True)
     t = torch.randint(0, classes, (tokens,), device="cuda")
     losses: dict[str, Callable[..., Any] | None] = {
@@ -83,7 +83,7 @@ def loss_row(tokens: int, classes: int, dtype: torch.dtype, bandwidth: float, re
 def linear_row(
     tokens: int, features: int, classes: int, dtype: torch.dtype, bandwidth: float, repetitions: int
 ) -> list[str]:
-    """Return a linear layer and the cross-entropy of its result."""
+    """Measure a linear layer and the cross-entropy of its result."""
     x = torch.randn(tokens, features, device="cuda", dtype=dtype, requires_grad=True)
     w = (torch.randn(classes, features, device="cuda", dtype=dtype) / features**0.5).requires_grad_()
     t = torch.randint(0, classes, (tokens,), device="cuda")
@@ -96,13 +96,13 @@ def linear_row(
     }  # fmt: skip
     contenders = {name: step(f, (x, w, t), (x, w)) for name, f in losses.items() if f is not None}
     times = in_turns(contenders, repetitions)
-    floor = products(x.detach(), w.detach(), repetitions)
-    name = f"linear + cross-entropy {tokens}x{features}→{classes} {str(dtype).rpartition('.')[2]} (floor: its products)"
+    floor = matmuls(x.detach(), w.detach(), repetitions)
+    name = f"linear + cross-entropy {tokens}x{features}→{classes} {str(dtype).rpartition('.')[2]} (floor: its matmuls)"
     return [name, f"{floor:.3f}", *(_cell(times, contenders, c, floor, (x, w)) for c in losses)]
 
 
-def products(x: torch.Tensor, w: torch.Tensor, repetitions: int) -> float:
-    """Return the matrix products of a linear layer, forward and backward."""
+def matmuls(x: torch.Tensor, w: torch.Tensor, repetitions: int) -> float:
+    """Measure the matmuls of a linear layer, forward and backward."""
     a = torch.randn(x.shape[0], w.shape[0], device="cuda", dtype=x.dtype)
 
     def run() -> None:
@@ -110,11 +110,11 @@ def products(x: torch.Tensor, w: torch.Tensor, repetitions: int) -> float:
         torch.mm(a, w)
         torch.mm(a.t(), x)
 
-    return in_turns({"products": run}, repetitions)["products"]
+    return in_turns({"matmuls": run}, repetitions)["matmuls"]
 
 
 def liger_linear() -> Callable[..., Any] | None:
-    """Liger's fused operator, where it is installed."""
+    """Return Liger's fused operator, if installed."""
     try:
         from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
     except Exception:
@@ -123,7 +123,7 @@ def liger_linear() -> Callable[..., Any] | None:
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute `fn`, compiled by torch for these sizes."""
+    """Compile `fn` by torch.compile for static shapes."""
     torch._dynamo.reset()
     return torch.compile(fn, dynamic=False)
 
@@ -138,7 +138,7 @@ def _cell(
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--only", default="", help="rows whose name contains this")
+    arguments.add_argument("--only", default="", help="run only the rows whose name contains this")
     options = arguments.parse_args()
     bandwidth = copy_bandwidth()
     head = ["ms (x floor), peak memory", "floor", "thunder", "eager", "torch.compile", "Liger"]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusions on a GPU: thunder with this wheel beside eager, torch.compile and, where it is installed, Liger.
+"""Benchmark of fusions on a GPU: thunder with this wheel, eager, torch.compile and, if installed, Liger.
 
     python benchmarks/fusion.py [--markdown FILE] [--only ROW] [--models]
 
-GPU time is the sum of the kernels' own times, by torch's profiler, so that a launch-bound program does not hide them;
-TB/s is the least traffic of the operation over that time. Model rows are whole training steps, timed by events, with
-the contenders in turns, and with the number of kernels and the peak memory.
+GPU time is the sum of the kernel times, by torch's profiler, so that it does not include launch overhead; TB/s is the
+minimal memory traffic of the operation over that time. Model rows are whole training steps, timed by events, with
+interleaved contenders, and with the number of kernels and the peak memory.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from thunder.toolkit.benchmarking import by_events, by_kernels, parser, report
 
 
 class Row(NamedTuple):
-    """One operation: its function, the shapes of its tensors (first those that need gradients), tensors moved."""
+    """One operation: its function, the shapes of its tensors (those that require gradients first), tensors moved."""
 
     name: str
     fn: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
-    forward: int  # how many tensors of the first shape forward moves at least
+    forward: int  # the tensors of the first shape that forward has to read or write
     backward: int
 
 
 def rope(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
-    """Rotary embedding of queries and keys."""
+    """Apply rotary embedding to queries and keys."""
 
     def turned(x: torch.Tensor) -> torch.Tensor:
         half = x.shape[-1] // 2
@@ -46,26 +46,26 @@ def rope(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor)
 
 
 def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return a hundred operations."""
+    """Apply a hundred pointwise operations."""
     for i in range(33):
         x = (x * 1.01 + y).clamp(-4, 4) if i % 2 else torch.sigmoid(x) - y * 0.5
     return x
 
 
 def residual_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> Any:
-    """Return a residual connection and the norm after it."""
+    """Apply a residual connection and the norm after it."""
     h = x + r
     return F.rms_norm(h, w.shape, w), h
 
 
 def residual_dropout_norm(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> Any:
-    """Dropout, a residual connection and the norm after it."""
+    """Apply dropout, a residual connection and the norm after it."""
     h = r + F.dropout(x, 0.1)
     return F.rms_norm(h, w.shape, w), h
 
 
 def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Over the last dimension."""
+    """Normalize over the last dimension."""
     return F.layer_norm(x, w.shape, w, b)
 
 
@@ -87,7 +87,7 @@ ROWS = (
 
 
 def liger() -> dict[str, Callable[..., Any]]:
-    """Return what Liger has for the rows, by the beginning of their names."""
+    """Return Liger's functions for the rows, by the prefix of their names."""
     try:
         from liger_kernel.transformers import functional as lf
     except ImportError:
@@ -103,7 +103,7 @@ def liger() -> dict[str, Callable[..., Any]]:
 
 
 def measured(fn: Callable[..., Any], inputs: tuple[torch.Tensor, ...], leaves: tuple[torch.Tensor, ...]) -> Any:
-    """Return milliseconds and kernels forward, and backward."""
+    """Return the milliseconds and the number of kernels, forward and backward."""
     outputs = fn(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     gradients = [torch.randn_like(o) for o in outputs]
@@ -163,7 +163,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Return attention of a batch."""
+        """Compute attention of a batch."""
         b, t, _ = x.shape
         q, k, v = self.qkv(x).split([n * self.size for n in (self.heads, self.groups, self.groups)], -1)
         q, k, v = (y.view(b, t, -1, self.size).transpose(1, 2) for y in (q, k, v))
@@ -173,7 +173,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer of a Llama."""
+    """A layer of Llama."""
 
     def __init__(self, width: int, heads: int, groups: int, inner: int):
         super().__init__()
@@ -211,7 +211,7 @@ class Llama(nn.Module):
 
 
 class GPTBlock(nn.Module):
-    """A layer of a GPT-2."""
+    """A layer of GPT-2."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -246,7 +246,7 @@ class GPT(nn.Module):
 
 
 class Contender:
-    """A model and what runs it."""
+    """A model, and the compiler that runs it."""
 
     def __init__(self, name: str, make: Callable[[], nn.Module], tokens: torch.Tensor):
         torch.manual_seed(0)
@@ -271,20 +271,20 @@ class Contender:
         self.times: list[float] = []
 
     def step(self) -> Any:
-        """Return a training step without its optimizer."""
+        """Run a training step without its optimizer."""
         self.model.zero_grad(set_to_none=True)
         loss = self.run(self.tokens, self.tokens)
         loss.backward()
         return loss
 
     def timed(self, steps: int) -> None:
-        """Note the milliseconds of a step, among others."""
+        """Measure a step and record its milliseconds."""
         self.step()
         self.times.append(by_events(self.step, steps))
         self.model.zero_grad(set_to_none=True)
 
     def cells(self) -> list[str]:
-        """Time, kernels and memory of a step; the loss and the first step's time."""
+        """Return time, kernels and memory of a step; the loss and the first step's time."""
         gpu, kernels = by_kernels(self.step, 3)
         self.model.zero_grad(set_to_none=True)
         return [
@@ -294,7 +294,7 @@ class Contender:
 
 
 def llama_floor(layers: int, width: int, heads: int, groups: int, inner: int, classes: int, b: int, t: int) -> Any:
-    """Return a function that runs the matrix products and the attention of a step, by cuDNN, one after the other."""
+    """Return a function that runs only the matmuls and the attention (by cuDNN) of a step."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def new(*shape: int) -> torch.Tensor:
@@ -321,7 +321,7 @@ def llama_floor(layers: int, width: int, heads: int, groups: int, inner: int, cl
 
 
 def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[str]]:
-    """Training steps: the contenders take turns. Also lines on the floor and the ratios of the bars."""
+    """Measure training steps, with interleaved contenders; return rows, and notes on the floor and the ratios."""
     llama = (4, 2048, 32, 8, 8192, 32000)
     makers: tuple[tuple[str, Callable[[], nn.Module], tuple[int, int], int, int], ...] = (
         ("Llama, 4 layers, 2048 wide, 2x4096", lambda: Llama(*llama, 4096), (2, 4096), 32000, 5),
@@ -345,7 +345,7 @@ def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[
         turn += [None] if floor is not None else []
         order = random.Random(0)
         for _ in range(6 * repetitions):
-            order.shuffle(turn)  # who comes after a hot GPU's heaviest work finds it slower
+            order.shuffle(turn)  # a contender that follows the heaviest one finds a hotter, slower GPU
             for c in turn:
                 if c is not None:
                     c.timed(steps)
@@ -360,8 +360,8 @@ def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[
             ratios = sorted(x / y for x, y in zip(own, other))
             a, b = statistics.median(own), statistics.median(other)
             notes.append(
-                f"{name}: floor {bottom:.2f} ms; above it {a:.2f} of thunder's, {b:.2f} of torch.compile's: {a / b:.2f}"
-                f" (turn by turn {statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f})"
+                f"{name}: floor {bottom:.2f} ms; above it thunder {a:.2f}, torch.compile {b:.2f}: ratio {a / b:.2f}"
+                f" (per repetition {statistics.median(ratios):.2f}, {ratios[0]:.2f} to {ratios[-1]:.2f})"
             )
         out.append([name, *[cell for c in found.values() for cell in (c.cells() if c else ("-", "-"))]])
         found.clear()
@@ -372,8 +372,8 @@ def model_rows(repetitions: int, only: str = "") -> tuple[list[list[str]], list[
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--only", default="", help="rows whose name contains this")
-    arguments.add_argument("--models", action="store_true", help="training steps too, those whose name contains it")
+    arguments.add_argument("--only", default="", help="run only the rows whose name contains this")
+    arguments.add_argument("--models", action="store_true", help="run training steps, too (filtered by --only)")
     options = arguments.parse_args()
     contenders = ("thunder", "torch.compile", "eager")
     rows = (*contenders, "Liger") if liger() else contenders

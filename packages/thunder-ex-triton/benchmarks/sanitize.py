@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusions of every template at awkward sizes, for a memory checker: no kernel may read or write where it must not.
+"""Runs fusions of every template at odd sizes under a memory checker, which finds accesses out of bounds.
 
     compute-sanitizer --tool memcheck python packages/thunder-ex-triton/benchmarks/sanitize.py
 
-Sizes are odd, so that every tile is masked; inputs are strided, broadcast and of unknown sizes; each runs forward and
-backward twice, as Triton launches and as warm calls do.
+Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes; each runs
+forward and backward twice, launched by Triton and by a warm call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import thunder
 
 
 def run(f: Callable[..., Any], *args: torch.Tensor, **options: Any) -> None:
-    """Forward and backward, twice."""
+    """Run forward and backward, twice."""
     jitted = thunder.jit(f, executors=["triton", "triton_crossentropy"], **options)
     for _ in range(2):
         out = jitted(*args)
@@ -28,13 +28,13 @@ def run(f: Callable[..., Any], *args: torch.Tensor, **options: Any) -> None:
 
 
 def heads(q: Any, c: Any) -> Any:
-    """Rotary embedding of heads."""
+    """Apply rotary embedding to heads."""
     q = q.view(2, 17, 3, 8).transpose(1, 2)
     return q * c + torch.cat((-q[..., 4:], q[..., :4]), -1) * c
 
 
 def check(dtype: torch.dtype) -> None:
-    """All of it for one type."""
+    """Run all programs in one dtype."""
 
     def make(*shape: int) -> torch.Tensor:
         return torch.randn(shape, device="cuda", dtype=dtype).requires_grad_()
@@ -51,7 +51,7 @@ def check(dtype: torch.dtype) -> None:
     run(lambda a, w: a * w, make(1, 5)[:, ::2], make(3))
     labels = torch.tensor([3, 1, 4, -100, 5] * 3, device="cuda")
     run(lambda a: F.cross_entropy(a, labels), make(15, 1003))
-    for count in (3103, 17001):  # put in order here, and by torch
+    for count in (3103, 17001):  # sorted by this wheel's kernel, and by torch
         tokens = torch.arange(count, device="cuda") ** 2 % 37
         run(lambda a, w: F.embedding(tokens, w, padding_idx=3) * a, make(33), make(37, 33))
     jitted = thunder.jit(lambda a, w: F.layer_norm(a, w.shape, w) * a.shape[0], cache="symbolic values")
@@ -63,4 +63,4 @@ if __name__ == "__main__":
     for dtype in (torch.float32, torch.bfloat16):
         check(dtype)
     torch.cuda.synchronize()
-    print("all ran")
+    print("all programs ran")

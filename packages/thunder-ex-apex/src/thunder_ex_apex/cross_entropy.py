@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy of class numbers by apex's `xentropy_cuda`: which calls are taken, and how they are run.
+"""Cross-entropy with class indices by apex's `xentropy_cuda`: which calls are taken, and their implementation.
 
-apex computes the loss of each row, and what its gradient needs: max + log(sum(exp)). Rows that do not count are unknown
-to it, and the number of a class is not checked by it: both are done here.
+apex computes the loss of each row, and its log-sum-exp, which is saved for backward. It neither supports `ignore_index`
+nor checks that class indices are in bounds: both are done here.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from thunder_ex_apex.probe import CROSS_ENTROPY, extension, unusable_device
 
 __all__ = ["DTYPES", "TAKEN", "backward", "backward_like", "forward", "forward_like", "profitable", "register", "takes"]
 
-# With bfloat16 logits apex keeps each row's statistics in bfloat16, and gradients are off by up to 6 %.
+# With bfloat16 logits apex saves each row's statistics in bfloat16, and gradients are off by up to 6 %.
 DTYPES = ("float32", "float16")
 TAKEN = (dtypes.float32, dtypes.float16)
-# A block of threads, of which there are at least 32, reads beyond a row that is shorter.
+# A thread block has at least 32 threads, which read out of bounds in shorter rows.
 FEWEST_CLASSES = 32
 # In backward a row's offset is computed in 32 bits.
 MOST_LOGITS = 2**32
-# Below it the small kernels around apex's take longer to launch than it saves (docs/performance.md).
+# Bytes of logits; below, launching the small kernels around apex's costs more than it saves (docs/performance.md).
 LARGE = 300_000_000
-# The fewest classes that large losses were measured with: a block of threads takes one row, however short it is.
+# The fewest classes measured: a thread block processes one row, however short it is.
 MEASURED_CLASSES = 1000
 
-# What the operators take `ignore_index` to be where it is not given.
+# The operators' default of `ignore_index`.
 IGNORED = -1
 
 
@@ -38,28 +38,28 @@ def takes(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> bool | str:  # fmt: skip
-    """True, or why not: what apex computes as torch does."""
+    """Return True, or the reason why apex does not compute the call as torch does."""
     if input.ndim != 2 or target.ndim != 1:
-        return "apex takes a matrix of logits and a class number for each of its rows"
+        return "apex takes a matrix of logits and one class index per row"
     if input.dtype not in TAKEN:
-        return f"apex's cross-entropy is right for logits of {' and '.join(DTYPES)}, not of {input.dtype}"
+        return f"apex's cross-entropy is correct for logits in {' and '.join(DTYPES)}, not {input.dtype}"
     if target.dtype != dtypes.int64:
-        return f"apex takes class numbers of int64, not of {target.dtype}"
+        return f"apex takes class indices in int64, not {target.dtype}"
     if weight is not None:
-        return "apex has no weights of classes"
+        return "apex does not support class weights"
     if target.device != input.device:
         return "its tensors are on several devices"
     if input.shape[0] == 0:
-        return "there is nothing to compute for no rows"
+        return "the logits have no rows"
     if input.shape[1] < FEWEST_CLASSES:
-        return f"apex reads beyond rows of fewer than {FEWEST_CLASSES} classes"
+        return f"apex reads out of bounds in rows of fewer than {FEWEST_CLASSES} classes"
     if input.shape[0] * input.shape[1] >= MOST_LOGITS:
         return "apex's gradient is wrong for 2**32 logits and more"
     return unusable_device(CROSS_ENTROPY, input.device) or True
 
 
 def profitable(input: Any, *args: Any, **kwargs: Any) -> bool | str:
-    """Return where it is faster than torch."""
+    """Check whether apex is faster than torch."""
     if input.shape[1] < MEASURED_CLASSES:
         return f"was not measured to be faster than torch for fewer than {MEASURED_CLASSES} classes"
     size = input.shape[0] * input.shape[1] * input.dtype.bytes
@@ -70,17 +70,17 @@ def profitable(input: Any, *args: Any, **kwargs: Any) -> bool | str:
 def forward_like(
     logits: Any, labels: Any, reduction: str, label_smoothing: float, ignore_index: int = IGNORED
 ) -> tuple[Any, Any]:
-    """Return the loss, and the logarithm of each row's sum of exponentials."""
+    """Decompose into torch's loss, and the log-sum-exp of each row."""
     return ltorch.cross_entropy_forward(logits, labels, None, ignore_index, reduction, label_smoothing)
 
 
 def forward(
     logits: torch.Tensor, labels: torch.Tensor, reduction: str, label_smoothing: float, ignore_index: int = IGNORED
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return how it is computed."""
+    """Run apex's kernel, and mask and reduce the losses."""
     counts = labels != ignore_index
     labels = torch.where(counts, labels, 0)
-    picked = logits.gather(1, labels[:, None])[:, 0]  # first: a number that is no class stops the program here
+    picked = logits.gather(1, labels[:, None])[:, 0]  # before apex's kernel, as it checks bounds
     half = logits.dtype is torch.float16
     losses, lse = extension(CROSS_ENTROPY).forward(logits.contiguous(), labels, label_smoothing, half)
     if not label_smoothing:  # apex multiplies the sum of the logits, which may be infinite, by 0
@@ -94,7 +94,7 @@ def forward(
 
 
 def backward_like(g: Any, logits: Any, *, target: Any, max_log_sum_exp: Any, label_smoothing: float) -> Any:
-    """Return the gradient of the logits, from that of each row's loss."""
+    """Decompose the gradient of the logits, given the cotangent of each row's loss."""
     classes = logits.shape[1]
     softmax = ltorch.exp(ltorch.to(logits, torch.float32) - ltorch.unsqueeze(max_log_sum_exp, 1))
     numbers = ltorch.arange(classes, device=logits.device)
@@ -107,14 +107,14 @@ def backward(
     g: torch.Tensor, logits: torch.Tensor, *, target: torch.Tensor, max_log_sum_exp: torch.Tensor,
     label_smoothing: float,
 ) -> torch.Tensor:  # fmt: skip
-    """Return how it is computed. apex writes the gradient as if logits were contiguous, whatever their strides are."""
+    """Run apex's kernel, which assumes contiguous logits, whatever their strides are."""
     return extension(CROSS_ENTROPY).backward(
         g.contiguous(), logits.contiguous(), max_log_sum_exp.contiguous(), target.contiguous(), label_smoothing
     )
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators, and what they stand for."""
+    """Register the operators, and implement cross-entropy with them."""
     apply = registry.register_operator("apex_cross_entropy", executor=executor, like=forward_like, fn=forward)
     differentiate = registry.register_operator(
         "apex_cross_entropy_backward", executor=executor, like=backward_like, fn=backward

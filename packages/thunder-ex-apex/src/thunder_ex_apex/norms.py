@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer and RMS norms by apex's `fused_layer_norm_cuda`: which calls are taken, and how they are run.
+"""Layer and RMS norms by apex's `fused_layer_norm_cuda`: which calls are taken, and their implementation.
 
-apex sees a matrix: the dimensions that are normalized are its columns. What forward keeps for backward (the mean, and
-1 / the standard deviation or root mean square) has the shape that torch gives it.
+apex treats the input as a matrix whose columns are the normalized dimensions. The statistics saved for backward (mean
+and rstd, the reciprocal standard deviation or root mean square) are returned in torch's shape.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 # apex's layer norm has no gradient in double precision.
 OF_LAYERS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 OF_ROOTS = (*OF_LAYERS, dtypes.float64)
-# apex rounds the normalized value to the input's dtype before it multiplies by the weight; torch rounds once, after it.
+# apex rounds the normalized value to the input's dtype before it multiplies by the weight; torch rounds only after it.
 TOLERANCES = {"bfloat16": (1.6e-2, 1e-2), "float16": (2e-3, 2e-3)}
 # Rows, columns and offsets are 32-bit integers.
 MOST_ELEMENTS = 2**31
@@ -31,36 +31,36 @@ def _takes(input: Any, normalized_shape: Any, *parameters: Any) -> bool | str:
     if input.ndim == 0 or len(normalized_shape) > input.ndim:
         return "apex normalizes the last dimensions of a tensor"
     if input.numel() == 0:
-        return "there is nothing to compute for no elements"
+        return "the input has no elements"
     if input.numel() >= MOST_ELEMENTS:
-        return "apex counts elements in 32 bits"
+        return "apex uses 32-bit indices, and the input has 2**31 elements or more"
     for p in parameters:
         if p is not None and (p.dtype != input.dtype or p.device != input.device):
-            return "apex takes an input and parameters of one dtype and device"
+            return "apex takes an input and parameters with one dtype and device"
     return unusable_device(NORMS, input.device) or True
 
 
 def takes_layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> bool | str:
-    """True, or why not."""
+    """Return True, or the reason why apex does not take the call."""
     if input.dtype not in OF_LAYERS:
         return f"apex's layer norm has no gradient in {input.dtype}"
     if (weight is None) != (bias is None):
-        return "apex's layer norm has both a weight and a bias, or neither"
+        return "apex's layer norm takes both a weight and a bias, or neither"
     return _takes(input, normalized_shape, weight, bias)
 
 
 def takes_rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> bool | str:
-    """True, or why not."""
+    """Return True, or the reason why apex does not take the call."""
     if input.dtype not in OF_ROOTS:
-        return f"apex's norms are of {', '.join(DTYPES)}, not of {input.dtype}"
+        return f"apex's norms take {', '.join(DTYPES)}, not {input.dtype}"
     return _takes(input, normalized_shape, weight)
 
 
 # -- the operators -----------------------------------------------------------------------------------------------------
 def _statistics(x: torch.Tensor, like: torch.Tensor, columns: int) -> torch.Tensor:
-    """Return a number for each row, in the shape that torch gives it."""
+    """Reshape the statistics of rows as torch returns them."""
     return x.view(*like.shape[: like.ndim - columns], *([1] * columns))
 
 
@@ -71,7 +71,7 @@ def _shape(normalized_shape: Any) -> list[int]:
 def layer_norm(
     input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the result, the mean and 1 / standard deviation of each row."""
+    """Return the result, and mean and reciprocal standard deviation (rstd) of each row."""
     x, shape, apex = input.contiguous(), _shape(normalized_shape), extension(NORMS)
     if weight is None or bias is None:
         out, mean, rstd = apex.forward(x, shape, eps)
@@ -96,14 +96,14 @@ def layer_norm_backward(
 def layer_norm_backward_like(
     grad: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
-    """Return what the gradients are."""
+    """Decompose the gradients into operations of torch."""
     return ltorch.layer_norm_backward(grad, ltorch.contiguous(input), normalized_shape, mean, rstd, weight, bias)
 
 
 def rms_norm(
     input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result, and 1 / the root mean square of each row."""
+    """Return the result, and the reciprocal root mean square (rstd) of each row."""
     x, shape, apex = input.contiguous(), _shape(normalized_shape), extension(NORMS)
     eps = _epsilon(x, eps)
     if weight is None:
@@ -129,17 +129,17 @@ def rms_norm_backward(
 def rms_norm_backward_like(
     grad: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any, eps: float | None
 ) -> Any:
-    """Return what the gradients are."""
+    """Decompose the gradients into operations of torch."""
     return ltorch.rms_norm_backward(grad, ltorch.contiguous(input), normalized_shape, rstd, weight)
 
 
 def _epsilon(x: torch.Tensor, eps: float | None) -> float:
-    """Return torch's where none is given: that of the dtype in which it computes."""
+    """Return `eps`, or torch's default: that of the dtype in which it computes."""
     return torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps if eps is None else eps
 
 
 def _like_contiguous(forward: Any) -> Any:
-    """Return what an operator is: torch's operation on a contiguous input."""
+    """Return the decomposition into torch's operation on a contiguous input."""
 
     def like(input: Any, *args: Any) -> Any:
         return forward(ltorch.contiguous(input), *args)
@@ -148,7 +148,7 @@ def _like_contiguous(forward: Any) -> Any:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators, and what they stand for."""
+    """Register the operators, and implement the norms with them."""
 
     def operator(name: str, like: Any, fn: Any) -> Any:
         return registry.register_operator(name, executor=executor, like=like, fn=fn)

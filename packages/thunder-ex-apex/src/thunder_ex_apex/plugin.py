@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NORM = "apex_norm"
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """Return an NVIDIA GPU, and an extension of apex that loads."""
+    """Check for an NVIDIA GPU and an extension of apex that loads."""
     return Availability.unless(why_not(env))
 
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """Each has an extension of its own. Losses go to Triton's executor first, which was measured faster."""
+    """Register an executor per extension. Triton's cross-entropy, measured to be faster, has a higher priority."""
     from thunder.extend import OperatorExecutor
 
     if loads(CROSS_ENTROPY):
@@ -36,7 +36,7 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Cross-entropy and norms, and their gradients."""
+    """Register cross-entropy and norms, and their gradients."""
     if loads(CROSS_ENTROPY):
         from thunder_ex_apex import cross_entropy
 
@@ -49,7 +49,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Tested on a GPU, in the dtypes that the checkers accept."""
+    """Return the devices and dtypes to test with: those that the checkers accept."""
     from thunder_ex_apex import cross_entropy, norms, samples
 
     if executor.name == LOSS:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's apex: which of its CUDA extensions are here, whether they load, and whether they run on a device.
+"""The probe: which CUDA extensions of NVIDIA's apex are installed, whether they load, and whether they run on a device.
 
-The extensions are top-level modules, which are built with apex from its source. Nothing here imports torch or apex
-before it is asked to: the probe imports this module.
+The extensions are top-level modules, which are built with apex from source. Importing this module imports neither torch
+nor apex, so that probing stays cheap.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def extension(name: str) -> Any:
 def _load_error(name: str) -> str | None:
     try:
         extension(name)
-    except Exception as error:  # a library that does not fit raises what it likes
+    except Exception as error:  # an incompatible library may raise any exception
         return describe_error(error)
     return None
 
 
 def loads(name: str) -> bool:
-    """Check whether this extension is here and can be imported."""
+    """Check whether an extension is installed and can be imported."""
     return importlib.util.find_spec(name) is not None and _load_error(name) is None
 
 
 def why_not(env: Env) -> str | None:
-    """Return why nothing of apex can run on this machine; None when something can."""
+    """Return why none of apex's extensions can run on this machine; None when one can."""
     found = [name for name in (CROSS_ENTROPY, NORMS) if env.has_module(name)]
     if not found:
         return _missing(env)
@@ -58,7 +58,7 @@ def why_not(env: Env) -> str | None:
     if len(errors) < len(found):
         return None
     texts = "; ".join(f"{name} ({error})" for name, error in errors.items())
-    return f"apex's extensions do not load beside torch {env.torch}, for which they have to be built anew: {texts}"
+    return f"apex's extensions do not load with torch {env.torch}; rebuild them for it: {texts}"
 
 
 def _missing(env: Env) -> str:
@@ -67,27 +67,27 @@ def _missing(env: Env) -> str:
     if not is_nvidias_apex():
         version = env.version_of("apex")
         return (
-            f"the package apex{f' {version}' if version else ''} that is installed is not NVIDIA's but another of that "
-            f"name, as is the one of PyPI: {BUILD}"
+            f"the installed package apex{f' {version}' if version else ''} is not NVIDIA's but another of that name, "
+            f"such as PyPI's: {BUILD}"
         )
     return f"NVIDIA's apex is installed without its CUDA extensions: {BUILD}"
 
 
 def is_nvidias_apex() -> bool:
-    """Check whether the package called apex, which is not imported for that, has the parts of NVIDIA's."""
+    """Check, without importing it, whether the package apex has the subpackages of NVIDIA's."""
     spec = importlib.util.find_spec("apex")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     return any((Path(folder) / "normalization").is_dir() for folder in folders)
 
 
 def unusable_device(name: str, device: Any) -> str | None:
-    """Return why this extension cannot run on that device; None when it can. Its kernels are tried there, once."""
+    """Return why an extension cannot run on a device; None when it can. A kernel is launched there once to check."""
     return reject_device(device, "apex") or _trial(name, device.index or 0)
 
 
 @functools.cache
 def _trial(name: str, index: int) -> str | None:
-    """Return what the smallest call says: an extension holds code for the architectures that it was built for."""
+    """Return the error of a minimal call: an extension has code only for the architectures that it was built for."""
     torch = importlib.import_module("torch")
     try:
         with torch.cuda.device(index), torch.no_grad():

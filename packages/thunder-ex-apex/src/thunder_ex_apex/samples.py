@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples with which the conformance suite tests the operators of this wheel.
+"""Samples with which the conformance suite tests the operators of this wheel.
 
-The reference of an operator is what it stands for, run by torch.
+The reference of an operator is its decomposition, run by torch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from thunder_ex_apex import cross_entropy, norms
 
 __all__ = ["loss_opinfos", "norm_opinfos"]
 
-# Rows and classes: the fewest that are taken, rows that are not aligned, more than one block of threads reads at once.
+# Rows and classes: the fewest classes, unaligned rows, rows longer than a thread block reads at once.
 SHAPES = ((1, 32), (7, 33), (4, 45), (3, 127), (5, 1030), (2, 32001))
 HOW = (("mean", 0.0), ("sum", 0.1), ("none", 0.3))
-# A tensor and what of it is normalized.
+# The shape of a tensor, and its normalized dimensions.
 NORMALIZED: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((3, 4), (4,)), ((2, 3, 4), (3, 4)), ((7,), (7,)), ((5, 33), (33,)), ((2, 1030), (1030,)), ((3, 4096), (4096,)),
 )  # fmt: skip
@@ -34,7 +34,7 @@ def _made(make: TensorMaker, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _fixed(make: TensorMaker, shape: tuple[int, ...], low: float = 0.5, high: float = 2) -> torch.Tensor:
-    """Statistics, and gradients of losses: what is never differentiated."""
+    """Make a tensor that is not differentiated: statistics, and cotangents of losses."""
     return make.saved(shape, low=low, high=high)
 
 
@@ -91,7 +91,7 @@ def _rms_norm_backward(make: TensorMaker) -> Samples:
 
 
 def loss_opinfos() -> list[Any]:
-    """Return the operators of cross-entropy."""
+    """Return an OpInfo for each operator of cross-entropy."""
     taken = cross_entropy.TAKEN
     table = {
         "apex_cross_entropy": OperatorSamples(_forward, cross_entropy.forward_like, taken),
@@ -101,7 +101,7 @@ def loss_opinfos() -> list[Any]:
 
 
 def norm_opinfos() -> list[Any]:
-    """Return the operators of norms."""
+    """Return an OpInfo for each operator of the norms."""
     layers, roots = norms.OF_LAYERS, norms.OF_ROOTS
     table = {
         "apex_layer_norm": OperatorSamples(_layer_norm, ltorch.layer_norm_forward, layers),

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and normalization by NVIDIA's cuDNN, for thunder. Installing this wheel is all there is to do."""
+"""Attention and normalization by NVIDIA's cuDNN, for thunder. Installing this wheel is enough."""
 
 __version__ = "0.1.0"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: cuDNN graphs that are built once for shapes, strides and flags, and then executed with next to no work.
+"""Execution plans: cuDNN graphs that are built once for shapes, strides and flags, and then executed at little cost.
 
-cuDNN's handles belong to one thread (autograd runs backward programs in threads of its own) and one device, so each
-thread has a `Context` for each device: a handle and a bounded table of plans. A call is a lookup and one execution in
-the current stream, with a workspace of torch's allocator.
+A cuDNN handle belongs to one thread (autograd runs backward in threads of its own) and one device, so each thread has a
+`Context` per device: a handle and a bounded cache of plans. A call is a lookup and one execution on the current stream,
+with a workspace from torch's allocator.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = [
     "type_of",
 ]
 
-#: Who hears of what is left to torch.
+#: Logs the calls that fall back to torch.
 log = logging.getLogger("thunder.cudnn")
-_MOST = 256  # how many plans a thread keeps for a device; the oldest makes room
+_MOST = 256  # how many plans a thread caches per device; the oldest is evicted
 
 Ints = tuple[int, ...]
 Layout = tuple[Ints, Ints]  # shape and strides
 
 
 class Unsupported(RuntimeError):
-    """cuDNN has no plan for this."""
+    """Raised where cuDNN has no plan for a graph."""
 
 
 def library() -> Any:
@@ -60,9 +60,9 @@ def type_of(dtype: torch.dtype) -> Any:
 
 
 class Plan:
-    """A graph that is ready to run: `run(buffers)` takes the tensors that it was described with, in that order.
+    """A graph that is ready to run: `run(buffers)` takes the tensors of its description, in that order.
 
-    outputs: the shape, strides and dtype of each tensor that the caller has to make for it.
+    outputs: the shape, strides and dtype of each tensor that the caller has to allocate.
     """
 
     __slots__ = ("context", "execute", "outputs", "workspace")
@@ -75,7 +75,7 @@ class Plan:
         self.execute = _by_address(graph, uids, context.handle) or _by_tensor(graph, uids, context.handle)
 
     def run(self, buffers: Sequence[torch.Tensor]) -> None:
-        """Execute it on the current device, which has to be the plan's, in its current stream."""
+        """Execute it on the current device, which must be the plan's, and on its current stream."""
         context = self.context
         stream = current_stream(context.device)
         handle = context.handle
@@ -86,7 +86,7 @@ class Plan:
 
 
 def _by_tensor(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any, Any], None]:
-    """Return the frontend's own way to execute a graph, which looks at each tensor again."""
+    """Return the frontend's public way to execute a graph, which inspects each tensor at every call."""
 
     def execute(buffers: Sequence[torch.Tensor], workspace: torch.Tensor | None) -> None:
         graph.execute(tuple(buffers), workspace, handle, tensor_uids=uids)
@@ -95,9 +95,9 @@ def _by_tensor(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any,
 
 
 def _by_address(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any, Any], None] | None:
-    """Return the way below it, which takes addresses; None where this frontend has none. What is private to it is here.
+    """Return the frontend's private way to execute a graph by addresses; None where this version lacks it.
 
-    The addresses stand in an array in the order of the tensors' numbers. A plan is for one thread: it keeps the array.
+    The addresses are in an array in the order of the tensors' uids. A plan belongs to one thread, so it owns the array.
     """
     lowered = getattr(graph, "_lowered_graph", None)
     run = getattr(lowered, "_execute_with_raw_ptrs", None)
@@ -127,23 +127,23 @@ def _by_address(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any
 
 
 class Context:
-    """What one thread has of cuDNN on one device."""
+    """The cuDNN handle and the plans of one thread on one device."""
 
     def __init__(self, device: int):
         self.device = device
         self.plans: dict[Hashable, Any] = {}
         with torch.cuda.device(device):
             self.handle = library().create_handle()
-        # Where the thread ends, not where the process does: CUDA may be gone by then.
+        # Destroy the handle when the thread ends, but not at exit: CUDA may be shut down by then.
         weakref.finalize(self, library().destroy_handle, self.handle).atexit = False
 
     def make(self, key: Hashable, build: Callable[[Context], Any], what: str) -> Any:
-        """Keep and gives what `build` makes for a key that is not in `plans`; None where cuDNN has no plan for it."""
+        """Build and cache the plan of a new key; None where cuDNN has no plan for it."""
         try:
             with torch.cuda.device(self.device):
                 made = build(self)
         except Unsupported as error:
-            log.warning("%s is left to torch: %s", what, error)
+            log.warning("%s falls back to torch: %s", what, error)
             made = None
         if len(self.plans) >= _MOST:
             del self.plans[next(iter(self.plans))]
@@ -152,7 +152,7 @@ class Context:
 
 
 class Description:
-    """A graph that is being described, and its tensors in the order in which they will be handed over."""
+    """A graph under construction, and its tensors in the order in which calls pass them."""
 
     def __init__(self, context: Context, dtype: torch.dtype):
         kinds = library().data_type
@@ -168,21 +168,21 @@ class Description:
         self.outputs: list[tuple[Ints, Ints, torch.dtype]] = []
 
     def tensor(self, name: str, layout: Layout, dtype: torch.dtype, **more: Any) -> Any:
-        """Return one that it is given."""
+        """Return a new input tensor."""
         shape, strides = layout
         made = self.graph.tensor(name=name, dim=list(shape), stride=list(strides), data_type=type_of(dtype), **more)
         self.tensors.append(made)
         return made
 
     def result(self, made: Any, layout: Layout, dtype: torch.dtype) -> None:
-        """What an operation makes is written to one that the caller makes for it."""
+        """Make the result of an operation an output, which the caller allocates."""
         shape, strides = layout
         made.set_output(True).set_dim(list(shape)).set_stride(list(strides)).set_data_type(type_of(dtype))
         self.tensors.append(made)
         self.outputs.append((shape, strides, dtype))
 
     def plan(self) -> Plan:
-        """Return the plan of what was described; raises Unsupported where cuDNN has none."""
+        """Build the plan; raise Unsupported where cuDNN has none."""
         cudnn = library()
         try:
             self.graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
@@ -200,7 +200,7 @@ _threads = _Threads()
 
 
 def context(device: int) -> Context:
-    """This thread's plans for a device, which has to be the current one when they run."""
+    """Return this thread's context of a device, which must be the current one when its plans run."""
     found = _threads.contexts.get(device)
     if found is None:
         found = _threads.contexts[device] = Context(device)
@@ -208,15 +208,15 @@ def context(device: int) -> Context:
 
 
 def dense(x: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, or a copy of it, row by row from a place where cuDNN can read it."""
+    """Return the tensor, or a copy if it is not contiguous and aligned to 16 bytes."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() & 15 else x
 
 
 def packed_strides(shape: Ints, strides: Ints) -> Ints:
-    """Return the strides of a tensor of that shape without gaps whose dimensions are nested as those of `strides` are.
+    """Return dense strides for a shape, with the dimensions in the order of `strides`.
 
-    The last dimension is innermost; those of one element, whose strides mean nothing, are outermost.
+    The last dimension is innermost; those of size 1, whose strides are arbitrary, are outermost.
     """
     last = len(shape) - 1
     out, step = [0] * len(shape), 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EXECUTOR = "cudnn"
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """Return an NVIDIA GPU, cuDNN, and its frontend."""
+    """Check for an NVIDIA GPU, cuDNN and its frontend."""
     return Availability.unless(why_not(env))
 
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """Used without being named, before executors that fuse."""
+    """Register the executor as a default, before fusion executors."""
     from thunder.extend import OperatorExecutor
 
     registry.register_executor(OperatorExecutor(EXECUTOR, version=__version__), default=True, priority=40)
@@ -33,7 +33,7 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Attention and norms, and their gradients."""
+    """Register attention and norms, and their gradients."""
     from thunder_ex_cudnn.attention import implementation as attention
     from thunder_ex_cudnn.attention import varlen
     from thunder_ex_cudnn.norms import implementation as norms
@@ -45,7 +45,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Attention that is spelt out, and gradients that nobody wants."""
+    """Register the matching of attention that is written out, and the removal of unused gradients."""
     from thunder_ex_cudnn.attention.patterns import register
 
     register(registry, EXECUTOR)
@@ -53,7 +53,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Tested on a GPU, in the dtypes that its kernels take: attention's are the two short ones."""
+    """Return the devices and dtypes to test with; attention is for half precision only."""
     from thunder_ex_cudnn.samples import opinfos
 
     return ConformanceProfile(

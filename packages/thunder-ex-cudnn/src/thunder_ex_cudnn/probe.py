@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where cuDNN's graphs can run: which frontend, library and GPU they need, and what is missing where they cannot.
+"""The probe: which frontend, library and GPU cuDNN's graphs need, and what is missing on this machine.
 
-Nothing here imports torch or the frontend unless all that can be asked without them is there.
+Nothing here imports torch or the frontend before the cheap checks have passed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FRONTEND", "unusable_device", "why_not"]
 
 FRONTEND = "nvidia-cudnn-frontend"
 OLDEST_FRONTEND = (1, 32)
-OLDEST_CUDNN = (9, 19)  # the oldest with which the executor's tests have passed
+OLDEST_CUDNN = (9, 19)  # the oldest version that the executor was tested with
 OLDEST_GPU = (8, 0)
 _INSTALL = f"pip install --no-deps '{FRONTEND}>={'.'.join(map(str, OLDEST_FRONTEND))}'"
 
@@ -38,10 +38,8 @@ def why_not(env: Env) -> str | None:
 
 
 def _why_not_loaded(version: str | None) -> str | None:
-    """Return what importing the frontend says: it was built for another Python, or finds no cuDNN, an old one, or
-    another.
-    """
-    own = importlib.import_module("torch").backends.cudnn.version()  # torch loads its cuDNN: the frontend finds it
+    """Return why the frontend does not load: built for another Python, or no cuDNN, an old one or not torch's."""
+    own = importlib.import_module("torch").backends.cudnn.version()  # torch loads its cuDNN; the frontend then uses it
     try:
         cudnn: Any = importlib.import_module("cudnn")
     except Exception as error:
@@ -52,7 +50,7 @@ def _why_not_loaded(version: str | None) -> str | None:
         return f"{FRONTEND} {version} finds no cuDNN ({error}): pip install nvidia-cudnn-cu13"
     reason = reject_version("cuDNN", _written(found), OLDEST_CUDNN)
     if reason is None and own is not None and own // 10000 != found // 10000:
-        return f"torch uses cuDNN {_written(own)} and {FRONTEND} found {_written(found)}, which do not go together"
+        return f"torch uses cuDNN {_written(own)} and {FRONTEND} found {_written(found)}, which are incompatible"
     return reason
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples with which the conformance suite tests the operators of this wheel.
+"""Samples with which the conformance suite tests the operators of this wheel.
 
-The reference of an operator is what it stands for, run by torch.
+The reference of an operator is its decomposition, run by torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHAPES = (
 
 
 def _attention(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
-    """Query, key, value, bias, causal, scale."""
+    """Yield query, key, value, bias, causal, scale."""
     small: Any = partial(make, low=-2, high=2)
     for b, h, hk, s, t, d, dv in SHAPES:
         q, k, v = small((b, h, s, d)), small((b, hk, t, d)), small((b, hk, t, dv))
@@ -38,12 +38,12 @@ def _attention(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
             yield q, k, v, None, ("top-left", 4), 0.3
             yield q, k, v, None, ("bottom-right", 4), 0.3
         yield q, k, v, small((1, 1, s, t)), None, 0.2
-    q, k, v = (small((2, n, 3, 64)).transpose(1, 2) for n in (16, 24, 24))  # heads beside their widths
+    q, k, v = (small((2, n, 3, 64)).transpose(1, 2) for n in (16, 24, 24))  # heads next to widths in memory
     yield q, k, v, small((2, 3, 16, 24)), None, 0.125
 
 
 def _backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
-    """Gradient, query, key, value, result, sums, bias, causal, scale, whether the bias's gradient is wanted."""
+    """Yield gradient, query, key, value, result, sums, bias, causal, scale, whether to compute the bias's gradient."""
     for q, k, v, bias, causal, scale in _attention(make):
         out, sums = fallback.forward(q, k, v, bias, causal, scale)
         out = torch.empty_like(q[..., :1].expand(*q.shape[:3], v.shape[3])).copy_(out)
@@ -53,7 +53,7 @@ def _backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
             yield g, q, k, v, out, sums, bias, causal, scale, True
 
 
-# With a probability of zero nothing is left out, so that results can be compared.
+# With a probability of zero nothing is dropped, so that results can be compared.
 def _dropout(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
     for args in _attention(make):
         yield *args, 0.0
@@ -77,7 +77,7 @@ def _dropout_backward_reference(
 
 
 def _sequences(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
-    """Query, key, value, (lengths and offsets), longest, whether they are the same sequences, window, scale."""
+    """Yield query, key, value, (lengths and offsets), longest, whether both sides are the same, window, scale."""
     small: Any = partial(make, low=-2, high=2)
     d, dv = 64, 32
     for lengths, of_keys, h, hk, window in (
@@ -132,7 +132,7 @@ def _layer_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def opinfos() -> list[Any]:
-    """Return one for each operator of the executor. Gradients are operators of their own."""
+    """Return an OpInfo for each operator of the executor. Gradients are operators of their own."""
     attention: dict[str, tuple[Any, Any]] = {
         "cudnn_attention": (_attention, lambda *args: fallback.forward(*args)[0]),
         "cudnn_attention_forward": (_attention, fallback.forward),

@@ -56,19 +56,19 @@ def test_it_takes(args: Any, how: Any) -> None:
         (((8, 128, 64),) * 2, {}, "four dimensions"),
         ((HEADS, (1, 8, 128, 64)), {}, "the same batch"),
         ((HEADS, (2, 4, 128, 64), (2, 2, 128, 64)), {"enable_gqa": True}, "the same number of heads"),
-        ((HEADS, (2, 3, 128, 64)), {"enable_gqa": True}, "divides that of the query"),
+        ((HEADS, (2, 3, 128, 64)), {"enable_gqa": True}, "a divisor of the query's"),
         ((HEADS, (2, 1, 128, 64)), {}, "enable_gqa=True"),
-        (((2, 8, 0, 64), HEADS), {}, "without elements"),
-        (((2, 8, 16, 60),) * 2, {}, "multiple of 8 and at most 256, not 60"),
-        (((2, 8, 16, 264),) * 2, {}, "multiple of 8 and at most 256, not 264"),
+        (((2, 8, 0, 64), HEADS), {}, "have no elements"),
+        (((2, 8, 16, 60),) * 2, {}, "multiples of 8 up to 256, not 60"),
+        (((2, 8, 16, 264),) * 2, {}, "multiples of 8 up to 256, not 264"),
         ((HEADS, HEADS), {"mask": (128, 128), "is_causal": True}, "a mask or is_causal, not both"),
         ((HEADS, HEADS), {"mask": (3, 1, 128, 128)}, "expanded to"),
         ((HEADS, HEADS), {"mask": (1, 1, 1, 128, 128)}, "at most four dimensions"),
-        ((HEADS, HEADS), {"mask": (128, 128), "mask_dtype": torch.float16}, "takes masks of"),
-        ((HEADS, HEADS), {"dropout_p": 1.0}, "dropout leaves nothing"),
-        ((HEADS, HEADS), {"scale": -0.5}, "scales above zero"),
-        (((1, 8, 1, 64),) * 2, {}, "there is one key"),
-        ((HEADS, (2, 8, 1, 64)), {}, "there is one key"),
+        ((HEADS, HEADS), {"mask": (128, 128), "mask_dtype": torch.float16}, "takes masks in"),
+        ((HEADS, HEADS), {"dropout_p": 1.0}, "dropout probabilities in [0, 1)"),
+        ((HEADS, HEADS), {"scale": -0.5}, "positive scales"),
+        (((1, 8, 1, 64),) * 2, {}, "a single key"),
+        ((HEADS, (2, 8, 1, 64)), {}, "a single key"),
         (
             (HEADS, HEADS, (2, 8, 128, 32)),
             {"mask": (128, 128), "mask_dtype": torch.bfloat16, "dropout_p": 0.1},
@@ -85,7 +85,7 @@ def test_the_users_choice_of_kernels_counts() -> None:
     """Who forbids cuDNN's attention does not get it."""
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
-        assert "says not to use cuDNN" in str(answer(HEADS, HEADS))
+        assert "cuDNN is disabled by" in str(answer(HEADS, HEADS))
     finally:
         torch.backends.cuda.enable_cudnn_sdp(True)
 

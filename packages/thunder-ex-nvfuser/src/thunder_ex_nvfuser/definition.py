@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a definition: a region as a function that describes it to nvFuser.
+"""The source of a fusion definition: a function that describes a region to nvFuser.
 
-The text with values named by their place is what definitions are cached by, so that layers that are alike share one;
-the text with the trace's names, and its lines as comments, is what people read. Numbers that only a call tells are
-inputs after the tensors, and after them the seeds of random numbers.
+Compiled definitions are cached by their source with positional names, so that equal layers share one; the source with
+the trace's names, and its operations as comments, is for readers. Symbolic numbers are inputs after the tensors, and
+after them the seeds of random numbers.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from thunder_ex_nvfuser.op_table import OPERATIONS, UNIFORM, cast, held, rounded
 
 __all__ = ["TOLD_SEED", "Definition", "Tensor", "by_place", "definition", "order_of", "program", "seeds_of"]
 
-# A seed and an offset, which a call gives as numbers.
+# A seed and an offset, which are numeric inputs of a call.
 TOLD_SEED = "fd.define_scalar(DataType.Int), fd.define_scalar(DataType.Int)"
 
 
 class Tensor(NamedTuple):
-    """A tensor that goes in or comes out, with its sizes and strides in a call."""
+    """An input or output, with its sizes and strides in a call."""
 
     proxy: TensorProxy
     shape: tuple[int, ...]
@@ -29,14 +29,14 @@ class Tensor(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """The function `define(fd)`, and the numbers that a call gives after the tensors; the seeds come after them."""
+    """The source of `define(fd)`, and the numbers that are its inputs after the tensors and before the seeds."""
 
     text: str
     numbers: tuple[Any, ...]
 
 
 def order_of(strides: Sequence[int]) -> tuple[int, ...]:
-    """Return the rank of each dimension by its stride, the smallest 0, as nvFuser writes it."""
+    """Return nvFuser's stride order: the rank of each dimension by its stride, 0 for the smallest."""
     by_stride = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
     order = [0] * len(strides)
     for rank, d in enumerate(by_stride):
@@ -45,20 +45,20 @@ def order_of(strides: Sequence[int]) -> tuple[int, ...]:
 
 
 def by_place() -> Callable[[str], str]:
-    """Name values by the order in which they are first written."""
+    """Return a function that renames values by the order in which they first occur."""
     names: dict[str, str] = {}
     return lambda name: names.setdefault(name, f"v{len(names)}")
 
 
 class _Numbers:
-    """The numbers that only a call tells, each once."""
+    """The symbolic numbers of a definition, without duplicates."""
 
     def __init__(self, name_of: Callable[[str], str]):
         self.name_of = name_of
         self.known: dict[str, Any] = {}
 
     def write(self, x: Any) -> str:
-        """Return a tensor by its name, a number by that of its input."""
+        """Return the name of a tensor, or of the input that holds a number."""
         if isinstance(x, TensorProxy):
             return self.name_of(x.name)
         text = x.name if isinstance(x, NumberProxy) else str(x)
@@ -78,7 +78,7 @@ def _is_float(x: Any) -> bool:
 
 
 def seeds_of(operations: Sequence[BoundSymbol]) -> list[TensorProxy]:
-    """Return what random numbers are drawn of: tensors of two numbers on the CPU, which calls give as such."""
+    """Return the seeds of random numbers: tensors of two numbers on the CPU, which calls pass as numbers."""
     return list({op.args[0].name: op.args[0] for op in operations if op.sym.id == UNIFORM}.values())
 
 
@@ -90,9 +90,9 @@ def definition(
     named: Callable[[str], str] | None = None,
     fixed: bool = False,
 ) -> Definition:
-    """Return the function that describes a region; with `named` values have other names, and there are no comments.
+    """Return the function that describes a region; with `named`, values are renamed and there are no comments.
 
-    Where sizes are `fixed`, nvFuser is told that they are.
+    Where sizes are `fixed`, they are declared static.
     """
     numbers = _Numbers(named or (lambda name: name))
     write = numbers.write
@@ -105,7 +105,7 @@ def definition(
     lines = [
         f"    {write(p)} = {cast(write(p), held(p.dtype))}" for p, _, _ in inputs if held(p.dtype) != stored(p.dtype)
     ]
-    # What is handed out is read here too as others read it: backward computes again what follows from it.
+    # Round outputs that the region itself reads, too: backward, which recomputes, starts from the rounded values.
     read = {name for op in operations for name in op.arg_names}
     kept = [p for p, _, _ in outputs if p.name in read and held(p.dtype) != stored(p.dtype)]
     for op in operations:
@@ -130,7 +130,7 @@ def definition(
 
 
 _PROGRAM = '''\
-"""{name}: {count} operations of a thunder trace, as nvFuser is told of them."""
+"""{name}: {count} operations of a thunder trace, as a fusion definition."""
 
 import torch
 from nvfuser_direct import DataType, FusionDefinition
@@ -152,7 +152,7 @@ if __name__ == "__main__":
 def program(
     name: str, operations: Sequence[BoundSymbol], inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, fixed: bool
 ) -> str:
-    """Return the definition as a program that can be read and run."""
+    """Return the definition as a readable, runnable program."""
     text, numbers = definition(operations, inputs, outputs, fixed=fixed)
     given = [
         f"torch.empty_strided({shape}, {strides}, dtype={to_torch_dtype(p.dtype)}, device='cuda').fill_(1),  # {p.name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor "nvfuser": which operations it takes, and which of them become one definition."""
+"""The executor "nvfuser": which operations can be fused, and which of them form one definition."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from thunder_ex_nvfuser.region import FusedRegion
 __all__ = ["NvFusion"]
 
 MOST_DIMENSIONS = 8
-# A larger definition takes nvFuser long to divide and to schedule.
+# nvFuser takes long to segment and schedule larger definitions.
 MOST_OPERATIONS = 150
 _EXTREMES = (prims.amax.id, prims.amin.id)
 _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 class NvFusion(FusionExecutor):
-    """Pointwise operations, reductions and shapes, handed to nvFuser a region at a time."""
+    """Fuses regions of pointwise operations, reductions and shape operations with nvFuser."""
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         return _unfit(bsym)
@@ -63,11 +63,10 @@ class NvFusion(FusionExecutor):
 
 
 def _looks_for_largest(trace: Trace) -> bool:
-    """Check whether it finds the largest or smallest elements of half precision, or looks for them as their gradient
-    does.
+    """Check whether a trace computes amax or amin in half precision, or compares with it as the gradient does.
 
-    That computes the elements again, and asks which are equal. In another fusion, or in another kernel of it, nvFuser
-    rounds the same operations otherwise: none may be. Where torch runs both programs whole, all have the same bits.
+    The gradient recomputes the elements and compares them for equality. In another fusion or kernel nvFuser may round
+    the same operations differently, so that no element is equal. If torch runs both traces, results are bitwise equal.
     """
     spread: set[str] = set()
     for op in flattened(trace.bound_symbols, lambda op: not op.subsymbols):
@@ -81,7 +80,7 @@ def _looks_for_largest(trace: Trace) -> bool:
 
 
 def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:
-    """Check whether there is a tensor that comes in, and all sizes follow from what comes in."""
+    """Check whether a region has an input tensor, and all its sizes can be computed from the inputs."""
     seeds = {p.name for p in seeds_of(operations)}
     leaves = {p.name for p in region.inputs if isinstance(p, NumberProxy)}
     tensors = [p for p in region.inputs if isinstance(p, TensorProxy) and p.name not in seeds]
@@ -92,12 +91,12 @@ def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Return why a primitive is not given to nvFuser; of a composite, that its parts have to be asked."""
+    """Return why a primitive cannot be fused; a composite never can itself, but its parts may."""
     sym = bsym.sym
     if sym.id == UNIFORM:  # of a seed on the CPU
         return _reject([bsym.output])
     if not sym.is_prim or sym.executor is not None:
-        return "is no primitive"
+        return "is not a primitive"
     entry = OPERATIONS.get(sym.id)
     if entry is None:
         return "nvFuser has no such function"
@@ -107,14 +106,14 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         return reason
     tensors = [p for p in values if isinstance(p, TensorProxy)]
     if sym.id in _EXTREMES and tensors[0].dtype in _HALF:
-        return "its gradient would not find these elements again in half precision; torch runs the program"
+        return "its gradient would not match these elements in half precision; torch runs the program"
     if any(type(a) is complex for a in bsym.args):
         return "computes with complex numbers"
-    return None if entry(bsym, str) is not None else f"nvFuser does not do that with {tensors[0].dtype}"
+    return None if entry(bsym, str) is not None else f"nvFuser does not support it for {tensors[0].dtype}"
 
 
 def _reject(values: Sequence[Any]) -> str | None:
-    """Return why nvFuser cannot hold these values; None where it can."""
+    """Return why nvFuser does not support these values; None where it does."""
     if any(type(d) is int and d == 0 for p in values if isinstance(p, TensorProxy) for d in p.shape):
         return "has no elements"
     return reject_values(values, "nvFuser", stored, unusable_device, max_dimensions=MOST_DIMENSIONS)

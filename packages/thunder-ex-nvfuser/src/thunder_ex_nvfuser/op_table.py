@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The primitives that nvFuser runs, and how each is written in a definition.
+"""The primitives that nvFuser supports, and the code of each in a fusion definition.
 
-Half precision is held in single precision: operands are converted where they come in, and values are rounded where the
-program converts them or hands them out. An entry of the table gets the call and a function that writes an operand; it
-returns the expression, or None where nvFuser does not run that call.
+Half precision is computed in single precision: inputs are converted, and values are rounded where the program converts
+or returns them. An entry of the table takes the operation and a function that writes an operand; it returns the
+expression, or None where nvFuser does not support the call.
 
-Slices, joins and padding are not among them: fused, they gave wrong elements in five of 3256 random programs without a
-word, and misaligned addresses in one (nvFuser 0.2.36).
+Slices, concatenations and padding are left out: fused, they silently gave wrong elements in five of 3256 random
+programs, and misaligned addresses in one (nvFuser 0.2.36).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "uniform",
 ]
 
-UNIFORM = "nvfuser.nvfuser_uniform"  # the id of the operator that draws
+UNIFORM = "nvfuser.nvfuser_uniform"  # the id of the operator that draws random numbers
 
 Write = Callable[[Any], str]
 Entry = Callable[[Any, Write], "str | None"]
@@ -44,27 +44,27 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def stored(dtype: Any) -> str | None:
-    """Return what nvFuser calls a dtype in memory; None for those that it does not know."""
+    """Return nvFuser's name of a dtype in memory; None for unsupported ones."""
     return _TYPES.get(dtype)
 
 
 def held(dtype: Any) -> str:
-    """Return what values of a dtype are computed in."""
+    """Return the type in which values of a dtype are computed."""
     return "Float" if dtype in _HALF else _TYPES[dtype]
 
 
 def cast(text: str, to: str) -> str:
-    """Return the value as another dtype."""
+    """Return a cast to another type."""
     return f"fd.ops.cast({text}, DataType.{to})"
 
 
 def is_told_at_the_call(x: Any) -> bool:
-    """Check whether it is a number that is not known while definitions are written."""
+    """Check whether a value is a symbolic number."""
     return isinstance(x, (SymbolicNumber, NumberProxy))
 
 
 def number(value: Any, dtype: Any) -> str:
-    """Return a number, as values of that dtype are computed with it."""
+    """Return a number as a literal for operations on a dtype."""
     if dtypes.is_float_dtype(dtype):
         value = float(value)
         return repr(value) if math.isfinite(value) else f'float("{value}")'
@@ -76,7 +76,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _first(bsym: Any) -> Any:
-    """Return the first tensor that a call reads."""
+    """Return the first tensor operand of an operation."""
     return next(a for a in bsym.args if isinstance(a, TensorProxy))
 
 
@@ -86,7 +86,7 @@ def _operand(bsym: Any, a: Any, write: Write) -> str:
 
 
 def _call(name: str, *, floats: bool = False, bools: bool = True, halves: bool = True) -> Entry:
-    """Return a function of nvFuser's with the same arguments."""
+    """Return the entry of a function of nvFuser's with the same arguments."""
 
     def entry(bsym: Any, write: Write) -> str | None:
         x = _first(bsym)
@@ -100,17 +100,17 @@ def _call(name: str, *, floats: bool = False, bools: bool = True, halves: bool =
 
 
 def _for_bools(name: str, of_bools: str) -> Entry:
-    """Return a function, and another of truth values."""
+    """Return the entry of a function, with another one for booleans."""
     return lambda bsym, write: _call(of_bools if _first(bsym).dtype is dtypes.bool8 else name)(bsym, write)
 
 
 def rounded(text: str, dtype: Any) -> str:
-    """Return a value that is held in single precision as memory would have it."""
+    """Round a value computed in single precision to its dtype in memory."""
     return cast(cast(text, _TYPES[dtype]), held(dtype)) if dtype in _HALF else text
 
 
 def _comparison(name: str) -> Entry:
-    """Of rounded values: which elements are the largest is told by comparing them with what was handed out."""
+    """Return the entry of a comparison of rounded values: the gradient of amax compares elements with its output."""
 
     def entry(bsym: Any, write: Write) -> str | None:
         texts = [_operand(bsym, a, write) for a in bsym.args]
@@ -133,7 +133,7 @@ def _power(bsym: Any, write: Write) -> str | None:
             return square if exponent == 2 else f"fd.ops.mul({square}, {write(a)})"
         if exponent == 1:
             return f"fd.ops.set({write(a)})"
-        if exponent in _ROOTS:  # of -0.0 and of -inf the powers are others
+        if exponent in _ROOTS:  # as in torch: pow differs for -0.0 and -inf
             return f"fd.ops.{_ROOTS[exponent]}({write(a)})"
     return _call("pow")(bsym, write)
 
@@ -153,7 +153,7 @@ def _where(bsym: Any, write: Write) -> str | None:
 
 
 def _scalar(value: Any, kind: Any, write: Write) -> str:
-    """Return a number of a dtype."""
+    """Return a scalar of a dtype."""
     if is_told_at_the_call(value):
         return cast(write(value), held(kind))
     return f"fd.define_scalar({number(value, kind)}, DataType.{held(kind)})"
@@ -164,7 +164,7 @@ def _convert(bsym: Any, write: Write) -> str | None:
     text = write(a)
     if a.dtype is target:
         return f"fd.ops.set({text})"
-    if a.dtype in _HALF:  # multiplied: else conversions become one, and some of these are wrong
+    if a.dtype in _HALF:  # the multiplication keeps nvFuser from merging casts, which it does wrongly at times
         text = f"fd.ops.mul({rounded(text, a.dtype)}, 1.0)"
     if held(a.dtype) != held(target) or target not in _HALF:
         text = cast(text, held(target))
@@ -192,9 +192,7 @@ def _iota(bsym: Any, write: Write) -> str | None:
 
 
 def uniform(sizes: str, seed: str) -> str:
-    """Return numbers from [0, 1) of a seed and an offset: nvFuser's Philox, a function of these and of an element's
-    place.
-    """
+    """Return numbers in [0, 1) by nvFuser's Philox, a function of a seed, an offset and an element's position."""
     low, high = (f"fd.define_scalar({n}, DataType.Float)" for n in (0.0, 1.0))
     state = f"rng_seed={seed}[0], rng_offset={seed}[1]"
     return f"fd.ops.uniform({low}, {high}, {sizes}, {state}, dtype=DataType.Float)"
@@ -212,7 +210,7 @@ def _reduction(name: str) -> Entry:
 
 
 def _variance(*, mean: bool) -> Entry:
-    """Of deviations from the mean: nvFuser's own variance is wrong where a dimension is expanded (stride 0)."""
+    """Return the entry of a variance by deviations: nvFuser's own is wrong where a dimension is expanded (stride 0)."""
 
     def entry(bsym: Any, write: Write) -> str | None:
         (a, dims), correction = bsym.args, bsym.kwargs["correction"]
@@ -230,7 +228,7 @@ def _variance(*, mean: bool) -> Entry:
 
 
 def _named(*names: str, **how: Any) -> dict[Any, Entry]:
-    """Return functions that have the same name in both languages."""
+    """Return entries of functions that have the same name in thunder and nvFuser."""
     return {getattr(prims, name).id: _call(name, **how) for name in names}
 
 
@@ -240,7 +238,7 @@ def _view(name: str) -> Entry:
     )
 
 
-# Views and copies: where nothing else is done there is nothing to fuse.
+# Views and copies: a region of these alone is not fused.
 VIEWS: dict[Any, Entry] = {
     prims.broadcast_in_dim.id: _view("broadcast_in_dim"), prims.reshape.id: _view("reshape"),
     prims.view.id: _view("reshape"), prims.transpose.id: _view("permute"), prims.squeeze.id: _view("squeeze"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EXECUTOR = "nvfuser"
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """Return an NVIDIA GPU, and a wheel of nvFuser that fits this torch. The library is not loaded for that."""
+    """Check for an NVIDIA GPU and a wheel of nvFuser that is compatible with this torch, without loading it."""
     return Availability.unless(why_not(env), note=neighbour(env))
 
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """A default where it is the only fuser that can be used: one program is fused by one, and Triton's is faster."""
+    """Register the executor, as a default only where Triton's faster one is not usable: one fuser is enough."""
     from thunder_ex_nvfuser.executor import NvFusion
 
     registry.register_executor(NvFusion(EXECUTOR, version=__version__), default=not is_usable("triton"), priority=10)
@@ -33,7 +33,7 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Random numbers inside fusions."""
+    """Register random numbers in fusions."""
     from thunder_ex_nvfuser import random
 
     random.register(registry, EXECUTOR)
@@ -41,7 +41,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Tested on a GPU. Sums are taken in another order than torch's."""
+    """Return the devices and tolerances to test with: sums are taken in another order than torch's."""
     from thunder_ex_nvfuser.samples import opinfos
 
     return ConformanceProfile(

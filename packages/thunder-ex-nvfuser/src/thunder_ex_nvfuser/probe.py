@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvFuser's library: which wheel is here, whether it fits this torch, and how it is loaded.
+"""The probe: which wheel of nvFuser is installed, whether it is compatible with this torch, and how to load it.
 
-Wheels are built for one CUDA and one torch, which their names say. A wheel for a neighbouring torch is loaded where
-that was seen to be safe: with symbols bound when they are first called, as one that only a log line of several GPUs
-uses is missing. Nothing here imports torch or nvFuser before it is asked to: the probe imports this module.
+A wheel is built for one version of CUDA and torch, which its name states. A wheel for a neighbouring version of torch
+is loaded where that was tested: with lazy binding, as one symbol, used only in a log line of multi-GPU runs, is
+undefined. Importing this module imports neither torch nor nvFuser, so that probing stays cheap.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["library", "neighbour", "unusable_device", "why_not"]
 
 MODULE = "nvfuser_direct"
 OLDEST_GPU = (7, 0)
-OLDEST = (0, 2, 36)  # the oldest nvFuser with which the executor's tests have passed
-# (what the wheel was built for, what is installed): every symbol but one of a log line is there, and no layout differs.
+OLDEST = (0, 2, 36)  # the oldest nvFuser that the executor was tested with
+# (torch of the wheel, installed torch): all symbols but that of the log line are defined, and no class layout differs.
 SAFE_NEIGHBOURS = {((2, 10), (2, 11))}
 
 
@@ -35,7 +35,7 @@ _NAME = re.compile(r"nvfuser_cu(\d+)\d_torch(\d)(\d+)")
 
 
 class Wheel(NamedTuple):
-    """What the name of a wheel says, and its version."""
+    """The name of a wheel, what it was built for, and its version."""
 
     name: str
     cuda: int
@@ -54,7 +54,7 @@ def _installed() -> tuple[importlib.metadata.Distribution, Wheel] | None:
 
 
 def installed_wheel() -> Wheel | None:
-    """Return the wheel of nvFuser that is installed; None where it came in another way."""
+    """Return the installed wheel of nvFuser; None where it was installed in another way."""
     found = _installed()
     return None if found is None else found[1]
 
@@ -81,18 +81,18 @@ def _misfit(wheel: Wheel, env: Env) -> str | None:
 
 
 def damage() -> str | None:
-    """Return which of its libraries is not as long as the wheel says: to load what was cut off ends the process."""
+    """Return an error for a library of another size than the wheel states: loading a truncated one crashes."""
     installed = _installed()
     for file in (installed[0].files or ()) if installed else ():
         if file.suffix == ".so" and file.parts[0] in (MODULE, "nvfuser_common") and file.size is not None:
             path = Path(str(file.locate()))
             if path.is_file() and (found := path.stat().st_size) != file.size:
-                return f"{path} has {found} bytes and not {file.size}, as its wheel says: install it again"
+                return f"{path} has {found} bytes and not {file.size}, as its wheel states: reinstall it"
     return None
 
 
 def neighbour(env: Env) -> str | None:
-    """Return what there is to say where the wheel was built for another torch and is used all the same."""
+    """Return a note where the wheel is used although it was built for another torch."""
     wheel = installed_wheel()
     if wheel is None or wheel.torch == major_and_minor(env.torch):
         return None
@@ -107,9 +107,9 @@ def _fitting(env: Env) -> str:
 
 @functools.cache
 def library() -> Any:
-    """Return the module `nvfuser_direct`. It is loaded at the first fusion: that takes seconds."""
+    """Import and return `nvfuser_direct`, at the first fusion, since it takes seconds."""
     importlib.import_module("torch")
-    os.environ.setdefault("NVFUSER_MASTER_PORT", "29555")  # else a server of several GPUs looks for one, and logs it
+    os.environ.setdefault("NVFUSER_MASTER_PORT", "29555")  # else its multi-GPU server looks for a port and logs it
     flags = sys.getdlopenflags()
     sys.setdlopenflags(os.RTLD_LAZY)
     try:
@@ -123,7 +123,7 @@ def load_error() -> str | None:
     """Return why the library does not load; None when it does."""
     try:
         library()
-    except Exception as error:  # a library that does not fit raises what it likes
+    except Exception as error:  # an incompatible library may raise any exception
         return f"{MODULE} does not load ({describe_error(error)})"
     return None
 

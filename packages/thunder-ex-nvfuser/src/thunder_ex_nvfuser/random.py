@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws of random numbers as arithmetic on a seed, so that they become part of fusions.
+"""Random numbers as arithmetic on a seed, so that they can be fused.
 
-One operation, `nvfuser_seeds`, takes a seed and an offset for each draw of the program from torch's generator of the
-device, and moves the generator on, as torch's own draws do: nothing is launched and nothing waited for. What was a draw
-is then `nvfuser_uniform(seed, shape, device)`, nvFuser's Philox, and arithmetic on it (`thunder.passes.rng_fusion`),
-unless the option `nvfuser_random` is False. Seeds are tensors on the CPU: a CUDA graph would repeat them, and so
-`CUDAGraphTransform` leaves what reads them out of its graphs.
+One operation, `nvfuser_seeds`, takes a seed and an offset for each random operation of the program from torch's
+generator of the device, and advances the generator as torch's own operations do, without a launch or synchronization.
+Each random operation then becomes `nvfuser_uniform(seed, shape, device)`, nvFuser's Philox, and arithmetic on it
+(`thunder.passes.rng_fusion`), unless the option `nvfuser_random` is False. Seeds are tensors on the CPU: a CUDA graph
+would replay the same ones, so `CUDAGraphTransform` leaves their users out of its graphs.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from thunder_ex_nvfuser.region import compiled
 
 __all__ = ["drawn_seeds", "register"]
 
-WORDS = 4  # of a generator's stream for a draw: nvFuser takes four words at a place of it, as torch does
+WORDS = 4  # by which a draw advances the generator's offset: nvFuser uses four words per offset, as torch does
 
 
 def generator_of(device: torch.device) -> Any:
-    """Return torch's generator of a GPU; there is none before CUDA is initialised, which seeds may be first to need."""
+    """Return torch's generator of a GPU, which exists only once CUDA is initialized: this call may be the first."""
     torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
 
 
 def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
-    """So many seeds of the generator of a device, which is moved past what they make: a seed and an offset each.
+    """Take `n` seeds, each a seed and an offset, from the generator of a device, and advance it past their numbers.
 
-    They are places in the stream that torch's own draws are taken of, so that nothing is drawn twice. nvFuser reads 32
-    bits of a place, with a sign; what is above makes another seed.
+    They are offsets in the same stream that torch's own operations use, so that nothing is drawn twice. nvFuser takes
+    signed 32-bit offsets; the higher bits are added to the seed.
     """
     generator = generator_of(to_torch_device(device))
     seed, offset = generator.initial_seed(), generator.get_offset()
@@ -49,13 +49,13 @@ def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _signed(seed: int) -> int:
-    """Compute 64 bits as a number of int64."""
+    """Wrap a number to int64."""
     return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 @functools.cache
 def _uniform_definition(ndim: int) -> str:
-    """Return what nvFuser is told of a draw by itself; its sizes and its seed are told at the call."""
+    """Return the definition of a draw by itself; its sizes and its seed are inputs."""
     lines = [f"    n{d} = fd.define_scalar(DataType.Int)" for d in range(ndim)]
     sizes = ", ".join(f"n{d}" for d in range(ndim))
     drawn = uniform(f"[{sizes}]", "seed")
@@ -64,12 +64,12 @@ def _uniform_definition(ndim: int) -> str:
 
 def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Tensor:
     where = to_torch_device(device)
-    if type(seed) is not torch.Tensor or 0 in shape:  # who asks only for a layout has a tensor that holds nothing
+    if type(seed) is not torch.Tensor or 0 in shape:  # a fake tensor asks for the metadata only
         return torch.empty(tuple(shape), dtype=torch.float32, device=where)
     execute = compiled(_uniform_definition(len(shape))).execute
     return execute([*shape, *seed.tolist()], device=where.index)[0]
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators `nvfuser_seeds` and `nvfuser_uniform`, the option and the pass."""
+    """Register the operators `nvfuser_seeds` and `nvfuser_uniform`, the option and the pass."""
     draw_from_seeds(registry, executor, drawn_seeds, _uniform, unusable_device, seeds_on=devices.cpu)

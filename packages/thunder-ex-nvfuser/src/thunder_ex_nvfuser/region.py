@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region as a function of its inputs, which nvFuser compiles at the first call with inputs of each layout.
+"""A region as a callable of its inputs, which nvFuser compiles at the first call with each layout of the inputs.
 
-Where the trace has symbolic sizes one definition serves all of them: nvFuser's extents are symbolic, and the sizes that
-the program computes are numbers that the call gives.
+Where the trace has symbolic sizes, one definition serves all of them: nvFuser's extents are symbolic, and sizes that
+the program computes are inputs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from thunder_ex_nvfuser.probe import library
 __all__ = ["FusedRegion", "compiled", "contiguous"]
 
 _strides = torch.Tensor.stride
-Run = Callable[[Sequence[Any]], Sequence[torch.Tensor]]  # the results of the inputs of a call
+Run = Callable[[Sequence[Any]], Sequence[torch.Tensor]]  # from the inputs of a call to its results
 
-# Definitions that are alike share what nvFuser compiled. It is kept by text, and dropped when it was not used for long.
+# Equal definitions share their compiled form, in an LRU cache by source.
 MOST_DEFINITIONS = 1024
-# How many combinations of sizes a region remembers.
+# How many combinations of sizes a region caches.
 MOST_CALLS = 1024
-_defining = threading.Lock()  # nvFuser has one definition at a time that is being written
-# Strides of results, by the definition that lays them out in the usual way and the numbers that a call gives.
+_defining = threading.Lock()  # nvFuser supports only one definition under construction
+# Strides of results, by the definition with contiguous results and the numbers of a call.
 _layouts: dict[Any, list[tuple[int, ...]]] = {}
 
 
@@ -48,7 +48,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a tensor whose elements lie side by side in that order."""
+    """Return dense strides with the dimensions in that order."""
     strides, step = [0] * len(shape), 1
     for d in sorted(range(len(shape)), key=order.__getitem__):
         strides[d] = step
@@ -57,7 +57,7 @@ def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 class FusedRegion:
-    """Operations as one definition. `source` is its text for contiguous inputs, as a program that can be run."""
+    """Operations compiled as one definition. `source` is a runnable program of it for contiguous inputs."""
 
     template = "nvFuser's"
 
@@ -91,7 +91,7 @@ class FusedRegion:
 
     @property
     def source(self) -> str:
-        """What nvFuser is told of it, as a program that can be read and run."""
+        """Its definition as a readable, runnable program."""
 
         def hint(x: Any) -> Any:
             return x.hint if isinstance(x, SymbolicNumber) else x
@@ -103,7 +103,7 @@ class FusedRegion:
         )
 
     def _first_call(self, key: Any, inputs: Sequence[Any]) -> Any:
-        """Return what runs calls with such inputs. What nvFuser cannot do after all torch does."""
+        """Compile and cache the function for such inputs, and run it. Where nvFuser fails, torch runs instead."""
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
         value = self._values(inputs)
@@ -125,8 +125,7 @@ class FusedRegion:
         except Exception as error:
             lines = str(error).strip().splitlines()
             warnings.warn(
-                f"nvfuser: {self.name} is not run by nvFuser ({type(error).__name__}: {lines[0] if lines else ''}); "
-                "torch runs it",
+                f"nvfuser: {self.name} falls back to torch ({type(error).__name__}: {lines[0] if lines else ''})",
                 stacklevel=3,
             )
             program, result = None, self._by_torch(*inputs)
@@ -135,7 +134,7 @@ class FusedRegion:
         return result
 
     def _run_of(self, program: _Program | None, value: Callable[[Any], Any]) -> Run:
-        """Return what runs such calls, given their inputs."""
+        """Return the function from the inputs of such calls to their results."""
         if program is None:
             return lambda inputs: self._by_torch(*inputs)
         if not self.symbolic and not self.seeds:
@@ -145,16 +144,16 @@ class FusedRegion:
         return lambda inputs: run([*[inputs[i] for i in self.places], *numbers, *self._drawn(inputs)])
 
     def _drawn(self, inputs: Sequence[Any]) -> list[int]:
-        """Return the numbers of the seeds."""
+        """Return the seeds as numbers."""
         return [n for i in self.seeds for n in inputs[i].tolist()]
 
     @functools.cached_property
     def _by_torch(self) -> Callable[..., Any]:
-        """Its operations as torch runs them, all but draws of random numbers."""
+        """Its operations as a program that torch runs, except for random numbers."""
         return torch_program(self.name, self.region, self.executor).python_callable()
 
     def _values(self, inputs: Sequence[Any]) -> Callable[[Any], Any]:
-        """Return a function that says what a number of the trace is in a call."""
+        """Return a function that evaluates the trace's symbolic numbers in a call."""
         leaves: dict[str, Any] = {}
         for p, x in zip(self.region.inputs, inputs):
             if isinstance(p, NumberProxy):
@@ -172,14 +171,14 @@ class FusedRegion:
         return value
 
     def _laid_out(self, inputs: Sequence[Tensor], numbers: Sequence[Any], value: Callable[[Any], Any]) -> list[Tensor]:
-        """Return the outputs as torch lays them out, which is asked with tensors that hold nothing."""
+        """Return the outputs with the strides that torch gives them, found by running it on fake tensors."""
         usual = [Tensor(p, shape := tuple(map(value, p.shape)), contiguous(shape)) for p in self.outputs]
         alike = definition(self.operations, inputs, usual, named=by_place()).text, *numbers
         if alike not in _layouts:
             if len(_layouts) >= MOST_DEFINITIONS:
                 _layouts.clear()
             with without_data():
-                args: list[Any] = [torch.empty(2, dtype=torch.int64)] * len(self.region.inputs)  # what seeds are
+                args: list[Any] = [torch.empty(2, dtype=torch.int64)] * len(self.region.inputs)  # the seeds' type
                 for i, x in zip((*self.places, *self.numbers), (*map(_empty, inputs), *numbers)):
                     args[i] = x
                 _layouts[alike] = [tuple(x.stride()) for x in self._by_torch(*args)]
@@ -192,14 +191,12 @@ def _empty(t: Tensor) -> torch.Tensor:
 
 
 def _kind(t: Tensor) -> Any:
-    """Return what definitions are fixed to: the order of the dimensions, which are 1, and which follow on each
-    other.
-    """
+    """Return what a definition is specialized on: the stride order, the sizes of 1, and the contiguous dimensions."""
     order = order_of(t.strides)
     packed: list[Any] = []
     step = 1
     for d in sorted(range(len(order)), key=order.__getitem__):
-        if t.shape[d] == 1:  # whose stride says nothing
+        if t.shape[d] == 1:  # its stride is arbitrary
             packed.append(True)
             continue
         packed.append(t.strides[d] == step or (t.strides[d] == 0 and "expanded"))
@@ -209,7 +206,7 @@ def _kind(t: Tensor) -> Any:
 
 @functools.lru_cache(maxsize=MOST_DEFINITIONS)
 def compiled(text: str) -> Any:
-    """Return what nvFuser makes of a definition; it compiles kernels when it sees inputs."""
+    """Return the executor of a definition, which compiles kernels when it is first called."""
     nvfuser = library()
     scope = {"DataType": nvfuser.DataType}
     exec(compile(text, "<nvfuser>", "exec"), scope)
@@ -219,12 +216,12 @@ def compiled(text: str) -> Any:
         try:
             scope["define"](fd)
         finally:
-            fd.__exit__(None, None, None)  # which prints an exception that it is told of
+            fd.__exit__(None, None, None)  # without the exception, which it would print
         return nvfuser.FusionExecutorCache(fd.fusion)
 
 
 def _packed(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides that such a tensor has without gaps; the same where it has none."""
+    """Return dense strides in the same order; contiguous ones for an expanded tensor."""
     expanded = any(n > 1 and step == 0 for n, step in zip(shape, strides))
     return contiguous(shape) if expanded else _dense(shape, order_of(strides))
 
@@ -235,9 +232,9 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Program:
-    """A region for inputs of one kind of layout.
+    """A region for one layout of the inputs.
 
-    Tensors with gaps, and expanded ones, are copied first: nvFuser gives wrong results of some.
+    Tensors that are not dense, and expanded ones, are copied first: nvFuser computes wrong results for some.
     """
 
     def __init__(self, region: FusedRegion, inputs: Sequence[Tensor], outputs: Sequence[Tensor]):
@@ -251,7 +248,7 @@ class _Program:
         self.laid_anew: list[int] = []
 
     def first(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
-        """Return the first run, which shows what nvFuser's results are."""
+        """Run it for the first time, and check dtypes, shapes, strides and aliasing of nvFuser's results."""
         found = self.execute([*inputs, *numbers])
         taken = {x.untyped_storage().data_ptr() for x in inputs}
         for i, (x, (p, shape, strides)) in enumerate(zip(found, self.wanted)):
@@ -264,7 +261,7 @@ class _Program:
         return self._anew(found, None) if self.laid_anew else found
 
     def execute(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-        """Return nvFuser's results of tensors and numbers."""
+        """Run the compiled definition on tensors and numbers."""
         readable = list(inputs)
         for i in self.copied:
             readable[i] = _copy(readable[i])
@@ -272,12 +269,12 @@ class _Program:
         return found
 
     def run_of(self, shapes: Any) -> Run:
-        """Return what runs calls whose results have these `shapes`; None where sizes are fixed."""
+        """Return the function of calls whose results have these `shapes`; None where sizes are fixed."""
         execute: Run = self.execute if self.copied else self.compiled
         return (lambda inputs: self._anew(execute(inputs), shapes)) if self.laid_anew else execute
 
     def _anew(self, found: Sequence[torch.Tensor], shapes: Any) -> Any:
-        """Return the results, those that share memory or lie otherwise than eager's in memory of their own."""
+        """Return the results, with copies of those that alias others or have other strides than in eager mode."""
         out = list(found)
         for i in self.laid_anew:
             p, shape, strides = self.wanted[i]
@@ -290,5 +287,5 @@ class _Program:
 
 
 def _alike(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
-    """Check whether the strides are the same, where there is more than one element."""
+    """Check whether strides are equal, ignoring dimensions of size 1."""
     return all(a == b for a, b, n in zip(strides, others, shape) if n != 1)

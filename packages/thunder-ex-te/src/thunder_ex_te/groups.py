@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts: layers of the pieces of one matrix, each with a weight of its own, as one operator.
+"""Grouped linear layers (experts): layers of the row groups of one matrix, each with its own weight, as one operator.
 
-A program splits the rows of a matrix, by sizes that are known when it is traced, and calls a layer for each piece. What
-is done with each piece alike, layers of one shape and operations element by element, is done with all of them at once:
-a layer becomes `te_grouped_linear`, which is quantized and multiplied in one call each, and what is done element by
-element is done to the whole matrix. Found before differentiation, so gradients are those of what takes their place.
+A program splits the rows of a matrix, by sizes known while tracing, and calls a layer per group. Operations applied
+to all groups in the same way, layers of one shape and pointwise operations, are merged: layers become
+`te_grouped_linear`, with one call to quantize and one grouped matmul, and pointwise operations are applied to the whole
+matrix. The pass runs before differentiation, so gradients are those of the merged operations.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ GROUP_LAYERS = "te_group_layers"  # the option of thunder.jit
 
 # -- the operator ------------------------------------------------------------------------------------------------------
 def like(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
-    """Linear layers of groups of so many rows of a matrix, each with its weight, in fp8."""
+    """Decompose linear layers of groups of rows, of the given sizes and each with its weight, into torch's."""
     pieces = ltorch.split(input, list(sizes))
     return ltorch.cat([ltorch.linear(x, w, b) for x, w, b in zip(pieces, weights, _each(biases, weights))])
 
 
 def run(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
-    """Return the same on real tensors, outside of a program."""
+    """Run it on tensors, outside of a trace."""
     pieces = torch.split(input, list(sizes))
     return torch.cat([linear.run(x, w, b, recipe) for x, w, b in zip(pieces, weights, _each(biases, weights))])
 
@@ -61,11 +61,11 @@ def _each(biases: Any, weights: Any) -> Any:
 
 
 def takes(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> bool | str:
-    """True, or why not."""
+    """Return True, or the reason why the kernels do not take the call."""
     if input.ndim != 2:
         return "takes groups of rows of a matrix"
     if biases is not None and input.dtype is dtypes.float32:
-        return "adds no bias in float32"
+        return "does not support a bias in float32"
     if len({tuple(w.shape) for w in weights}) != 1:
         return "takes weights of one shape"
     for n, weight, bias in zip(sizes, weights, _each(biases, weights)):
@@ -76,7 +76,7 @@ def takes(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any 
 
 
 class _Layers:
-    """The pieces of which layers of groups are written: for each a layer, and together one call of each kind."""
+    """Lowers grouped linear layers: slots and weights by layer, and one call of each operator for all groups."""
 
     def __init__(self, operators: dict[str, Any], sizes: Sequence[int], weights: Sequence[Any], recipe: Any):
         self.operators = operators
@@ -85,7 +85,7 @@ class _Layers:
         self.scheme = self.each[0].scheme
 
     def quantized(self, x: TensorProxy, role: str) -> Quantized:
-        """Return the parts of groups of rows: each a tuple with one of each group."""
+        """Quantize the groups of rows; each part of the result is a tuple over the groups."""
         how = getattr(self.scheme, role)
         args: tuple[Any, ...] = (x, self.sizes, how.kind, how.power_2, how.epsilon)
         if self.scheme.delayed is not None:
@@ -94,16 +94,16 @@ class _Layers:
         return Quantized(*(symbol(*args) if role == "grad" else quantized_once(symbol, args)))
 
     def weights(self) -> Quantized:
-        """Return the same of the weights, whose copies are kept one by one."""
+        """Quantize the weights one by one, since their fp8 copies are kept one by one."""
         return Quantized(*zip(*[layer.quantized(layer.weight, "weight") for layer in self.each]))
 
     def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, which: int, **how: Any) -> Any:
-        """Return one of the three products of a layer, of all groups."""
+        """Compute one of the three matmuls of a layer, for all groups."""
         split = self.scheme.split[which]
         return self.operators["te_matmul_groups"](*a, *b, to_torch_dtype(dtype), split=split, **how)
 
     def forward(self, x: TensorProxy, biases: Any) -> tuple[Any, Quantized, Quantized]:
-        """Return the result, and inputs and weights in fp8."""
+        """Compute the result; return it, and inputs and weights in fp8."""
         of_x, of_w = self.quantized(x, "input"), self.weights()
         a = (of_x.data, of_x.scale, self.scheme.input.kind)
         b = (of_w.data, of_w.scale, self.scheme.weight.kind)
@@ -111,7 +111,7 @@ class _Layers:
 
 
 def register(registry: Any, executor: str, operators: dict[str, Any]) -> Any:
-    """Bring the operator; returns it."""
+    """Register the operator and return it."""
 
     def execution(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
         return _Layers(operators, sizes, weights, recipe).forward(input, biases)[0]
@@ -142,18 +142,18 @@ GROUPED_MM = ("opaque", getattr(torch, "_grouped_mm", None))
 
 
 def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
-    """Return why `torch.nn.functional.grouped_mm` stays what it is, where `grouped` has not replaced it before."""
+    """Return why `torch.nn.functional.grouped_mm` is not taken, where `grouped` has not replaced it."""
     if not linear.asked():
         return linear.NOT_ASKED
     return (
-        "grouped products in fp8 want the sizes of the groups on the host, and grouped_mm has them on the device: "
-        "split the rows by sizes that are known when tracing and call a layer for each, with "
+        "grouped matmuls in fp8 need the sizes of the groups on the host, and grouped_mm has them on the device: "
+        "split the rows by sizes that are known while tracing and call a layer for each group, with "
         f"thunder.jit(…, {GROUP_LAYERS}=True)"
     )
 
 
 def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
-    """Return where the program itself writes down where groups end, their sizes are known."""
+    """Replace each grouped_mm whose group offsets are constants of the program, so that the sizes are known."""
     if not any(op.sym.id == GROUPED_MM for op in trace.bound_symbols):
         return trace
     maker = {name: op for op in trace.bound_symbols for name in op.out_names}
@@ -170,7 +170,7 @@ def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
 
 
 def _known_sizes(op: BoundSymbol, maker: dict[str, BoundSymbol]) -> tuple[int, ...] | None:
-    """Return the sizes of the groups of rows of such a product, as far as they are numbers of the program."""
+    """Return the sizes of the groups of a grouped_mm, if they are constants of the program."""
     found = dict(zip(("input", "mat2", "offs", "bias", "out_dtype"), op.args), **op.kwargs)
     x, matrices, ends = found["input"], found["mat2"], found.get("offs")
     if x.ndim != 2 or matrices.ndim != 3 or ends is None or found.get("bias") is not None:
@@ -185,9 +185,9 @@ def _known_sizes(op: BoundSymbol, maker: dict[str, BoundSymbol]) -> tuple[int, .
     return sizes if len(sizes) == matrices.shape[0] and min(sizes) > 0 and numbers[-1] == x.shape[0] else None
 
 
-# -- where it takes the place of layers --------------------------------------------------------------------------------
+# -- the pass that merges layers --------------------------------------------------------------------------------------
 class _Family:
-    """What is done with each piece of a matrix alike. One without members is the matrix that the program splits."""
+    """The same operation on each group of rows. One without members is the matrix that the program splits."""
 
     def __init__(self, sizes: tuple[int, ...], whole: TensorProxy | None = None, sources: Sequence[_Family] = ()):
         self.sizes = sizes
@@ -197,11 +197,11 @@ class _Family:
 
     @property
     def is_layer(self) -> bool:
-        """Whether it is of layers."""
+        """Whether its operations are linear layers."""
         return self.members[0] is not None and self.members[0].sym.id == "torch.linear"
 
     def ancestors(self) -> set[_Family]:
-        """Return what it is made of."""
+        """Return the families that it depends on."""
         found: set[_Family] = set()
         left = list(self.sources)
         while left:
@@ -213,19 +213,19 @@ class _Family:
 
 
 class _Circle(Exception):
-    """Raised where what a family takes in hangs on what it gives."""
+    """Raised where an input of a family depends on its result."""
 
 
 def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
-    """Return the program with its experts' layers as one operator."""
+    """Merge the layers of row groups in a trace."""
     if any(OpTags.IN_PLACE_OP in op.sym.tags for op in trace.bound_symbols):
         return trace
     trace = _with_known_sizes(trace, operator)
-    families, pieces = _families(trace, executors)
+    families, piece_of = _families(trace, executors)
     wanted = set(families)
     while any(family.is_layer for family in wanted):
         try:
-            return _Writer(trace, operator, wanted, pieces).written()
+            return _Writer(trace, operator, wanted, piece_of).written()
         except _Circle as circle:
             lost = circle.args[0]
             wanted = {family for family in wanted if family is not lost and lost not in family.ancestors()}
@@ -233,11 +233,11 @@ def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
 
 
 def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], dict[str, tuple[_Family, int]]]:
-    """Return what is done with all pieces of a matrix alike, where layers take part, and which piece each value is."""
-    pieces = dict(_pieces(trace))
+    """Return the families to merge (layers, and operations around them), and the family and group of each value."""
+    piece_of = dict(_pieces(trace))
     found: dict[Any, _Family] = {}
-    for op in trace.bound_symbols if pieces else ():
-        likeness = _likeness(op, pieces) if isinstance(op.output, TensorProxy) else None
+    for op in trace.bound_symbols if piece_of else ():
+        likeness = _likeness(op, piece_of) if isinstance(op.output, TensorProxy) else None
         if likeness is None:
             continue
         key, sources, index = likeness
@@ -247,7 +247,7 @@ def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], di
         )
         family = next(each for each in same if each.members[index] is None)
         family.members[index] = op
-        pieces[op.output.name] = family, index
+        piece_of[op.output.name] = family, index
     whole = [family for family in found.values() if None not in family.members]
     kept: list[_Family] = []
     for family in whole:
@@ -257,11 +257,11 @@ def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], di
     after = {family for family in kept if not of_layers.isdisjoint(family.ancestors())}
     needed = {each for family in of_layers | after for each in family.ancestors()}
     kept = [family for family in kept if family in of_layers | after | needed]
-    return kept, pieces
+    return kept, piece_of
 
 
 def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
-    """Slice that one matrix's rows fall into, in order and without a rest."""
+    """Yield the slices of matrices whose rows they partition, in order and completely."""
     slices: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     whole: dict[str, TensorProxy] = {}
     for op in trace.bound_symbols:
@@ -288,20 +288,20 @@ def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
 
 
 def _wide(steps: Any) -> bool:
-    """Check whether a slice leaves out elements in between."""
+    """Check whether a slice has steps other than 1."""
     return any(step != 1 for each in steps if each is not None for step in each)
 
 
-def _likeness(op: BoundSymbol, pieces: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
-    """Return what is equal for operations that do the same with pieces, of what these are pieces, and which."""
+def _likeness(op: BoundSymbol, piece_of: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
+    """Return a key that is equal for the members of a family, the families of its inputs, and the group's index."""
     if op.sym.id == "torch.linear":
         input, weight, bias = _arguments(op)
-        if input.name not in pieces or weight.name in pieces or (bias is not None and bias.name in pieces):
+        if input.name not in piece_of or weight.name in piece_of or (bias is not None and bias.name in piece_of):
             return None
-        family, index = pieces[input.name]
+        family, index = piece_of[input.name]
         return ("linear", id(family), tuple(weight.shape), weight.dtype, bias is None), (family,), index
     tensors = [p for p in proxies_in((op.args, op.kwargs)) if isinstance(p, TensorProxy)]
-    there = [pieces.get(p.name) for p in tensors]
+    there = [piece_of.get(p.name) for p in tensors]
     if not there or None in there or OpTags.RANDOM_OP in op.sym.tags:
         return None
     found = [each for each in there if each is not None]
@@ -322,7 +322,7 @@ def _arguments(op: BoundSymbol) -> tuple[Any, Any, Any]:
 
 
 def _is_taken(family: _Family, executors: Sequence[Any]) -> bool:
-    """Check whether layers are what this executor and its operator take; what is done element by element is."""
+    """Check whether this executor takes the layers of a family; pointwise operations need no check."""
     members = [op for op in family.members if op is not None]
     if not family.is_layer:
         return True
@@ -336,15 +336,15 @@ def _is_taken(family: _Family, executors: Sequence[Any]) -> bool:
 
 
 class _Writer:
-    """Writes a program in which families are operations of the whole.
+    """Writes a trace in which each family is one operation on the whole matrix.
 
-    Each stands where its first member stood; what it needs and the program computed later is computed before.
+    It is placed where its first member was; operations that it depends on are moved before it.
     """
 
-    def __init__(self, trace: Trace, operator: Any, families: set[_Family], pieces: dict[str, tuple[_Family, int]]):
+    def __init__(self, trace: Trace, operator: Any, families: set[_Family], piece_of: dict[str, tuple[_Family, int]]):
         self.trace = trace
         self.operator = operator
-        self.pieces = pieces
+        self.piece_of = piece_of
         self.family_of = {id(op): family for family in families for op in family.members}
         self.maker = {name: op for op in trace.bound_symbols for name in op.out_names}
         self.whole: dict[_Family, TensorProxy] = {}
@@ -354,7 +354,7 @@ class _Writer:
         self.split: set[_Family] = set()
 
     def written(self) -> Trace:
-        """Return the program."""
+        """Return the new trace."""
         with construct(self.trace, "Layers of groups") as self.out:
             for op in self.trace.bound_symbols:
                 self.write(op)
@@ -362,11 +362,11 @@ class _Writer:
         return self.out
 
     def write(self, op: BoundSymbol, needed_by: _Family | None = None) -> None:
-        """Write an operation, or the family that it belongs to, and before that what it needs."""
+        """Write an operation, or the family that it belongs to, after what it depends on."""
         if id(op) in self.written_already:
             return
         if needed_by is not None and op.sym.must_stay:
-            raise _Circle(needed_by)  # it runs where it stands
+            raise _Circle(needed_by)  # an operation with side effects cannot be moved
         family = self.family_of.get(id(op))
         if family is not None:
             self.write_family(family)
@@ -379,7 +379,7 @@ class _Writer:
             return
         self.write_makers(op.arg_names, needed_by)
         for name in op.arg_names:
-            family = self.pieces[name][0] if name in self.pieces else None
+            family = self.piece_of[name][0] if name in self.piece_of else None
             if family in self.whole and family not in self.split:
                 self.write_pieces(family)
         self.out.record(op.substitute(self.replaced) if self.replaced else op)
@@ -390,7 +390,7 @@ class _Writer:
                 self.write(self.maker[name], needed_by)
 
     def write_family(self, family: _Family) -> None:
-        """Write the operation that does for the whole what its members do for pieces."""
+        """Write the operation on the whole matrix that replaces the members."""
         if family in self.whole:
             return
         if family in self.under_way:
@@ -403,7 +403,7 @@ class _Writer:
                 self.whole[source] = self.replaced.get(source.whole.name, source.whole)
             else:
                 self.write_family(source)
-        self.write_makers([name for op in members for name in op.arg_names if name not in self.pieces], family)
+        self.write_makers([name for op in members for name in op.arg_names if name not in self.piece_of], family)
         with recording(self.out) as recorded:
             made = self.of_layers(family, members) if family.is_layer else self.of_elements(members[0])
         for new in recorded:
@@ -419,25 +419,25 @@ class _Writer:
         return self.operator(whole, list(family.sizes), list(weights), None if biases[0] is None else list(biases))
 
     def of_elements(self, op: BoundSymbol) -> Any:
-        args, kwargs = map_proxies((op.args, op.kwargs), lambda p: self.whole[self.pieces[p.name][0]])
+        args, kwargs = map_proxies((op.args, op.kwargs), lambda p: self.whole[self.piece_of[p.name][0]])
         return op.sym(*args, **kwargs)
 
     def joined(self, op: BoundSymbol) -> _Family | None:
-        """Return the family whose members an operation puts together again."""
+        """Return the family whose results an operation concatenates."""
         if (
             op.sym.id != "torch.cat"
             or len(op.args) + len(op.kwargs) > 2
             or [*op.args[1:], *op.kwargs.values()] not in ([], [0])
         ):
             return None
-        there = [self.pieces.get(p.name) for p in op.args[0]]
+        there = [self.piece_of.get(p.name) for p in op.args[0]]
         family = there[0][0] if there and there[0] is not None else None
         if family is None or family.whole is not None or family not in set(self.family_of.values()):
             return None
         return family if there == [(family, i) for i in range(len(family.sizes))] else None
 
     def write_pieces(self, family: _Family) -> None:
-        """Write the pieces of a family's result, under the names of what its members gave."""
+        """Split a family's result, under the names of its members' results."""
         self.split.add(family)
         if family.whole is not None:
             return

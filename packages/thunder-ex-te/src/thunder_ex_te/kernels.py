@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that this package calls of TransformerEngine. Some of it is private: `probe.py` has the versions that do.
+"""All calls of TransformerEngine. Some of its interfaces are private: `probe.py` lists the supported versions.
 
-In and out are plain tensors. A quantized matrix is its bytes, the numbers that they are multiplied by (its inverse
-scales), and where it is asked for the same of its transpose: on Hopper a product wants both factors with the dimension
-that is summed over last. `Float8…Storage` objects are made around them for one call.
+Arguments and results are plain tensors. A quantized matrix consists of its bytes, its inverse scales and, if requested,
+the same of its transpose: on Hopper a matmul needs both operands with the contracted dimension last. `Float8…Storage`
+objects are wrapped around them for one call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-import transformer_engine.pytorch  # noqa: F401  (loads the libraries that what follows needs)
+import transformer_engine.pytorch  # noqa: F401  (loads the libraries of the imports below)
 import transformer_engine_torch as tex
 from transformer_engine.common import recipe as recipes
 from transformer_engine.pytorch.constants import DType, TE_DType
@@ -35,7 +35,7 @@ TYPES = {"e4m3": DType.kFloat8E4M3, "e5m2": DType.kFloat8E5M2}
 
 
 def _on_its_device(fn: F) -> F:
-    """Decorator: kernels run on the GPU of the first argument, or of the first of several."""
+    """Decorate a function to run on the GPU of its first argument, or of the first of a list."""
 
     @functools.wraps(fn)
     def run(x: Any, *args: Any) -> Any:
@@ -49,30 +49,26 @@ def _on_its_device(fn: F) -> F:
 
 
 def _block(kind: str) -> int:
-    """Return the dimensions of the blocks that have a scale each: `e4m3 1x128` has 1, `e4m3 128x128` 2, plain `e4m3`
-    none.
-    """
+    """Return the number of dimensions of a scale's block: 1 for `e4m3 1x128`, 2 for `e4m3 128x128`, 0 for `e4m3`."""
     return 0 if " " not in kind else 1 if kind.endswith(" 1x128") else 2
 
 
 @functools.lru_cache(maxsize=256)
 def _quantizer(kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Any:
-    """Return what quantizes by nothing but the tensor itself. With one scale, a transpose comes with the matrix
-    only.
-    """
+    """Return the quantizer with current scaling. With one scale per tensor, a transpose comes with the matrix only."""
     type, block = TYPES[kind.partition(" ")[0]], _block(kind)
     how = {"rowwise": rows or not block, "columnwise": columns, "force_pow_2_scales": power_2, "amax_epsilon": epsilon}
     if block:
         made = Float8BlockQuantizer(type, block_scaling_dim=block, **how)
     else:
         made = Float8CurrentScalingQuantizer(type, device=torch.device("cuda"), **how)
-    made.internal = True  # the result is no tensor, but what holds its parts
+    made.internal = True  # return a storage object instead of a tensor subclass
     return made
 
 
 @_on_its_device
 def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Quantized:
-    """Compute `x` in fp8, by its own largest elements. Its dimensions before the last are rows."""
+    """Quantize `x` to fp8 with current scaling. Its dimensions before the last are rows."""
     return _parts(tex.quantize(x.contiguous(), _quantizer(kind, power_2, epsilon, rows, columns)), kind, rows, columns)
 
 
@@ -80,7 +76,7 @@ def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bo
 def quantize_scaled(
     x: torch.Tensor, kind: str, scale: torch.Tensor, amax: torch.Tensor, rows: bool, columns: bool
 ) -> Quantized:
-    """Compute `x` times a known scale in fp8. Its largest absolute value goes to `amax`."""
+    """Quantize `x` to fp8 with a given scale. Its largest absolute value is written to `amax`."""
     return _parts(tex.quantize(x.contiguous(), _scaled(kind, scale, amax, columns)), kind, rows, columns)
 
 
@@ -89,10 +85,9 @@ def quantize_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, kind: str, power_2: bool,
     epsilon: float, scale: torch.Tensor | None, amax: torch.Tensor | None, rows: bool, columns: bool,
 ) -> tuple[Quantized, torch.Tensor | None, torch.Tensor]:  # fmt: skip
-    """Return the norm of `x` over its last dimension in fp8, its mean (none without a bias: the RMS norm) and 1 /
-    deviation.
+    """Return the norm of `x` over its last dimension in fp8, its mean (None for the RMS norm, without a bias) and rstd.
 
-    By a known `scale`, or where there is none by its own largest elements.
+    It is quantized with the given `scale`, or with current scaling where there is none.
     """
     matrix = x.contiguous().view(-1, x.shape[-1])
     if scale is None or amax is None:
@@ -116,21 +111,21 @@ def quantize_groups(
     x: torch.Tensor, sizes: Sequence[int], kind: str, power_2: bool, epsilon: float,
     by: Sequence[tuple[torch.Tensor, torch.Tensor]] | None, rows: bool, columns: bool,
 ) -> list[Quantized]:  # fmt: skip
-    """Groups of rows of a matrix in fp8, each by known scales (with where its largest value goes) or by its own."""
+    """Quantize groups of rows of a matrix to fp8, each with a given scale (and amax) or with current scaling."""
     if by is None:
         quantizers = [_quantizer(kind, power_2, epsilon, rows, columns)] * len(sizes)
     else:
         quantizers = [_scaled(kind, scale, amax, columns) for scale, amax in by]
-    # Memory of its own for each part: what is saved for backward would keep the rest.
+    # Allocate each part separately: a part saved for backward would keep the others alive.
     found = tex.split_quantize(x.contiguous(), list(sizes), quantizers, disable_bulk_allocation=True)
     return [_parts(each, kind, rows, columns) for each in found]
 
 
-_of_scales: dict[tuple[str, int, int, bool], Any] = {}  # each holds the tensors by whose ids it is found
+_of_scales: dict[tuple[str, int, int, bool], Any] = {}  # by ids of tensors, which the quantizers keep alive
 
 
 def _scaled(kind: str, scale: torch.Tensor, amax: torch.Tensor, columns: bool) -> Any:
-    """Return what quantizes by a known scale."""
+    """Return the quantizer with a given scale."""
     key = kind, id(scale), id(amax), columns
     made = _of_scales.get(key)
     if made is None:
@@ -142,9 +137,7 @@ def _scaled(kind: str, scale: torch.Tensor, amax: torch.Tensor, columns: bool) -
 
 
 def _parts(found: Any, kind: str, rows: bool, columns: bool) -> Quantized:
-    """Return what the library made, of it what was asked for. The transpose of a tensor of more dimensions is a
-    matrix.
-    """
+    """Return the requested parts of a storage object. The transpose is reshaped to a matrix."""
     if _block(kind):
         made = Quantized(
             found._rowwise_data, found._rowwise_scale_inv, found._columnwise_data, found._columnwise_scale_inv
@@ -170,7 +163,7 @@ def multiply(
     a: torch.Tensor, a_scale: torch.Tensor, a_kind: str, b: torch.Tensor, b_scale: torch.Tensor, b_kind: str,
     dtype: torch.dtype, bias: torch.Tensor | None, split: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute `a @ b.mT + bias` of fp8 factors. `split`: sums are carried on in float32 after every few products."""
+    """Compute `a @ b.mT + bias` of fp8 operands. `split`: use the split accumulator, which promotes to float32."""
     right, left = _factor(b, b_scale, b_kind, dtype), _factor(a, a_scale, a_kind, dtype)
     found = general_gemm(right, left, out_dtype=dtype, layout="TN", bias=bias, use_split_accumulator=split)
     return found[0]  # type: ignore[no-any-return]
@@ -182,9 +175,9 @@ def multiply_groups(
     b: Sequence[torch.Tensor], b_scales: Sequence[torch.Tensor], b_kind: str, biases: Sequence[torch.Tensor] | None,
     split: bool, joined: bool,
 ) -> None:  # fmt: skip
-    """Into `out`, `a @ b.mT + bias` of each group: matrix by matrix, or `joined` the rows of one matrix."""
+    """Write `a @ b.mT + bias` of each group to `out`: separate matrices, or the rows of one (`joined`)."""
     dtype = out[0].dtype
-    split = split or bool(_block(a_kind))  # cuBLAS has no other way with blocks; `general_gemm` sees to it by itself
+    split = split or bool(_block(a_kind))  # block scaling requires it; only `general_gemm` sets it by itself
     right = [_factor(*each, b_kind, dtype) for each in zip(b, b_scales)]
     left = [_factor(*each, a_kind, dtype) for each in zip(a, a_scales)]
     general_grouped_gemm(
@@ -199,5 +192,5 @@ def update_scales(
     amax: torch.Tensor, histories: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], algorithm: str, kind: str,
     margin: int,
 ) -> None:  # fmt: skip
-    """Enter each largest value into its history (the first of `[length, 1]`, which moves on), and sets its scale."""
+    """Push each amax into its history (`[length, 1]`, the newest first), and update its scale."""
     tex.fused_amax_and_scale_update_after_reduction(amax, list(histories), list(scales), algorithm, TYPES[kind], margin)

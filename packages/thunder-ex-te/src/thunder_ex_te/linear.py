@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers in fp8: which calls are taken, what they become, and their gradients.
+"""Linear layers in fp8: which calls the executor takes, their lowering, and their gradients.
 
-Forward is one product, backward two. Each wants both factors with the dimension that is summed over last, so what
-backward needs of input and weight are their transposes, in fp8: these are what is saved.
+Forward is one matmul, backward two. Each needs both operands with the contracted dimension last, so backward needs the
+transposes of input and weight in fp8: these are saved for backward.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ _SHARED = ("te_quantize", "te_quantize_scaled", "te_quantize_groups")
 _TAKEN = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
 
 
-# -- what is taken -----------------------------------------------------------------------------------------------------
+# -- the checker -------------------------------------------------------------------------------------------------------
 def takes(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> bool | str:
-    """True, or why not."""
+    """Return True, or the reason why the kernels do not take the call."""
     reason = why_not(input, weight, bias)
     if reason is not None:
         return reason
     return True if recipe is not None or asked() else NOT_ASKED
 
 
-NOT_ASKED = f"computes in fp8 where it is asked to: thunder.jit(…, {RECIPE}=…)"
+NOT_ASKED = f"computes in fp8 only with a recipe: thunder.jit(…, {RECIPE}=…)"
 
 
 def asked() -> bool:
-    """Check whether the program that is compiled is to compute in fp8."""
+    """Check whether the current compilation has a recipe."""
     return compilation().options.get(RECIPE) is not None
 
 
 def why_not(input: Any, weight: Any, bias: Any) -> str | None:
-    """Return why such a layer cannot run in fp8; None when it can."""
+    """Return why a layer cannot run in fp8; None when it can."""
     reason = unusable_device(input.device)
     if reason is not None:
         return reason
@@ -75,24 +75,24 @@ def why_not(input: Any, weight: Any, bias: Any) -> str | None:
     if weight.ndim != 2:
         return "takes a matrix as weight"
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        return "takes a bias with a number for each output"
+        return "takes a bias with one element per output"
     rows = math.prod(input.shape[:-1])
     if rows == 0 or 0 in weight.shape:
-        return "there is nothing to compute for no elements"
+        return "the tensors have no elements"
     sizes = {"rows": rows, "inputs": weight.shape[1], "outputs": weight.shape[0]}
     odd = [f"{n} {what}" for what, n in sizes.items() if n % MULTIPLE != 0]
     if odd:
-        return f"products in fp8 want sizes that are multiples of {MULTIPLE}, and here are {', '.join(odd)}"
+        return f"fp8 matmuls need sizes that are multiples of {MULTIPLE}, and here are {', '.join(odd)}"
     return None
 
 
-# -- values of the trace that is written -------------------------------------------------------------------------------
+# -- values of the trace under construction ----------------------------------------------------------------------------
 class _Written:
-    """What is known of the operations of a trace that is being written, as far as they have been looked at."""
+    """Facts about the operations of a trace under construction, up to the last one looked at."""
 
     def __init__(self) -> None:
         self.looked_at = 0
-        self.sources: dict[str, Any] = {}  # of casts to a narrower type
+        self.sources: dict[str, Any] = {}  # the operands of casts to a narrower dtype
         self.quantized: dict[Any, Any] = {}
         self.made_by: dict[str, BoundSymbol] = {}
         self.computed: dict[str, tuple[str, str]] = {}
@@ -119,7 +119,7 @@ def _here() -> _Written:
 
 
 def _narrows(op: BoundSymbol) -> bool:
-    """Check whether it is a cast to a narrower float type, as autocast makes them."""
+    """Check whether an operation is a cast to a narrower float dtype, as autocast inserts them."""
     parts = op
     while len(parts.like.subsymbols) == 1:
         parts = parts.like.subsymbols[0]
@@ -135,15 +135,13 @@ def _narrows(op: BoundSymbol) -> bool:
 
 
 def lasting_name(x: TensorProxy) -> str:
-    """Return what a weight is called in all programs: an input by its name, another by an input's and how it is
-    computed.
-    """
+    """Return a name of a weight that is the same in all programs: that of an input, with a hash if computed from it."""
     root, how = _computed(x.name, _here())
     return f"{root}.{how[:8]}" if how else root
 
 
 def _computed(name: str, known: _Written) -> tuple[str, str]:
-    """Return the first input that a value is made of, and a digest of what makes it, whoever runs that."""
+    """Return the first input that a value depends on, and a hash of its computation, independent of executors."""
     found = known.computed.get(name)
     if found is not None:
         return found
@@ -162,7 +160,7 @@ def _computed(name: str, known: _Written) -> tuple[str, str]:
 
 
 def primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
-    """Yield what an operation consists of."""
+    """Yield the primitives of an operation."""
     if op.sym.is_prim or not op.subsymbols:
         yield op
     for sub in op.subsymbols:
@@ -170,34 +168,34 @@ def primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
 
 
 def _identity(sym: Symbol, args: tuple[Any, ...]) -> Any:
-    """Return what is equal for quantizations of one value in one way. Slots do not count: one value has one scale."""
+    """Return a key that is equal for equal quantizations of a value. Slots are ignored: one value has one scale."""
     x, *how = sym.bind(args, {})[0]
     return sym.name, x.name, *[each for each in how if not is_slot(each)]
 
 
 def is_slot(x: Any) -> bool:
-    """Check whether it is the place of a scale, or places of several."""
+    """Check whether an argument is a slot, or a tuple of slots."""
     return isinstance(x, Slot) or (isinstance(x, tuple) and bool(x) and all(isinstance(each, Slot) for each in x))
 
 
 def quantized_once(symbol: Symbol, args: tuple[Any, ...], **how: Any) -> Any:
-    """Return what a quantization gives, which may be known from before: what several layers take is quantized once."""
+    """Quantize, or return the earlier quantization of the same value: an input of several layers is quantized once."""
     known = _here().quantized.get(_identity(symbol, args))
     return symbol(*args, **how) if known is None else known
 
 
 class Layer:
-    """The pieces of which one linear layer is written."""
+    """Lowers one linear layer."""
 
     def __init__(self, operators: dict[str, Any], weight: TensorProxy, recipe: Any = None):
         self.operators = operators
         self.options = compilation().options
         self.scheme: Scheme = scheme_of(self.options[RECIPE] if recipe is None else recipe)
-        # Under autocast the weight is a copy in a narrow type, made anew for each call; its source is what stays.
+        # Under autocast the weight is a temporary cast; its source is the parameter, whose fp8 copy can be kept.
         self.weight = _here().sources.get(weight.name, weight)
 
     def quantized(self, x: TensorProxy, role: str) -> Quantized:
-        """Compute `x` in fp8."""
+        """Quantize `x` to fp8."""
         how: Quantization = getattr(self.scheme, role)
         by: tuple[Any, ...]
         keep = role == "weight" and bool(self.options.get(KEEP, True))
@@ -211,20 +209,20 @@ class Layer:
         return Quantized(*quantized_once(symbol, args, **({"keep": True} if keep else {})))
 
     def slot(self, role: str, kind: str) -> Slot:
-        """Return where the scale of one of its tensors is kept."""
+        """Return the slot that keeps the scale of one of its tensors."""
         assert self.scheme.delayed is not None
         name = f"{lasting_name(self.weight)}.{role}"
         return Slot(name, kept(compilation().state, name), kind, self.scheme.delayed, self.options.get(GROUP))
 
     def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, bias: Any, which: int) -> Any:
-        """Return one of the three products of a layer."""
+        """Compute one of the three matmuls of a layer."""
         split = self.scheme.split[which]
         return self.operators["te_matmul"](*a, *b, to_torch_dtype(dtype), bias, split=split)
 
     def forward(self, x: TensorProxy, bias: Any) -> tuple[Any, Quantized, Quantized]:
-        """Return the result, and input and weight in fp8."""
+        """Compute the result; return it, and input and weight in fp8."""
         of_x, of_w = self.quantized(x, "input"), self.quantized(self.weight, "weight")
-        # The library would have it in bfloat16 beside float32.
+        # The library requires a bias in bfloat16 for results in float32: add it separately.
         inside = bias if x.dtype is not dtypes.float32 else None
         a = (of_x.data, of_x.scale, self.scheme.input.kind)
         out = self.product(a, (of_w.data, of_w.scale, self.scheme.weight.kind), x.dtype, inside, 0)
@@ -232,12 +230,12 @@ class Layer:
 
 
 def like(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
-    """Return a linear layer in fp8 by this recipe, or by the one that `thunder.jit` was given."""
+    """Decompose a linear layer with a recipe of its own, or that of `thunder.jit`, into torch's."""
     return ltorch.linear(input, weight, bias)
 
 
 def run(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
-    """Return the same on real tensors, outside of a program; scales that move on are one there."""
+    """Run it on tensors, outside of a trace; delayed scales are 1 there."""
     if why_not(input, weight, bias) is not None:
         return torch.nn.functional.linear(input, weight, bias)
     scheme = scheme_of(recipe)
@@ -257,7 +255,7 @@ def run(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
 
 
 def writes(operators: dict[str, Any]) -> Callable[..., Any]:
-    """Return what writes a layer in fp8, without its gradient."""
+    """Return the function that lowers a layer to fp8, without its gradient."""
 
     def layer(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
         return Layer(operators, weight, recipe).forward(input, bias)[0]
@@ -266,7 +264,7 @@ def writes(operators: dict[str, Any]) -> Callable[..., Any]:
 
 
 def factors(kinds: Any, of_g: Any, of_w: Any, of_x: Any) -> tuple[Any, Any, Any, Any]:
-    """Return what backward multiplies: the gradient and the weight; the gradient and the input, both transposed."""
+    """Return backward's operands: the gradient and the weight; the gradient and the input, both transposed."""
     return (
         (of_g.data, of_g.scale, kinds.grad.kind),
         (of_w.transposed, of_w.transposed_scale, kinds.weight.kind),
@@ -276,7 +274,7 @@ def factors(kinds: Any, of_g: Any, of_w: Any, of_x: Any) -> tuple[Any, Any, Any,
 
 
 def register(registry: Any, executor: str, operators: dict[str, Any]) -> None:
-    """Take linear layers, by thunder's operation and by its primitive, and those that say which recipe is theirs."""
+    """Register `te_linear`, and implement thunder's linear operation and primitive."""
     execution = writes(operators)
 
     def gradient(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A norm whose result nothing but layers in fp8 reads: one operator gives it in fp8, and it is never written otherwise.
+"""Norms whose results only fp8 layers read: one operator computes them directly in fp8.
 
-Found after differentiation, before executors claim the operations: what reads the norm are then quantizations. In a
-program without gradients it is still the layers themselves, which are written as what they become first. Gradients are
-those of thunder's norms, which take the statistics that the operator gives.
+The pass runs after differentiation and before claiming: the users of the norm are then quantizations. In a trace
+without gradients the users are still the layers, which are lowered first. Gradients are those of thunder's norms, which
+take the statistics that the operator returns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _layer(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = No
 
 
 def _norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> _Norm | None:
-    """Return what TransformerEngine's kernels take: one dimension, with a weight, all of one type."""
+    """Return the norm if TransformerEngine's kernels support it: one dimension, with a weight, all of one dtype."""
     parameters = [p for p in (weight, bias) if p is not None]
     if (
         weight is None
@@ -68,7 +68,7 @@ _NORMS: dict[Any, Callable[..., _Norm | None]] = {
 
 
 def fused(trace: Trace, context: Any, executor: str, operators: dict[str, Any], layer: Callable[..., Any]) -> Trace:
-    """Return the program with each such norm and the quantization of its result as one operator."""
+    """Fuse each such norm with the quantization of its result."""
     if not any(op.sym.id in _NORMS for op in trace.bound_symbols):
         return trace
     return _with_norms(_with_layers(trace, context, executor, layer), operators["te_quantize_norm"])
@@ -89,9 +89,9 @@ def _result(op: BoundSymbol) -> TensorProxy:
 
 
 def _with_layers(trace: Trace, context: Any, executor: str, layer: Callable[..., Any]) -> Trace:
-    """Layers that read a norm which nothing else reads, written as what they become in fp8."""
+    """Lower the layers that are the only users of a norm to fp8."""
     readers = _readers(trace)
-    early: set[str] = set()  # the names of what these layers give
+    early: set[str] = set()  # the names of these layers' results
     for op in trace.bound_symbols:
         if op.sym.id in _NORMS and _NORMS[op.sym.id](*op.args, **op.kwargs) is not None:
             found = readers[_result(op).name]
@@ -107,7 +107,7 @@ def _with_layers(trace: Trace, context: Any, executor: str, layer: Callable[...,
 
 
 def _is_layer(op: BoundSymbol, x: TensorProxy, context: Any, executor: str) -> bool:
-    """Check whether it is a layer of `x` that this executor takes."""
+    """Check whether an operation is a layer of `x` that this executor claims."""
     if op.sym.id not in LAYERS or op.args[0].name != x.name or list(op.arg_names).count(x.name) != 1:
         return False
     taker = choose(op, context.executors).executor
@@ -151,14 +151,14 @@ def _with_norms(trace: Trace, operator: Any) -> Trace:
 
 
 def _quantizes(op: BoundSymbol, x: TensorProxy) -> bool:
-    """Check whether it is a quantization of `x` as what a layer takes in."""
+    """Check whether an operation is the quantization of `x` as the input of a layer."""
     return (
         op.sym.name in ("te_quantize", "te_quantize_scaled") and op.args[0].name == x.name and not op.kwargs.get("keep")
     )
 
 
 def _how(op: BoundSymbol) -> Any:
-    """Return what is equal for quantizations by one scale: of one value a slot is one, whichever it is."""
+    """Return a key that is equal for equal quantizations of a value. Slots are ignored: one value has one scale."""
     return op.sym.name, *[each for each in op.args[1:] if not isinstance(each, Slot)]
 
 

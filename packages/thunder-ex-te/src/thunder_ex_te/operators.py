@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators that a trace of a program in fp8 consists of: quantize, multiply, and move scales on.
+"""The operators of an fp8 trace: quantize, matmul, and update scales.
 
-What passes between them are plain tensors: bytes (`u8`) and inverse scales (`f32`).
+Their operands and results are plain tensors: bytes (`u8`) and inverse scales (`f32`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ BLOCK = 128
 
 # -- quantize ----------------------------------------------------------------------------------------------------------
 def scale_shape(rows: Any, columns: Any, kind: str) -> tuple[Any, ...]:
-    """Return the shape of a matrix's inverse scales: blocks in one direction come first, and the other is padded to
-    fours.
-    """
+    """Return the shape of a matrix's inverse scales: for `1x128` column blocks come first; the last size is padded."""
     if " " not in kind:
         return (1,)
     if kind.endswith(" 1x128"):
@@ -53,9 +51,9 @@ def quantize_meta(
     x: TensorProxy, kind: str, power_2: bool = False, epsilon: float = 0.0, *, keep: bool = False, rows: bool = True,
     columns: bool = True,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Compute `x` in fp8, with its inverse scales, and the same of its transpose: (data, scale, data, scale).
+    """Quantize `x` to fp8: return data and inverse scales, and the same of its transpose (data, scale, data, scale).
 
-    `keep`: of a parameter they are kept until it changes. None stands for what `rows` or `columns` do not ask for.
+    `keep`: keep the copies of a parameter until it changes. Parts that `rows` or `columns` do not request are None.
     """
     return _matrices(x, kind, rows, columns)
 
@@ -64,7 +62,7 @@ def quantize(
     x: torch.Tensor, kind: str, power_2: bool = False, epsilon: float = 0.0, *, keep: bool = False, rows: bool = True,
     columns: bool = True,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """Run it."""
+    """Run the kernel."""
 
     def make(rows: bool, columns: bool) -> Quantized:
         return kernels().quantize(x, kind, power_2, epsilon, rows, columns)
@@ -76,9 +74,9 @@ def quantize_scaled_meta(
     x: TensorProxy, kind: str, slot: scales.Slot, *, keep: bool = False, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return as `te_quantize`, by a scale that is known: that of `slot`.
+    """Quantize like `te_quantize`, with the delayed scale of `slot`.
 
-    `note`: its largest value counts for the next scale. `again`: it was quantized in this step, by the scale before.
+    `note`: record the amax for the next scale. `again`: use the previous scale, with which the same step quantized it.
     """
     return _matrices(x, kind, rows, columns)
 
@@ -87,7 +85,7 @@ def quantize_scaled(
     x: torch.Tensor, kind: str, slot: scales.Slot, *, keep: bool = False, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """Run it."""
+    """Run the kernel."""
     scale, amax = slot.at(x.device, note, again)
 
     def make(rows: bool, columns: bool) -> Quantized:
@@ -101,10 +99,9 @@ def quantize_norm_meta(
     epsilon: float = 0.0, slot: scales.Slot | None = None, *, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return the norm of `x` over its last dimension as `te_quantize` gives it, or `te_quantize_scaled` where there is
-    a slot.
+    """Compute the norm of `x` over its last dimension, quantized as by `te_quantize` (or `te_quantize_scaled`: a slot).
 
-    Without a bias the RMS norm. After the matrices come the mean (None in an RMS norm) and 1 / deviation of each row.
+    Without a bias it is the RMS norm. After the matrices come the mean (None for the RMS norm) and rstd of each row.
     """
     of_rows = TensorProxy(like=x, shape=(*x.shape[:-1], 1), dtype=dtypes.float32, requires_grad=False)
     mean = None if bias is None else TensorProxy(like=of_rows)
@@ -116,7 +113,7 @@ def quantize_norm(
     epsilon: float = 0.0, slot: scales.Slot | None = None, *, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """Run it."""
+    """Run the kernel."""
     by = (None, None) if slot is None else slot.at(x.device, note, again)
     made, mean, deviation = kernels().quantize_norm(
         x, weight, bias, eps, kind, power_2, epsilon, *by, rows, columns
@@ -129,9 +126,9 @@ def quantize_groups_meta(
     slots: Sequence[scales.Slot] | None = None, *, rows: bool = True, columns: bool = True, note: bool = True,
     again: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Groups of so many rows of the matrix `x`, each as `te_quantize` gives it or, with slots, `te_quantize_scaled`.
+    """Quantize groups of rows of the matrix `x`, each as by `te_quantize` or, with slots, `te_quantize_scaled`.
 
-    The parts of all groups come together: (all data, all scales, all transposed data, all their scales).
+    The parts of all groups are returned together: (all data, all scales, all transposed data, all their scales).
     """
     groups = [TensorProxy("group", like=x, shape=(n, x.shape[1])) for n in sizes]
     parts = zip(*[_matrices(each, kind, rows, columns) for each in groups])
@@ -143,18 +140,18 @@ def quantize_groups(
     slots: Sequence[scales.Slot] | None = None, *, rows: bool = True, columns: bool = True, note: bool = True,
     again: bool = False,
 ) -> tuple[tuple[torch.Tensor, ...] | None, ...]:  # fmt: skip
-    """Run it."""
+    """Run the kernel."""
     by = None if slots is None else [slot.at(x.device, note, again) for slot in slots]
     found = kernels().quantize_groups(x, sizes, kind, power_2, epsilon, by, rows, columns)
     return tuple(None if part[0] is None else tuple(part) for part in zip(*found))
 
 
-# -- multiply ----------------------------------------------------------------------------------------------------------
+# -- matmul ------------------------------------------------------------------------------------------------------------
 def multiply_meta(
     a: TensorProxy, a_scale: TensorProxy, a_kind: str, b: TensorProxy, b_scale: TensorProxy, b_kind: str, dtype: Any,
     bias: TensorProxy | None = None, *, split: bool = False,
 ) -> TensorProxy:  # fmt: skip
-    """Compute `a @ b.mT + bias` of fp8 factors, in `dtype`. `split`: sums go on in float32 after every few products."""
+    """Compute `a @ b.mT + bias` of fp8 operands, in `dtype`. `split`: use the split accumulator."""
     return TensorProxy(like=a, shape=(*a.shape[:-1], b.shape[0]), dtype=to_dtype(dtype), requires_grad=False)
 
 
@@ -162,7 +159,7 @@ def multiply(
     a: torch.Tensor, a_scale: torch.Tensor, a_kind: str, b: torch.Tensor, b_scale: torch.Tensor, b_kind: str,
     dtype: torch.dtype, bias: torch.Tensor | None = None, *, split: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Run it."""
+    """Run the kernel."""
     return kernels().multiply(a, a_scale, a_kind, b, b_scale, b_kind, dtype, bias, split)
 
 
@@ -171,9 +168,7 @@ def multiply_groups_meta(
     b_scales: Sequence[TensorProxy], b_kind: str, dtype: Any, biases: Sequence[TensorProxy] | None = None, *,
     split: bool = False, joined: bool = True,
 ) -> Any:  # fmt: skip
-    """Compute `te_matmul` of each pair of matrices. Results are the rows of one matrix (`joined`), or as many
-    matrices.
-    """
+    """Compute `te_matmul` of each pair of matrices. Results are the rows of one matrix (`joined`), or separate."""
 
     def make(rows: Any) -> TensorProxy:
         return TensorProxy(like=a[0], shape=(rows, b[0].shape[0]), dtype=to_dtype(dtype), requires_grad=False)
@@ -186,7 +181,7 @@ def multiply_groups(
     b_scales: Sequence[torch.Tensor], b_kind: str, dtype: torch.dtype, biases: Sequence[torch.Tensor] | None = None, *,
     split: bool = False, joined: bool = True,
 ) -> Any:  # fmt: skip
-    """Run it."""
+    """Run the kernel."""
     columns, rows = b[0].shape[0], [each.shape[0] for each in a]
     shapes = [(sum(rows), columns)] if joined else [(n, columns) for n in rows]
     out = [torch.empty(shape, dtype=dtype, device=a[0].device) for shape in shapes]
@@ -196,11 +191,11 @@ def multiply_groups(
 
 # -- scales ------------------------------------------------------------------------------------------------------------
 def update_meta(slots: Sequence[scales.Slot]) -> None:
-    """Move these scales on: the step in which they were used is over."""
+    """Update these delayed scales from their histories, at the end of a step."""
 
 
 def update(slots: Sequence[scales.Slot]) -> None:
-    """Run it."""
+    """Run the kernel."""
     scales.update(slots)
 
 
@@ -211,7 +206,7 @@ NAMES = (
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators."""
+    """Register the operators."""
     matmul, effect = (OpTags.MATMUL_OP,), (OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE)
     table = (
         (quantize_meta, quantize, ()), (quantize_scaled_meta, quantize_scaled, ()),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with whole programs in fp8.
+"""Passes over traces in fp8.
 
-A recipe that cannot be followed is an error before anything is compiled. Of a claimed program, quantizations give what
-is read of them and nothing else; and where a step uses scales that move on, the program ends with that.
+A recipe that is not supported is an error before anything is compiled. After claiming, quantizations are restricted to
+the results that are used, and a trace that uses delayed scales gets their update at its end.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["register"]
 
 
 def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any, groups: Any) -> None:
-    """Bring the passes. `layer` writes a linear layer in fp8, `groups` is the operator of layers of groups."""
+    """Register the passes. `layer` lowers a linear layer to fp8, `groups` is the operator of grouped layers."""
 
     def checked(trace: Trace, context: Any) -> Trace:
-        """Return a recipe that was asked for is followed, or is an error."""
+        """Raise if the recipe is not supported, or its executor is not among those used."""
         recipe = context.options.get(RECIPE)
         if recipe is None:
             return trace
@@ -48,7 +48,7 @@ def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any
         return trace
 
     def with_groups(trace: Trace, context: Any) -> Trace:
-        """Layers of the pieces of one matrix are one operator."""
+        """Merge layers of row groups into one operator."""
         asked = context.options.get(RECIPE) is not None and context.options.get(GROUP_LAYERS, True)
         if not asked or all(ex.name != executor for ex in context.executors):
             return trace
@@ -56,9 +56,9 @@ def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any
             return grouped(trace, context.executors, groups)
 
     def with_norms(trace: Trace, context: Any) -> Trace:
-        """Norms and the quantization of their results are one operator, where that is asked for or pays."""
+        """Fuse norms with the quantization of their results, where requested or profitable."""
         asked = context.options.get(FUSE)
-        if asked is None:  # beside a fuser, or with backward, it was measured to take no less time
+        if asked is None:  # measured: no gain where a fusion executor is used, or with backward
             fuses = any(isinstance(ex, FusionExecutor) for ex in context.executors)
             asked = not fuses and not _is_differentiated(trace)
         if not asked or context.options.get(RECIPE) is None or all(ex.name != executor for ex in context.executors):
@@ -66,7 +66,7 @@ def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any
         return fused(trace, context, executor, operators, layer)
 
     def tidied(trace: Trace, context: Any) -> Trace:
-        """Nothing is computed that is not read, and scales move on."""
+        """Restrict quantizations to their used results, and add the update of delayed scales."""
         if not any(_quantizes(op) for op in trace.bound_symbols):
             return trace
         with construct(trace, "Quantize what is read") as out:
@@ -89,7 +89,7 @@ def _quantizes(op: BoundSymbol) -> bool:
 
 
 def _slots_of(op: BoundSymbol) -> list[Slot]:
-    """Return the places of the scales by which it quantizes, where these move on."""
+    """Return the slots of the delayed scales of a quantization."""
     found = []
     for each in (*op.args, *op.kwargs.values()):
         found += [slot for slot in (each if isinstance(each, (list, tuple)) else (each,)) if isinstance(slot, Slot)]
@@ -97,7 +97,7 @@ def _slots_of(op: BoundSymbol) -> list[Slot]:
 
 
 def _as_read(trace: Trace) -> list[BoundSymbol]:
-    """Return the operations, quantizations with the parts of their results that somebody reads."""
+    """Return the operations, with quantizations restricted to the used parts of their results."""
     backward, differentiated = _is_backward(trace), _is_differentiated(trace)
     read: set[str] = set()
     found = []
@@ -107,7 +107,7 @@ def _as_read(trace: Trace) -> list[BoundSymbol]:
             if not any(there):
                 continue
             columns = any(there[2:4])
-            rows = any(there[:2]) or not columns  # of a norm maybe nothing is read but the statistics
+            rows = any(there[:2]) or not columns  # only the statistics of a norm may be used
             parts = [p if wanted else None for p, wanted in zip(op.output, (rows, rows, columns, columns))]
             output = (*parts, *op.output[4:])
             kwargs = {**op.kwargs, "rows": rows, "columns": columns}
@@ -121,12 +121,12 @@ def _as_read(trace: Trace) -> list[BoundSymbol]:
 
 
 def _is_of_gradient(op: BoundSymbol) -> bool:
-    """Check whether it quantizes a gradient, by a scale that moves on."""
+    """Check whether an operation quantizes a gradient with a delayed scale."""
     return any(slot.name.endswith(".grad") for slot in _slots_of(op))
 
 
 def _is_differentiated(trace: Trace) -> bool:
-    """Check whether gradients flow: forward or backward, or (`thunder.grad`) both in one."""
+    """Check whether a trace is a forward or backward trace, or (`thunder.grad`) both in one."""
     return _is_backward(trace) or _is_forward(trace) or any(_is_of_gradient(op) for op in trace.bound_symbols)
 
 
@@ -135,12 +135,12 @@ def _is_backward(trace: Trace) -> bool:
 
 
 def _is_forward(trace: Trace) -> bool:
-    """Check whether a backward program belongs to it."""
+    """Check whether a trace is the forward of a backward trace."""
     output = trace.output
     return isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Saved)
 
 
 def _slots(program: list[BoundSymbol]) -> list[Any]:
-    """Return the scales that this program gives new values for, each once."""
+    """Return the slots whose amax this trace records, without duplicates."""
     noted = [slot for op in program if op.kwargs.get("note") for slot in _slots_of(op)]
     return list({id(slot.tensors): slot for slot in noted}.values())

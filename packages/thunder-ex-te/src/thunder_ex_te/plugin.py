@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EXECUTOR = "te"
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """Return a Hopper GPU, and a TransformerEngine that loads."""
+    """Check for a Hopper GPU and a compatible TransformerEngine."""
     return Availability.unless(why_not(env))
 
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """Asked before all others, and takes nothing where no recipe is given."""
+    """Register the executor as the first default; it claims nothing without a recipe."""
     from thunder.extend import OperatorExecutor
 
     registry.register_executor(OperatorExecutor(EXECUTOR, version=__version__), default=True, priority=50)
@@ -33,7 +33,7 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_operators(registry: PluginRegistry) -> None:
-    """Quantize, multiply, move scales on."""
+    """Register the operators."""
     from thunder_ex_te import operators
 
     operators.register(registry, EXECUTOR)
@@ -41,7 +41,7 @@ def thunder_register_operators(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Linear layers, and their gradients."""
+    """Register linear layers and their gradients."""
     from thunder_ex_te import groups, linear
     from thunder_ex_te.operators import NAMES
 
@@ -52,33 +52,33 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_options(registry: PluginRegistry) -> None:
-    """The recipe, and what goes with it."""
+    """Register the recipe and the options around it."""
     from thunder_ex_te.groups import GROUP_LAYERS
     from thunder_ex_te.linear import GROUP, KEEP, RECIPE
     from thunder_ex_te.norms import FUSE
 
     registry.register_option(
-        RECIPE, help="the recipe of TransformerEngine by which linear layers compute in fp8; None: they do not"
+        RECIPE, help="TransformerEngine's recipe for linear layers in fp8; None: no layer runs in fp8"
     )
     registry.register_option(
-        GROUP, help="the process group whose members take the largest of their values for DelayedScaling's scales"
+        GROUP, help="the process group over which DelayedScaling reduces the largest values (amax)"
     )
     registry.register_option(
-        KEEP, type=bool, default=True, help="whether fp8 copies of parameters stay until the parameters change"
+        KEEP, type=bool, default=True, help="whether to keep fp8 copies of parameters until the parameters change"
     )
     registry.register_option(
-        GROUP_LAYERS, type=bool, default=True, help="whether layers of the pieces of one matrix are one operator"
+        GROUP_LAYERS, type=bool, default=True, help="whether to merge layers of the row groups of one matrix (experts)"
     )
     registry.register_option(
         FUSE,
         type=(bool, type(None)),
-        help="whether a norm gives its result in fp8, where only layers in fp8 read it (None: where it pays)",
+        help="whether a norm that only fp8 layers read writes its result in fp8 (None: where it is profitable)",
     )
 
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """What is done with whole programs."""
+    """Register the passes."""
     from thunder_ex_te import linear, passes
     from thunder_ex_te.operators import NAMES
 
@@ -88,7 +88,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Tested on a GPU, in the dtypes that linear layers are taken in."""
+    """Return the devices, dtypes and tolerances to test with."""
     from thunder_ex_te.samples import TOLERANCES, opinfos
 
     return ConformanceProfile(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine on this machine: which versions are here, whether they fit together, and where they can run.
+"""The probe: which versions of TransformerEngine are installed, whether they are compatible, and where they can run.
 
-Importing TransformerEngine takes seconds, and most programs compute nothing in fp8. So the probe asks what can be asked
-without it, and the library is loaded when it is first needed.
+Importing TransformerEngine takes seconds, and most programs do not use fp8. So the probe checks what it can without
+importing it, and the library is loaded when it is first needed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["kernels", "unusable_device", "why_not"]
 
 META, EXTENSION = "transformer_engine", "transformer_engine_torch"
 BINARIES = ("transformer_engine_cu13", "transformer_engine_cu12")
-# `kernels.py` calls what TransformerEngine does not promise to keep: versions with which the tests have passed.
+# `kernels.py` calls private interfaces of TransformerEngine: the versions that the executor was tested with.
 FIRST, BEFORE = (2, 20), (2, 21)
-# Of the GPUs with fp8 these want both factors with their rows in memory, and get transposed copies.
+# On these GPUs, fp8 matmuls need both operands with contiguous rows, so that transposed copies are made.
 HOPPER, BLACKWELL = (9, 0), (10, 0)
 _INSTALL = "pip install --no-build-isolation 'transformer_engine[pytorch]=={}.{}.*'".format(*FIRST)
 
@@ -37,7 +37,7 @@ def unusable_device(device: object) -> str | None:
 
 
 def why_not(env: Env) -> str | None:
-    """Return why fp8 products cannot run on this machine; None when they can."""
+    """Return why fp8 matmuls cannot run on this machine; None when they can."""
     if not env.has_module(META):
         return f"needs NVIDIA's TransformerEngine, which is not installed: {_INSTALL}"
     if not env.has_module(EXTENSION):
@@ -49,15 +49,15 @@ def _wrong_version(env: Env) -> str | None:
     found = {name: version for name in (META, *BINARIES, EXTENSION) if (version := env.version_of(name)) is not None}
     version = found.get(EXTENSION)
     if version is None:
-        return f"TransformerEngine is there without the metadata of {EXTENSION}, so its version is unknown: {_INSTALL}"
+        return f"TransformerEngine is installed without the metadata of {EXTENSION}; its version is unknown: {_INSTALL}"
     if len(set(found.values())) > 1:
         parts = ", ".join(f"{name} {each}" for name, each in found.items())
-        return f"the parts of TransformerEngine have to be of one version, and here are {parts}: {_INSTALL}"
+        return f"the parts of TransformerEngine must have the same version, and here are {parts}: {_INSTALL}"
     return reject_version("TransformerEngine", version, FIRST, BEFORE, install=_INSTALL)
 
 
 def _for_another_torch(env: Env) -> str | None:
-    """Return what torch lacks of what the extension asks it for: looked up, as loading it takes seconds."""
+    """Return which symbol of the extension torch lacks, if any: checked in the file, as loading it takes seconds."""
     spec = importlib.util.find_spec(EXTENSION)
     torch: Any = importlib.import_module("torch")
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
@@ -73,11 +73,11 @@ def _for_another_torch(env: Env) -> str | None:
 
 @functools.cache
 def kernels() -> Any:
-    """Return what calls the library, which is imported when something is to run in fp8: that takes seconds."""
+    """Import and return `kernels.py`, and with it the library: only when something runs in fp8, as it takes seconds."""
     try:
         importlib.import_module("torch")
         return importlib.import_module("thunder_ex_te.kernels")
-    except Exception as error:  # a library that does not fit raises what it likes
+    except Exception as error:  # an incompatible library may raise any exception
         versions = [f"{name} {_installed(name)}" for name in (EXTENSION, "torch")]
         raise ThunderError(
             f"{versions[0]} does not load beside {versions[1]} ({describe_error(error)}): its extension is "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's recipes as this package follows them: which fp8 a tensor becomes, and how it is scaled.
+"""TransformerEngine's recipes: which fp8 format each tensor gets, and how it is scaled.
 
-A `Scheme` says of the input, the weight and the gradient of a linear layer what they are quantized to. Its texts stand
-in traces: `e4m3` has one scale for the tensor, `e4m3 1x128` and `e4m3 128x128` one for each such block.
+A `Scheme` holds the formats of the input, the weight and the gradient of a linear layer. Traces print them: `e4m3` has
+one scale per tensor, `e4m3 1x128` and `e4m3 128x128` one scale per block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Delayed", "Quantization", "Scheme", "scheme_of"]
 
 
 class Quantization(NamedTuple):
-    """How one tensor is quantized: the type and its blocks, whether scales are powers of two, the least maximum."""
+    """How one tensor is quantized: format and block size, whether scales are powers of two, the lower bound of amax."""
 
     kind: str
     power_2: bool = False
@@ -24,7 +24,7 @@ class Quantization(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """How scales follow from the largest values of earlier steps."""
+    """How scales are computed from the amax history."""
 
     length: int
     algorithm: str
@@ -33,7 +33,7 @@ class Delayed(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """A recipe. `split` says of forward, the input's gradient and the weight's how sums are carried on."""
+    """A recipe. `split`: whether forward, the input's gradient and the weight's use the split accumulator."""
 
     input: Quantization
     weight: Quantization
@@ -43,12 +43,12 @@ class Scheme(NamedTuple):
 
 
 def scheme_of(recipe: Any) -> Scheme:
-    """Return what a recipe says; a ThunderError that says why not where it cannot be followed here."""
+    """Return the scheme of a recipe; raise ThunderError with the reason where it is not supported."""
     recipes = kernels().recipes
     name = type(recipe).__name__
     if not isinstance(recipe, recipes.Recipe):
         raise ThunderError(
-            f"te_recipe is one of TransformerEngine's recipes, such as Float8CurrentScaling() of "
+            f"te_recipe must be one of TransformerEngine's recipes, such as Float8CurrentScaling() of "
             f"transformer_engine.common.recipe, not {recipe!r:.60}"
         )
     if recipe.mxfp8() or recipe.nvfp4():
@@ -67,7 +67,7 @@ def scheme_of(recipe: Any) -> Scheme:
         )
     if not (recipe.delayed() or recipe.float8_current_scaling() or recipe.float8_block_scaling()):
         raise ThunderError(
-            f"te_recipe={name} is not known here. Recipes are Float8CurrentScaling, DelayedScaling and "
+            f"te_recipe={name} is not supported. Supported recipes are Float8CurrentScaling, DelayedScaling and "
             "Float8BlockScaling"
         )
     forward, backward = _types(recipe)
@@ -90,7 +90,7 @@ def scheme_of(recipe: Any) -> Scheme:
 
 
 def _types(recipe: Any) -> tuple[str, str]:
-    """Return the types of forward and backward; E5M2 alone is refused by the recipes themselves."""
+    """Return the formats of forward and backward; the recipes themselves reject E5M2 alone."""
     return "e4m3", "e5m2" if recipe.fp8_format.name == "HYBRID" else "e4m3"
 
 
@@ -98,6 +98,6 @@ def _delayed(recipe: Any) -> Delayed:
     if callable(recipe.amax_compute_algo) or recipe.scaling_factor_compute_algo is not None:
         raise ThunderError(
             "te_recipe=DelayedScaling: scales are computed by TransformerEngine's kernel, from the largest ('max') or "
-            "the last ('most_recent') value of the history; leave out functions of your own"
+            "the last ('most_recent') value of the history; custom functions are not supported"
         )
     return Delayed(recipe.amax_history_len, recipe.amax_compute_algo, recipe.margin, recipe.reduce_amax)

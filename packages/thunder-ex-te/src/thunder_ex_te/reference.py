@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels compute, in plain torch on any device: what results are compared with."""
+"""Reference implementations of the kernels in plain torch, on any device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK = 128
 
 
 class Quantized(NamedTuple):
-    """A matrix in fp8 and its inverse scales, and the same of its transpose; None: what was not asked for."""
+    """A matrix in fp8 and its inverse scales, and the same of its transpose; parts not requested are None."""
 
     data: Any
     scale: Any
@@ -23,7 +23,7 @@ class Quantized(NamedTuple):
 
 
 def _blocks(kind: str) -> tuple[int, int] | None:
-    """Return how many rows and columns have a scale of their own; None: the whole tensor has one."""
+    """Return the rows and columns of a scale's block; None: one scale for the tensor."""
     return {"": None, "1x128": (1, BLOCK), "128x128": (BLOCK, BLOCK)}[kind.partition(" ")[2]]
 
 
@@ -32,7 +32,7 @@ def _type(kind: str) -> torch.dtype:
 
 
 def _scale(amax: torch.Tensor, kind: str, power_2: bool, epsilon: float) -> torch.Tensor:
-    """Return what brings the largest value to the type's largest; one where there is nothing to bring there."""
+    """Return the scale that maps the amax to the format's largest number; 1 where amax is zero or not finite."""
     found = torch.finfo(_type(kind)).max / amax.float().clamp(min=epsilon)
     if power_2:
         found = torch.exp2(torch.floor(torch.log2(found)))
@@ -46,7 +46,7 @@ def _cast(x: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def _by_blocks(x: torch.Tensor, kind: str, power_2: bool, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a matrix in fp8 and its inverse scales, as the product wants them laid out."""
+    """Quantize a matrix by blocks; return it and its inverse scales, in the layout that matmuls need."""
     blocks = _blocks(kind)
     assert blocks is not None
     n, m = x.shape
@@ -64,7 +64,7 @@ def _by_blocks(x: torch.Tensor, kind: str, power_2: bool, epsilon: float) -> tup
 def quantize(
     x: torch.Tensor, kind: str, power_2: bool = False, epsilon: float = 0.0, rows: bool = True, columns: bool = True
 ) -> Quantized:
-    """Return as `kernels.quantize`."""
+    """Quantize like `kernels.quantize`."""
     matrix = x.reshape(-1, x.shape[-1])
     if _blocks(kind) is None:
         return quantize_by_scale(x, kind, _scale(x.abs().amax().view(1), kind, power_2, epsilon), rows, columns)
@@ -77,7 +77,7 @@ def quantize(
 def quantize_by_scale(
     x: torch.Tensor, kind: str, scale: torch.Tensor, rows: bool = True, columns: bool = True
 ) -> Quantized:
-    """Return as `kernels.quantize_scaled`, without the note of the largest value."""
+    """Quantize like `kernels.quantize_scaled`, without recording the amax."""
     data, inverse = _cast(x.float() * scale, kind), 1 / scale
     other = data.reshape(-1, x.shape[-1]).t().contiguous()
     found = data, inverse, other, inverse
@@ -85,7 +85,7 @@ def quantize_by_scale(
 
 
 def dequantize(data: torch.Tensor, scale: torch.Tensor, kind: str) -> torch.Tensor:
-    """Return what fp8 data and inverse scales stand for, in double precision."""
+    """Dequantize fp8 data to double precision."""
     values, blocks = data.view(_type(kind)).double(), _blocks(kind)
     if blocks is None:
         return values * scale.double()
@@ -100,6 +100,6 @@ def multiply(
     a: torch.Tensor, a_scale: torch.Tensor, a_kind: str, b: torch.Tensor, b_scale: torch.Tensor, b_kind: str,
     dtype: torch.dtype, bias: torch.Tensor | None = None, *, split: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Return as `kernels.multiply`, with sums in double precision."""
+    """Multiply like `kernels.multiply`, accumulating in double precision."""
     out = dequantize(a, a_scale, a_kind) @ dequantize(b, b_scale, b_kind).mT
     return (out if bias is None else out + bias.double()).to(dtype)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples with which the conformance suite tests the operators of this wheel.
+"""Samples with which the conformance suite tests the operators of this wheel.
 
-References are products, in double precision, of factors that plain torch quantizes: what is compared is the arithmetic
-of the kernels, and not how far fp8 is from what it stands for.
+References are matmuls, in double precision, of operands that plain torch quantizes: they test the arithmetic of the
+kernels, and not the error of quantization.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from thunder_ex_te import reference
 
 __all__ = ["TOLERANCES", "opinfos"]
 
-# Hopper's kernels add up fp8 products in fewer bits than float32 has, and in whole only where `split` says so. Where a
-# value lies between two of fp8's, scales that differ in their last bit decide for different ones.
+# Hopper's tensor cores accumulate fp8 products with fewer bits than float32, except with the split accumulator. Scales
+# that differ in the last bit may round a value to different neighbours.
 TOLERANCES = {
     "te_matmul:float32": (2e-3, 6e-2),
     "te_matmul:float16": (4e-3, 2e-2),
@@ -39,8 +39,8 @@ def _quantize(make: Any) -> Iterator[tuple[Any, ...]]:
     for shape in SHAPES:
         for kind in KINDS:
             if kind.endswith("128x128"):
-                shape = (512, 1024)  # whose scales are not padded: what is in the padding is anything
-            # Scales are powers of two, so that they are the same however they are computed.
+                shape = (512, 1024)  # its scales have no padding, whose contents are undefined
+            # Scales are powers of two, so that they do not depend on rounding.
             yield make(shape, low=-4, high=4), kind, True, 0.0
 
 
@@ -51,7 +51,7 @@ def _quantize_reference(x: Any, kind: str, power_2: bool, epsilon: float) -> Any
 def _quantize_scaled(make: Any) -> Iterator[tuple[Any, ...]]:
     for shape in SHAPES:
         for kind in ("e4m3", "e5m2"):
-            yield make(shape, low=-500, high=500), kind, _slot(kind)  # beyond what E4M3 has
+            yield make(shape, low=-500, high=500), kind, _slot(kind)  # beyond the range of E4M3
 
 
 def _slot(kind: str) -> Any:
@@ -68,7 +68,7 @@ def _quantize_scaled_reference(x: Any, kind: str, slot: Any) -> Any:
 def _norms(make: Any) -> Iterator[tuple[Any, ...]]:
     for shape in SHAPES:
         signs = make((*shape[:-1], shape[-1] // 2)).sign()
-        x = torch.cat((signs, -signs), -1)  # the mean is 0 and the deviation 1: what follows are whole numbers
+        x = torch.cat((signs, -signs), -1)  # mean 0 and deviation 1: results are integers, so exact
         weight, bias = (make(shape[-1:], low=-2, high=2).round() for _ in range(2))
         for kind in ("e4m3", "e4m3 1x128"):
             yield x, weight, None, 0.0, kind, True
@@ -166,7 +166,7 @@ def _grouped_linear(make: Any) -> Iterator[tuple[Any, ...]]:
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer whose three products are of fp8 factors."""
+    """A linear layer whose three matmuls have fp8 operands."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, w: Any, scheme: Any) -> Any:
@@ -211,7 +211,7 @@ def _updates(make: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def opinfos() -> list[Any]:
-    """Return one for each operator of the executor."""
+    """Return an OpInfo for each operator of the executor."""
     table: dict[str, tuple[Any, Any]] = {
         "te_quantize": (_quantize, _quantize_reference),
         "te_quantize_scaled": (_quantize_scaled, _quantize_scaled_reference),

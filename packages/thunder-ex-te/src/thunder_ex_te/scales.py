@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scales that follow from the largest values of earlier steps (DelayedScaling), and where they are kept.
+"""Delayed scales, which are computed from the amax of earlier steps (DelayedScaling), and their storage.
 
-A `Slot` is the place of one tensor of one linear layer: its scale, and the history of its largest values. It lies in
-the state of the jitted function (`_extra_state`), under a name that follows from the weight's, so that all programs of
-that function share it.
+A `Slot` holds the scale and the amax history of one tensor of one linear layer. It is part of the state of the jitted
+function (`_extra_state`), under a name derived from the weight's, so that all programs of that function share it.
 """
 
 from __future__ import annotations
@@ -19,20 +18,18 @@ from thunder_ex_te.recipes import Delayed
 
 __all__ = ["STATE", "Slot", "kept", "update"]
 
-STATE = "te"  # its name in the state of the jitted function
+STATE = "te"  # the key in the state of the jitted function
 _KEPT = ("scale", "amax_history", "before")
 
 
 def kept(state: dict[str, Any], name: str) -> dict[str, torch.Tensor]:
-    """Return what a jitted function keeps of one tensor of a layer; an error where that has been given something
-    else.
-    """
+    """Return the state of one tensor of a layer in a jitted function; raise where the state is invalid."""
     scales = state.setdefault(STATE, {})
     found = scales.setdefault(name, {}) if isinstance(scales, dict) else None
     if not isinstance(found, dict) or (found and not _fits(found)):
         raise ThunderError(
-            f"_extra_state[{STATE!r}][{name!r}] is not what DelayedScaling keeps there, a `scale` in float32[1] and an "
-            "`amax_history` in float32[length, 1]: give what a function that was jitted with it has as `_extra_state`"
+            f"_extra_state[{STATE!r}][{name!r}] is invalid: DelayedScaling keeps a `scale` in float32[1] and an "
+            "`amax_history` in float32[length, 1] there; load the `_extra_state` of a function jitted with it"
         )
     return found
 
@@ -46,7 +43,7 @@ def _fits(found: dict[Any, Any]) -> bool:
 
 
 class Slot:
-    """The scale of one tensor, in a dict of tensors: `scale`, `amax_history` and `before`, the scale a step ago."""
+    """The scale of one tensor, in a dict of tensors: `scale`, `amax_history` and `before`, the previous scale."""
 
     __slots__ = ("group", "how", "kind", "known", "name", "tensors")
 
@@ -56,12 +53,12 @@ class Slot:
         self.kind = kind
         self.how = how
         self.group = group
-        self.known: tuple[torch.Tensor, ...] = ()  # what is kept, the history's first, and a value that nobody reads
+        self.known: tuple[torch.Tensor, ...] = ()  # the state, the newest amax, and a dummy amax
 
     def at(self, device: torch.device, note: bool, again: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scale to quantize by on that device, and where the largest value is noted.
+        """Return the scale to quantize with on a device, and the tensor for the amax.
 
-        `again`: the scale of a step ago. Without `note` the largest value goes where nobody reads it.
+        `again`: return the previous scale. Without `note`, the amax is a dummy.
         """
         found, known = self.tensors, self.known
         if not known or known[0].device != device or any(a is not found.get(key) for a, key in zip(known, _KEPT)):
@@ -71,7 +68,7 @@ class Slot:
         return known[2 if again else 0], known[3 if note else 4]
 
     def on(self, device: torch.device) -> dict[str, torch.Tensor]:
-        """Return its tensors on that device, made when they are first asked for."""
+        """Return its tensors on a device; create them at the first call."""
         found = self.tensors
         if "scale" not in found:
             found["scale"] = torch.ones(1, device=device)
@@ -89,7 +86,7 @@ class Slot:
         return found
 
     @property
-    def __name__(self) -> str:  # what traces call it
+    def __name__(self) -> str:  # its name in traces
         return f"scale_of_{self.name.replace('.', '_')}"
 
     def __repr__(self) -> str:
@@ -97,7 +94,7 @@ class Slot:
 
 
 def update(slots: Sequence[Slot]) -> None:
-    """End a step: each tensor's largest value enters its history, and its scale follows from that."""
+    """End a step: push each tensor's amax into its history, and compute its new scale."""
     alike: dict[Any, list[Slot]] = {}
     for slot in slots:
         alike.setdefault((slot.kind, slot.how), []).append(slot)
@@ -106,7 +103,7 @@ def update(slots: Sequence[Slot]) -> None:
 
 
 def _update(slots: Sequence[Slot]) -> None:
-    """The same for slots of one type and one recipe."""
+    """Update slots of one format and one recipe."""
     first = slots[0]
     found = [slot.tensors for slot in slots]
     histories, scales = [x["amax_history"] for x in found], [x["scale"] for x in found]

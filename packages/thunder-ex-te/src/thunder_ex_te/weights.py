@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fp8 copies of parameters, which stay until the parameter changes.
+"""A cache of fp8 copies of parameters, valid until the parameter changes.
 
-A parameter is quantized once between two steps of its optimizer, however many micro-batches come between. That it has
-changed shows in its version, which torch counts up with each write, in its address, and for one that is trained in a
-step of any of torch's optimizers, some of which write in ways that torch does not count. What nobody can see is a write
-through `.data` outside of an optimizer: who does that turns the copies off (`te_keep_weights=False`).
+A parameter is quantized once between two steps of its optimizer, for all micro-batches. A change is detected by its
+version, which torch increments at each write, by its address, and, for a trained parameter, by a step of any of torch's
+optimizers, some of which write without incrementing the version. A write through `.data` outside of an optimizer cannot
+be detected: programs that do it have to turn the cache off (`te_keep_weights=False`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from thunder_ex_te.reference import Quantized
 __all__ = ["kept"]
 
 _lock = threading.Lock()
-_steps = [0]  # of all optimizers
+_steps = [0]  # the number of steps of all optimizers
 _copies: dict[int, _Copies] = {}
 
 
 class _Copies:
-    """What there is of one parameter, by how it was quantized."""
+    """The fp8 copies of one parameter, by how it was quantized."""
 
     __slots__ = ("made", "parameter", "state")
 
@@ -39,7 +39,7 @@ class _Copies:
 
 
 def _is_captured(x: torch.Tensor) -> bool:
-    """Check whether a CUDA graph is being made, which would use the same copies for ever."""
+    """Check whether a CUDA graph is being captured, which would replay with the same copies for ever."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
@@ -51,9 +51,7 @@ register_optimizer_step_post_hook(_stepped)
 
 
 def kept(x: torch.Tensor, key: Any, rows: bool, columns: bool, make: Callable[[bool, bool], Quantized]) -> Quantized:
-    """Return the fp8 copies of `x` that are asked for: those that are kept, where it is a parameter and as it was
-    then.
-    """
+    """Return the requested fp8 copies of `x`: the cached ones if it is a parameter that has not changed."""
     if not isinstance(x, torch.nn.Parameter) or x.is_inference() or _is_captured(x):
         return make(rows, columns)
     state = x._version, x.data_ptr(), _steps[0] if x.requires_grad else -1
@@ -70,6 +68,6 @@ def kept(x: torch.Tensor, key: Any, rows: bool, columns: bool, make: Callable[[b
         elif (rows and made.data is None) or (columns and made.transposed is None):
             made = found.made[key] = make(True, True)
     assert made is not None
-    # Autograd marks the float tensors that a program gives: it is given some of its own.
+    # Autograd marks the float tensors that a program returns, so return aliases of the cached ones.
     own = [None if scale is None else scale.detach() for scale in (made.scale, made.transposed_scale)]
     return made._replace(scale=own[0], transposed_scale=own[1])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept beside Triton's own cache from one process to the next: texts of kernels, and what Triton is.
+"""A disk cache beside Triton's own: the sources of kernels, and the hash of the Triton installation.
 
-Triton names what it compiled by a hash of itself, among others: before it finds the first kernel it reads half a
-gigabyte of its own, in every process and in every thread that is the first to ask. Sizes and times of these files say
-as well whether they are the ones that were read before.
+Triton's cache keys contain a hash of its own sources and binaries: to look up the first kernel it reads half a gigabyte
+of files, in every process and in every thread that asks before the hash is known. Comparing the sizes and modification
+times of these files is enough to know that the hash is still valid.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["folder", "identity", "kept", "remember_triton"]
 
 
 def folder() -> Path:
-    """Return where it is kept."""
+    """Return the folder of this cache."""
     return Path(triton.knobs.cache.dir) / "thunder"
 
 
 def kept(name: str, make: Callable[[], str]) -> Path:
-    """Return the file of that name, which says what is in it. `make` gives the text of one that is not there yet.
+    """Return the path of a cached file, written with the text of `make` where it does not exist yet.
 
-    Of two processes that write it at the same time the first one counts.
+    The name identifies the contents. If two processes write it at the same time, the first one wins.
     """
     path = folder() / name
     if not path.exists():
@@ -44,13 +44,13 @@ def kept(name: str, make: Callable[[], str]) -> Path:
             os.unlink(temporary)
         except FileExistsError:
             os.unlink(temporary)
-        except OSError:  # a file system without links
+        except OSError:  # a file system without hard links
             os.replace(temporary, path)
     return path
 
 
 def identity(package: ModuleType, make: Callable[[], str]) -> str:
-    """Return what `make` says of an installed Triton: what it said of the same files before, if it did."""
+    """Return the hash of an installed Triton, cached while its files are unchanged; `make` computes it."""
     assert package.__file__ is not None
     root = Path(package.__file__).parent
     stated = [f"{package.__version__} {root}"]
@@ -62,7 +62,7 @@ def identity(package: ModuleType, make: Callable[[], str]) -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    """Yield the files that Triton's hash of itself is made of."""
+    """Yield the files that Triton's hash of itself covers."""
     yield root / "runtime" / "cache.py"
     yield from (root / "_C").glob("libtriton.*")
     for name in ("compiler", "backends", "language"):
@@ -71,10 +71,10 @@ def _sources(root: Path) -> Iterator[Path]:
 
 @functools.cache
 def remember_triton() -> None:
-    """Have Triton ask `identity` for the hash of itself, once."""
+    """Make Triton take the hash of itself from `identity`, once per process."""
     cache = triton.runtime.cache
     own = getattr(cache, "triton_key", None)
-    if own is None:  # a Triton that makes it otherwise
+    if own is None:  # another version of Triton computes the hash elsewhere
         return
     lock = threading.Lock()
 
@@ -84,7 +84,7 @@ def remember_triton() -> None:
 
     @functools.wraps(own)
     def triton_key() -> str:
-        with lock:  # others wait instead of reading all of it too
+        with lock:  # other threads wait instead of hashing the same files
             return known()
 
     cache.triton_key = triton_key

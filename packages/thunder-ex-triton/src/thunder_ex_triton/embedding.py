@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradient of an embedding's table: rows added up by their index, always in one order.
+"""The gradient of an embedding's table: a deterministic segmented sum of gradient rows by index.
 
-Indices are put in order, equal ones as they stood. What belongs to one row of the table is then a piece of that order,
-and one program adds it up; a long one is cut at fixed places, so that a token that stands everywhere takes as many
-programs as others do, and what they leave is added up by one kernel more. Nothing depends on who comes first: repeated
-runs give the same bits.
+Indices are sorted stably, so that the gradients of one table row form a contiguous segment, which one program
+accumulates. Segments are also cut at fixed boundaries, so that a very frequent token is spread over many programs; a
+second kernel adds up their partial sums. There are no atomics, and the order of the additions is fixed: repeated runs
+are bitwise equal.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["embedding_backward", "register"]
 
-_FEWEST = 3072  # indices; up to here torch needs one kernel, and less of the host
+_FEWEST = 3072  # indices; up to here torch needs one kernel and less host time
 _MOST_COMPARED = 16384  # indices; more are sorted by torch
-_FILLING = 128  # programs that fill memory with zeros
-_COMPARED = (16, 512)  # indices of a program, and of those that they are compared with at a time
-_PIECE = 32  # places of the order that one program adds up at most
-_TILE = 4096  # elements of what is added up at a time
+_FILLING = 128  # programs that fill the output with zeros
+_COMPARED = (16, 512)  # tile of the comparison: indices of a program, and indices compared with at a time
+_PIECE = 32  # sorted positions that one program accumulates at most
+_TILE = 4096  # elements loaded at a time
 _LARGEST = (1 << 31) - 1
 _TAKEN = (dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
@@ -44,10 +44,10 @@ def in_order(
     indices_ptr, rows_ptr, places_ptr, out_ptr, count, table, elements,
     FILLING: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Return indices in order, equal ones as they stood, and where they stood: each counts those that come before it.
+    """Sort indices stably by counting, for each one, how many come before it; write them and their positions.
 
-    What is no row of the table stays so: it becomes -1, or the number after the last. The first programs fill the
-    gradient with zeros meanwhile: memory has little else to do.
+    Indices out of bounds stay out of bounds: they become -1, or the number of rows. The first programs fill the
+    gradient with zeros meanwhile, since counting leaves memory idle.
     """
     if tl.program_id(0) < FILLING:
         block = tl.arange(0, 2048)
@@ -60,7 +60,7 @@ def in_order(
         first = (tl.program_id(0) - FILLING) * TALL
         at = first + tl.arange(0, TALL)
         index = _row_of(tl.load(indices_ptr + at, mask=at < count, other=0), table)
-        own = first // WIDE * WIDE  # the tile that these are in
+        own = first // WIDE * WIDE  # the tile that contains this program's indices
         before = tl.zeros((TALL, WIDE), tl.int32)
         for start in range(0, own, WIDE):
             other = _row_of(tl.load(indices_ptr + start + tl.arange(0, WIDE)), table)
@@ -118,7 +118,7 @@ def whole_rows(
     part_ptr, rows_ptr, out_ptr, count, width, padding,
     PIECE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Add up what was left of the row that begins in a piece and goes on in the next."""
+    """Accumulate the partial sums of a row that begins in one segment and continues in the next ones."""
     piece = tl.program_id(0)
     following = (piece + 1) * PIECE
     row = tl.load(rows_ptr + following).to(tl.int64)
@@ -141,7 +141,7 @@ def whole_rows(
 
 
 def _ordered(indices: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return indices in order, and where they stood; `out` is filled with zeros."""
+    """Return the sorted indices and their original positions; fill `out` with zeros."""
     count = indices.numel()
     if count > _MOST_COMPARED:
         out.zero_()
@@ -157,11 +157,11 @@ def _ordered(indices: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, to
 def embedding_backward(
     g: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> torch.Tensor:
-    """Return the rows of `g` added up by their index."""
+    """Return the gradient of the table: the rows of `g` summed by index."""
     width, count = g.shape[-1], indices.numel()
     if g.numel() == 0:
         return g.new_zeros((num_weights, width))
-    if count <= _FEWEST or max(count, num_weights) >= _LARGEST:  # these count with 32 bits
+    if count <= _FEWEST or max(count, num_weights) >= _LARGEST:  # the kernels use 32-bit indices
         return torch.ops.aten.embedding_dense_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
     out = g.new_empty((num_weights, width))
     rows, places = _ordered(indices.reshape(-1).contiguous(), out)
@@ -184,26 +184,26 @@ def _like(g: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_b
 
 
 def _takes(g: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> bool | str:
-    """True, or why not."""
+    """Return True, or the reason why the kernels do not take the call."""
     reason = unusable_device(g.device)
     if reason is not None:
         return reason
     if scale_grad_by_freq:
-        return "its kernels do not count indices"
+        return "its kernels do not support scale_grad_by_freq"
     if g.dtype not in _TAKEN:
-        return f"its kernels do not add up {g.dtype}"
+        return f"its kernels do not support gradients of {g.dtype}"
     return True
 
 
 def _workspace(g: Any, indices: Any, num_weights: int, *how: Any) -> int:
-    """Of the order, and of what rows leave that go on in other pieces."""
+    """Return the bytes of the sorted indices and of the partial sums."""
     count, width = math.prod(known_shape(indices)), known_shape(g)[-1]
     order = 8 * count if count <= _MOST_COMPARED else 48 * count
     return order + blocks(count, _PIECE) * 2 * width * max(4, g.dtype.bytes)
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operator, and has it run the gradients of tables."""
+    """Register the operator as the implementation of the gradient of embedding tables."""
     found = registry.register_operator(
         "triton_embedding_backward", executor=executor, like=_like, fn=embedding_backward, workspace=_workspace
     )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that cost little to launch.
+"""Launches of Triton kernels with little host overhead.
 
-Triton looks at every argument of every launch to find the compiled form. Most launches look like an earlier one: then
-what is compiled is found with one dictionary lookup and handed to the driver. What is private to Triton is here.
+Triton inspects every argument of every launch to find the compiled kernel. Most launches match an earlier one: then one
+dictionary lookup finds the compiled kernel, which is passed to the driver directly. All uses of Triton's private
+interfaces are here.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ __all__ = [
     "new_tensor", "power_of_two",
 ]  # fmt: skip
 
-INTERPRETED = interpreting()  # which Triton is told when a kernel is declared
+INTERPRETED = interpreting()  # Triton decides it when a kernel is declared, not when it is launched
 
-_MOST = 512  # how many kinds of launches a kernel remembers
+_MOST = 512  # how many launch signatures a kernel remembers
 
 
 class Kernel:
     """A Triton kernel whose first parameters are tensors: `kernel(programs, tensors, numbers, warps)` launches it.
 
-    `numbers` are its other arguments, constants among them, in the order of its parameters.
+    `numbers` are its other arguments, `constexpr` ones included, in the order of its parameters.
     """
 
     def __init__(self, function: Callable[..., Any], *, checks: bool = False):
         self.jit: Any = triton.jit(function) if inspect.isfunction(function) else function
-        # What it asserts is compiled; Triton's own checks, of all arithmetic, are not.
+        # Compile the kernel's own assertions, but not Triton's overflow checks of all arithmetic.
         self.options = {"debug": True, "sanitize_overflow": False} if checks else {}
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -67,13 +68,13 @@ class Kernel:
         numbers: tuple[Any, ...],
         warps: int,
     ) -> Any:
-        """Launch it on the current device, and gives what Triton compiled for such arguments."""
+        """Launch it on the current device through Triton, and return the compiled kernel."""
         return self.jit[grid](*tensors, *numbers, num_warps=warps, **self.options)
 
     def compile_ahead(
         self, grid: tuple[int, int], dtypes: tuple[torch.dtype, ...], numbers: tuple[Any, ...], warps: int
     ) -> None:
-        """Compile it for tensors of these types at aligned addresses, without running it."""
+        """Compile it for tensors of these dtypes at aligned addresses, without launching it."""
         self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps, **self.options)
 
     def _launch(
@@ -85,8 +86,8 @@ class Kernel:
         warps: int,
     ) -> None:
         addresses = [None if x is None else x.data_ptr() for x in tensors]
-        # What Triton compiles for: of a tensor its dtype and whether its address is a multiple of 16, of a number
-        # whether it is 1 or a multiple of 16. Numbers are told apart by value, which is finer and cheaper.
+        # Triton specializes on each tensor's dtype and on whether its address is a multiple of 16, and on whether each
+        # number is 1 or a multiple of 16. Keying by the numbers' values is finer than needed, and cheaper.
         kinds = [None if x is None else (x.dtype, a & 15) for x, a in zip(tensors, addresses)]
         key = (device, warps, numbers, *kinds)
         found = self._compiled.get(key)
@@ -101,38 +102,38 @@ class Kernel:
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:
-    """Decorator: the kernel of a function in Triton's language."""
+    """Decorate a function in Triton's language to make it a kernel."""
     return Kernel(function)
 
 
 def blocks(number: int, size: int) -> int:
-    """Return how many blocks of that size hold that many. (Triton's own is for kernels, and slow outside of them.)"""
+    """Return the ceiling of `number / size`. (`triton.cdiv` is meant for kernels and slow on the host.)"""
     return -(-number // size)
 
 
 def power_of_two(number: int) -> int:
-    """Return the smallest power of two that is not less."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()
 
 
-#: The index of the device that launches go to. (Only for use where a tensor of a GPU exists already.)
+#: The index of the current device. (Call it only once CUDA is initialized: a tensor on a GPU exists.)
 current_device: Callable[[], int] = no_device if INTERPRETED else current_cuda_device
 
 
-#: Where Triton keeps what profilers want to be called around launches.
+#: The object that holds Triton's launch hooks, which profilers set.
 hooks: Any = triton.knobs.runtime
 
 
 def is_watched() -> bool:
-    """Check whether a profiler wants to hear of launches, which Triton then has to make."""
+    """Check whether a profiler has set launch hooks, which only Triton's own launcher calls."""
     return any(getattr(hook, "calls", hook) for hook in (hooks.launch_enter_hook, hooks.launch_exit_hook))
 
 
 def direct(compiled: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return what launches a compiled kernel, and its arguments between the stream and those of the kernel.
+    """Return the function that launches a compiled kernel, and the fixed arguments that it takes after the stream.
 
-    It is called with three sizes of the grid, the stream, these, and the kernel's arguments, tensors as addresses. For
-    the Triton whose launcher is known that is the launcher's own C function.
+    It is called with the three dimensions of the grid, the stream, the fixed arguments and the kernel's arguments,
+    tensors as addresses. For a Triton version whose launcher is known it is the launcher's C function.
     """
     run = compiled.run
     launch = getattr(run, "launch", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 CROSS_ENTROPY = "triton_crossentropy"
 FUSION = "triton"
-# What fusions are tested with where kernels are interpreted. Not bfloat16: the interpreter takes its subnormal numbers
-# for zero and cuts off where hardware rounds.
+# The dtypes that fusions are tested with under the interpreter. Not bfloat16: the interpreter flushes its subnormals to
+# zero and truncates where hardware rounds to nearest.
 FUSED = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """Return an NVIDIA GPU and Triton, or Triton's interpreter."""
+    """Check for an NVIDIA GPU and Triton, or for Triton's interpreter."""
     return Availability.unless(why_not(env))
 
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """Both executors are used without being named."""
+    """Register both executors as defaults."""
     from thunder.extend import OperatorExecutor
     from thunder_ex_triton.fusion.executor import TritonFusion
 
@@ -39,7 +39,7 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Cross-entropy and its gradient; the gradient of embeddings."""
+    """Register cross-entropy and its gradient, and the gradient of embeddings."""
     from thunder_ex_triton import embedding
     from thunder_ex_triton.cross_entropy import implementation
 
@@ -49,7 +49,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Linear layers whose results only a cross-entropy reads; random numbers inside fusions; how fusions are tiled."""
+    """Register the fusion of linear layers with cross-entropy, random numbers in fusions, and autotuning."""
     from thunder_ex_triton.cross_entropy import linear_passes
     from thunder_ex_triton.fusion import autotune, random
 
@@ -60,13 +60,13 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Tested where the kernels run. The interpreter rounds bfloat16 towards zero, hardware to nearest."""
+    """Return the devices, dtypes and tolerances to test with. The interpreter truncates when it rounds to bfloat16."""
     from thunder_ex_triton.cross_entropy.implementation import DTYPES
     from thunder_ex_triton.samples import loss_opinfos, random_opinfos
 
     is_cross_entropy = executor.name == CROSS_ENTROPY
     tolerances = {"bfloat16": (1.6e-2, 1e-3)} if interpreting() else {}
-    if not is_cross_entropy:  # sums in another order, functions of the device's library
+    if not is_cross_entropy:  # sums are taken in another order, and functions come from libdevice
         tolerances["float32"] = (5e-6, 1e-5)
     return ConformanceProfile(
         devices=("cpu",) if interpreting() else ("cuda",),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where Triton's kernels can run: on an NVIDIA GPU, or on CPU tensors with Triton's interpreter (for tests).
+"""The probe: kernels run on an NVIDIA GPU, or on CPU tensors with Triton's interpreter (for tests).
 
-Nothing here imports Triton or torch, so that the probe can ask.
+Nothing here imports Triton or torch, so that probing stays cheap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples with which the conformance suite tests the operators of this wheel.
+"""Samples with which the conformance suite tests the operators of this wheel.
 
-The reference of an operator is what it stands for, run by torch.
+The reference of an operator is its decomposition, run by torch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thunder_ex_triton.fusion.random import drawn_seeds
 
 __all__ = ["loss_opinfos", "random_opinfos"]
 
-# (shape of the logits, shape of the labels): rows of neighbours, one row, classes that are apart, few and many classes.
+# (shape of the logits, shape of the labels): contiguous rows, one row, strided classes, few and many classes.
 SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((4, 5), (4,)), ((7,), ()), ((2, 5, 3), (2, 3)), ((2, 4, 3, 2), (2, 3, 2)), ((3, 1030), (3,)), ((5, 2), (5,)),
 )  # fmt: skip
@@ -30,13 +30,13 @@ def _logits(make: TensorMaker, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _labels(make: TensorMaker, shape: tuple[int, ...], classes: int) -> torch.Tensor:
-    """Class numbers."""
+    """Return class indices."""
     made = torch.arange(max(torch.Size(shape).numel(), 1), device=make.device) * 3 % classes
     return made.reshape(shape)
 
 
 def _numbers(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
-    """Logits, labels, weight, ignore_index, reduction, smoothing."""
+    """Yield logits, labels, weight, ignore_index, reduction, smoothing."""
     for shape, rows in SHAPES:
         classes = shape[0] if len(shape) == 1 else shape[1]
         for reduction, smoothing in HOW:
@@ -47,7 +47,7 @@ def _numbers(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
 
 
 def _probabilities(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
-    """Logits, probabilities, weight, reduction, smoothing."""
+    """Yield logits, probabilities, weight, reduction, smoothing."""
     for shape, _ in SHAPES:
         classes = shape[0] if len(shape) == 1 else shape[1]
         for reduction, smoothing in HOW:
@@ -70,7 +70,7 @@ def _backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for logits, labels, weight, ignore_index, reduction, smoothing in _numbers(make):
         rows = _shape_of_rows(logits)
         lse, total = make.saved(rows, low=3, high=5), make.saved((), low=1, high=4)
-        if reduction == "mean":  # the sum of weights is what the loss was divided by
+        if reduction == "mean":  # the loss was divided by the sum of weights
             total = _sum_of_weights(labels, weight, ignore_index, total)
         g = _logits(make, rows if reduction == "none" else ())
         yield g, logits, labels, lse, total, weight, ignore_index, reduction, smoothing
@@ -91,7 +91,7 @@ def _soft_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
 
 
 def _linear(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
-    """Input, weight, bias, labels, weight of classes, ignore_index, reduction, smoothing, dtype of the loss."""
+    """Yield input, weight, bias, labels, class weights, ignore_index, reduction, smoothing, dtype of the loss."""
     tensor = partial(_logits, make)
     for rows, features, classes, reduction, smoothing in ((5, 8, 7, "mean", 0.0), (3, 4, 9, "sum", 0.1)):
         labels = _labels(make, (rows,), classes)
@@ -127,7 +127,7 @@ def _linear_forward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
 
 
 def loss_opinfos() -> list[Any]:
-    """Return one for each operator of the cross-entropy executor."""
+    """Return an OpInfo for each operator of the cross-entropy executor."""
     table: dict[str, tuple[Any, Any]] = {
         "triton_crossentropy": (_loss, operators.Loss),
         "triton_crossentropy_forward": (_numbers, operators.LossForward),
@@ -143,7 +143,7 @@ def loss_opinfos() -> list[Any]:
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
 def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.Tensor:
-    """Return the numbers that a kernel makes of a seed, one after the other."""
+    """Return the numbers that a kernel draws from a seed, in row-major order."""
     words = philox_words(seed, shape, lambda block, offset: (block, offset, offset >> 32, 0))
     signed = torch.where(words >= 1 << 31, words - (1 << 32), words)
     folded = torch.where(signed < 0, -signed - 1, signed).to(torch.float32) * 4.6566127342e-10
@@ -151,5 +151,5 @@ def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.T
 
 
 def random_opinfos() -> list[Any]:
-    """Return one for each operator of the fusion executor."""
+    """Return an OpInfo for each operator of the fusion executor."""
     return seeded_opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40)))

@@ -178,7 +178,7 @@ LONG: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("width", [5000, 33_001])
 @pytest.mark.parametrize("name", LONG)
 def test_long_rows(name: str, width: int) -> None:
-    """Are gone over in pieces."""
+    """Check that kernels loop over the chunks of long rows."""
     x, w = make(2, width).detach(), make(width).detach()
     jitted = check(LONG[name], x, w, tolerance=1e-4)
     (fusion,) = thunder.examine.fusions(jitted)

@@ -113,7 +113,7 @@ def test_tiles(template: str, columns: int) -> None:
 @pytest.mark.parametrize("moved", [(1, 1), (2, 2), (2, 4), (4, 4), (8, 4)])
 @pytest.mark.parametrize("columns", [4097, 9001, 20001, 32001, 50257, 129281])
 def test_rows_that_begin_anywhere(columns: int, moved: tuple[int, int]) -> None:
-    """Are gone over by so many warps that those at work fit into the cache, and in pieces as large as these need."""
+    """Check the warps and the chunk size: the rows in progress have to fit into the cache."""
     read, written = moved
     source = KernelSource("k", "", (), (), "long", {}, read=read, written=written, tensors=2, operations=40, passes=3)
     (_, (_, piece), warps), *others = tilings(source, Space(4096, columns, True), 132, 0)

@@ -144,7 +144,7 @@ def test_sizes_become_symbolic_by_themselves() -> None:
 
 
 def test_rows_longer_than_a_tile() -> None:
-    """With the sizes of a call: the form that goes over rows in pieces, else the other."""
+    """Check that the sizes of a call select the kernel: one that loops over the chunks of a row, or not."""
     f = lambda x: F.softmax(x * 2, -1)  # noqa: E731
     jitted = thunder.jit(f, executors=["triton"], cache="symbolic values")
     for n in (40, 33_000, 41):

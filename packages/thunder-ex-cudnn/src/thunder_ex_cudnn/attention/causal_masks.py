@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks that are bands along the diagonal: what a program builds to say that nobody sees what comes later, or long ago.
+"""Detection of band masks: causal masks and sliding windows that a program builds as tensors.
 
-cuDNN's kernels leave out what lies outside of a band; a mask that says the same they have to read. Bands are found in
-`tril` and `triu` of ones, and in comparisons of the numbers of rows and columns.
+cuDNN's kernels skip what lies outside of a band, whereas they have to read an equivalent mask. Bands are found in
+`tril` and `triu` of ones, and in comparisons of row and column indices.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LEAST = -1e9
 
 
 class _Band(NamedTuple):
-    """The diagonals that are seen, by the number of the column less that of the row; None: there is no end."""
+    """The visible diagonals, as column index minus row index; None: unbounded."""
 
     first: Any = None
     last: Any = None
 
     def within(self, other: _Band | None) -> _Band | None:
-        """Return what is in both."""
+        """Return the intersection."""
         if other is None:
             return None
         firsts = [n for n in (self.first, other.first) if n is not None]
@@ -38,7 +38,7 @@ class _Band(NamedTuple):
         return _Band(max(firsts, default=None), min(lasts, default=None))
 
     def outside(self) -> _Band | None:
-        """Return what is not in it, if that is a band."""
+        """Return the complement, if that is a band."""
         if self.first is None and self.last is not None:
             return _Band(self.last + 1, None)
         if self.first is not None and self.last is None:
@@ -47,10 +47,9 @@ class _Band(NamedTuple):
 
 
 def side_of(mask: Any, rows: int, columns: int, made: Made, *, negated: bool = False) -> Causal:
-    """Return the side at which a mask is a causal triangle of that size, and how many keys a query sees if not all
-    before it.
+    """Return the corner to which a mask is causal, with the window size if it is a sliding window; None: neither.
 
-    A mask of truth values says what is seen (`negated`: what is not); one of zeros and -inf is added to scores.
+    A boolean mask tells which keys are visible (`negated`: which are not); one of zeros and -inf is additive.
     """
     if mask.ndim < 2 or tuple(mask.shape[-2:]) != (rows, columns):
         return None
@@ -60,14 +59,14 @@ def side_of(mask: Any, rows: int, columns: int, made: Made, *, negated: bool = F
     if band is None or band.last is None:
         return None
     side = "top-left" if band.last == 0 else "bottom-right" if band.last == columns - rows else None
-    if band.first is None or (type(rows) is int and band.first <= 1 - rows):  # the first row is as far away as any
+    if band.first is None or (type(rows) is int and band.first <= 1 - rows):  # the window hides no key
         return side if side == "top-left" or rows <= columns else None
     window = band.last - band.first + 1
     return (side, window) if side is not None and type(window) is int and window > 0 and rows <= columns else None
 
 
 def _through(op: BoundSymbol, made: Made, how: Callable[[Any, Made], _Band | None]) -> _Band | None:
-    """Return the answer for what a view or a cast is of: it is the same for all masks that there are."""
+    """Return the band of the source of a view or cast that keeps rows and columns."""
     source, result = op.args[0], op.output
     if op.sym.id == "torch.getitem" and not takes_all(op.args[1]):
         return None
@@ -77,7 +76,7 @@ def _through(op: BoundSymbol, made: Made, how: Callable[[Any, Made], _Band | Non
 
 
 def _seen(x: Any, made: Made) -> _Band | None:
-    """Return the band in which `x` is true, or one and not zero."""
+    """Return the band in which `x` is true or one, and outside of which it is false or zero."""
     op = made.get(x.name) if isinstance(x, Proxy) else None
     if op is None:
         return None
@@ -120,7 +119,7 @@ def _diagonal(op: BoundSymbol) -> Any:
 
 
 def _compared(id: str, left: Number | None, right: Number | None) -> _Band | None:
-    """Return where the number of a column is less, or more, than that of a row."""
+    """Return the band in which a comparison of row and column indices holds."""
     if left is None or right is None or {left.dim, right.dim} != {-1, -2}:
         return None
     if left.dim == -2:
@@ -132,7 +131,7 @@ def _compared(id: str, left: Number | None, right: Number | None) -> _Band | Non
 
 
 def _added(x: Any, made: Made) -> _Band | None:
-    """Return the same for what is added to scores: zero where something is seen, -inf elsewhere."""
+    """Return the band of an additive mask: zero where keys are visible, -inf elsewhere."""
     op = made.get(x.name) if isinstance(x, Proxy) else None
     if op is None:
         return None
@@ -153,5 +152,5 @@ def _added(x: Any, made: Made) -> _Band | None:
 
 
 def is_least(x: Any) -> bool:
-    """Check whether a number that is filled in or added says that something is not seen."""
+    """Check whether a number, filled in or added to scores, masks them out."""
     return type(x) in (int, float) and x <= _LEAST

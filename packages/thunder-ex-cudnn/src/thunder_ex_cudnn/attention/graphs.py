@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuDNN's graphs for attention, forward and backward, from shapes, strides and flags.
 
-A `Call` says all that a graph depends on, so it is also the key that its plan is kept under. Tensors are
-(batch, heads, length, width) here; cuDNN takes any strides in which the last dimension is dense.
+A `Call` holds all that a graph depends on, so it is also the cache key of its plan. Tensors are (batch, heads, length,
+width) here; cuDNN supports any strides whose last dimension is contiguous.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from thunder_ex_cudnn.plans import Context, Description, Ints, Layout, Plan, lib
 
 __all__ = ["Call", "Causal", "backward_plan", "fits", "forward_plan", "side_and_window"]
 
-_ALIGNED = 16  # bytes: where tensors and their rows have to begin
+_ALIGNED = 16  # bytes: the required alignment of tensors and their rows
 
 
-# The corner that a triangle of what may be seen is put into, "top-left" or "bottom-right", and where queries see only
-# some of the keys before them how many, their own being one of these.
+# The alignment of a causal mask, "top-left" or "bottom-right"; for a sliding window a pair of it and the number of
+# visible keys, the query's own included.
 Causal: TypeAlias = str | tuple[str, int] | None
 
 
 def side_and_window(causal: Causal) -> tuple[str | None, int | None]:
-    """Return both parts of it."""
+    """Return the corner and the window of a causal mask."""
     return causal if isinstance(causal, tuple) else (causal, None)
 
 
 class Call(NamedTuple):
-    """One kind of call. Layouts are (shape, strides); those that a call does not have are None."""
+    """What a plan depends on. Layouts are (shape, strides); None for tensors that a call does not have."""
 
     dtype: torch.dtype
     query: Layout
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
 
 def fits(shape: Ints, strides: Ints, itemsize: int) -> bool:
-    """Check whether cuDNN can read a tensor of queries, keys, values or their gradients as it lies in memory."""
+    """Check whether cuDNN supports the layout of queries, keys, values or their gradients."""
     if strides[-1] != 1:
         return False
     step = _ALIGNED // itemsize
@@ -57,7 +57,7 @@ def fits(shape: Ints, strides: Ints, itemsize: int) -> bool:
 class _Description(Description):
     def input(self, name: str, layout: Layout, dtype: torch.dtype, *, exact: bool = False) -> Any:
         shape, strides = layout
-        # The stride of a dimension of one element means nothing, and may be anything. (`exact`: it is looked at.)
+        # The stride of a dimension of size 1 is arbitrary: normalize it. (`exact`: cuDNN checks these, too.)
         dense = strides if exact else packed_strides(shape, strides)
         steps = tuple([d if n == 1 else s for n, s, d in zip(shape, strides, dense)])
         return self.tensor(name, (shape, steps), dtype)
@@ -67,7 +67,7 @@ class _Description(Description):
 
 
 def _options(call: Call, d: _Description) -> dict[str, Any]:
-    """Return what is said of masks and dropout, alike in both directions; its tensors come in this order."""
+    """Return the options of masks and dropout, the same in both directions; their tensors come in this order."""
     cudnn = library()
     how: dict[str, Any] = {"attn_scale": call.scale}
     if call.bias is not None:
@@ -85,7 +85,7 @@ def _options(call: Call, d: _Description) -> dict[str, Any]:
 
 
 def _out_layout(call: Call) -> Layout:
-    """Return the result lies in memory as the queries do."""
+    """Return the layout of the result: that of the queries."""
     shape = (*call.query[0][:3], call.value[0][3])
     return shape, packed_strides(shape, call.query[1])
 
@@ -96,7 +96,7 @@ def _sums_layout(call: Call) -> Layout:
 
 
 def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
-    """Take query, key, value, the options' tensors, the result and, if asked for, the sums of exponentials."""
+    """Plan forward: its tensors are query, key, value, those of the options, result and, if requested, log-sum-exp."""
     d = _Description(context, call.dtype)
     q, k, v = (d.input(n, getattr(call, n), call.dtype) for n in ("query", "key", "value"))
     out, stats = d.graph.sdpa(q, k, v, generate_stats=sums, **_options(call, d))
@@ -104,12 +104,12 @@ def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
     if sums:
         shape, strides = _sums_layout(call)
         d.result(stats, (shape, strides), torch.float32)
-        d.outputs[-1] = (shape[:3], strides[:3], torch.float32)  # as callers have them
+        d.outputs[-1] = (shape[:3], strides[:3], torch.float32)  # callers have no last dimension
     return d.plan()
 
 
 def backward_plan(context: Context, call: Call) -> Plan:
-    """Take query, key, value, result, its gradient, the sums, the options' tensors, and then the gradients."""
+    """Plan backward: its tensors are query, key, value, out, grad, sums, those of the options, and the gradients."""
     assert call.grad is not None and call.out is not None
     d = _Description(context, call.dtype)
     names = ("query", "key", "value", "out", "grad")

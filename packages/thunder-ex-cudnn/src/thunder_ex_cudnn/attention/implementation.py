@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which attention the executor takes, and what it makes of it."""
+"""Which calls of attention the executor takes, and how they are executed and differentiated."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["DTYPES", "added_by", "register", "takes", "why_not_kinds"]
 
 DTYPES = ("float16", "bfloat16")
 _TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
-_STEP = 8  # cuDNN reads rows in pieces of 16 bytes
-_WIDEST = 256  # what its backward kernels take
+_STEP = 8  # rows have to be aligned to 16 bytes
+_WIDEST = 256  # the largest head dimension of its backward kernels
 
 
 def why_not_kinds(query: Any, key: Any, value: Any) -> str | None:
-    """Return why cuDNN has no kernels for tensors of these devices, dtypes, heads and widths; None where it has."""
+    """Return why cuDNN does not support these devices, dtypes, heads and head dimensions; None where it does."""
     reason = unusable_device(query.device)
     if reason is not None:
         return reason
@@ -32,12 +32,12 @@ def why_not_kinds(query: Any, key: Any, value: Any) -> str | None:
     if query.dtype not in _TAKEN:
         return f"takes {' and '.join(DTYPES)}, not {query.dtype}"
     if any(n == 0 for x in (query, key, value) for n in x.shape):
-        return "there is nothing to compute for tensors without elements"
+        return "the tensors have no elements"
     if key.shape[1] != value.shape[1] or query.shape[1] % key.shape[1]:
-        return "key and value have to have the same number of heads, which divides that of the query"
+        return "key and value must have the same number of heads, a divisor of the query's"
     for width in (query.shape[-1], value.shape[-1]):
         if width % _STEP or width > _WIDEST:
-            return f"takes heads of a width that is a multiple of {_STEP} and at most {_WIDEST}, not {width}"
+            return f"takes head dimensions that are multiples of {_STEP} up to {_WIDEST}, not {width}"
     return None
 
 
@@ -45,10 +45,10 @@ def _why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
     if not query.ndim == key.ndim == value.ndim == 4:
         return unusable_device(query.device) or "takes tensors of four dimensions: batch, heads, length and width"
     if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
-        return unusable_device(query.device) or "query, key and value have to have the same batch"
+        return unusable_device(query.device) or "query, key and value must have the same batch size"
     reason = why_not_kinds(query, key, value)
     if reason is None and key.shape[2] == 1:
-        return "there is nothing to choose from where there is one key, and gradients of masked rows are wrong"
+        return "does not take a single key: cuDNN's gradients of masked rows are wrong there"
     return reason
 
 
@@ -60,7 +60,7 @@ def _why_not_mask(query: Any, key: Any, mask: Any, is_causal: bool) -> str | Non
     if mask.device != query.device:
         return "its tensors are on several devices"
     if mask.dtype not in (dtypes.bool8, dtypes.float32, query.dtype):
-        return f"takes masks of truth values, float32 or {query.dtype}, not of {mask.dtype}"
+        return f"takes masks in bool, float32 or {query.dtype}, not {mask.dtype}"
     if mask.ndim > 4:
         return "takes masks of at most four dimensions"
     full = (*query.shape[:3], key.shape[2])
@@ -77,30 +77,30 @@ def takes(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> bool | str:  # fmt: skip
-    """True, or why not."""
+    """Return True, or the reason why cuDNN does not take the call."""
     reason = _why_not_shapes(query, key, value) or _why_not_mask(query, key, attn_mask, is_causal)
     if reason is not None:
         return reason
     if query.shape[1] != key.shape[1] and not enable_gqa:
-        return "heads of key and value are shared only with enable_gqa=True"
+        return "fewer heads of key and value than of query need enable_gqa=True"
     if scale is not None and not scale > 0:
-        return "takes scales above zero"
+        return "takes positive scales only"
     if dropout_p and attn_mask is not None and attn_mask.dtype is not dtypes.bool8 and not _one_width(query, value):
-        return "takes no mask that is added, with dropout and values of another width: its gradient is wrong"
+        return "does not take additive masks with dropout and values of another width: cuDNN's gradient is wrong"
     if not 0 <= dropout_p < 1:
-        return "there is nothing to compute where dropout leaves nothing"
+        return "takes dropout probabilities in [0, 1)"
     if not torch.backends.cuda.cudnn_sdp_enabled():
-        return "torch.backends.cuda.enable_cudnn_sdp(False), or sdpa_kernel, says not to use cuDNN"
+        return "cuDNN is disabled by torch.backends.cuda.enable_cudnn_sdp(False) or sdpa_kernel"
     return True
 
 
 def added_by(mask: Any, dtype: Any) -> Any:
-    """Return what a mask adds to the scores."""
+    """Return a mask in its additive form."""
     return ltorch.to(ltorch.where(mask, 0.0, -math.inf), dtype) if mask.dtype is dtypes.bool8 else mask
 
 
 def bias_of(mask: Any, query: Any, key: Any) -> Any:
-    """Return what a mask adds to the scores, with four dimensions and with all rows and columns."""
+    """Return a mask in its additive form, with four dimensions, expanded to all rows and columns."""
     if mask is None:
         return None
     mask = added_by(mask, query.dtype)
@@ -112,7 +112,7 @@ def bias_of(mask: Any, query: Any, key: Any) -> Any:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators, and says what they stand for."""
+    """Register the operators, and implement attention with them."""
     found = operators.register(registry, executor)
     plain = found["cudnn_attention"]
     forward, backward = found["cudnn_attention_forward"], found["cudnn_attention_backward"]

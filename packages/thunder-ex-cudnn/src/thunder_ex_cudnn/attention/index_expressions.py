@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors whose elements follow from their places: what programs make of `arange` to compare rows and columns.
+"""Tensors whose elements are functions of their indices, derived from `arange` to compare rows and columns.
 
-transformers asks besides whether the numbers of tokens jump, which says that several sequences lie in one row of a
-batch. Where they were counted by the program they do not, and all that it computes of that is a number.
+transformers also checks whether the positions of tokens jump, which tells that several sequences are packed in one row
+of a batch. Where the program made them by `arange` they do not, and what it computes from that is a constant.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ CASTS = (
     "torch.half",
     "torch.type",
 )
-# In which the numbers of places are what they are; what networks compute is of others, and not looked into.
+# Dtypes that hold indices exactly; what networks compute is in others, and not analyzed.
 _EXACT = (dtypes.bool8, dtypes.int64, dtypes.int32)
 
 Made = Mapping[str, BoundSymbol]
 
 
 class Number(NamedTuple):
-    """An element is its place in a dimension, counted from the last, and an offset; without a dimension the offset."""
+    """Elements equal to their index in a dimension (negative) plus an offset; without a dimension, to the offset."""
 
     dim: int | None
     offset: int
 
 
 def filled(x: Any, made: Made) -> Any:
-    """Return a number, or that which a tensor is full of."""
+    """Return a number, or the fill value of a tensor; None where it is neither."""
     if type(x) in (bool, int, float):
         return x
     op = made.get(x.name) if isinstance(x, Proxy) else None
@@ -59,7 +59,7 @@ def filled(x: Any, made: Made) -> Any:
 
 
 def number_of(x: Any, made: Made) -> Number | None:
-    """Return what the elements of `x` are, if they follow from their places."""
+    """Return the index expression of the elements of `x`; None where there is none."""
     full = filled(x, made)
     if full is not None:
         return Number(None, int(full)) if full in (0, 1) or type(full) is int else None
@@ -108,7 +108,7 @@ def _of_two(id: str, a: Number | None, b: Number | None) -> Number | None:
 
 
 def _differences(op: BoundSymbol, made: Made) -> Number | None:
-    """Of numbers that are counted in the last dimension, from the one before the first on."""
+    """Return the differences of consecutive indices in the last dimension: all are 1."""
     how = dict(zip(("input", "n", "dim", "prepend", "append"), op.args))
     how.update(op.kwargs)
     if how.get("n", 1) != 1 or how.get("dim", -1) not in (-1, op.output.ndim - 1) or how.get("append") is not None:
@@ -122,7 +122,7 @@ def _differences(op: BoundSymbol, made: Made) -> Number | None:
 
 
 def _picked(x: Any, key: Any, made: Made) -> Number | None:
-    """Return what tensors of places pick, one for each dimension."""
+    """Return the index expression of advanced indexing with one tensor per dimension."""
     source = number_of(x, made)
     if source is None or not isinstance(key, tuple) or len(key) != x.ndim:
         return None
@@ -135,7 +135,7 @@ def _picked(x: Any, key: Any, made: Made) -> Number | None:
 
 
 def takes_all(key: Any, *, slices: bool = False) -> bool:
-    """Check whether an index adds dimensions and does nothing else; `slices`: or takes what is next to each other."""
+    """Check whether an index only adds dimensions; `slices`: also allow slices without a step."""
     parts = key if isinstance(key, tuple) else (key,)
     return all(
         part is None or part is ... or (isinstance(part, slice) and part.step in (None, 1) and (slices or _whole(part)))
@@ -148,7 +148,7 @@ def _whole(part: slice) -> bool:
 
 
 def _moved(op: BoundSymbol, dim: int) -> tuple[int, int] | None:
-    """Return where a view has a dimension of its source, and at which place of that it begins."""
+    """Return the dimension of a view that corresponds to one of its source, and the index where it begins there."""
     source, result, id = op.args[0], op.output, op.sym.id
     at = source.ndim + dim
     if id == "torch.expand":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two products of attention, `query @ key.T` and `weights @ value`, written with matmul, bmm or einsum."""
+"""The two matmuls of attention, `query @ key.T` and `weights @ value`, written with matmul, bmm or einsum."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MATMULS = ("torch.matmul", "torch.bmm")
 
 
 def is_product(op: BoundSymbol) -> bool:
-    """Check whether it may be either of them."""
+    """Check whether an operation may be either matmul."""
     return op.sym.id in _MATMULS or op.sym.id == "torch.einsum"
 
 
 def as_scores(op: BoundSymbol) -> tuple[Any, Any, bool] | None:
-    """Query and key, both with their widths last, if `op` multiplies them; whether the key is transposed yet."""
+    """Match `query @ key.T`; return both, with their widths last, and whether the key is already transposed."""
     if op.sym.id in _MATMULS:
         return op.args[0], op.args[1], True
     letters = _letters(op)
@@ -35,7 +35,7 @@ def as_scores(op: BoundSymbol) -> tuple[Any, Any, bool] | None:
 
 
 def as_weighted(op: BoundSymbol) -> tuple[Any, Any, tuple[int, ...] | None] | None:
-    """Weights, values and how the dimensions of the result are ordered, if `op` multiplies them."""
+    """Match `weights @ value`; return both, and the order of the result's dimensions."""
     if op.sym.id in _MATMULS:
         weights, value = op.args[:2]
         return (weights, value, None) if weights.ndim == value.ndim else None
@@ -53,7 +53,7 @@ def as_weighted(op: BoundSymbol) -> tuple[Any, Any, tuple[int, ...] | None] | No
 
 
 def ordered(x: Any, dims: tuple[int, ...] | None) -> Any:
-    """Compute `x` with its dimensions in that order."""
+    """Permute the dimensions of `x`; None leaves them in order."""
     return x if dims is None else ltorch.permute(x, dims)
 
 
@@ -66,7 +66,7 @@ def _are(letters: str, *parts: str) -> bool:
 
 
 def _letters(op: BoundSymbol) -> tuple[str, str, str] | None:
-    """Return the letters of the two operands and the result of an einsum."""
+    """Return the subscripts of the two operands and the result of an einsum."""
     if op.sym.id != "torch.einsum" or len(op.args) != 3 or not isinstance(op.args[0], str):
         return None
     sides = op.args[0].replace(" ", "").split("->")

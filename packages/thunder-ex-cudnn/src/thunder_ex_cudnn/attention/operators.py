@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of the attention executor: what they compute, in operations of torch, and how they are run.
+"""Operators of the attention executor: their decompositions (`like`) and their implementations (`run`).
 
-`causal` says where a triangle of what may be seen is put, "top-left", "bottom-right" or None, or in a pair with it how
-many keys a query sees of these. `bias` has four dimensions and is added to the scores. What an operator means is
-written with torch's operations, so that its metadata, and its own gradient where somebody differentiates twice, follow.
-Dropout by cuDNN's random numbers is no such thing.
+`causal` is the alignment of a causal mask, "top-left", "bottom-right" or None, or a pair of it and the window size.
+`bias` has four dimensions and is added to the scores. The metadata of an operator, and its gradient for second
+derivatives, are derived from the decomposition. Dropout with cuDNN's random numbers has no decomposition.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["Backward", "DropoutBackward", "DropoutForward", "Forward", "Plain", 
 
 
 def _masked(query: Any, key: Any, bias: Any, causal: Causal) -> tuple[Any, bool]:
-    """Bias and triangle as torch's attention takes them."""
+    """Return bias and causal mask as the arguments `attn_mask` and `is_causal` of torch's attention."""
     side, window = side_and_window(causal)
     if side is None:
         return bias, False
@@ -42,7 +41,7 @@ class Plain:
 
     @staticmethod
     def like(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> Any:
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         mask, is_causal = _masked(query, key, bias, causal)
         grouped = query.shape[1] != key.shape[1]
         return ltorch.scaled_dot_product_attention(
@@ -53,11 +52,11 @@ class Plain:
 
 
 class Forward:
-    """`cudnn_attention_forward`: the result, and the logarithm of each row's sum of exponentials."""
+    """`cudnn_attention_forward`: the result, and the log-sum-exp of each row."""
 
     @staticmethod
     def like(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> tuple[Any, Any]:
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         mask, is_causal = _masked(query, key, bias, causal)
         return ltorch.attention_forward(query, key, value, mask, is_causal, scale, "cudnn")
 
@@ -65,14 +64,14 @@ class Forward:
 
 
 class Backward:
-    """`cudnn_attention_backward`: the gradients of query, key and value, and of the bias if it is asked for."""
+    """`cudnn_attention_backward`: the gradients of query, key and value, and of the bias if requested."""
 
     @staticmethod
     def like(
         grad: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, bias: Any, causal: Causal, scale: float,
         bias_grad: bool,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         mask, is_causal = _masked(query, key, bias, causal)
         grads = ltorch.attention_backward(grad, query, key, value, mask, out, sums, is_causal, scale, "cudnn")
         if not bias_grad:
@@ -91,7 +90,7 @@ class DropoutForward:
         query: TensorProxy, key: TensorProxy, value: TensorProxy, bias: TensorProxy | None, causal: Causal,
         scale: float, dropout_p: float,
     ) -> tuple[TensorProxy, TensorProxy, TensorProxy]:  # fmt: skip
-        """Return what its results are."""
+        """Return the results' metadata."""
         out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
         sums = TensorProxy(like=query, shape=query.shape[:-1], dtype=dtypes.float32)
         return out, sums, TensorProxy(like=query, shape=(2,), dtype=dtypes.int64)
@@ -100,7 +99,7 @@ class DropoutForward:
 
 
 class DropoutBackward:
-    """`cudnn_attention_dropout_backward`: the gradients of the former, which draws the same numbers again."""
+    """`cudnn_attention_dropout_backward`: the gradients of the former; it draws the same random numbers again."""
 
     @staticmethod
     def meta(
@@ -108,7 +107,7 @@ class DropoutBackward:
         sums: TensorProxy, seed: TensorProxy, bias: TensorProxy | None, causal: Causal, scale: float,
         dropout_p: float, bias_grad: bool,
     ) -> tuple[TensorProxy, ...]:  # fmt: skip
-        """Return what its results are."""
+        """Return the results' metadata."""
         of = (query, key, value, bias) if bias_grad and bias is not None else (query, key, value)
         return tuple(TensorProxy(like=x) for x in of)
 
@@ -117,13 +116,13 @@ class DropoutBackward:
 
 def _no_second_gradient(*args: Any) -> Any:
     raise UnsupportedError(
-        "the gradient of a gradient through attention with dropout is not supported, as in torch: use dropout_p=0 or "
+        "second derivatives of attention with dropout are not supported, as in torch: use dropout_p=0 or "
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
     )
 
 
 def register(registry: Any, executor: str) -> dict[str, Any]:
-    """Bring the operators; gives their symbols by name."""
+    """Register the operators; return their symbols by name."""
     matmul, random = (OpTags.MATMUL_OP,), (OpTags.MATMUL_OP, OpTags.RANDOM_OP)
     found = {
         name: registry.register_operator(name, executor=executor, like=of.like, fn=of.run, tags=matmul)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The passes that find attention where a program spells it out, and leave out what nobody wants of its gradients.
+"""Passes that match attention written out in a program, and remove gradients of biases that are not used.
 
 Before differentiation
 
-- `softmax(q @ k.T * scale + mask) @ v` becomes one attention, where nothing else reads what is in between and the
-  executor takes it: written with matmul or einsum, with masks that are added or filled in, with dropout;
-- heads of keys and values that were repeated for the query's heads are given as they were before;
-- attention without a dimension for the batch has one of one;
-- a mask that is a causal triangle, or a band below its edge, is said to be one, and what another mask adds is computed
-  once for all layers.
+- `softmax(q @ k.T * scale + mask) @ v` becomes one attention, where the intermediate values have no other use and the
+  executor takes it: written with matmul or einsum, with additive or filled-in masks, with dropout;
+- keys and values repeated for the query's heads are replaced by those before the repetition;
+- attention without a batch dimension gets one of size 1;
+- a mask that is causal or a sliding window becomes a flag, and the additive form of another mask is computed once for
+  all layers.
 
-A row that may see nothing gives zeros then, as torch's attention gives; spelt out it would be NaN. Where gradients are
-cut off inside (`torch.no_grad` does it after each operation), what lies behind is cut off.
+A fully masked row then gives zeros, as torch's attention does; written out it would be NaN. Where intermediate values
+are detached (`torch.no_grad` detaches after each operation), the inputs of the attention are detached.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["register"]
 
 
 class _Mask(NamedTuple):
-    """What says which scores count: a tensor that is added, or a condition and what is filled in where it is false."""
+    """A mask of scores: an additive tensor, or a condition and the value to fill in where it is false."""
 
     tensor: Any
     fill: float | None = None
@@ -49,7 +49,7 @@ class _Mask(NamedTuple):
 
 
 class _Scores(NamedTuple):
-    """What softmax is taken of: `query @ key.T * scale`, and what is seen of it."""
+    """The argument of softmax: `query @ key.T * scale`, and its masks."""
 
     query: Any
     key: Any
@@ -58,37 +58,37 @@ class _Scores(NamedTuple):
 
 
 class _Finder:
-    """Looks for attention in one trace. What it makes is recorded in the trace that is being constructed."""
+    """Matches attention in one trace. Replacements are recorded in the trace under construction."""
 
     def __init__(self, trace: Trace, attention: Any):
         self.attention = attention
-        self.biases: dict[Any, Any] = {}  # of masks that were met: many layers may have the same one
+        self.biases: dict[Any, Any] = {}  # additive forms of masks, which layers share
         self.made = {name: op for op in trace.bound_symbols for name in op.out_names}
-        works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others hand on their inputs
+        works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others have no effect
         self.uses = Counter(name for op in works for name in op.arg_names)
         self.uses.update({p.name for p in proxies_in(trace.output)})
 
     def replacement(self, op: BoundSymbol) -> Any:
-        """Return what takes the place of an operation's result; None where it stays."""
+        """Return the replacement of an operation's result; None where it stays."""
         if op.sym.id == "torch.scaled_dot_product_attention":
             return self.simplified(op)
         return self.spelt_out(op) if is_product(op) else None
 
     def detached(self, x: Any) -> Any:
-        """Compute `x` without gradients."""
+        """Detach `x`."""
         new = ltorch.detach(x)
         self.made[new.name] = BoundSymbol(ltorch.detach, (x,), {}, new)
         return new
 
     def cut(self, scores: _Scores) -> _Scores:
-        """Return the same without gradients."""
+        """Detach the tensors of the scores."""
         masks = tuple(
             m if m.tensor.dtype is dtypes.bool8 else m._replace(tensor=self.detached(m.tensor)) for m in scores.masks
         )
         return scores._replace(query=self.detached(scores.query), key=self.detached(scores.key), masks=masks)
 
     def behind(self, x: Any) -> tuple[BoundSymbol | None, bool]:
-        """Return what makes `x`, and whether gradients are cut off on the way."""
+        """Return the operation that computes `x`, skipping detaches, and whether there were any."""
         op = self.made.get(x.name) if isinstance(x, Proxy) else None
         cut = False
         while op is not None and op.sym.id == "torch.detach":
@@ -96,12 +96,12 @@ class _Finder:
         return op, cut
 
     def inner(self, x: Any) -> BoundSymbol | None:
-        """Return what makes `x`, if nothing else reads it than what it was reached from."""
+        """Return the operation that computes `x`, if `x` has a single use."""
         return self.made.get(x.name) if isinstance(x, TensorProxy) and self.uses[x.name] == 1 else None
 
-    # -- attention that is called ------------------------------------------------------------------------------------
+    # -- calls of torch's attention ------------------------------------------------------------------------------------
     def simplified(self, op: BoundSymbol) -> Any:
-        """Return the same attention with heads as they were before they were repeated, and a triangle for a mask."""
+        """Return a call of attention without repeated heads, and with a flag for a causal mask."""
         query, key, value, mask, p, is_causal, scale, _ = _arguments(*op.args, **op.kwargs)
         lacks_batch = query.ndim == key.ndim == value.ndim == 3
         if lacks_batch:
@@ -121,7 +121,7 @@ class _Finder:
         return ltorch.squeeze(out, 0) if lacks_batch and out is not None else out
 
     def shared_heads(self, x: Any) -> Any:
-        """Keys or values whose heads were repeated, as they were before; else as they are."""
+        """Return keys or values before their heads were repeated, if they were."""
         op, cut = self.behind(x)
         if op is None or not op.args:
             return x
@@ -135,7 +135,7 @@ class _Finder:
         return self.detached(source) if cut else source
 
     def spread(self, op: BoundSymbol, x: Any) -> Any:
-        """Return what `op` makes heads of that were spread over a dimension of their own."""
+        """Return the source of heads repeated by `unsqueeze`, `expand` and a reshape."""
         wide, cut = self.behind(op.args[0])
         if wide is None or wide.sym.id not in ("torch.expand", "torch.repeat"):
             return None
@@ -148,9 +148,9 @@ class _Finder:
             return None
         return self.detached(source) if cut or cut_too else source
 
-    # -- attention that is spelt out ---------------------------------------------------------------------------------
+    # -- attention that is written out ---------------------------------------------------------------------------------
     def spelt_out(self, op: BoundSymbol) -> Any:
-        """Return the product of weights and values as one attention."""
+        """Return the matmul of weights and values as one attention."""
         weighted = as_weighted(op)
         if weighted is None:
             return None
@@ -181,7 +181,7 @@ class _Finder:
         return ordered(_without_heads(out) if weights.ndim == 3 else out, order)
 
     def scores(self, x: Any, scale: float = 1.0, masks: tuple[_Mask, ...] = ()) -> _Scores | None:
-        """Return what softmax is taken of, read from its end."""
+        """Match the argument of softmax, from its last operation back to the matmul."""
         op = self.inner(x)
         if op is None:
             return None
@@ -199,7 +199,7 @@ class _Finder:
         if source is not None:
             return self.scores(source, scale * factor, masks)
         for source, mask in _masked(op):
-            # A mask inside of a factor would be scaled too.
+            # A mask below a scaling would be scaled, too.
             if scale == 1.0 and isinstance(source, TensorProxy) and tuple(source.shape) == tuple(x.shape):
                 found = self.scores(source, scale, (*masks, mask))
                 if found is not None:
@@ -207,7 +207,7 @@ class _Finder:
         return None
 
     def scaled(self, op: BoundSymbol) -> tuple[Any, float]:
-        """Return what is multiplied by a number, and the number; None where `op` does something else."""
+        """Match a multiplication or division by a number; return the tensor (None: no match) and the factor."""
         if op.sym.id not in ("torch.mul", "torch.div") or len(op.args) != 2 or op.kwargs:
             return None, 1.0
         for x, factor in (op.args, op.args[::-1]):
@@ -220,7 +220,7 @@ class _Finder:
         return None, 1.0
 
     def unscaled(self, x: Any) -> tuple[Any, float]:
-        """Return a factor of the product without the number that it was multiplied with."""
+        """Return an operand of the matmul before its scaling, and the factor."""
         op, cut = self.behind(x)
         source, factor = (None, 1.0) if op is None else self.scaled(op)
         if source is None or source.dtype is not x.dtype:
@@ -228,7 +228,7 @@ class _Finder:
         return (self.detached(source) if cut else source), factor
 
     def untransposed(self, x: Any) -> Any:
-        """Keys whose last two dimensions change places."""
+        """Return keys with their last two dimensions transposed, without transposing twice."""
         op, cut = self.behind(x)
         if op is not None and op.sym.id in ("torch.mT", "torch.transpose", "torch.swapaxes", "torch.swapdims"):
             dims = {d % x.ndim for d in op.args[1:] if isinstance(d, int)}
@@ -236,9 +236,9 @@ class _Finder:
                 return self.detached(op.args[0]) if cut else op.args[0]
         return ltorch.transpose(x, -2, -1)
 
-    # -- what takes its place ----------------------------------------------------------------------------------------
+    # -- the replacement ---------------------------------------------------------------------------------------------
     def side(self, masks: tuple[_Mask, ...], query: Any, key: Any) -> Causal:
-        """Return the side at which the only mask is a triangle, or a band."""
+        """Return the corner, and window, of the only mask if it is causal."""
         if len(masks) != 1:
             return None
         return side_of(masks[0].tensor, query.shape[2], key.shape[2], self.made, negated=masks[0].negated)
@@ -246,7 +246,7 @@ class _Finder:
     def made_of(
         self, query: Any, key: Any, value: Any, masks: tuple[_Mask, ...], p: float, side: Causal, scale: float
     ) -> Any:
-        """Return an attention that the executor takes; None where it does not."""
+        """Return the attention; None where the executor does not take it."""
         kind = (query.dtype, *((m.tensor.name, m.fill, m.negated) for m in masks))
         mask = self.biases.get(kind)
         if mask is None and masks:
@@ -274,7 +274,7 @@ def _probability(dropout: BoundSymbol) -> float:
 
 
 def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
-    """Yield what may be masked by an operation, and how."""
+    """Yield the tensor that an operation masks, and the mask, for each way to read it."""
     id, args = op.sym.id, op.args
     if id == "torch.add" and len(args) == 2 and not op.kwargs:
         for x, mask in (args, args[::-1]):
@@ -287,7 +287,7 @@ def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
 
 
 def _joined(masks: tuple[_Mask, ...]) -> Any:
-    """Return one mask that says the same: of truth values where all of them are, else one that is added."""
+    """Combine masks into one: boolean where all of them are, else additive."""
     seen: Any = None
     added: Any = None
     for mask in masks:
@@ -311,7 +311,7 @@ def _is_widening(source: Any, result: Any) -> bool:
 
 
 def _adds_third(op: BoundSymbol) -> bool:
-    """Check whether it puts a dimension of one element in the third place, and does nothing else."""
+    """Check whether an operation only inserts a dimension of size 1 at index 2."""
     if op.sym.id == "torch.unsqueeze":
         return op.args[1] in (2, -3)
     if op.sym.id != "torch.getitem" or not isinstance(op.args[1], tuple):
@@ -330,7 +330,7 @@ def _without_heads(x: Any) -> Any:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the passes."""
+    """Register the passes."""
     attention = registry.operator("cudnn_attention")
     backward = [registry.operator(f"cudnn_attention_{name}backward") for name in ("", "dropout_")]
     with_bias = {sym.id: sym for sym in backward}
@@ -338,7 +338,7 @@ def register(registry: Any, executor: str) -> None:
     def find(trace: Trace, context: Any) -> Trace:
         if all(ex.name != executor for ex in context.executors):
             return trace
-        return rewrite(trace, "Attention that is spelt out", _Finder(trace, attention).replacement)
+        return rewrite(trace, "Attention that is written out", _Finder(trace, attention).replacement)
 
     def prune(trace: Trace, context: Any) -> Trace:
         used = {name for op in trace.bound_symbols for name in op.arg_names}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on real tensors: finds the plan for what it is called with, makes memory for the results, and runs it.
+"""Attention on tensors: looks up the plan for a call, allocates the results, and executes the plan.
 
-What a call depends on is a tuple of shapes, strides and flags, under which its plan is kept. Where cuDNN cannot read a
-tensor as it lies in memory the plan is for a copy of it; where it has no plan at all torch computes, which is logged.
+Plans are cached by a tuple of shapes, strides and flags. Where cuDNN does not support the layout of a tensor, the plan
+is for a contiguous copy; where it has no plan at all, torch computes the result, which is logged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Optional: TypeAlias = torch.Tensor | None
 
 
 class _Copied:
-    """Stands where a plan would: some of the tensors have to be copied first."""
+    """A cache entry in place of a plan: some of the tensors have to be copied first."""
 
     def __init__(self, which: tuple[bool, ...]):
         self.which = which
@@ -40,7 +40,7 @@ def _readable(tensors: Sequence[Tensor], bias: Optional) -> _Copied | None:
 
 
 def _copies(tensors: Sequence[Tensor], bias: Optional, found: Any) -> list[Any]:
-    """Return the tensors and the bias, with copies of those that cuDNN cannot read."""
+    """Return the tensors and the bias, with copies of those whose layout cuDNN does not support."""
     every = (*tensors, bias)
     which = found.which if isinstance(found, _Copied) else [False] * len(every)
     return [
@@ -50,9 +50,7 @@ def _copies(tensors: Sequence[Tensor], bias: Optional, found: Any) -> list[Any]:
 
 
 def _planned(here: Context, key: Any, call: Call, tensors: Sequence[Tensor], bias: Optional, sums: bool) -> Any:
-    """Return what is kept under a key that was not known: a plan, what has to be copied, or None where cuDNN has no
-    plan.
-    """
+    """Return the new cache entry of a key: a plan, the tensors to copy, or None where cuDNN has no plan."""
 
     def make(here: Context) -> Any:
         copied = _readable(tensors, bias)
@@ -68,9 +66,9 @@ def _results(plan: Any) -> list[Tensor]:
 
 
 def _without_plan(what: str, query: Tensor) -> Unsupported:
-    """Return the error where nobody else can take over: random numbers are cuDNN's own."""
+    """Return the error where there is no fallback: only cuDNN draws its random numbers."""
     return Unsupported(
-        f"cuDNN has no plan for {what} of shape {tuple(query.shape)} on {query.device}: leave it out with "
+        f"cuDNN has no plan for {what} of shape {tuple(query.shape)} on {query.device}: disable it with "
         "torch.backends.cuda.enable_cudnn_sdp(False), or thunder.jit(…, executors=[…])"
     )
 
@@ -80,7 +78,7 @@ def _forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float, dropout_p: float,
     seed: Optional, sums: bool,
 ) -> Any:  # fmt: skip
-    """Return the results of the plan, a list; None where cuDNN has none."""
+    """Return the results of the plan as a list; None where cuDNN has no plan."""
     device = query.get_device()
     if device != current_device():
         with torch.cuda.device(device):
@@ -122,7 +120,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal:
 def attention_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Return attention, and the logarithm of each row's sum of exponentials."""
+    """Return attention, and the log-sum-exp of each row."""
     made = _forward(query, key, value, bias, causal, scale, 0.0, None, True)
     if made is None:
         return fallback.forward(query, key, value, bias, causal, scale)
@@ -132,9 +130,9 @@ def attention_forward(
 def dropout_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float, dropout_p: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return attention with dropout, the sums, and the seed and offset of cuDNN's own random numbers.
+    """Return attention with dropout, the sums, and the seed and offset of cuDNN's random numbers.
 
-    Both are drawn from torch's generator of the device: they repeat with its seed, also when a CUDA graph is replayed.
+    Both are drawn from torch's generator of the device: results repeat with its seed, and a CUDA graph can be replayed.
     """
     seed = fallback.seed(query.device)
     made = _forward(query, key, value, bias, causal, scale, dropout_p, seed, True)
@@ -188,9 +186,9 @@ def attention_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
     causal: Causal, scale: float, bias_grad: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of query, key and value, and of the bias if it is asked for.
+    """Return the gradients of query, key and value, and of the bias if requested.
 
-    A bias's gradient where values are of another width than keys is torch's: cuDNN's is wrong, and that of queries too.
+    With the bias's gradient and values of another width than keys, torch computes: cuDNN's gradients are wrong there.
     """
     made = None
     if not bias_grad or query.shape[3] == value.shape[3]:
@@ -204,7 +202,7 @@ def dropout_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, seed: Tensor, bias: Optional,
     causal: Causal, scale: float, dropout_p: float, bias_grad: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of `dropout_forward`, which draws the same numbers again."""
+    """Return the gradients of `dropout_forward`, drawing the same random numbers again."""
     made = _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
     if made is None:
         raise _without_plan("the gradient of attention with dropout", query)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of sequences that lie one after the other, in (tokens, heads, width): torch's `varlen_attn`.
+"""Variable-length attention of packed sequences, in (tokens, heads, width): torch's `varlen_attn`.
 
-cuDNN takes them as a batch of the longest length in which each sequence begins at an offset of its own, and says how
-long it is. Offsets and lengths are operations of the trace, so that all layers and both directions share them.
+cuDNN takes them as a ragged batch: padded to the longest length, with an offset and a length for each sequence. Offsets
+and lengths are computed by operations of the trace, so that all layers and both directions share them.
 
-`window` is how many keys to the left and to the right of its own a query sees, -1 being all of them: (-1, 0) is causal.
-The last query of a sequence has the last key for its own.
+`window` is the number of keys to the left and to the right of its own that a query sees, -1 for all: (-1, 0) is causal.
+The last query of a sequence is aligned with the last key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Tensor: TypeAlias = torch.Tensor
 
 
 class Call(NamedTuple):
-    """One kind of call, which is also the key that its plan is kept under."""
+    """What a plan depends on, which is also its cache key."""
 
     backward: bool
     dtype: torch.dtype
@@ -53,7 +53,7 @@ class _Description(Description):
         self.offsets = {n: self.tensor(f"of_{n}", counts, torch.int64) for n in names}
 
     def layout(self, like: str) -> Layout:
-        """Of a tensor with the tokens, heads and width of the query, key, value, result or sums."""
+        """Return the layout of the query, key, value, result or sums."""
         call, keys = self.call, like in ("key", "value")
         heads, longest = call.heads[keys], call.longest[keys]
         width = 1 if like == "sums" else call.widths[like in ("value", "out")]
@@ -76,7 +76,7 @@ class _Description(Description):
             sides = library().diagonal_alignment
             how["diagonal_alignment"] = sides.TOP_LEFT if self.call.same else sides.BOTTOM_RIGHT
         if left >= 0:
-            how["diagonal_band_left_bound"] = left + 1  # its own is one of them here
+            how["diagonal_band_left_bound"] = left + 1  # cuDNN counts the query's own key
         if right >= 0:
             how["diagonal_band_right_bound"] = right
         return how
@@ -103,10 +103,10 @@ def _described(context: Context, call: Call) -> Plan:
 
 # -- running it --------------------------------------------------------------------------------------------------------
 def _run(tensors: Any, places: Any, outputs: Any, how: Any, *, backward: bool) -> bool:
-    """Compute the outputs; False where cuDNN has no plan."""
+    """Compute the outputs; return False where cuDNN has no plan."""
     longest, same, window, scale = how
-    # With one query for each sequence its sums of other heads than the first would be missing, without a word, and so
-    # gradients wrong: there may be two.
+    # With a longest length of 1, cuDNN silently writes the sums of the first head only, which makes gradients wrong.
+    # Padding to 2 avoids it.
     longest = (max(longest[0], 2), longest[1])
     q, k, v, *_ = tensors
     device = q.get_device()
@@ -129,7 +129,7 @@ def _run(tensors: Any, places: Any, outputs: Any, how: Any, *, backward: bool) -
 
 
 def _sequences(places: Any, *tensors: Any) -> Any:
-    """For each sequence its part of every tensor, as a batch of one; `tensors` are (tensor, whether it is of keys)."""
+    """Yield each sequence's slice of every tensor, as a batch of one; `tensors` are (tensor, whether it has keys)."""
     begins: list[list[int]] = [[0], [0]]
     for side in (0, 1):
         for n in places[side].tolist():
@@ -139,7 +139,7 @@ def _sequences(places: Any, *tensors: Any) -> Any:
 
 
 def _unseen(rows: int, columns: int, window: tuple[int, int], like: Tensor) -> Tensor | None:
-    """Return what is added to the scores of a sequence: -inf where a query does not see a key."""
+    """Return the additive mask of a window for one sequence; None where all keys are visible."""
     left, right = window
     if left < 0 and right < 0:
         return None
@@ -152,7 +152,7 @@ def _unseen(rows: int, columns: int, window: tuple[int, int], like: Tensor) -> T
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, window: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
-    make = torch.empty if same else torch.zeros  # what has no keys is not written
+    make = torch.empty if same else torch.zeros  # sequences without keys are not written
     out = make((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
     sums = make(query.shape[:2], dtype=torch.float32, device=query.device)
     how = (longest, same, window, scale)
@@ -164,7 +164,7 @@ def _forward(
 def forward_in_steps(
     query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, window: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the same by torch, one sequence after the other."""
+    """Compute the same by torch, one sequence at a time."""
     out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
     sums = torch.zeros(query.shape[:2], dtype=torch.float32, device=query.device)
     parts = ((query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
@@ -191,7 +191,7 @@ def backward_in_steps(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, places: Any, longest: Any,
     same: bool, window: Any, scale: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the same by torch, one sequence after the other."""
+    """Compute the same by torch, one sequence at a time."""
     made = tuple(torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     parts = ((grad, False), (query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
     for g, q, k, v, o, s, *of in _sequences(places, *parts, (made[0], False), (made[1], True), (made[2], True)):
@@ -201,7 +201,7 @@ def backward_in_steps(
     return made
 
 
-# -- what programs are made of -----------------------------------------------------------------------------------------
+# -- operators --------------------------------------------------------------------------------------------------------
 def _forward_meta(
     query: TensorProxy, key: TensorProxy, value: TensorProxy, places: Any, longest: Any, same: bool, window: Any,
     scale: float,
@@ -218,7 +218,7 @@ def _backward_meta(
 
 
 class _Arguments:
-    """The arguments of a call of torch's operator, by the names of its schema, which grows with torch."""
+    """The arguments of torch's operator, by the names of its schema, which differs between versions of torch."""
 
     def __init__(self, names: list[tuple[str, Any]], args: Any, kwargs: Any):
         found = dict(names)
@@ -236,25 +236,25 @@ class _Arguments:
 
     @property
     def same(self) -> bool:
-        """Whether queries and keys are of the same sequences."""
+        """Whether queries and keys belong to the same sequences."""
         first, second = self.starts
         return second is not None and first.name == second.name and self.longest[0] == self.longest[1]
 
     def why_not(self) -> str | None:
-        """Return why cuDNN does not compute this; None where it does."""
+        """Return why cuDNN does not take the call; None where it does."""
         q, k, v = self.query, self.key, self.value
         if self.further or self.starts[1] is None:
-            return f"takes sequences without {' and '.join(self.further) or 'a cache'}"
+            return f"does not support {' and '.join(self.further) or 'a cache'}"
         if not q.ndim == k.ndim == v.ndim == 3:
             return "takes tensors of three dimensions: tokens, heads and width"
         if not all(type(n) is int and n >= -1 for n in self.window):
-            return "takes windows of known sizes"
+            return "takes windows whose sizes are known while tracing"
         if not all(type(n) is int and n > 0 for n in self.longest) or not self.scale > 0:
-            return "takes lengths and scales that are known and above zero"
+            return "takes positive lengths, known while tracing, and positive scales"
         return why_not_kinds(q, k, v)
 
     def places(self) -> tuple[Any, ...]:
-        """Lengths of queries and keys, and where sequences begin in query, key, value, result and sums."""
+        """Return lengths of queries and keys, and the sequences' offsets in query, key, value, result and sums."""
         (q, k), h, hk = self.starts, self.query.shape[1], self.key.shape[1]
 
         def lengths_of(x: Any) -> Any:
@@ -272,7 +272,7 @@ class _Arguments:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators, and takes torch's where this torch has it."""
+    """Register the operators, and implement torch's with them if this version of torch has it."""
     tags = (OpTags.MATMUL_OP,)
     forward = registry.register_operator(
         "cudnn_varlen_forward", executor=executor, meta=_forward_meta, fn=_forward, tags=tags
@@ -284,7 +284,7 @@ def register(registry: Any, executor: str) -> None:
         importlib.import_module("torch.nn.attention.varlen")
         operator = torch.ops.torch_attn._varlen_attn
         names = [(a.name, a.default_value) for a in operator.default._schema.arguments]
-    except (ImportError, AttributeError):  # an older torch
+    except (ImportError, AttributeError):  # an older version of torch
         return
 
     def checker(*args: Any, **kwargs: Any) -> bool | str:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norm and root mean square norm."""
+"""Layer norm and RMS norm."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuDNN's graphs for norms of rows, forward and backward.
 
-A tensor of N rows of C elements is (N, C, 1, 1) to cuDNN, with its rows dense; statistics are (N, 1, 1, 1).
+For cuDNN, a tensor of N rows of C elements is (N, C, 1, 1), with contiguous rows; statistics are (N, 1, 1, 1).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Call", "backward_plan", "forward_plan"]
 
 
 class Call(NamedTuple):
-    """One kind of call, which is also the key that its plan is kept under. `centred`: layer norm."""
+    """What a plan depends on, which is also its cache key. `centred`: layer norm, else RMS norm."""
 
     backward: bool
     centred: bool
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class _Description(Description):
-    """Of a norm. What tensors are like is said in a letter: x, like the rows; w, the weight; s, a statistic."""
+    """A norm's graph. A letter gives the layout and dtype of a tensor: x, the rows; w, the weight; s, a statistic."""
 
     def __init__(self, context: Context, call: Call):
         super().__init__(context, call.dtype)
@@ -49,7 +49,7 @@ class _Description(Description):
 
 
 def forward_plan(context: Context, call: Call) -> Plan:
-    """Take rows, weight, (bias,) epsilon, and then the result, (the means,) and 1 / the standard deviations."""
+    """Plan forward: its tensors are rows, weight, (bias,) epsilon, and then the result, (means,) and rstd."""
     d = _Description(context, call)
     x, w = d.input("x", "x"), d.input("weight", "w")
     phase = library().norm_forward_phase.TRAINING
@@ -66,7 +66,7 @@ def forward_plan(context: Context, call: Call) -> Plan:
 
 
 def backward_plan(context: Context, call: Call) -> Plan:
-    """Take gradient, rows, weight, the statistics, and then the gradients of rows, weight (and bias)."""
+    """Plan backward: its tensors are grad, rows, weight, statistics, and the gradients of rows, weight (and bias)."""
     d = _Description(context, call)
     g, x, w = d.input("grad", "x"), d.input("x", "x"), d.input("weight", "w")
     if call.centred:

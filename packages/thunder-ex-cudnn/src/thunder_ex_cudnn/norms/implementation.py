@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which norms the executor takes. Executors that fuse are asked before it: they put more into the same kernel."""
+"""Which norms the executor takes. Fusion executors have precedence: they put more operations into one kernel."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _why_not(input: Any, normalized_shape: Any, weight: Any) -> str | None:
     if weight is None:
         return "takes norms with a weight"
     if weight.dtype not in (input.dtype, dtypes.float32):
-        return f"takes weights of {input.dtype} or float32, not of {weight.dtype}"
+        return f"takes weights in {input.dtype} or float32, not {weight.dtype}"
     if math.prod(input.shape) == 0:
-        return "there is nothing to compute for tensors without elements"
+        return "the tensors have no elements"
     return None
 
 
@@ -53,7 +53,7 @@ def _takes_layer_backward(
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators, which compute what thunder's operations of the same names do."""
+    """Register the operators as implementations of thunder's operations of the same names."""
     table = (
         ("rms_norm_forward", ltorch.rms_norm_forward, run.rms_norm_forward, _takes_rms),
         ("rms_norm_backward", ltorch.rms_norm_backward, run.rms_norm_backward, _takes_rms_backward),

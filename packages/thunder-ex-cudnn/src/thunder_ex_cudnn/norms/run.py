@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of real tensors: finds the plan for what it is called with, makes memory for the results, and runs it."""
+"""Norms of tensors: looks up the plan for a call, allocates the results, and executes the plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensor: TypeAlias = torch.Tensor
 
 @functools.lru_cache(maxsize=64)
 def _epsilon(eps: float) -> Tensor:
-    """Return the number as cuDNN takes it, from the host."""
+    """Return the number as cuDNN takes it: a tensor on the CPU."""
     return torch.tensor(eps, dtype=torch.float32)
 
 
@@ -91,7 +91,7 @@ def _backward(
 
 
 def rms_norm_forward(input: Tensor, normalized_shape: Any, weight: Tensor, eps: float | None) -> tuple[Tensor, Tensor]:
-    """Return the result, and 1 / the root of the mean square of each row."""
+    """Return the result, and the reciprocal root mean square (rstd) of each row."""
     eps = torch.finfo(torch.float32).eps if eps is None else eps
     made = _forward(input, normalized_shape, weight, None, eps)
     if made is None:  # in steps
@@ -117,7 +117,7 @@ def rms_norm_backward(
 def layer_norm_forward(
     input: Tensor, normalized_shape: Any, weight: Tensor, bias: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the result, and mean and 1 / standard deviation of each row."""
+    """Return the result, and mean and reciprocal standard deviation (rstd) of each row."""
     made = _forward(input, normalized_shape, weight, bias, eps)
     if made is None:
         out, mean, rstd = torch.ops.aten.native_layer_norm(input, list(normalized_shape), weight, bias, eps)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cross-entropies the executor takes, and what it makes of them."""
+"""Which calls of cross-entropy the executor takes, and how they are executed and differentiated."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def takes(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> bool | str:  # fmt: skip
-    """True, or why not."""
+    """Return True, or the reason why the kernels do not take the call."""
     reason = unusable_device(input.device)
     if reason is not None:
         return reason
     if any(x is not None and x.device != input.device for x in (target, weight)):
         return "its tensors are on several devices"
     if input.dtype not in _TAKEN:
-        return f"its kernels take logits of {', '.join(DTYPES)}, not of {input.dtype}"
+        return f"its kernels take logits in {', '.join(DTYPES)}, not {input.dtype}"
     if input.numel() == 0:
-        return "there is nothing to compute for logits without elements"
+        return "the logits have no elements"
     if weight is not None and weight.requires_grad:
-        return "its kernels have no gradient of the weight"
+        return "its kernels do not compute the gradient of the weight"
     return True
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators, and what they stand for."""
+    """Register the operators, and implement cross-entropy with them."""
 
     def operator(name: str, of: Any) -> Any:
         return registry.register_operator(name, executor=executor, like=of.like, fn=of.run)

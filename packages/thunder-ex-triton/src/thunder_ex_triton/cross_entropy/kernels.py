@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of cross-entropy of class numbers, and how they are launched.
+"""Kernels of cross-entropy with class indices, and their launches.
 
-Logits are rows of classes: row `r` begins at `(r // inner) * stride_outer + (r % inner) * stride_inner`, and its
-classes are `stride_class` apart. A program takes a tile of rows. Forward goes through its classes once, with a running
-maximum and a running sum of exponentials, and keeps one number a row, the logarithm of that sum. Backward needs nothing
-else: it makes each element of the gradient from the element of the logits.
+Logits are rows of classes: row `r` begins at `(r // inner) * stride_outer + (r % inner) * stride_inner`, and the stride
+of its classes is `stride_class`. A program takes a tile of rows. Forward loops over the classes once, with a running
+maximum and a running sum of exponentials (online softmax), and saves one number per row for backward, the log of the
+sum of exponentials. Backward computes each element of the gradient from it and the element of the logits.
 
 The loss of a row of class y is `(1 - s) w[y] (lse - x[y]) + s/C sum_c w[c] (lse - x[c])`, with smoothing s.
 """
@@ -34,14 +34,14 @@ def row_offsets(rows, inner, stride_outer, stride_inner):
 
 @triton.jit
 def _whole_vectors(base, VECTOR: tl.constexpr):
-    """Return the offset of the 16 bytes that hold a row's first element, and how many elements come before it."""
+    """Round a row's offset down to a 16-byte boundary; return it and the number of elements before the row."""
     before = base % VECTOR
     return tl.multiple_of(base - before, VECTOR), before.to(tl.int32)
 
 
 @triton.jit
 def _load(x_ptr, offsets, mask, inside, other: tl.constexpr, VECTOR: tl.constexpr):
-    """Load what the mask lets through; without the mask where all is inside, so that whole vectors are read."""
+    """Load under a mask; without it in interior tiles, so that loads are vectorized."""
     if VECTOR > 1:
         if inside:
             x = tl.load(x_ptr + offsets)
@@ -60,7 +60,7 @@ def forward_kernel(
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, KEEP_ROWS: tl.constexpr, SAVE_LSE: tl.constexpr,
     ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Losses of a tile of rows, or their sum; the sum of their weights; how many targets are no class."""
+    """Compute the losses of a tile of rows, or their sum; the sum of weights; the number of invalid targets."""
     pid = tl.program_id(0)
     rows = pid.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     exists = rows < n_rows
@@ -72,7 +72,7 @@ def forward_kernel(
     total = tl.zeros((ROWS,), ACC)
     spread = tl.zeros((ROWS,), ACC)
     weights = tl.zeros((ROWS,), ACC)
-    stop = tl.max(inside.to(tl.int32), 0) * classes  # rows that do not count are not read
+    stop = tl.max(inside.to(tl.int32), 0) * classes  # ignored rows are not read
     aligned, before = base, 0
     if VECTOR > 1:
         aligned, before = _whole_vectors(base, VECTOR)
@@ -96,7 +96,7 @@ def forward_kernel(
             else:
                 spread += tl.sum(tl.where(there, x, 0.0), 1)
                 weights += tl.sum(tl.where(there, 1.0, 0.0), 1)
-    lse = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(tl.where(inside, total, 1.0))  # 0 for rows not read
+    lse = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(tl.where(inside, total, 1.0))  # 0 for ignored rows
     picked = tl.load(x_ptr + base + target * stride_class, mask=inside, other=0.0).to(ACC)
     of_row = tl.where(inside, 1.0, 0.0).to(ACC)
     if HAS_WEIGHT:
@@ -120,7 +120,7 @@ def finish_kernel(
     partial_ptr, out_ptr, total_ptr, fine_ptr, programs,
     MEAN: tl.constexpr, ZERO: tl.constexpr, ACC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums over all tiles, always in the same order."""
+    """Reduce the partial sums of all tiles in a fixed order, so that results are deterministic."""
     loss = tl.zeros((BLOCK,), ACC)
     weight = tl.zeros((BLOCK,), ACC)
     wrong = tl.zeros((BLOCK,), ACC)
@@ -148,7 +148,7 @@ def backward_kernel(
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
     ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradient of a tile of rows and classes."""
+    """Compute the gradient of a tile of rows and classes."""
     pid = tl.program_id(0)
     rows = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     start = (pid % chunks) * BLOCK
@@ -198,7 +198,7 @@ def backward_kernel(
             out -= on_all[:, None]
     out = tl.where(there, out, 0.0)
     written = exists[:, None] & real[None, :]
-    if VECTOR > 1:  # the gradient lies as the logits do
+    if VECTOR > 1:  # the gradient has the layout of the logits
         if whole:
             tl.store(out_ptr + base[:, None] + wide, out)
         else:
@@ -236,18 +236,16 @@ class Rows(NamedTuple):
 
     @property
     def strides(self) -> tuple[int, int, int]:
-        """From batch to batch, from place to place, from class to class."""
+        """Strides of the batch, of the inner dimensions and of the classes."""
         return self.stride_outer, self.stride_inner, self.stride_class
 
     @property
     def accumulator(self) -> Any:
-        """What is computed in: double precision for itself, single for the rest."""
+        """The dtype to accumulate in: float64 for float64, else float32."""
         return tl.float64 if self.tensor.dtype is torch.float64 else tl.float32
 
     def tile(self, elements: int) -> tuple[int, int]:
-        """Return rows and classes of a tile: along the classes where they are neighbours in memory, else along the
-        rows.
-        """
+        """Return rows and classes of a tile, which is long in the dimension that is contiguous in memory."""
         if self.stride_class == 1 or self.inner == 1:
             block = min(power_of_two(self.classes), elements)
             rows = max(1, min(elements // block, power_of_two(self.number)))
@@ -257,21 +255,19 @@ class Rows(NamedTuple):
         return rows, block
 
     def vector(self, rows: int, block: int) -> int:
-        """Return how many elements whole vectors hold, where rows begin in the middle of them; else 1: nothing to
-        shift.
-        """
+        """Return the elements of a 16-byte vector where rows are not aligned to vectors; 1 where no shift is needed."""
         size = 16 // self.tensor.element_size()
         shifted = self.inner == 1 and self.stride_class == 1 and self.stride_outer % size != 0
         return size if shifted and rows == 1 and block >= 1024 and self.tensor.data_ptr() % 16 == 0 else 1
 
 
 def in_two(number: float) -> tuple[float, float]:
-    """Return a number as the sum of two of single precision, which is what kernels are given."""
+    """Split a number into the sum of two float32 numbers, since kernels take floats in single precision."""
     high = struct.unpack("f", struct.pack("f", number))[0]
     return high, number - high
 
 
-# How many bytes of logits a program of four warps has in flight, forward and backward: measured on an H200.
+# Bytes of logits that a program of four warps loads at a time, forward and backward: tuned on an H200.
 FORWARD_BYTES, BACKWARD_BYTES, WARPS = 16384, 4096, 4
 
 
@@ -283,7 +279,7 @@ def forward(
     x: Rows, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, smoothing: float, *,
     keep_rows: bool, save_lse: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]:  # fmt: skip
-    """Losses of rows (where asked for), logarithms of sums (where asked for), and the partial sums of the tiles."""
+    """Return losses of rows and log-sum-exps (where asked for), and the partial sums of the tiles."""
     rows, block = x.tile(FORWARD_BYTES // x.tensor.element_size())
     vector = x.vector(rows, block)
     block = block // 2 if vector > 1 and block >= 2048 else block
@@ -304,15 +300,13 @@ def forward(
 def finish(
     x: Rows, partial: torch.Tensor, *, mean: bool, dtype: torch.dtype | None = None, single: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss, in `dtype` or that of the logits, and the sum of weights; an error where a target is no
-    class.
-    """
+    """Return the loss, in `dtype` or that of the logits, and the sum of weights; check the targets' bounds."""
     out = torch.empty((), dtype=dtype or x.tensor.dtype, device=partial.device)
     total = torch.empty((), dtype=partial.dtype, device=partial.device)
     fine = torch.empty((), dtype=torch.int8, device=partial.device)
     programs = partial.numel() // 3
     block = min(power_of_two(programs), 4096)
-    # torch's mean over a single row that does not count is nothing divided by nothing, but on a GPU it is nothing.
+    # torch's mean over a single ignored row is 0 / 0 on the CPU, but 0 on a GPU.
     zero = single and partial.is_cuda
     finish_kernel(1, (partial, out, total, fine), (programs, mean, zero, x.accumulator, block), 8)
     refuse_unless(fine, x.classes)
@@ -320,7 +314,7 @@ def finish(
 
 
 def refuse_unless(fine: torch.Tensor, classes: int) -> None:
-    """Stop the program where a target is no class: at once on the CPU, as torch does on a GPU (at the next wait)."""
+    """Raise where a target is out of bounds: at once on the CPU, by an asynchronous assertion on a GPU."""
     message = f"cross_entropy: a target is out of bounds, neither ignore_index nor one of the {classes} classes"
     if not INTERPRETED:
         torch._assert_async(fine, message)
@@ -332,7 +326,7 @@ def backward(
     g: torch.Tensor | None, x: Rows, target: torch.Tensor, lse: torch.Tensor, total: torch.Tensor | None,
     weight: torch.Tensor | None, ignore_index: int, smoothing: float, *, by_row: bool, mean: bool, out: Rows,
 ) -> None:  # fmt: skip
-    """Write the gradient of the logits into `out`, which may be the logits themselves; without `g` it is of a sum."""
+    """Write the gradient of the logits to `out`, which may alias them; without `g` the cotangent is 1."""
     rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
     vector = x.vector(rows, block) if x.strides == out.strides and out.tensor.data_ptr() % 16 == 0 else 1
     chunks = blocks(x.classes + vector - 1, block)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer and the cross-entropy of its result, without the whole result ever being in memory.
+"""A linear layer fused with the cross-entropy of its result, which never materializes all logits.
 
-Tokens are taken in chunks: the logits of a chunk are computed, their loss is taken, and the gradient of the loss is
-written over them and at once multiplied into the gradients of input, weight and bias. So the gradients exist before it
-is known what they will be multiplied by; they are kept unscaled, which also keeps half precision from underflowing.
-The gradient of the weight is accumulated in single precision over the chunks.
+Tokens are processed in chunks: forward computes the logits of a chunk and their loss, overwrites the logits with their
+gradient, and at once multiplies that into the gradients of input, weight and bias. The gradients are thus computed
+before the cotangent of the loss is known; they are kept unscaled, which also keeps half precision from underflowing.
+The gradient of the weight is accumulated over the chunks in single precision.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from thunder_ex_triton.cross_entropy.operators import wide_dtype
 
 __all__ = ["LinearLoss", "LinearLossForward"]
 
-# A chunk's logits: large enough for matrix products to be fast, small beside the gradient of the weight.
+# A chunk's logits: large enough for fast matmuls, small beside the gradient of the weight.
 _CHUNK_BYTES = 1 << 29
 
 
 def chunk_rows(rows: int, classes: int, itemsize: int) -> int:
-    """Return how many tokens to take at a time: chunks of one size, as few as fit."""
+    """Return the tokens of a chunk: equal chunks, as few as the memory bound allows."""
     chunks = max(1, -(-rows * classes * itemsize // _CHUNK_BYTES))
     even = -(-rows // chunks)
     return min(rows, -(-even // 128) * 128)
 
 
 def workspace(x: Any, w: Any, *how: Any) -> int:
-    """Return the bytes of a chunk's logits, of tensors in a trace."""
+    """Return the bytes of a chunk's logits, for proxies of a trace."""
     rows, classes, itemsize = math.prod(x.shape[:-1]), w.shape[0], x.dtype.bytes
     return int(chunk_rows(rows, classes, itemsize) * classes * itemsize)
 
@@ -50,7 +50,7 @@ class LinearLoss:
         x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
         loss_dtype: str | None,
     ) -> Any:  # fmt: skip
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         logits = ltorch.linear(ltorch.reshape(x, (-1, x.shape[-1])), w, bias)
         if loss_dtype is not None:
             logits = ltorch.to(logits, _kind(loss_dtype))
@@ -63,7 +63,7 @@ class LinearLoss:
         x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor, weight: torch.Tensor | None,
         ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None,
     ) -> torch.Tensor:  # fmt: skip
-        """Return how it is computed."""
+        """Run the kernels."""
         how = (weight, ignore_index, reduction, label_smoothing, loss_dtype)
         loss: torch.Tensor = _chunked(x, w, bias, labels, *how, wanted=None)[0]
         return loss
@@ -77,7 +77,7 @@ class LinearLossForward:
         x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
         loss_dtype: str | None, wanted: tuple[bool, bool, bool],
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         flat = ltorch.reshape(x, (-1, x.shape[-1]))
         logits = ltorch.linear(flat, w, bias)
         wide = ltorch.to(logits, wide_dtype(logits))
@@ -104,7 +104,7 @@ class LinearLossForward:
         ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None,
         wanted: tuple[bool, bool, bool],
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        """Return how it is computed."""
+        """Run the kernels."""
         how = (weight, ignore_index, reduction, label_smoothing, loss_dtype)
         return _chunked(x, w, bias, labels, *how, wanted=wanted)
 
@@ -124,7 +124,7 @@ class _Gradients:
         self.begun = False
 
     def add(self, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, start: int) -> None:
-        """Add what comes of the gradient `g` of the logits of the chunk that begins there."""
+        """Accumulate the contribution of a chunk, from the gradient `g` of its logits; it begins at row `start`."""
         if self.x is not None:
             torch.mm(g, w, out=self.x[start : start + len(g)] if len(g) < len(self.x) else self.x)
         if self.w is not None:
@@ -134,7 +134,7 @@ class _Gradients:
         self.begun = True
 
     def _add_to_bias(self, out: torch.Tensor, g: torch.Tensor) -> None:
-        """By a product with ones where rows are aligned: there torch's sum over rows takes 140 MiB for partial sums."""
+        """Accumulate by a matmul with ones where rows are aligned: there `sum(0)` takes 140 MiB for partial sums."""
         if g.dtype is out.dtype:
             torch.addmv(out, g.t(), g.new_ones(g.shape[0]), out=out)
         elif g.is_cuda and g.shape[1] * g.element_size() % 16 == 0:
@@ -145,7 +145,7 @@ class _Gradients:
     def _add_to_weight(self, out: torch.Tensor, g: torch.Tensor, x: torch.Tensor) -> None:
         if g.dtype is out.dtype:
             torch.addmm(out, g, x, beta=int(self.begun), out=out)
-        elif g.is_cuda:  # products in half precision, sums in single
+        elif g.is_cuda:  # a half-precision matmul that accumulates in single precision
             overload = torch.ops.aten.addmm.dtype_out
             overload(out, g, x, torch.float32, beta=int(self.begun), out=out)
         else:
@@ -157,7 +157,7 @@ def _chunked(
     ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None, *,
     wanted: tuple[bool, bool, bool] | None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Return the loss and, where gradients are wanted, the sum of weights and those gradients."""
+    """Return the loss and, where gradients are requested, the sum of weights and those gradients."""
     flat, labels = x.reshape(-1, x.shape[-1]), labels.contiguous()
     weight = None if weight is None else weight.contiguous()
     number, classes = flat.shape[0], w.shape[0]
@@ -194,5 +194,5 @@ def _chunked(
 
 
 def profitable(rows: int, classes: int, itemsize: int) -> bool:
-    """Check whether chunking saves memory that matters, at no cost in time."""
+    """Check whether chunking saves a significant amount of memory at no cost in time."""
     return rows * classes * itemsize >= 1 << 27 and chunk_rows(rows, classes, itemsize) >= 512

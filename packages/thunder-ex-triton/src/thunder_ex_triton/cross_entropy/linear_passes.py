@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The passes that bring `triton_linear_crossentropy` into a program, and leave out the gradients that nobody wants.
+"""Passes that introduce `triton_linear_crossentropy` into a trace, and remove the gradients that are not used.
 
 Before differentiation, `cross_entropy(linear(x, w, b), labels)`, with reshapes and a cast between the two, becomes one
-operator where its logits are used nowhere else and are large enough. Afterwards, the gradients that its forward would
-compute and that the program does not use are struck from the list of those it is to compute.
+operator where its logits have no other use and are large enough. After it, unused gradients are removed from those that
+the forward operator computes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FUSED = tuple(getattr(dtypes, name) for name in ("float64", "float32", "float16
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators, the passes and the option."""
+    """Register the operators, the passes and the option."""
     loss = registry.register_operator(
         "triton_linear_crossentropy",
         executor=executor,
@@ -68,7 +68,7 @@ def register(registry: Any, executor: str) -> None:
     registry.register_option(
         OPTION,
         type=(bool, type(None)),
-        help="whether a linear layer and the cross-entropy of its result become one operator (None: where it pays)",
+        help="whether to fuse a linear layer with the cross-entropy of its result (None: where it is profitable)",
     )
 
     def fuse(trace: Trace, context: Any) -> Trace:
@@ -101,13 +101,13 @@ def register(registry: Any, executor: str) -> None:
 
 
 class _Matcher:
-    """Finds `cross_entropy(linear(x, w, b), labels)` in one trace."""
+    """Matches `cross_entropy(linear(x, w, b), labels)` in one trace."""
 
     def __init__(self, trace: Trace, loss: Any, *, always: bool):
         self.loss = loss
         self.always = always
         self.made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
-        works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others hand on their inputs
+        works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others have no effect
         self.uses = Counter(name for op in works for name in op.arg_names)
         self.returned = {p.name for p in proxies_in(trace.output)}
 
@@ -126,7 +126,7 @@ class _Matcher:
         return self.loss(x, w, bias, target, weight, ignore_index, reduction, smoothing, loss_dtype)
 
     def linear_of(self, logits: Proxy) -> BoundSymbol | None:
-        """Return the linear layer that the logits come from, when nothing else reads them on the way."""
+        """Return the linear layer that computes the logits, if no intermediate value has another use."""
         p, cast = logits, False
         while True:
             op = self.made_by.get(p.name)
@@ -142,7 +142,7 @@ class _Matcher:
             p = source
 
     def fits(self, linear: BoundSymbol, logits: Any) -> bool:
-        """Check whether the kernels can take it, and it is worth it."""
+        """Check whether the kernels support it and it is profitable."""
         x, w = linear.args[0], linear.args[1]
         if w.ndim != 2 or x.dtype not in _FUSED or x.dtype is not w.dtype or unusable_device(x.device) is not None:
             return False
@@ -164,5 +164,5 @@ def _arguments(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> tuple[Any, Any, int, str, float]:  # fmt: skip
-    """Target, weight, ignore_index, reduction and smoothing of a call."""
+    """Return target, weight, ignore_index, reduction and smoothing of a call."""
     return target, weight, ignore_index, loss_reduction(reduction, size_average, reduce), label_smoothing

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of the cross-entropy executor: what they compute in operations of torch, and how they are run.
+"""Operators of the cross-entropy executor: their decompositions (`like`) and their implementations (`run`).
 
-What an operator means is written with torch's operations, so that its metadata, and its own gradient where somebody
-differentiates twice, follow.
+The metadata of an operator, and its gradient for second derivatives, are derived from the decomposition.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ __all__ = [
 ]
 
 
-# -- what they share ---------------------------------------------------------------------------------------------------
+# -- shared helpers ----------------------------------------------------------------------------------------------------
 def _class_dim(x: Any) -> int:
     return 0 if x.ndim == 1 else 1
 
 
 def wide_dtype(x: Any) -> torch.dtype:
-    """Return what losses of `x`, a real tensor or a proxy, are computed in."""
+    """Return the dtype in which losses of `x`, a tensor or a proxy, are computed."""
     return torch.float64 if x.dtype in (dtypes.float64, torch.float64) else torch.float32
 
 
@@ -46,10 +45,10 @@ def _rows_shape(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def _like_rows(x: torch.Tensor) -> tuple[torch.Tensor, Rows]:
-    """Memory for a gradient of `x`: laid out as it, where its elements are dense, else contiguous."""
+    """Allocate a gradient of `x`: in the layout of `x` where it is dense, else contiguous."""
     out = torch.empty_like(x)
     rows = Rows.of(out)
-    if rows.tensor.data_ptr() != out.data_ptr():  # its rows can only be seen in a copy
+    if rows.tensor.data_ptr() != out.data_ptr():  # `Rows.of` had to copy: this layout has no such view
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         rows = Rows.of(out)
     return out, rows
@@ -59,7 +58,7 @@ def _contiguous(x: torch.Tensor | None) -> torch.Tensor | None:
     return None if x is None else x.contiguous()
 
 
-# -- class numbers -----------------------------------------------------------------------------------------------------
+# -- class indices -----------------------------------------------------------------------------------------------------
 class Loss:
     """`triton_crossentropy`: the loss alone, with the arguments of `torch.nn.functional.cross_entropy`."""
 
@@ -68,7 +67,7 @@ class Loss:
         logits: Any, labels: Any, weight: Any, size_average: Any, ignore_index: int, reduce: Any, reduction: str,
         label_smoothing: float,
     ) -> Any:  # fmt: skip
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         return ltorch.cross_entropy(
             logits, labels, weight, size_average, ignore_index, reduce, reduction, label_smoothing
         )
@@ -78,24 +77,24 @@ class Loss:
         logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, size_average: Any, ignore_index: int,
         reduce: Any, reduction: str, label_smoothing: float,
     ) -> torch.Tensor:  # fmt: skip
-        """Return how it is computed."""
+        """Run the kernels."""
         if labels.shape == logits.shape:
             return _soft_loss(logits, labels, weight, reduction, label_smoothing, save=False)[0]
         return _loss(logits, labels, weight, ignore_index, reduction, label_smoothing, save=False)[0]
 
 
 class LossForward:
-    """The loss, and what its gradient needs: the logarithm of each row's sum of exponentials, the sum of weights."""
+    """The loss, and what is saved for backward: the log-sum-exp of each row, and the sum of weights."""
 
     @staticmethod
     def like(
         logits: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
     ) -> tuple[Any, Any, Any]:
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         how = (weight, ignore_index, reduction, label_smoothing)
         loss, lse = ltorch.cross_entropy_forward(logits, labels, *how)
         counts = ltorch.ne(labels, ignore_index)
-        lse = ltorch.where(ltorch.reshape(counts, lse.shape), lse, 0.0)  # other rows are not read
+        lse = ltorch.where(ltorch.reshape(counts, lse.shape), lse, 0.0)  # ignored rows are not read
         if weight is None:
             total = ltorch.sum(counts, dtype=wide_dtype(logits))
         else:
@@ -108,7 +107,7 @@ class LossForward:
         logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, reduction: str,
         label_smoothing: float,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
-        """Return how it is computed."""
+        """Run the kernels."""
         return _loss(logits, labels, weight, ignore_index, reduction, label_smoothing, save=True)
 
 
@@ -138,7 +137,7 @@ class LossBackward:
         g: Any, logits: Any, labels: Any, lse: Any, total: Any, weight: Any, ignore_index: int, reduction: str,
         label_smoothing: float,
     ) -> Any:  # fmt: skip
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         how = (weight, ignore_index, reduction, label_smoothing)
         return ltorch.cross_entropy_backward(g, logits, labels, lse, *how)
 
@@ -147,7 +146,7 @@ class LossBackward:
         g: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, lse: torch.Tensor, total: torch.Tensor,
         weight: torch.Tensor | None, ignore_index: int, reduction: str, label_smoothing: float,
     ) -> torch.Tensor:  # fmt: skip
-        """Return how it is computed."""
+        """Run the kernels."""
         out, rows = _like_rows(logits)
         kernels.backward(
             g.contiguous(), Rows.of(logits), labels.contiguous(), lse, total, _contiguous(weight), ignore_index,
@@ -167,11 +166,11 @@ def _smoothed(target: Any, smoothing: float, classes: int) -> Any:
 
 
 class SoftForward:
-    """The loss, and what its gradients need of each row: lse, and the sum of its weighted probabilities."""
+    """The loss, and what is saved for backward of each row: lse, and the sum of its weighted probabilities."""
 
     @staticmethod
     def like(logits: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> tuple[Any, Any, Any]:
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         dim = _class_dim(logits)
         loss = ltorch.cross_entropy(logits, target, weight, reduction=reduction, label_smoothing=label_smoothing)
         lse = ltorch.logsumexp(_wide(logits), dim)
@@ -184,7 +183,7 @@ class SoftForward:
     def run(
         logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: str, label_smoothing: float
     ) -> tuple[Any, Any, Any]:
-        """Return how it is computed."""
+        """Run the kernels."""
         return _soft_loss(logits, target, weight, reduction, label_smoothing, save=True)
 
 
@@ -212,7 +211,7 @@ class SoftBackward:
     def like(
         g: Any, logits: Any, target: Any, lse: Any, mass: Any, weight: Any, reduction: str, label_smoothing: float
     ) -> Any:
-        """Return what it computes."""
+        """Decompose into operations of torch."""
         dim = _class_dim(logits)
         t = _smoothed(_wide(target), label_smoothing, logits.shape[dim])
         if weight is not None:
@@ -226,7 +225,7 @@ class SoftBackward:
         g: torch.Tensor, logits: torch.Tensor, target: torch.Tensor, lse: torch.Tensor, mass: torch.Tensor,
         weight: torch.Tensor | None, reduction: str, label_smoothing: float,
     ) -> torch.Tensor:  # fmt: skip
-        """Return how it is computed."""
+        """Run the kernels."""
         out, rows = _like_rows(logits)
         soft_kernels.backward(
             g.contiguous(), Rows.of(logits), Rows.of(target), lse, mass, _contiguous(weight), label_smoothing,
@@ -238,7 +237,7 @@ class SoftBackward:
 def gradient_of_probabilities(
     g: Any, logits: Any, target: Any, lse: Any, weight: Any, reduction: str, label_smoothing: float
 ) -> Any:
-    """Return the gradient of the target, in operations of torch: pointwise, and seldom wanted."""
+    """Return the gradient of the target, in operations of torch: it is pointwise, and seldom needed."""
     log_p = _wide(logits) - ltorch.unsqueeze(lse, _class_dim(logits))
     out = -(_of_element(g, logits, reduction) * log_p) * (1 - label_smoothing)
     if weight is not None:
@@ -247,7 +246,7 @@ def gradient_of_probabilities(
 
 
 def _of_element(g: Any, logits: Any, reduction: str) -> Any:
-    """Return the gradient of the loss as each element of the logits sees it."""
+    """Return the cotangent of the loss, broadcast to the elements of the logits."""
     g, dim = _wide(g), _class_dim(logits)
     if reduction == "none":
         return ltorch.unsqueeze(g, dim)

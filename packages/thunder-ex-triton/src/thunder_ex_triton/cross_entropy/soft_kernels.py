@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels of cross-entropy of class probabilities, and how they are launched.
+"""Kernels of cross-entropy with class probabilities, and their launches.
 
 The loss of a row with probabilities t is `sum_c w[c] u[c] (lse - x[c])`, where `u = (1 - s) t + s/C` with smoothing s:
 `a lse - b` with `a = sum_c w[c] u[c]` and `b = sum_c w[c] u[c] x[c]`. Forward reads logits and probabilities once and
-keeps lse and a of each row.
+saves lse and a of each row for backward.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def soft_forward_kernel(
     HAS_WEIGHT: tl.constexpr, KEEP_ROWS: tl.constexpr, SAVE: tl.constexpr,
     ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Losses of a tile of rows, or their sum."""
+    """Compute the losses of a tile of rows, or their sum."""
     pid = tl.program_id(0)
     rows = pid.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     exists = rows < n_rows
@@ -80,7 +80,7 @@ def soft_backward_kernel(
     HAS_WEIGHT: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
     ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return the gradient of the logits, of a tile of rows and classes."""
+    """Compute the gradient of the logits for a tile of rows and classes."""
     pid = tl.program_id(0)
     rows = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = (pid % chunks) * BLOCK + tl.arange(0, BLOCK)
@@ -111,7 +111,7 @@ def soft_backward_kernel(
 def forward(
     x: Rows, t: Rows, weight: torch.Tensor | None, smoothing: float, *, keep_rows: bool, save: bool
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
-    """Losses of rows, lse and mass of rows (each where asked for), and the partial sums of the tiles."""
+    """Return losses, lse and mass of rows (each where asked for), and the partial sums of the tiles."""
     rows, block = x.tile(FORWARD_BYTES // 2 // x.tensor.element_size())
     programs = blocks(x.number, rows)
     wide, device = wide_dtype(x), x.tensor.device
@@ -132,7 +132,7 @@ def backward(
     g: torch.Tensor, x: Rows, t: Rows, lse: torch.Tensor, mass: torch.Tensor, weight: torch.Tensor | None,
     smoothing: float, *, by_row: bool, mean: bool, out: Rows,
 ) -> None:  # fmt: skip
-    """Write the gradient of the logits into `out`."""
+    """Write the gradient of the logits to `out`."""
     rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
     chunks = blocks(x.classes, block)
     tensors = (g, x.tensor, t.tensor, weight, lse, mass, out.tensor)

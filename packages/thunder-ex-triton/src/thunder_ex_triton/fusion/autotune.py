@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a few ways to launch a region's kernels is the fastest: timed once, and kept on disk.
+"""Autotuning: times a few tilings of a region's kernels once, and keeps the choice on disk.
 
-What is on disk counts, and who writes it first: kernels whose tiles differ may differ in the last bit of a sum, so all
-processes of a machine, and all later runs, take the same. Where nothing can be kept the rule stands, which is always
-the first candidate.
+The first choice written to disk is final: kernels with other tilings may differ in the last bit of a sum, so all
+processes of a machine, and all later runs, use the same tiling. Where nothing can be written, the default tiling of
+`tiles` is used, which is always the first candidate.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ __all__ = ["OPTION", "can_time", "chosen", "digest", "fastest", "known", "regist
 
 OPTION = "triton_timed"
 
-_GAIN = 0.98  # of the rule's time, which another candidate has to undercut
+_GAIN = 0.98  # the fraction of the default's time that another candidate has to undercut
 _TURNS, _CALLS = 5, 4
 
 
 def register(registry: Any) -> None:
-    """Bring the option."""
+    """Register the option."""
     registry.register_option(
         OPTION,
         type=bool,
         default=False,
-        help="whether the first call of a fusion times a few ways to cut it into tiles",
+        help="whether the first call of a fusion times a few tilings of its kernels and keeps the fastest",
     )
 
 
 def digest(*parts: Any) -> str:
-    """Return a name for what a choice depends on; Triton's version is part of it."""
+    """Return a hash of what a choice depends on, Triton's version included."""
     return hashlib.sha256(repr((triton.__version__, *parts)).encode()).hexdigest()[:24]
 
 
@@ -46,7 +46,7 @@ def _file(name: str) -> str:
 
 
 def known(name: str, ways: int) -> int | None:
-    """Return the choice that was made, if one was; a file that holds no choice is none."""
+    """Return the choice on disk; None where there is none or the file is invalid."""
     try:
         found = int((folder() / _file(name)).read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -55,22 +55,22 @@ def known(name: str, ways: int) -> int | None:
 
 
 def chosen(name: str, ways: int, find: Callable[[], int]) -> int:
-    """Return the choice that was made, by whichever process; `find` makes it where there is none. Else the rule's."""
+    """Return the choice on disk, written from `find` if there is none; 0, the default, where it cannot be kept."""
     with contextlib.suppress(OSError):
         path = folder() / _file(name)
         if path.exists() and known(name, ways) is None:
-            path.unlink(missing_ok=True)  # damaged: files are whole from the beginning
+            path.unlink(missing_ok=True)  # damaged: writes are atomic, so no process is still writing it
         kept(_file(name), lambda: str(find()))
     return known(name, ways) or 0
 
 
 def can_time(device: torch.device) -> bool:
-    """Check whether kernels can be timed now: on a GPU that does not record a graph."""
+    """Check whether kernels can be timed now: on a GPU, outside of the capture of a CUDA graph."""
     return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
 
 
 def took(run: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
-    """Return milliseconds of a call's kernels. They wait behind a kernel that idles until all are queued."""
+    """Return the milliseconds of a call's kernels. A sleeping kernel holds them back until all are queued."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(2_000_000)
     begin.record()
@@ -84,12 +84,12 @@ def took(run: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
 def fastest(
     candidates: Sequence[Callable[..., Any]], inputs: Sequence[torch.Tensor], device: torch.device | None = None
 ) -> int:
-    """Return the number of the candidate that takes least time on a device; the first unless another is clearly faster.
+    """Return the index of the fastest candidate; 0 unless another is clearly faster.
 
-    They write to memory of their own, and have no effects. One that the device has no room for is none.
+    Candidates write to memory of their own, and have no side effects. Those that run out of resources are skipped.
     """
     if device is not None and device.type == "cuda":
-        with torch.cuda.device(device):  # events are of the current one
+        with torch.cuda.device(device):  # events record on the current device
             return fastest(candidates, inputs)
     fit = []
     for n, run in enumerate(candidates):

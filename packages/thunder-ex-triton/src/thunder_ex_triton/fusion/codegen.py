@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From operations to the text that computes their values.
+"""Code generation: from operations to the lines of a kernel that compute their values.
 
-Text is written from the outputs backwards: the value of an operation *at an index* is the value of its operands at the
-index that they have from there. So shapes, broadcasts, slices and joins cost arithmetic on indices and no memory, and
-what is not asked for is not computed. A value that is asked for twice at one index is computed once.
+Code is generated from the outputs backwards: the value of an operation *at an index* is computed from the values of its
+operands at indices derived from it. Reshapes, broadcasts, slices and concatenations thus cost index arithmetic and no
+memory, and what no output needs is not computed. A value used twice at one index is computed once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from thunder_ex_triton.fusion.op_table import (
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["GATHERS", "UNIFORM", "Writer", "in_pieces", "mentions", "pointer"]
+__all__ = ["GATHERS", "UNIFORM", "Writer", "in_chunks", "mentions", "pointer"]
 
-UNIFORM = "triton.triton_uniform"  # the id of the operator that draws
-GATHERS = {prims.embedding, prims.take}  # rows of tables by their numbers
+UNIFORM = "triton.triton_uniform"  # the id of the operator that draws random numbers
+GATHERS = {prims.embedding, prims.take}  # rows of a table by index
 
 
 class Writer:
-    """Writes the computation of values at indices."""
+    """Generates the lines that compute values at indices."""
 
     def __init__(
         self,
@@ -47,30 +47,30 @@ class Writer:
         axis: str = "x",
         long: bool = False,
     ):
-        self.long = long  # whether a row is gone over in pieces
-        self.axis = axis  # what counts through the elements of a kernel that has but one
+        self.long = long  # whether the kernel loops over the chunks of a row
+        self.axis = axis  # the index variable of a kernel with a single axis
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
         self.strides = strides
         self.space = space
-        self.before: list[Line] = []  # what does not depend on the row
-        self.rows: list[Line | Loop] = []  # of long rows, what comes before the last loop over their elements
+        self.before: list[Line] = []  # lines that do not depend on the row
+        self.rows: list[Line | Loop] = []  # with long rows, the items before the last loop over their chunks
         self.lines: list[Line] = []
         self.reads: list[str] = []
-        self.tiles: dict[str, int] = {}  # of the tensors that it reads for each element, the bytes of one
+        self.tiles: dict[str, int] = {}  # the itemsize of each tensor that is read once per element
         self.known: dict[Any, str] = {}
         self.depends: dict[str, frozenset[str]] = {}
-        self.rounded: dict[str, str] = {}  # what rounded values were before
+        self.rounded: dict[str, str] = {}  # the unrounded value of each rounded one
         self.titles: dict[str, str] = {}
         self.count = 0
 
     # -- values -------------------------------------------------------------------------------------------------------
     def value(self, x: Any, index: Index, guard: str = "") -> str:
-        """Return the name, or the text, of a value at an index; `guard` says where it is defined."""
+        """Return the name, or the expression, of a value at an index; `guard` is the mask where it is defined."""
         if isinstance(x, Size):
             return str(x)
         if not isinstance(x, TensorProxy):
             if isinstance(x, Proxy):
-                raise Unfit("has a number that only running tells")
+                raise Unfit("has a data-dependent number")
             return literal(x)
         key = (x.name, index.key, guard)
         found = self.known.get(key)
@@ -95,10 +95,10 @@ class Writer:
                 return self.named(f"logistic({self.value(exponent, index, guard)})")
             operands = [self.value(a, index, guard) for a in operands_of(op)]
             text = write(op, *operands)
-            if sym is prims.div and self._is_sum_of_exponentials(op.args[1]):  # a division for each row is enough
+            if sym is prims.div and self._is_sum_of_exponentials(op.args[1]):  # divide once per row
                 text = f"({operands[0]} * {self.named(f'1.0 / {operands[1]}')})"
             if text is None:
-                raise Unfit(f"does not write {sym.name} of {x.dtype}")
+                raise Unfit(f"has no code for {sym.name} of {x.dtype}")
             name = self.named(text)
             if text.startswith("rounded_to_bfloat16("):
                 self.rounded[name] = operands[0]
@@ -106,7 +106,7 @@ class Writer:
         return self.shaped(op, x, index, guard)
 
     def _of_logistic(self, op: BoundSymbol) -> Any:
-        """Compute `x` where the operation's result is 1 / (1 + exp(-x)) in single precision, else None."""
+        """Return `x` where the operation's result is 1 / (1 + exp(-x)) in single precision, else None."""
         x: Any = op.output
         if interpreting() or op.sym is not prims.div or compute_type(x.dtype) != "tl.float32":
             return None
@@ -120,11 +120,11 @@ class Writer:
         return x
 
     def _made(self, x: Any) -> BoundSymbol | None:
-        """Return the operation that makes a value here."""
+        """Return the operation of the region that computes a value; None for an input."""
         return self.made_by[x.name][0] if getattr(x, "name", None) in self.made_by else None
 
     def _is_sum_of_exponentials(self, x: Any) -> bool:
-        """Check whether a value is that of a row, and one of whose reciprocal can be taken."""
+        """Check whether a value is a sum of exponentials: one per row, and safe to take the reciprocal of."""
         for sym in (prims.sum, prims.exp):
             made = self._made(x)
             while made is not None and made.sym is prims.broadcast_in_dim:
@@ -135,7 +135,7 @@ class Writer:
         return not interpreting()
 
     def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
-        """Return the value of an operation that only moves elements, or makes constants."""
+        """Return the value of an operation that only moves elements or creates constants."""
         sym, args = op.sym, op.args
         if sym is prims.broadcast_in_dim:
             return self.value(args[0], index.of_broadcast(args[0].shape, args[2]), guard)
@@ -166,10 +166,10 @@ class Writer:
             return self.pad(args[0], args[1], args[2], index, guard)
         if sym in GATHERS:
             return self.gathered(args, args[1].ndim if sym is prims.embedding else 1, index, guard)
-        raise Unfit(f"does not write {sym.name}")
+        raise Unfit(f"has no code for {sym.name}")
 
     def gathered(self, args: Sequence[Any], leading: int, index: Index, guard: str) -> str:
-        """Return an element of a table's row, by the row's number. A number that no row has stops the program."""
+        """Return an element of a table's row, gathered by index. An index out of bounds fails an assertion."""
         table, numbers = (a for a in args if isinstance(a, TensorProxy))
         first, rest = index.split(leading)
         number = self.value(numbers, first.reshaped(numbers.shape), guard)
@@ -179,7 +179,7 @@ class Writer:
         return self.value(table, Index([Group(row, (table.shape[0],)), *rest.groups]), guard)
 
     def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
-        """Return each part where it is."""
+        """Return the element of a concatenation: selected among the parts by masks."""
         dim %= parts[0].ndim
         where = _block(index.dims()[dim].expression)
         start, text = 0, ""
@@ -198,11 +198,11 @@ class Writer:
         return self.named(text)
 
     def pad(self, a: TensorProxy, value: Any, config: Sequence[Sequence[int]], index: Index, guard: str) -> str:
-        """Return the element, or what is put around."""
+        """Return the element, or the padding value outside of the tensor."""
         conditions = []
         for d, (low, high, between), size in zip(index.dims(), config, a.shape):
             if between:
-                raise Unfit("puts something between elements")
+                raise Unfit("has interior padding")
             where = _block(d.expression)
             if isinstance(low, Size) or low > 0:
                 conditions.append(f"({where} >= {low})")
@@ -224,7 +224,7 @@ class Writer:
         offset = address(index, self.strides[x.name])
         masks = [f"{v}m" for v in ("x", "r") if mentions(offset, v)]
         mask = " & ".join([*masks, *([guard] if guard else [])])
-        if guard:  # addresses and masks are of one shape
+        if guard:  # offsets and masks must have one shape
             offset = f"{offset} + tl.where({guard}, 0, 0)"
         else:
             offset = _block(offset)
@@ -236,7 +236,7 @@ class Writer:
         return self.named(text, access=Access(pointer(x.name), offset, mask))
 
     def drawn(self, op: BoundSymbol, index: Index) -> str:
-        """Return a random number of an element."""
+        """Return the random number of an element."""
         seed, shape, _ = op.args
         if seed.name not in self.reads:
             self.reads.append(seed.name)
@@ -244,15 +244,15 @@ class Writer:
         return self.named(f"uniform({pointer(seed.name)}, {_block(place)})", kind=DRAW)
 
     def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
-        """Return what is reduced over a row."""
+        """Return the result of a reduction over a row."""
         own = reduces(op)
         if self.axis == "r":
-            raise Unfit("reads what is reduced over rows after what is reduced over columns")
+            raise Unfit("uses a row reduction after a column reduction")
         if own is None or guard or not own.by_row or (own.rows, own.columns) != (self.space.rows, self.space.columns):
-            raise Unfit("reads what is reduced over columns")
+            raise Unfit("uses a column reduction inside of the rows")
         a, kept = op.args[0], op.args[0].ndim - len(op.args[1])
         if index.key != Index([Group("x", tuple(a.shape[:kept]))]).key:
-            raise Unfit("reads what is reduced at another place")
+            raise Unfit("uses the reduction of another row")
         inner = Index([Group("x", tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
 
         def tile() -> str:
@@ -263,11 +263,11 @@ class Writer:
         return self._reduced(op.sym.id, tile, a.dtype)
 
     def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any) -> str:
-        """Return what the elements of a row are together."""
+        """Return the reduction of the elements of a row."""
         text, combined, neutral = REDUCTIONS[kind]
         if neutral in ("inf", "-inf"):
             if compute_type(dtype) not in ("tl.float32", "tl.float64"):
-                raise Unfit("the largest of integers")
+                raise Unfit("reduces integers by amax or amin")
             neutral = f'float("{neutral}")'
         columns = self.space.columns
         if self.long:
@@ -279,7 +279,7 @@ class Writer:
         return self.named(f"{text.format(whole, 1)}[:, None]", row=True)
 
     def _gone_over(self, tile: Callable[[], str], combined: str, neutral: str, kind: str) -> str:
-        """Return a tile that has what the pieces of a long row are together: written as a loop over them."""
+        """Return a tile of partial results of a long row, which a loop over its chunks accumulates."""
         before = self.lines, self.known
         self.lines, self.known = [], self._of_rows()
         whole = f"tl.where(rm, tl.broadcast_to({tile()}, (XB, RB)), {neutral})"
@@ -289,11 +289,11 @@ class Writer:
         found = self._of_rows()
         self.lines, self.known = before
         self.known.update(found)
-        self.rows += [Line(f"{name} = tl.full((XB, RB), {neutral}, {kind})"), in_pieces(body, self.space)]
+        self.rows += [Line(f"{name} = tl.full((XB, RB), {neutral}, {kind})"), in_chunks(body, self.space)]
         return name
 
     def _of_rows(self) -> dict[Any, str]:
-        """Return the known values that are the same for all elements of a row."""
+        """Return the known values that are uniform within a row."""
         return {key: value for key, value in self.known.items() if "r" not in self.depends.get(value, ())}
 
     def _variance(self, op: BoundSymbol, position: int, index: Index, tile: Callable[[], str]) -> str:
@@ -318,7 +318,7 @@ class Writer:
 
     # -- text ---------------------------------------------------------------------------------------------------------
     def named(self, text: str, *, access: Access | None = None, kind: str = VALUE, row: bool = False) -> str:
-        """Write a line that computes `text`, as early as what it depends on allows, and gives its name."""
+        """Add a line that computes `text`, hoisted out of the loops that it does not depend on; return its name."""
         if text in self.depends:
             return text
         line = Line(text, access, kind)
@@ -337,20 +337,20 @@ class Writer:
         return name
 
     def stored(self, p: TensorProxy, index: Index, value: str) -> Line:
-        """Return the line that writes an output."""
+        """Return the line that stores an output."""
         offset = address(index, self.strides[p.name])
         if offset == "0":
-            offset = self.axis  # a single element: written by the first of a block
+            offset = self.axis  # a single element: stored by the first lane of the block
         names = []
         for v in ("x", "r"):
             if mentions(offset, v):
                 names.append(v)
-            elif v in self.depends.get(value, ()):  # a single row in a tile of several
+            elif v in self.depends.get(value, ()):  # one row in a tile of several
                 offset = f"({offset} + {v} * 0)"
                 names.append(v)
         mask = " & ".join(f"{v}m" for v in names)
         shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.reduces else "(XB,)"
-        if p.dtype is dtypes.bfloat16:  # it is rounded when it is stored
+        if p.dtype is dtypes.bfloat16:  # the store rounds
             value = self.rounded.get(value, value)
         full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"
         return Line("@", Access(pointer(p.name), offset, mask, full))
@@ -361,7 +361,7 @@ def _stored_type(p: TensorProxy) -> str:
 
 
 def _block(expression: str) -> str:
-    """Return an expression as a block, of one element if need be: single numbers have not all that blocks have."""
+    """Return an expression as a block, of one element if need be: scalars lack some of the operations of blocks."""
     if re.search(r"\b(?:x|r|zero|[vc]\d+)\b", expression):
         return expression
     return "zero" if expression == "0" else f"(zero + {expression})"
@@ -380,8 +380,8 @@ def _moved(expression: str, start: int, step: int) -> str:
     return text if start == 0 else f"({text} + {start})"
 
 
-def in_pieces(body: Sequence[Line], space: Space) -> Loop:
-    """Return a loop over the pieces of rows."""
+def in_chunks(body: Sequence[Line], space: Space) -> Loop:
+    """Return a loop over the chunks of a row."""
     head = (
         f"for start in range(0, {space.columns}, RB):",
         "r = (start + tl.arange(0, RB))[None, :]",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region's kernels as a program for people: with the trace's names, what it stands for, and a call of its own.
+"""A region's kernels as a readable program: with the trace's names, the operations it replaces, and an example call.
 
-What is compiled has names by position, so that regions that are alike share it. Here the values are called what the
-trace calls them, and the function that launches the kernels is written out.
+Compiled kernels use positional names, so that equal regions share one kernel. Here values have their names in the
+trace, and the function that launches the kernels is written out.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def program(
     launches: Sequence[Any],
     partial: tuple[int, int],
 ) -> str:
-    """Return the program: `launches` are kernels with grid, numbers and warps; `partial` the shape of sums of
-    columns.
+    """Return the program. `launches` are kernels with grid, numbers and warps; `partial` is the shape of the partial
+    sums of columns.
     """
     moved = in_bytes(sum(bytes_of(p) for p in (*inputs, *(p for p, _ in outputs))))
     templates = ", ".join(k.source.template for k in launches)
-    lines = [f"# {name}: {size}, {moved} moved, template {templates}. It stands for", "#"]
+    lines = [f"# {name}: {size}, {moved} moved, template {templates}. It computes", "#"]
     lines += [f"#   {str(op).splitlines()[0]}" for op in operations]
     lines += ["", "import torch", module_text([_kernel(k.source) for k in launches])]
     lines += ["", *_function(name, inputs, outputs, launches, partial), "", ""]
@@ -45,7 +45,7 @@ def program(
 
 
 def _kernel(source: KernelSource) -> str:
-    """Return the text of a kernel with the trace's names."""
+    """Return the source of a kernel with the trace's names."""
     names = dict(_PLACES_OF_ELEMENTS if source.template == "elements" else _PLACES)
     taken = {*_TAKEN, *names.values()}
 
@@ -73,7 +73,7 @@ def _function(
     launches: Sequence[Any],
     partial: tuple[int, int],
 ) -> list[str]:
-    """Return what allocates the results and launches the kernels."""
+    """Return the function that allocates the results and launches the kernels."""
     given = {p.name for p in (*inputs, *(p for p, _ in outputs))}
     body = [f"{p.name} = {_empty(tuple(p.shape), tuple(strides), p)}" for p, strides in outputs]
     device = repr(str(to_torch_device(outputs[0][0].device)))
@@ -94,7 +94,7 @@ def _empty(shape: tuple[int, ...], strides: tuple[int, ...], p: TensorProxy) -> 
 
 
 def _example(name: str, inputs: Sequence[TensorProxy]) -> list[str]:
-    """Return a call with tensors of the sizes of the trace."""
+    """Return an example call with tensors of the trace's sizes."""
     lines = ['if __name__ == "__main__":']
     for p in inputs:
         make = "randn" if dtypes.is_float_dtype(p.dtype) else "ones"

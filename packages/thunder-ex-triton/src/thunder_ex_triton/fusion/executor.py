@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor "triton": which operations it takes into fusions, and which of them become one kernel."""
+"""The executor "triton": which operations can be fused, and which of them form one kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CONSTANTS = {prims.full, prims.iota}
 
 
 class TritonFusion(FusionExecutor):
-    """Chains of pointwise operations, reductions of rows and columns and what is around them, as single kernels."""
+    """Fuses chains of pointwise operations, reductions over rows or columns and shape operations into kernels."""
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         return _unfit(bsym)
@@ -86,7 +86,7 @@ class TritonFusion(FusionExecutor):
             return [*before, whole, *after]
 
         def in_halves(region: Region) -> Sequence[BoundSymbol] | None:
-            """Return what is no kernel as a whole may be two."""
+            """Split a region that does not fit one kernel, and try each half."""
             if len(region) == 1:
                 return None
             middle = len(region) // 2
@@ -101,14 +101,14 @@ class TritonFusion(FusionExecutor):
         return out
 
 
-_ASKED: dict[int, tuple[BoundSymbol, str | None]] = {}  # by the operation's id; kept, so that no other has it
+_ASKED: dict[int, tuple[BoundSymbol, str | None]] = {}  # by id; the operation is kept alive, so ids stay unique
 _MOST_ASKED = 20_000
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Return why a primitive is not written into kernels; of a composite, that its parts have to be asked.
+    """Return why a primitive cannot be fused; a composite never can itself, but its parts may.
 
-    It is asked of an operation whenever anything it is a part of is looked at, so answers are remembered.
+    Partitioning asks this repeatedly for the same operation, so answers are memoized.
     """
     found = _ASKED.get(id(bsym))
     if found is None or found[0] is not bsym:
@@ -126,38 +126,38 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
     if reason is not None:
         return reason
     if not all(isinstance(p, TensorProxy) for p in results):
-        return "makes what is not a tensor"
+        return "has results that are not tensors"
     if any(type(d) is int and d == 0 for p in results for d in p.shape):
-        return "makes no elements"
+        return "has results without elements"
     if is_symbolic(bsym):
         bsym = Sizes().operation(bsym)
     if sym.id == UNIFORM:
         return None
     if not sym.is_prim or sym.executor is not None:
-        return "is no primitive"
+        return "is not a primitive"
     if sym.id in POINTWISE:
         if any(type(a) is complex for a in bsym.args) or not bsym.flat_args:
             return "computes with complex numbers"
         if not all(_holds(p.dtype, a) for p in bsym.tensors() for a in bsym.args if type(a) is int):
-            return "has a number that is none of its type"
+            return "has a number out of the range of its dtype"
         doubles = any(p.dtype is dtypes.float64 for p in (*bsym.tensors(), *results))
         if doubles and any(isinstance(a, Size) and type(a.hint) is float for a in bsym.args):
-            return "takes a number that kernels would be given in single precision"
+            return "has a float64 operand and a number that kernels take in single precision"
         names = [a.name if isinstance(a, Proxy) else "1" for a in operands_of(bsym)]
-        return None if POINTWISE[sym.id](bsym, *names) is not None else f"has no form for {bsym.output.dtype}"
+        return None if POINTWISE[sym.id](bsym, *names) is not None else f"has no code for {bsym.output.dtype}"
     if is_reduction(bsym):
         return _unfit_reduction(bsym)
     if sym is prims.pad and (any(between != 0 for _, _, between in bsym.args[2]) or isinstance(bsym.args[1], Proxy)):
-        return "puts something between elements"
+        return "has interior padding, or a tensor for the padding value"
     if sym is prims.take and (not bsym.args[0].ndim or bsym.args[1] % bsym.args[0].ndim):
-        return "takes parts along another dimension than the first"
+        return "takes along another dimension than the first"
     if sym in _CONSTANTS or sym in _SHAPES or sym in GATHERS:
         return None
-    return "has no form in Triton's language"
+    return "has no code in Triton's language"
 
 
 def _holds(dtype: Any, number: int) -> bool:
-    """Check whether an integer type has a number; others have them all."""
+    """Check whether a number is in the range of a dtype; only integers have limits here."""
     if dtype is dtypes.bool8 or not dtypes.is_exact_dtype(dtype):
         return True
     limits = torch.iinfo(dtypes.to_torch_dtype(dtype))
@@ -169,11 +169,11 @@ def _unfit_reduction(bsym: BoundSymbol) -> str | None:
     space = reduces(bsym)
     counts = bsym.sym is prims.sum and a.dtype in (dtypes.int64, dtypes.int32) and space is not None and space.by_row
     if not dtypes.is_float_dtype(a.dtype) and not counts:
-        return f"is a reduction of {a.dtype}"
+        return f"reduces {a.dtype}"
     if space is None:
-        return "reduces neither the first nor the last dimensions"
+        return "reduces neither leading nor trailing dimensions"
     if not space.by_row and bsym.sym is not prims.sum:
-        return "only sums are taken over the first dimensions"
+        return "reduces leading dimensions by something else than a sum"
     try:
         space_of([bsym])
     except Unfit as reason:
@@ -182,24 +182,24 @@ def _unfit_reduction(bsym: BoundSymbol) -> str | None:
 
 
 def _primitives(bsym: BoundSymbol) -> list[BoundSymbol]:
-    """Return what an operation consists of, in terms that kernels are written in."""
+    """Return the primitives of an operation that kernels are generated from."""
     if _unfit(bsym) is None:
         return [bsym]
     return [op for sub in bsym.subsymbols for op in _primitives(sub)]
 
 
 def _computes(bsym: BoundSymbol) -> bool:
-    """Check whether an operation does more than to look at its input otherwise, or to copy rows of it."""
+    """Check whether an operation does more than create a view, a constant or a gather of rows."""
     return OpTags.VIEW_OP not in bsym.sym.tags and any(
         op.sym not in _CONSTANTS and op.sym not in GATHERS for op in _primitives(bsym)
     )
 
 
 def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -> Trace:
-    """Return the trace in which each operation that can be fused expands what it reads for itself.
+    """Return a trace in which each fusible operation has its own copy of the expansions that it reads.
 
-    Layers expand the same small tensors (angles, masks, weights). If they shared what comes of it, one of their regions
-    had to hand it to the others, as a view with strides of its own.
+    Layers expand the same small tensors (angles, masks, weights). If they shared an expansion, one of their regions
+    would have to return it to the others, as a view with strides of its own.
     """
     readers: dict[str, int] = {}
     for op in trace.bound_symbols:
@@ -221,7 +221,7 @@ def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -
 
 
 def _expands(bsym: BoundSymbol) -> bool:
-    """Check whether an operation only looks at a tensor as a larger one."""
+    """Check whether an operation is a view that broadcasts its input."""
     if OpTags.VIEW_OP not in bsym.sym.tags or len(bsym.out_names) != 1 or not isinstance(bsym.output, TensorProxy):
         return False
     a = bsym.args[0]
@@ -229,7 +229,7 @@ def _expands(bsym: BoundSymbol) -> bool:
 
 
 def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]:
-    """Check whether two lists of operations have one space, and make nothing for others that does not fit into it."""
+    """Return the check of whether two groups share an iteration space that fits everything others read of them."""
     readers: dict[str, set[int]] = {}
     for op in trace.bound_symbols:
         for name in op.arg_names:
@@ -256,7 +256,7 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
         for name in made:
             if readers.get(name, inside) <= inside:
                 continue
-            while name in base:  # others get a view of what it is a view of, which may be an input
+            while name in base:  # a view is returned as its base, which may be an input
                 name = base[name]
             if name in made and math.prod(made[name].shape) not in fitting:
                 return False

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of single precision that kernels call where Triton's own cost more than is needed.
+"""Single-precision functions that kernels call where Triton's own are slower than necessary.
 
-A GPU makes exponentials, reciprocals and single conversions to bfloat16 in one unit, an eighth as wide as the others:
-programs of many pointwise operations wait for it. These use it as little as can be. Kernels have these functions in
-their own text (`templates.module_text`). They are assembler, which is not interpreted: there plain forms are written.
+A GPU computes exponentials, reciprocals and scalar conversions to bfloat16 in one unit with an eighth of the throughput
+of the others, which bounds kernels of many pointwise operations. These functions use it as little as possible. Kernels
+contain their source (`templates.module_text`). The interpreter cannot run inline assembly: there plain expressions are
+generated instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["logistic", "rounded_to_bfloat16", "row_number", "tanh"]
 
 @triton.jit
 def rounded_to_bfloat16(x):
-    """Single precision with the values of bfloat16, by conversions of pairs, which the narrow unit does not make."""
+    """Round float32 to the values of bfloat16, in pairs: packed conversions do not use the narrow unit."""
     if x.numel > 1:
         rounded = tl.inline_asm_elementwise(
             "{ .reg .b32 t; cvt.rn.bf16x2.f32 t, $3, $2; shl.b32 $0, t, 16; and.b32 $1, t, 0xffff0000; }",
@@ -31,7 +32,7 @@ def rounded_to_bfloat16(x):
 
 @triton.jit
 def logistic(x):
-    """Compute 1 / (1 + exp(-x)). What is not normal is taken for zero, in exp(-x) and in the result."""
+    """Compute 1 / (1 + exp(-x)). Subnormals are flushed to zero, in exp(-x) and in the result."""
     return tl.inline_asm_elementwise(
         "{ .reg .f32 t; mul.f32 t, $1, 0fbfb8aa3b; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3f800000;"
         " rcp.approx.ftz.f32 $0, t; }",
@@ -41,9 +42,7 @@ def logistic(x):
 
 @triton.jit
 def tanh(x):
-    """Compute 1 - 2 / (1 + exp(2x)), near zero a polynomial; right to three units in the last place, without
-    branches.
-    """
+    """Compute 1 - 2 / (1 + exp(2x)), or a polynomial near zero; the error is at most 3 ulp, without branches."""
     far = tl.inline_asm_elementwise(
         "{ .reg .f32 t; mul.f32 t, $1, 0f4038aa3b; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3f800000;"
         " rcp.approx.ftz.f32 t, t; fma.rn.f32 $0, t, 0fc0000000, 0f3f800000; }",
@@ -57,9 +56,7 @@ def tanh(x):
 if interpreting():
 
     def row_number(number, rows, exists):
-        """Return a number of a row, where it exists; one that no row has is an error. (The interpreter asserts
-        nothing.)
-        """
+        """Return a row's index where the mask is set; raise where it is out of bounds (device_assert is a no-op)."""
         if (exists & ((number < 0) | (number >= rows))).handle.data.any():
             raise IndexError("index out of range in self")
         return tl.where(exists, number, 0).to(tl.int64)
@@ -68,6 +65,6 @@ else:
 
     @triton.jit
     def row_number(number, rows, exists):
-        """Return a number of a row, where it exists; one that no row has stops the program."""
+        """Return a row's index where the mask is set; assert that it is in bounds."""
         tl.device_assert((exists == 0) | ((number >= 0) & (number < rows)), "index out of range")
         return tl.where(exists, number, 0).to(tl.int64)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in a tensor a kernel's program is, as text of Triton's language.
+"""Symbolic indices into tensors, as expressions of Triton's language.
 
-An index is a list of groups: an expression that counts, row-major, through some neighbouring dimensions. Shapes change
-without arithmetic as long as groups can be regrouped; only what asks for one dimension of several takes a group apart.
+An index is a list of groups: each is an expression that counts, in row-major order, through some adjacent dimensions.
+A reshape needs no arithmetic as long as groups can be regrouped; only an operation that needs one dimension out of
+several splits a group, by division and remainder.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ __all__ = ["Group", "Index", "address", "plus", "times"]
 
 
 class Group(NamedTuple):
-    """An expression that counts through these dimensions."""
+    """An expression that counts through these dimensions in row-major order."""
 
     expression: str
     dims: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How far it counts."""
+        """The number of elements that it counts through."""
         return math.prod(self.dims)
 
 
@@ -56,11 +57,11 @@ class Index:
 
     @property
     def key(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """What two equal indices have in common: sizes of 1 do not matter."""
+        """The identity of an index: equal for equal indices, ignoring dimensions of size 1."""
         return tuple((g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1)
 
     def dims(self) -> list[Group]:
-        """Return a group for each dimension."""
+        """Return one group per dimension."""
         out = []
         for expression, dims in self.groups:
             for i, d in enumerate(dims):
@@ -92,16 +93,16 @@ class Index:
         return Index(first), Index(last)
 
     def reshaped(self, shape: Sequence[int]) -> Index:
-        """Return the index of a tensor of that shape, seen from one of this."""
+        """Return the index into the same elements before they were reshaped from `shape`."""
         wanted = [d for d in shape if d != 1]
         groups = [Group(g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1]
         try:
             return _with_ones(_regrouped(groups, wanted), shape)
-        except IndexError:  # sizes that are the same in the call that was traced, and perhaps not in others
-            raise Unfit("is reshaped to sizes that may be others") from None
+        except IndexError:  # symbolic sizes that agree in the traced call, but perhaps not in others
+            raise Unfit("has a reshape whose symbolic sizes may differ") from None
 
     def transposed(self, permutation: Sequence[int]) -> Index:
-        """Return the index of `a`, where this is one of `a.permute(permutation)`."""
+        """Return the index into `a`, where this is one into `a.permute(permutation)`."""
         mine = self.dims()
         out = [mine[0]] * len(mine) if mine else []
         for i, p in enumerate(permutation):
@@ -109,12 +110,12 @@ class Index:
         return Index(out)
 
     def of_broadcast(self, shape: Sequence[int], dimensions: Sequence[int]) -> Index:
-        """Return the index of what is broadcast to this shape, its dimensions becoming `dimensions`.
+        """Return the index into a tensor of `shape` that is broadcast to this, its dimensions becoming `dimensions`.
 
-        What is not of size 1 is as large here: programs are guarded so, where sizes are written in different ways.
+        A dimension that is not of size 1 has the size that it has here: constraints guard it where sizes are symbolic.
         """
         mine, full = self.shape, tuple(shape)
-        # Where it is spread over whole groups of dimensions, the others need not be taken apart.
+        # Where each group is broadcast as a whole or not at all, no group has to be split.
         kept, position = [], 0
         by_dimension = dict(zip(dimensions, full))
         whole = True
@@ -139,7 +140,7 @@ class Index:
 
 
 def _regrouped(groups: Sequence[Group], wanted: Sequence[int]) -> list[Group]:
-    """Groups that count through the wanted dimensions, as few of them together as can be."""
+    """Return groups that count through the wanted dimensions, each as small as possible."""
     out: list[Group] = []
     w = g = 0
     while w < len(wanted) or g < len(groups):
@@ -164,7 +165,7 @@ def _joined(groups: Sequence[Group]) -> str:
 
 
 def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
-    """Return the same groups with the dimensions of size 1 that `shape` has besides theirs."""
+    """Insert the dimensions of size 1 that `shape` has besides those of the groups."""
     out: list[Group] = []
     dims: list[int] = []
     left = iter(groups)
@@ -177,12 +178,12 @@ def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
     if dims:
         out.append(Group("0", tuple(dims)))
     if current is not None:
-        raise Unfit("has sizes that may be others")
+        raise Unfit("has symbolic sizes that may differ")
     return Index(out)
 
 
 def address(index: Index, strides: Sequence[int]) -> str:
-    """Return the offset of an element, of a tensor with these strides."""
+    """Return the offset of an element in a tensor with these strides."""
     terms, position = [], 0
     for group in index.groups:
         own = strides[position : position + len(group.dims)]
@@ -199,7 +200,7 @@ def address(index: Index, strides: Sequence[int]) -> str:
 
 
 def _even(dims: Sequence[int], strides: Sequence[int]) -> int | None:
-    """Return the stride from element to element, where dimensions follow each other without gaps; else None."""
+    """Return the stride of the innermost dimension if the dimensions collapse into one; else None."""
     pairs = [(d, s) for d, s in zip(dims, strides) if d != 1]
     for (_, outer), (d, inner) in itertools.pairwise(pairs):
         if outer != d * inner:

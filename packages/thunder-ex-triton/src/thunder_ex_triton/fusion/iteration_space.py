@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kernel goes over: rows, and the elements of a row where something is reduced.
+"""The iteration space of a kernel: rows, and the columns of a row where something is reduced.
 
-All operations of a kernel share one space of `rows * columns` elements. A reduction over trailing dimensions makes one
-value a row, one over leading dimensions one value a column; without reductions there is a single column.
+All operations of a kernel share one space of `rows * columns` elements. A reduction over trailing dimensions has one
+result per row, one over leading dimensions one result per column; without reductions there is a single column.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from thunder_ex_triton.fusion.op_table import REDUCTIONS
 
 __all__ = ["MAX_COLUMNS", "Space", "Unfit", "is_long", "is_reduction", "reduces", "space_of"]
 
-MAX_COLUMNS = 1 << 15  # what the registers of one program hold
+MAX_COLUMNS = 1 << 15  # columns that fit into the registers of one program
 
 
 class Unfit(Exception):
-    """Why operations are not one kernel."""
+    """Raised with the reason why operations cannot be one kernel."""
 
 
 class Space(NamedTuple):
-    """Rows and columns. `by_row` and `by_column`: what is reduced."""
+    """Rows and columns. `by_row` and `by_column` tell along which of them there are reductions."""
 
     rows: int
     columns: int
@@ -44,17 +44,17 @@ class Space(NamedTuple):
 
 
 def is_long(space: Space) -> bool:
-    """Check whether a row is more than the registers of one program hold: it is gone over in pieces, more than once."""
+    """Check whether a row exceeds the registers of one program: the kernel then loops over its chunks."""
     return space.by_row and space.columns > MAX_COLUMNS
 
 
 def is_reduction(bsym: BoundSymbol) -> bool:
-    """Check whether an operation is a reduction that kernels know."""
+    """Check whether an operation is a reduction that kernels support."""
     return bsym.sym.id in REDUCTIONS or bsym.sym in (prims.var_mean, prims.var)
 
 
 def reduces(bsym: BoundSymbol) -> Space | None:
-    """Return the space of a reduction; None where it reduces neither trailing nor leading dimensions."""
+    """Return the space of a reduction; None unless it reduces trailing or leading dimensions."""
     a, dims = bsym.args[0], sorted(bsym.args[1])
     count, last = len(dims), list(range(a.ndim))
     if not count or 0 in a.shape:
@@ -67,7 +67,7 @@ def reduces(bsym: BoundSymbol) -> Space | None:
 
 
 def space_of(operations: Sequence[BoundSymbol]) -> Space:
-    """Return the one space of all these operations; `Unfit` where they have none."""
+    """Return the common space of all these operations; raise `Unfit` where they have none."""
     found: Space | None = None
     largest = 0
     for op in operations:
@@ -80,7 +80,7 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
         if own is None:
             raise Unfit("reduces dimensions in the middle")
         if found is not None and (own.rows, own.columns) != (found.rows, found.columns):
-            raise Unfit("reduces in two ways")
+            raise Unfit("has reductions of different shapes")
         by_row, by_column = (found.by_row, found.by_column) if found else (False, False)
         found = Space(own.rows, own.columns, by_row or own.by_row, by_column or own.by_column)
     if found is None:
@@ -88,5 +88,5 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
     if is_long(found) and found.by_column:
         raise Unfit(f"rows of {found.columns} elements do not fit into registers")
     if largest > found.size:
-        raise Unfit("works on more elements than it reduces")
+        raise Unfit("has values larger than the reduced tensor")
     return found

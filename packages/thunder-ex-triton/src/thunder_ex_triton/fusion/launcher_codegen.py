@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm calls of a region: a Python function written for it, that does what its launches need and nothing else.
+"""Warm calls of a region: a Python function generated for it, which only allocates and launches.
 
-Programs of many small operations wait for the host, and in Python every look-up counts: so sizes, grids and what Triton
-compiled stand in the text, or are its globals. What the function was not written for (other strides, addresses that are
-no multiples of 16, a profiler that wants to hear of launches, another current device) it leaves to the general way.
+Programs of many small kernels are bound by the host, where every attribute lookup counts: so sizes, grids and compiled
+kernels are literals or globals of the generated function. What it was not generated for (other strides, addresses that
+are not multiples of 16, a profiler's launch hooks, another current device) it passes to the general path.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from thunder_ex_triton.launch import current_device, current_stream, direct, hoo
 
 __all__ = ["Step", "warm_call"]
 
-_ALIGNED = 128  # where each array in scratch memory begins, in bytes
+_ALIGNED = 128  # the alignment of each array in scratch memory, in bytes
 
 Made = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # shape, strides and dtype of a tensor to allocate
 
 
 class Step(NamedTuple):
-    """A launch: what Triton compiled, programs, its tensors among inputs, outputs and scratch, its other arguments."""
+    """A launch: compiled kernel, grid, the positions of its tensors (inputs, outputs, scratch), other arguments."""
 
     compiled: Any
     grid: tuple[int, int]
@@ -44,10 +44,10 @@ def warm_call(
     device: int,
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return the function of a region's inputs, so many, that launches `steps` and gives its outputs.
+    """Return the function of a region's `count` inputs that launches `steps` and returns the outputs.
 
-    `layouts` are the strides that inputs are to have, None where they are to be contiguous; without it they are known
-    to be right. `otherwise` is called where anything is not as it should be.
+    `layouts` are the strides to check of each input, None for contiguous; without `layouts` strides are not checked.
+    `otherwise` is called where a check fails.
     """
     inputs = [f"i{n}" for n in range(count)]
     results = [f"o{n}" for n in range(len(outputs))]
@@ -74,7 +74,7 @@ def warm_call(
         f"        return ({''.join(f'{x}, ' for x in results)})",
         f"return otherwise({', '.join(inputs)})",
     ]
-    # Regions that are alike have one text, which is compiled once.
+    # Equal regions generate the same source, which is compiled once.
     text = "\n".join([f"def call({', '.join(inputs)}):", *(f"    {line}" for line in body), ""])
     exec(_code(text), names)
     function: Callable[..., Any] = names["call"]
@@ -96,7 +96,7 @@ def _allocation(made: Made, names: dict[str, Any]) -> str:
 
 
 def _scratch(scratch: Sequence[Made], names: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return where each array of scratch memory is, and the lines that allocate it: all of it at once."""
+    """Return the address of each scratch array, and the lines that allocate all of them at once."""
     if not scratch:
         return [], []
     at, size = [], 0
@@ -107,7 +107,7 @@ def _scratch(scratch: Sequence[Made], names: dict[str, Any]) -> tuple[list[str],
 
 
 def _launch(i: int, step: Step, known: Sequence[str], names: dict[str, Any]) -> str:
-    """Return the line that makes a launch."""
+    """Return the line of a launch."""
     names[f"launch{i}"], fixed = direct(step.compiled)
     arguments = [str(n) for n in (*step.grid, 1)] + ["stream"]
     for j, x in enumerate(fixed):

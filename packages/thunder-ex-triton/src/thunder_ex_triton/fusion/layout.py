@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the results of a region lie in memory: as they would if torch ran its operations one by one.
+"""The strides of a region's results: those that they would have if torch ran the operations one by one.
 
-So what comes after it (a product, attention, a view) finds its operands as in eager, and needs no copy that eager does
-not make.
+Later operations (a matmul, attention, a view) thus get operands in the same layout as in eager mode, and need no copy
+that eager mode does not make.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Strides = Sequence[Any]
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a new tensor."""
+    """Return the strides of a contiguous tensor."""
     out, rest = [], 1
     for d in reversed(shape):
         out.append(rest)
@@ -30,9 +30,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
-    """Return the results of operations whose kernels in torch write new tensors in the usual order, whatever they
-    read.
-    """
+    """Return the results that torch's kernels always write contiguously, whatever the layout of their operands."""
     found: set[str] = set()
     for op in operations:
         if op.sym.facts.layout != "unknown" and op.sym.facts.view == "never":
@@ -45,7 +43,7 @@ def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
 def layouts(
     operations: Sequence[BoundSymbol], known: Mapping[str, Strides], packed: frozenset[str] = frozenset()
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the strides of all values, from those of the inputs; `packed` are known to lie in the usual order."""
+    """Propagate strides from the inputs to all values; those in `packed` are known to be contiguous."""
     found: dict[str, tuple[Any, ...]] = {name: tuple(s) for name, s in known.items()}
     for op in operations:
         for p in op.flat_outs:
@@ -79,13 +77,13 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
 
 
 def _together(shape: Sequence[int], operands: Sequence[Strides]) -> tuple[Any, ...]:
-    """Return the strides of what is computed of tensors element by element: its dimensions in the order of theirs."""
+    """Return the strides of a pointwise result: dense, its dimensions in the order of the operands' strides."""
 
     def compared(a: int, b: int) -> int:
         for strides in operands:
             x, y = strides[a], strides[b]
             if x == 0 or y == 0:
-                continue  # it says nothing of the order
+                continue  # a broadcast dimension does not determine the order
             if x < y:
                 return -1
             if x > y or shape[a] > shape[b]:
@@ -111,8 +109,8 @@ def _together(shape: Sequence[int], operands: Sequence[Strides]) -> tuple[Any, .
 
 
 def _as_view(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> tuple[Any, ...] | None:
-    """Return the strides of a tensor seen in another shape; None where that takes a copy."""
-    runs: list[list[Any]] = []  # neighbouring dimensions that are one in memory: its size, and its innermost stride
+    """Return the strides of a view in another shape; None where a copy is needed."""
+    runs: list[list[Any]] = []  # adjacent dimensions that collapse into one: its size, and its innermost stride
     for d, s in zip(shape, strides):
         if d == 1:
             continue
@@ -136,12 +134,12 @@ def _as_view(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> t
 
 
 def dense(shape: Sequence[int], strides: Strides) -> tuple[Any, ...]:
-    """Return the strides of new memory whose dimensions are in the order of these strides."""
+    """Return dense strides with the dimensions in the order of these strides."""
     return tuple(strides) if _is_dense(shape, strides) else _together(shape, [strides])
 
 
 def _is_dense(shape: Sequence[int], strides: Strides) -> bool:
-    """Check whether a tensor's elements lie side by side, in some order of its dimensions."""
+    """Check whether a tensor is dense (without gaps or overlaps) in some order of its dimensions."""
     expected: Any = 1
     for stride, size in sorted((s, d) for s, d in zip(strides, shape) if d != 1):
         if stride != expected:

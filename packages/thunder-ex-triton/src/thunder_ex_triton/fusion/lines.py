@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a kernel, with what schedules and templates ask of them: nobody reads it out of their text."""
+"""The lines of a kernel as records, so that schedules and templates need not parse their text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 __all__ = ["CHECK", "DRAW", "VALUE", "Access", "Line", "Loop", "lines_in", "mapped", "rendered"]
 
-# What a line does besides computing a value or moving one: draw random numbers, or stop where a number is out of range.
+# Kinds of lines: compute or move a value, draw random numbers, or check that an index is in bounds.
 VALUE, DRAW, CHECK = "value", "draw", "check"
 
 
@@ -19,7 +19,7 @@ class Access(NamedTuple):
     offset: str
     mask: str = ""
     value: str | None = None
-    policy: str = ""  # of the cache, for a load
+    policy: str = ""  # the eviction policy of a load
 
     def __str__(self) -> str:
         where, mask = f"{self.pointer} + {self.offset}", f", mask={self.mask}" if self.mask else ""
@@ -30,31 +30,31 @@ class Access(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line: `@` in its text stands for the memory that it reads or writes."""
+    """A line of code: `@` in its text stands for its load or store."""
 
     text: str
     access: Access | None = None
     kind: str = VALUE
-    instead: str = ""  # how the access is written where not in the usual way
+    instead: str = ""  # the text of the access, if not the usual load or store
 
     def __str__(self) -> str:
         return self.text if self.access is None else self.text.replace("@", self.instead or str(self.access))
 
     @property
     def is_load(self) -> bool:
-        """Whether it reads memory."""
+        """Whether it loads from memory."""
         return self.access is not None and self.access.value is None
 
 
 class Loop(NamedTuple):
-    """A loop: its first line, with what says where it is, and its body."""
+    """A loop: its head (the `for` and the lines that compute the position), and its body."""
 
     head: tuple[str, ...]
     body: tuple[Line, ...]
 
 
 def lines_in(items: Iterable[Line | Loop]) -> Iterator[Line]:
-    """Give the lines in their order, those of loops included."""
+    """Yield the lines in order, those of loops included."""
     for item in items:
         if isinstance(item, Loop):
             yield from item.body
@@ -63,7 +63,7 @@ def lines_in(items: Iterable[Line | Loop]) -> Iterator[Line]:
 
 
 def mapped(items: Iterable[Line | Loop], change: Callable[[Line], Line]) -> list[Line | Loop]:
-    """Return the same lines with each changed, in their order."""
+    """Map a function over the lines, those of loops included."""
     return [
         item._replace(body=tuple(map(change, item.body))) if isinstance(item, Loop) else change(item) for item in items
     ]

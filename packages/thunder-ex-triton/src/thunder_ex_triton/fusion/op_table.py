@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each primitive is written in Triton's language.
+"""The code of each primitive in Triton's language.
 
 Half precision is computed in single precision; values are rounded where the program converts or stores them. Functions
-of which Triton's language has no own form are written with the device library on a GPU, and are left to others where
-kernels are interpreted.
+that Triton's language lacks call libdevice on a GPU, and are not supported under the interpreter.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _TYPES = {
 
 
 def storage_type(dtype: Any) -> str | None:
-    """Return what Triton calls a dtype; None when kernels do not know it."""
+    """Return Triton's name of a dtype; None when kernels do not support it."""
     return _TYPES.get(dtype)
 
 
 def compute_type(dtype: Any) -> str:
-    """Return what values of a dtype are computed in."""
+    """Return the type in which values of a dtype are computed."""
     return "tl.float32" if dtype in (dtypes.float16, dtypes.bfloat16) else _TYPES[dtype]
 
 
 def literal(value: Any) -> str:
-    """Return a number in Triton's language."""
+    """Return a number as a literal of Triton's language."""
     if isinstance(value, bool):
         return "True" if value else "False"
     if isinstance(value, float) and not math.isfinite(value):
@@ -65,12 +64,12 @@ def _binary(text: str) -> Callable[..., str]:
 
 
 def _libdevice(name: str) -> Callable[..., str | None]:
-    """Return a function of the device library."""
+    """Return the writer of a call of libdevice."""
 
     def write(bsym: Any, *args: str) -> str | None:
         if interpreting():
             return None
-        kind = compute_type(bsym.output.dtype)  # numbers have to be given the type of the tensors
+        kind = compute_type(bsym.output.dtype)  # scalars must have the type of the tensors: overloads are by type
         typed = [a if isinstance(x, Proxy) else f"tl.full((), {a}, {kind})" for x, a in zip(operands_of(bsym), args)]
         return f"libdevice.{name}({', '.join(typed)})"
 
@@ -79,14 +78,14 @@ def _libdevice(name: str) -> Callable[..., str | None]:
 
 def _division(bsym: Any, a: str, b: str) -> str | None:
     if not _is_float(bsym.output.dtype):
-        return None  # integers divide towards zero: left to torch
+        return None  # integer division rounds towards zero: not supported
     return f"({a} / {b})"
 
 
 def _minimum(sign: str) -> Callable[..., str]:
     def write(bsym: Any, a: str, b: str) -> str:
-        if _is_float(bsym.output.dtype):  # NaN wins, as in torch
-            if interpreting():  # and so does, on the CPU, the first of two zeros
+        if _is_float(bsym.output.dtype):  # propagate NaN, as torch does
+            if interpreting():  # as on the CPU, the first operand wins between 0 and -0
                 order = "<" if sign == "maximum" else ">"
                 return f"tl.where(({a} != {a}) | ({b} == {b}) & ~({a} {order} {b}), {a}, {b})"
             return f"tl.{sign}({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
@@ -100,23 +99,23 @@ def _convert(bsym: Any, a: str) -> str | None:
     if source is target:
         return a
     if _is_float(source) and not _is_float(target) and compute_type(source) != _TYPES[source]:
-        a = f"{a}.to({_TYPES[source]}).to(tl.float32)"  # a whole number of what the program has, not of what is near
+        a = f"{a}.to({_TYPES[source]}).to(tl.float32)"  # truncate the rounded value
     if target is dtypes.bool8:
         return f"({a} != 0)"
     if _is_float(source) and not _is_float(target) and target not in (dtypes.int32, dtypes.int64):
         return None
     if not _is_float(source) and _is_float(target) and target is not dtypes.float64:
-        a = f"{a}.to(tl.float32)"  # integers have no way of their own into half precision
+        a = f"{a}.to(tl.float32)"  # there is no direct conversion of integers to half precision
     if source is dtypes.float32 and target is dtypes.bfloat16 and not interpreting():
         return f"rounded_to_bfloat16({a})"
     if source is dtypes.float64 and compute_type(target) != _TYPES[target]:
-        a = f"{a}.to(tl.float32)"  # as torch does
+        a = f"{a}.to(tl.float32)"  # torch rounds twice, too
     text = f"{a}.to({_TYPES[target]})"
     return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
 
 
 def _negative(bsym: Any, a: str) -> str:
-    return f"({a} * -1.0)" if _is_float(bsym.output.dtype) else f"(-{a})"  # Triton's minus makes 0 of 0, not -0
+    return f"({a} * -1.0)" if _is_float(bsym.output.dtype) else f"(-{a})"  # Triton's minus maps 0 to 0, not -0
 
 
 def _absolute(bsym: Any, a: str) -> str:
@@ -141,7 +140,7 @@ def _truncated(bsym: Any, a: str) -> str:
 def _tanh(bsym: Any, a: str) -> str:
     if not interpreting():
         return f"tanh({a})" if compute_type(bsym.output.dtype) == "tl.float32" else f"libdevice.tanh({a})"
-    # By exponentials of what is not positive, which cannot overflow; small arguments by their series.
+    # Exponentials of non-positive numbers cannot overflow.
     t = f"tl.exp(-2.0 * tl.abs({a}))"
     positive = f"(1.0 - {t}) / (1.0 + {t})"
     return f"tl.where({a} > 0, {positive}, tl.where({a} == 0, {a}, -({positive})))"
@@ -167,13 +166,13 @@ def _power(bsym: Any, a: str, b: str) -> str | None:
         if exponent == 1:
             return a
         if abs(exponent) == 0.5 and not (interpreting() and bsym.output.dtype is dtypes.float16):
-            # Torch takes roots, but for its CPU kernel for half precision: a power of -inf is inf, a root NaN.
+            # torch uses (r)sqrt except in its CPU kernel for float16: the power of -inf is inf, its root NaN.
             return f"tl.{'sqrt' if exponent > 0 else 'rsqrt'}({a})"
     return _libdevice("pow")(bsym, a, b) if _is_float(bsym.output.dtype) else None
 
 
 def _equality(text: str) -> Callable[..., str]:
-    """Return half precision is compared as the program has it: what was stored with what is computed anew."""
+    """Return the writer of a comparison for equality, which rounds half precision: stored values are rounded too."""
 
     def write(bsym: Any, *operands: str) -> str:
         dtype = next(x.dtype for x in bsym.args if isinstance(x, TensorProxy))
@@ -210,12 +209,12 @@ def _sign(bsym: Any, a: str) -> str | None:
 def _not(bsym: Any, a: str) -> str | None:
     if bsym.output.dtype is dtypes.bool8:
         return f"({a} == 0)"
-    # The interpreter of Triton 3.8 and older knows no -1 of an unsigned type.
+    # The interpreter of Triton 3.8 and older cannot represent -1 in an unsigned type.
     return f"({a} ^ 255)" if bsym.output.dtype is dtypes.uint8 else f"(~{a})"
 
 
-# By the name of the primitive: a function of the call and its operands' names that gives the expression, or None where
-# this executor does not take the call.
+# By primitive: a function of the operation and its operands' names that returns the expression, or None where this
+# executor does not support the call.
 POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.add.id: _addition, prims.sub.id: _binary("({} - {})"), prims.mul.id: _multiplication, prims.div.id: _division,
     prims.neg.id: _negative, prims.abs.id: _absolute, prims.reciprocal.id: _reciprocal, prims.pow.id: _power,
@@ -239,8 +238,7 @@ POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.convert_element_type.id: _convert, prims.clone.id: lambda bsym, a: a, prims.detach.id: lambda bsym, a: a,
 }  # fmt: skip
 
-# By the name of the primitive: how a tile is reduced along an axis, how two are made one, what stands where there is no
-# element.
+# By primitive: the reduction of a tile along an axis, the combination of two tiles, and the neutral element.
 REDUCTIONS: dict[Any, tuple[str, str, str]] = {
     prims.sum.id: ("tl.sum({}, {})", "{} + {}", "0"), prims.amax.id: ("_max({}, {})", "_larger({}, {})", "-inf"),
     prims.amin.id: ("_min({}, {})", "_smaller({}, {})", "inf"),

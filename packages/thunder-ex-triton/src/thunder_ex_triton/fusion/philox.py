@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers inside kernels: Philox, a function of a seed and of an element's place.
+"""Random numbers in kernels: Philox, a function of a seed and an element's position.
 
-The number of an element does not hang on the kernel that makes it: forward and backward programs, with other tiles,
-draw the same. Four neighbouring elements share one evaluation, which gives four numbers: they are in one thread, whose
-compiler finds that it needs it once (measured on an H200: four times the speed of one number an evaluation). Kernels
-have these functions in their own text (`templates.module_text`).
+The number of an element does not depend on the kernel that draws it: forward and backward programs, with other tiles,
+draw the same. Four adjacent elements share one evaluation, which returns four numbers: they belong to one thread, where
+the compiler eliminates the common subexpression (on an H200 four times as fast as one number per evaluation). Kernels
+contain the source of these functions (`templates.module_text`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["philox_words", "uniform"]
 
 @triton.jit
 def philox_words(state, four):
-    """Four words for each of these numbers of fours. `state` points to a seed and an offset."""
+    """Return the four words of each group of four elements. `state` points to a seed and an offset."""
     seed, offset = tl.load(state), tl.load(state + 1)
     low, high = offset.to(tl.uint32), (offset >> 32).to(tl.uint32)
     return tl.philox(seed, four.to(tl.uint32), low, high, 0)
@@ -25,7 +25,7 @@ def philox_words(state, four):
 
 @triton.jit
 def uniform(state, place):
-    """Return numbers from [0, 1) for elements at these places of a tensor."""
+    """Return numbers in [0, 1) for the elements at these positions of a tensor."""
     a, b, c, d = philox_words(state, place // 4)
     which = place % 4
     word = tl.where(which < 2, tl.where(which == 0, a, b), tl.where(which == 2, c, d))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws of random numbers as arithmetic on a seed, so that they become part of fusions.
+"""Random numbers as arithmetic on a seed, so that they can be fused.
 
-One operation, `triton_seeds`, draws a seed for each draw of the program from torch's generator: one small draw, which
-advances the generator, repeats under `manual_seed` and can be captured in a CUDA graph. What was a draw is then
-`triton_uniform(seed, shape, device)` and arithmetic on it (`thunder.passes.rng_fusion`), unless the option
-`triton_random` is False.
+One operation, `triton_seeds`, draws a seed for each random operation of the program from torch's generator: one small
+draw, which advances the generator, repeats under `manual_seed` and can be captured in a CUDA graph. Each random
+operation then becomes `triton_uniform(seed, shape, device)` and arithmetic on it (`thunder.passes.rng_fusion`), unless
+the option `triton_random` is False.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["drawn_seeds", "register"]
 
 
 def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
-    """So many seeds from the generator of a device."""
+    """Draw `n` seeds from the generator of a device."""
     drawn = torch.empty((n, 2), dtype=torch.int64, device=to_torch_device(device)).random_()
     return drawn.unbind()
 
@@ -47,5 +47,5 @@ def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Ten
 
 
 def register(registry: Any, executor: str) -> None:
-    """Bring the operators `triton_seeds` and `triton_uniform`, the option and the pass."""
+    """Register the operators `triton_seeds` and `triton_uniform`, the option and the pass."""
     draw_from_seeds(registry, executor, drawn_seeds, _uniform, unusable_device)

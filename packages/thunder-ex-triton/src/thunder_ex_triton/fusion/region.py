@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region as a function of its inputs.
+"""A region as a callable of its inputs.
 
-Its kernels are written at the first call, when the strides of its inputs are known, and again for other strides. The
-text is kept in a file, so that it can be read, profilers can show it and Triton finds what it compiled in an earlier
-process.
+Its kernels are generated at the first call, when the strides of its inputs are known, and again for other strides. The
+source is written to a file, so that it can be read, profilers can show it and Triton finds the kernels that it compiled
+in an earlier process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Launch(NamedTuple):
 
 
 class FusedRegion:
-    """Operations as kernels. `source` is their text for inputs of the usual strides, as a program that can be run."""
+    """Operations compiled to kernels. `source` is a runnable program of them for contiguous inputs."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class FusedRegion:
         timed: bool = False,
     ):
         self.name = self.__name__ = name
-        self.timed = timed  # whether its first call looks for the fastest of a few tilings
-        self.packed = packed  # the values that lie in the usual order, whatever they are computed of
+        self.timed = timed  # whether the first call autotunes the tiling
+        self.packed = packed  # the values that are contiguous, whatever the layout of their operands
         self.operations = list(operations)
         self.inputs: list[TensorProxy] = list(inputs)
         self.outputs: list[TensorProxy] = list(outputs)
         self.space = space_of(self.operations)
         self._usual = [contiguous(p.shape) for p in self.inputs]
-        self._written = self._sources(self._usual)  # says at once whether it can be done
+        self._written = self._sources(self._usual)  # raises Unfit here, not at the first call
         self._programs: dict[Any, Program] = {}
         self._begun: dict[Any, Future[Program]] = {}
         self._run: Callable[..., Any] = self._general
@@ -74,7 +74,7 @@ class FusedRegion:
         return self._run(*inputs)
 
     def _general(self, *inputs: torch.Tensor) -> Any:
-        """Return a call with inputs of any strides."""
+        """Run with inputs of any strides."""
         key = tuple([x.stride() for x in inputs])
         program = self._programs.get(key)
         if program is None:
@@ -93,12 +93,12 @@ class FusedRegion:
 
     @property
     def template(self) -> str:
-        """How its kernels go over their elements."""
+        """The templates of its kernels."""
         return ", ".join(k.template for k in self._written)
 
     @property
     def source(self) -> str:
-        """Its kernels for contiguous inputs as a program that can be read and run, with what they stand for."""
+        """Its kernels for contiguous inputs as a readable, runnable program, with the operations they replace."""
         launches, partial = self._launches(self._usual)
         outputs = list(zip(self.outputs, self.output_strides(self._usual)))
         size = f"{self.space.rows} x {self.space.columns}"
@@ -106,16 +106,14 @@ class FusedRegion:
         return program(self.name, size, self.operations, self.inputs, outputs, launches, parts)
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """Return how its outputs lie in memory: as in eager."""
+        """Return the strides of its outputs: as in eager mode."""
         found = layouts(self.operations, {p.name: s for p, s in zip(self.inputs, strides)}, self.packed)
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
     def _sources(
         self, strides: Sequence[Sequence[int]], wide: bool | None = None, long: bool | None = None
     ) -> list[KernelSource]:
-        """Return the text of its kernels; `wide` where offsets need 64 bits, `long` where a row does not fit into a
-        tile.
-        """
+        """Return the source of its kernels; `wide` where offsets need 64 bits, `long` where a row exceeds a tile."""
         known = {p.name: s for p, s in zip(self.inputs, strides)}
         known.update({p.name: s for p, s in zip(self.outputs, self.output_strides(strides))})
         if wide is None:
@@ -125,30 +123,30 @@ class FusedRegion:
         return kernels_of(self.operations, known, self.outputs, self.space, wide, long)
 
     def prepare(self) -> None:
-        """Begin to compile it for contiguous inputs, in another thread."""
+        """Start to compile it for contiguous inputs, in another thread."""
         usual = tuple(self._usual)
         if not interpreting():
             self._begin(usual, lambda: self._compiled_for(usual))
 
     def _begin(self, key: Any, write: Callable[[], Program]) -> None:
-        """Begin to compile the program that `write` makes, in another thread; `_compile` gives it for this key."""
+        """Start to compile the program that `write` returns, in another thread; `_compile` waits for it."""
         dtypes = [to_torch_dtype(p.dtype) for p in self.inputs]
         self._begun[key] = _compilers().submit(lambda: write().compiled_ahead(dtypes))
 
     def _compile(self, key: Any) -> Program:
-        """Return the program for inputs of this kind: the one that was begun, where it is the same kind."""
+        """Return the program for these strides: the one that was started ahead, if it is for the same."""
         begun = self._begun.pop(key, None)
         for other in self._begun.values():
-            other.cancel()  # its inputs lie otherwise than was guessed
+            other.cancel()  # the inputs' layout differs from the assumed one
         self._begun.clear()
         return self._compiled_for(key) if begun is None else begun.result()
 
     def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[Launch], int]:
-        """Return its kernels and how they are launched, and how many programs leave sums of columns behind."""
+        """Return its kernels and their launches, and the number of programs that write partial sums of columns."""
         return self._candidates(strides)[0]
 
     def _candidates(self, strides: Sequence[Sequence[int]]) -> list[tuple[list[Launch], int]]:
-        """Return the same for each way to cut its work into tiles; the rule's is the first."""
+        """Return the launches for each tiling; the default one is the first."""
         sources = self._written if [*strides] == self._usual else self._sources(strides)
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
@@ -166,14 +164,14 @@ class FusedRegion:
         return Program(self, device, *launches, self.output_strides(key))
 
     def _digest(self, candidates: list[tuple[list[Launch], int]]) -> str:
-        """Return what the choice of a candidate depends on: their text and how they are launched, and the device."""
+        """Return a hash of what the choice of a candidate depends on: sources, launches and the device."""
         device = to_torch_device(self.outputs[0].device)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
         ways = [(k.source.text, k.grid, k.numbers, k.warps) for launches, _ in candidates for k in launches]
         return autotune.digest(name, ways)
 
     def _fastest(self, key: Any, program: Program, inputs: Sequence[torch.Tensor]) -> Program:
-        """Return the fastest of the candidates: what an earlier call found, of any process, or what is timed now."""
+        """Return the fastest candidate: as found by an earlier call, in any process, or timed now."""
         candidates = self._candidates(key)
         if len(candidates) == 1:
             return program
@@ -185,7 +183,7 @@ class FusedRegion:
             dtypes = [x.dtype for x in inputs]
             begun = [_compilers().submit(other.compiled_ahead, dtypes) for other in others]
             for future in begun:
-                future.exception()  # what cannot be compiled is told when it is called
+                future.exception()  # only wait: an error of compilation is raised again by the call
             return autotune.fastest([program, *others], inputs, program.device)
 
         autotune.chosen(self._digest(candidates), len(candidates), find)
@@ -193,7 +191,7 @@ class FusedRegion:
 
 
 class Program:
-    """The kernels of a region for one kind of inputs."""
+    """The kernels of a region for one layout of the inputs."""
 
     def __init__(
         self,
@@ -216,7 +214,7 @@ class Program:
             shape = (partial, region.space.columns)
             self.scratch.append((shape, contiguous(shape), wide))
         place = {n: i for i, n in enumerate([*order, *scratch])}
-        self.compiled: list[Any] = []  # by Triton, for addresses that are multiples of 16
+        self.compiled: list[Any] = []  # the compiled kernels, for addresses that are multiples of 16
         self.run: Callable[..., Any] = self._first
         self.steps = [
             (k.kernel, k.grid, tuple(place[n] for n in (*k.source.reads, *k.source.writes)), k.numbers, k.warps)
@@ -229,27 +227,25 @@ class Program:
     def warm(
         self, layouts: Sequence[tuple[int, ...] | None] | None, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return the function for warm calls; it looks at the strides of its inputs if it is told `layouts`
-        (`warm_call`).
-        """
+        """Return the function for warm calls; it checks the strides of its inputs against `layouts`, if given."""
         steps = [Step(c, grid, places, n) for c, (_, grid, places, n, _) in zip(self.compiled, self.steps)]
         made = self.outputs, self.scratch
         return warm_call(self.name, self.inputs, layouts, *made, steps, self.device.index, otherwise)
 
     def _first(self, *inputs: torch.Tensor) -> Any:
-        """Launch as Triton does, until all is compiled for the addresses that tensors usually have."""
+        """Launch through Triton, until all kernels are compiled for aligned addresses."""
         made = self._launch(*inputs)
         if self.compiled:
             self.run = self._second
         return made
 
     def _second(self, *inputs: torch.Tensor) -> Any:
-        """Write the function for warm calls, which a program that is called once does without."""
+        """Generate the function for warm calls: at the second call, since many programs run only once."""
         self.run = self.warm(None, self._launch)
         return self.run(*inputs)
 
     def _launch(self, *inputs: torch.Tensor) -> Any:
-        """Launch the kernels one after the other, as Triton does."""
+        """Launch the kernels one by one through Triton."""
         if self.device.type != "cuda":
             return self._launch_there(inputs)
         with torch.cuda.device(self.device):
@@ -266,7 +262,7 @@ class Program:
         return tuple(made[: len(self.outputs)])
 
     def compiled_ahead(self, inputs: Sequence[torch.dtype]) -> Program:
-        """It, its kernels compiled for aligned addresses without a launch."""
+        """Compile the kernels for aligned addresses without launching them; return the program itself."""
         dtypes = [*inputs, *(dtype for _, _, dtype in (*self.outputs, *self.scratch))]
         with torch.cuda.device(self.device):
             for kernel, grid, places, numbers, warps in self.steps:
@@ -275,7 +271,7 @@ class Program:
 
 
 def processors(device: Any) -> int:
-    """Return how many multiprocessors a device has."""
+    """Return the number of multiprocessors of a device."""
     if interpreting():
         return 1
     count: int = torch.cuda.get_device_properties(to_torch_device(device)).multi_processor_count
@@ -290,9 +286,9 @@ def launches_of(
     multiprocessors: int,
     way: int = 0,
 ) -> tuple[list[Launch], int]:
-    """Return how each kernel is launched, and how many programs leave sums of columns behind.
+    """Return the launch of each kernel, and the number of programs that write partial sums of columns.
 
-    `way` says which of its tilings the first kernel has; the one that finishes has its rule's.
+    `way` is the index of the first kernel's tiling; the finishing kernel has its default one.
     """
     out, partial = [], 0
     for source in sources:
@@ -306,14 +302,14 @@ def launches_of(
 
 @functools.cache
 def _compilers() -> ThreadPoolExecutor:
-    """Threads that compile kernels: Triton's compiler and the assembler run beside each other and beside Python."""
+    """Return the thread pool that compiles kernels: Triton's compiler and ptxas run in parallel."""
     remember_triton()
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 8), thread_name_prefix="thunder-triton")
 
 
 @functools.lru_cache(maxsize=4096)
 def load(text: str) -> ModuleType:
-    """Return the module of that text, from a file that is named by what is in it."""
+    """Import the source as a module, from a file that is named by a hash of its contents."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     path = kept(f"fused_{digest}.py", lambda: text)
     spec = importlib.util.spec_from_file_location(f"thunder_triton_{digest}", path)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that are not known while kernels are written.
+"""Symbolic sizes in generated kernels.
 
-Where a trace has symbolic numbers, so have its regions: a `Size` stands for one in their shapes. It is written into a
-kernel's text as a parameter, so that one kernel serves all lengths; arithmetic on sizes gives further ones, which the
-host computes at a call. Two sizes are equal only if they are in every call: nothing is assumed, and a region that would
-have to assume something is left to others. For choices that are right either way sizes are ordered by what they are in
-the call that was traced.
+Where a trace has symbolic numbers, so have its regions: a `Size` stands for one in their shapes. In a kernel it is a
+parameter, so that one kernel serves all lengths; arithmetic on sizes creates further ones, which the host computes at
+each call. Two sizes are equal only if they are in every call: nothing is assumed, and a region that would need an
+assumption is not fused. Choices that are correct either way compare sizes by their hints.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ __all__ = ["Size", "Sizes", "UnknownSize", "hint_of", "is_symbolic"]
 
 
 class UnknownSize(Exception):
-    """A number does not follow from what is known of a call."""
+    """Raised for a number that cannot be computed from the inputs of a call."""
 
 
 class Size:
-    """A number of a trace that only a call tells."""
+    """A symbolic number of a trace, whose value is known at each call."""
 
     __slots__ = ("hint", "index", "made_of", "number", "table")
 
     def __init__(self, table: Sizes, index: int, number: Any, made_of: tuple[Any, ...] | None):
         self.table = table
         self.index = index
-        self.number = number  # as the trace has it
+        self.number = number  # the symbolic number of the trace
         self.hint = number.hint
         self.made_of = made_of  # the operator and its operands
 
@@ -80,28 +79,28 @@ Size.__neg__ = lambda self: 0 - self  # type: ignore[attr-defined]
 
 
 def hint_of(x: Any) -> Any:
-    """Return what a number is in the call that was traced."""
+    """Return a number's value in the call that was traced."""
     return x.hint if isinstance(x, (Size, SymbolicNumber)) else x
 
 
 def is_symbolic(op: BoundSymbol) -> bool:
-    """Check whether an operation has a number that only a call tells, itself or in a shape."""
+    """Check whether an operation has a symbolic number, among its arguments or in a shape."""
     if any(isinstance(p, NumberProxy) for p in op.flat_args):
         return True
     return any(type(d) is not int for p in op.tensors() for d in p.shape)
 
 
 class Sizes:
-    """The unknown sizes of the regions of one trace: each is there once."""
+    """The symbolic sizes of the regions of one trace, without duplicates."""
 
     def __init__(self) -> None:
         self.known: list[Size] = []
         self._free: dict[Any, Size] = {}
         self._lines: dict[int, tuple[int, int] | None] = {}
-        self._lock = threading.RLock()  # kernels are written by several threads
+        self._lock = threading.RLock()  # several threads generate kernels
 
     def of(self, x: Any, made_of: tuple[Any, ...] | None = None) -> Any:
-        """Return a number of the trace as one that kernels are written with."""
+        """Return the `Size` of a symbolic number of the trace; other numbers as they are."""
         if isinstance(x, NumberProxy):
             x = x.symbol
         if not isinstance(x, SymbolicNumber):
@@ -117,27 +116,27 @@ class Sizes:
         return size
 
     def free(self, key: Any, hint: int) -> Any:
-        """Return a number of its own, for a stride that follows from no size: one for each key."""
+        """Return a new `Size`, one for each key, for a stride that cannot be computed from sizes."""
         with self._lock:
             if key not in self._free:
-                if not self.known:  # all sizes have turned out to be constants: so may be strides
+                if not self.known:  # all sizes are constants, so strides may be constants too
                     return hint
                 symbols = self.known[0].number.symbols
                 self._free[key] = self.of(symbols.size(hint, f"stride{len(self._free)}"))
             return self._free[key]
 
     def is_free(self, x: Any) -> bool:
-        """Check whether it is such a number."""
+        """Check whether a number was made by `free`."""
         return isinstance(x, Size) and any(x is size for size in self._free.values())
 
     def tensor(self, p: Any) -> Any:
-        """Return a tensor with such sizes; anything else as it is."""
+        """Return a tensor proxy with `Size`s for its symbolic sizes; anything else as it is."""
         if not isinstance(p, TensorProxy) or all(type(d) is int for d in p.shape):
             return p
         return TensorProxy(p.name, like=p, shape=tuple([self.of(d) for d in p.shape]))
 
     def operation(self, op: BoundSymbol) -> BoundSymbol:
-        """Return an operation in these terms."""
+        """Return an operation with `Size`s for its symbolic numbers."""
         if not is_symbolic(op):
             return op
         args, kwargs, output = (self._converted(x) for x in (op.args, op.kwargs, op.output))
@@ -153,9 +152,7 @@ class Sizes:
         return {k: self._converted(v) for k, v in x.items()} if type(x) is dict else x
 
     def _line(self, size: Size) -> tuple[int, int] | None:
-        """Compute `factor, constant` where a size is `factor * n + constant` of one number of the program; else
-        None.
-        """
+        """Return `factor, constant` where a size is `factor * n + constant` of one number of the trace; else None."""
         if size.index not in self._lines:
             number, found = size.number, None
             if len(number.leaves) == 1:
@@ -172,10 +169,9 @@ class Sizes:
     def values(
         self, inputs: Sequence[Any], found: Sequence[Any], more: Mapping[int, int] | None = None
     ) -> Callable[[Any], Any]:
-        """Return a function that says what a number is in a call: `inputs` of a region, tensors and numbers, are
-        `found`.
+        """Return a function that evaluates numbers in a call whose `inputs`, tensors and numbers, are `found`.
 
-        For a number that does not follow from them it raises `UnknownSize`. `more` are sizes that are known besides.
+        It raises `UnknownSize` for a number that cannot be computed from them. `more` are further known sizes.
         """
         leaves: dict[str, Any] = {}
         known: dict[int, Any] = dict(more or {})

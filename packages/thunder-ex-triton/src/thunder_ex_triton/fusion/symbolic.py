@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions of unknown sizes: one kernel for any size of the same rank, dtype and layout.
+"""Regions with symbolic sizes: one kernel for all sizes of the same rank, dtype and layout.
 
-Kernels take the sizes as parameters. For each combination of sizes that a call has, the grid and the parameters are
-computed once; the text is written, and compiled, once for each layout. (Triton compiles further forms of it by itself:
-for numbers that are multiples of 16, and for rows that need a wider tile.)
+Kernels take the sizes as parameters. The grid and the parameters are computed once for each combination of sizes; the
+source is generated, and compiled, once for each layout. (Triton specializes it further: for numbers that are multiples
+of 16, and for rows that need a wider tile.)
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from thunder_ex_triton.probe import interpreting
 
 __all__ = ["SymbolicRegion"]
 
-_MOST = 1024  # how many combinations of sizes are remembered
+_MOST = 1024  # how many combinations of sizes are cached
 
 
 class SymbolicRegion(FusedRegion):
-    """Operations on tensors of unknown sizes as kernels. Its inputs may be numbers too."""
+    """Operations on tensors of symbolic sizes, compiled to kernels. Its inputs may be numbers too."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SymbolicRegion(FusedRegion):
         try:
             self._traced = self._launched(self._as_traced())
         except UnknownSize:
-            raise Unfit("has a size that does not follow from its inputs") from None
+            raise Unfit("has a size that cannot be computed from its inputs") from None
 
     def __call__(self, *inputs: Any) -> Any:
         key = tuple([(x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs])
@@ -64,23 +64,23 @@ class SymbolicRegion(FusedRegion):
                 self._programs.clear()
             try:
                 found = self._programs[key] = self._compile(key)
-            except (Unfit, UnknownSize):  # what kernels cannot do with these sizes and strides
+            except (Unfit, UnknownSize):  # no kernel supports these sizes and strides
                 return self._by_torch()(*inputs)
         return found(*[x for x in inputs if isinstance(x, torch.Tensor)])
 
     @functools.cache  # noqa: B019  (one for each region, which lives as long)
     def _by_torch(self) -> Any:
-        """Return its operations as torch runs them."""
+        """Return its operations as a program that torch runs."""
         return torch_program(self.name, self.region, self.executor).python_callable()
 
     def prepare(self) -> None:
-        """Begin to compile it, in another thread, for the sizes of the call that was traced and contiguous inputs."""
+        """Start to compile it, in another thread, for the sizes of the traced call and contiguous inputs."""
         if not interpreting():
             self._begin(self._as_traced(), functools.partial(self._program, *self._traced))
 
     @property
     def source(self) -> str:
-        """Its kernels as a program for the sizes of the call that was traced."""
+        """Its kernels as a program for the sizes of the traced call."""
         launches, partial, value, strides = self._traced
         inputs = [self._concrete(p, value) for p in self.inputs]
         outputs = [(self._concrete(p, value), s) for p, s in zip(self.outputs, strides)]
@@ -92,7 +92,7 @@ class SymbolicRegion(FusedRegion):
         return program(self.name, size, self.original, inputs, outputs, launches, (partial, columns))
 
     def _as_traced(self) -> tuple[Any, ...]:
-        """Return a key of the call that was traced, with contiguous inputs."""
+        """Return the key of the traced call, with contiguous inputs."""
         key: list[Any] = []
         for p in self.given:
             if isinstance(p, NumberProxy):
@@ -109,7 +109,7 @@ class SymbolicRegion(FusedRegion):
         return self._program(*self._launched(key))
 
     def _program(self, launches: list[Launch], partial: int, value: Any, strides: Sequence[tuple[int, ...]]) -> Program:
-        """Return the program for sizes that are known: what each is, is told by `value`."""
+        """Return the program for concrete sizes, which `value` evaluates."""
         there: Any = SimpleNamespace(
             name=self.name,
             inputs=[self._concrete(p, value) for p in self.inputs],
@@ -120,8 +120,8 @@ class SymbolicRegion(FusedRegion):
         return Program(there, to_torch_device(self.outputs[0].device), launches, partial, strides)
 
     def _launched(self, key: Sequence[Any]) -> tuple[list[Launch], int, Any, list[tuple[int, ...]]]:
-        """For inputs of these sizes and strides: the launches, the programs that leave sums of columns behind, what
-        each size is, and the strides of the outputs."""
+        """Return the launches for inputs of these sizes and strides, the number of programs that write partial sums of
+        columns, the function that evaluates sizes, and the strides of the outputs."""
         tensors = [(i, x) for i, x in enumerate(key) if isinstance(x, tuple)]
         layouts, free = [], {}
         for p, (i, (shape, strides)) in zip(self.inputs, tensors):
@@ -149,7 +149,7 @@ class SymbolicRegion(FusedRegion):
     def _layout(
         self, position: int, shape: Sequence[Any], sizes: Sequence[int], strides: Sequence[int]
     ) -> tuple[tuple[Any, ...], dict[int, int]]:
-        """Strides in terms of sizes where they follow from them, and what those are that do not."""
+        """Return strides as expressions of sizes where possible, and the values of those that are not."""
         if tuple(strides) == contiguous(sizes):
             return contiguous(shape), {}
         out: list[Any] = [0] * len(shape)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of kernels: templates around what `codegen` writes.
+"""The source of kernels: templates around the lines that `codegen` generates.
 
-A kernel without reductions goes over elements. One that reduces rows has a program for each row or several, or goes
-over long rows in pieces. One that reduces columns takes many rows one after the other, and another adds up what its
-programs found.
+A kernel without reductions iterates over elements. One that reduces rows has a program per row or per few rows, or
+loops over long rows in chunks. One that reduces columns loops over many rows and writes partial sums, which a second
+kernel adds up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
-from thunder_ex_triton.fusion.codegen import Writer, in_pieces, mentions, pointer
+from thunder_ex_triton.fusion.codegen import Writer, in_chunks, mentions, pointer
 from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index
 from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
@@ -26,7 +26,7 @@ from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, 
 from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.sizes import Size
-from thunder_ex_triton.fusion.tiles import pieces_pay
+from thunder_ex_triton.fusion.tiles import is_chunking_profitable
 
 __all__ = ["HELPERS", "KernelSource", "kernels_of", "module_text"]
 
@@ -36,7 +36,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 """
 
-# Functions that kernels call, each after those that it calls.
+# Functions that kernels call, each one after those that it calls itself.
 HELPERS = {
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
@@ -77,25 +77,25 @@ def _min(tile, axis: tl.constexpr):
 
 
 class KernelSource(NamedTuple):
-    """A kernel as text, with the names of the tensors that it reads and writes, in the order of its parameters."""
+    """The source of a kernel, with the names of the tensors that it reads and writes, in parameter order."""
 
     name: str
     text: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     template: str  # "elements", "rows", "long", "columns" or "finish"
-    titles: dict[str, str]  # what the trace calls values of the text
-    read: int = 0  # the bytes that it reads for an element of its space
-    written: int = 0  # the bytes that one of long rows writes for an element of its space
-    tensors: int = 0  # how many tensors it reads and writes
-    operations: int = 0  # how many lines compute something
-    passes: int = 0  # how many times it goes over a long row
-    checks: bool = False  # whether it stops where a number is none that it may be
-    sizes: tuple[int, ...] = ()  # the unknown sizes that are parameters after the tensors, by their index
+    titles: dict[str, str]  # the names of its values in the trace
+    read: int = 0  # the bytes that it reads per element of its space
+    written: int = 0  # the bytes that a kernel of long rows writes per element of its space
+    tensors: int = 0  # the number of tensors that it reads and writes
+    operations: int = 0  # the number of its lines
+    passes: int = 0  # the number of its loops over a long row
+    checks: bool = False  # whether it asserts that indices are in bounds
+    sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
 
 
 def module_text(kernels: Sequence[str]) -> str:
-    """These kernels as a module: with what they import and call."""
+    """Return the source of a module of these kernels, with their imports and helper functions."""
     needed: dict[str, str] = {}
     text = "\n".join(kernels)
     for name, helper in reversed(HELPERS.items()):
@@ -114,9 +114,9 @@ def kernels_of(
     wide: bool,
     long: bool = False,
 ) -> list[KernelSource]:
-    """Return the kernels that make `outputs`; `strides` are those of inputs and outputs. `Unfit` where there are none.
+    """Return the kernels that compute `outputs`, or raise `Unfit`. `strides` are those of inputs and outputs.
 
-    `wide` where offsets need 64 bits, `long` where a row is gone over in pieces.
+    `wide` tells that offsets need 64 bits, `long` that kernels loop over the chunks of a row.
     """
     integer = ".to(tl.int64)" if wide else ""
     if not space.reduces:
@@ -127,7 +127,8 @@ def kernels_of(
     writer = Writer(operations, strides, space)
     stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
     if not space.by_column:
-        if not isinstance(space.columns, Size) and pieces_pay(space.columns, len(writer.tiles), writer.lines):
+        columns = space.columns
+        if not isinstance(columns, Size) and is_chunking_profitable(columns, len(writer.tiles), writer.lines):
             return [_long(operations, strides, outputs, space, integer)]
         return [_rows(writer, [p.name for p in outputs], stores, integer)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
@@ -135,7 +136,7 @@ def kernels_of(
     accumulate = []
     for op, part in zip(sums, partial):
         if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
-            raise Unfit("reduces columns by something else than a sum of floats")
+            raise Unfit("reduces columns, and not by a sum of floats")
         a, lead = op.args[0], len(op.args[1])
         tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
         accumulate.append(Line(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]"))
@@ -152,7 +153,7 @@ def kernels_of(
 
 
 def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str) -> KernelSource:
-    """Return a program for each row or several."""
+    """Return a kernel with one program per row, or per few rows."""
     space = writer.space
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     body: list[str | Line | Loop] = [*head, *_columns(space, whole=True), *writer.before, *writer.lines, *stores]
@@ -160,7 +161,7 @@ def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer
 
 
 def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
-    """Return a loop over the rows of a program, the next of which are on their way."""
+    """Return a software-pipelined loop over the rows of a program: loads of the next rows are in flight."""
     head = (
         f"for row in tl.range(first * XB, {space.rows}, tl.num_programs(0) * XB, num_stages=stages):",
         f"x = (row{integer} + tl.arange(0, XB))[:, None]",
@@ -194,15 +195,15 @@ def _long(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, integer: str,
 ) -> KernelSource:  # fmt: skip
-    """Return rows that are gone over in pieces: once for each reduction, and once more for what is made of these."""
+    """Return a kernel that loops over the chunks of a row: once per reduction, and once more for the outputs."""
     if space.by_column:
-        raise Unfit("reduces long rows, and columns")
+        raise Unfit("reduces both long rows and columns")
     writer = Writer(operations, strides, space, long=True)
     whole = [_store(writer, p, space) for p in outputs if math.prod(p.shape) == space.size]
     single = [_store(writer, p, space) for p in outputs if math.prod(p.shape) != space.size]
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
-    last = [in_pieces([*writer.lines, *whole], space)] if whole else []
+    last = [in_chunks([*writer.lines, *whole], space)] if whole else []
     body = _held([*writer.before, *writer.rows, *single, *last])
     passes = sum(isinstance(item, Loop) for item in body)
     written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
@@ -215,9 +216,7 @@ def _long(
 
 
 def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
-    """Return lines whose loads say that a row stays in the cache as long as it is gone over again, and need not
-    afterwards.
-    """
+    """Set eviction policies: a row is kept in the cache while it will be read again, and evicted first afterwards."""
 
     def pointer_of(line: Line) -> str | None:
         return line.access.pointer if line.is_load and line.access and line.access.mask.startswith(_IN_ROW) else None
@@ -236,11 +235,11 @@ def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
 
 
 def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, integer: str) -> list[Line | Loop]:
-    """Return lines of which rows that begin anywhere are read and written in vectors of so many elements.
+    """Rewrite lines so that unaligned rows are read and written in whole vectors of `size` elements.
 
-    Pieces in the middle begin after the vector that holds the first element. They need no mask, which would take
-    vectors apart. That vector and what is left at the end of the row, mostly one piece, come after them; there a mask
-    that is one for each vector leaves the vectors whole that are.
+    Interior chunks begin after the vector that holds the first element. They need no mask, which would split vectors.
+    That vector and the remainder at the end of the row, mostly one chunk, come after them; there one mask per vector
+    keeps full vectors whole.
     """
     place = f"(x * {columns} + r)"
 
@@ -249,16 +248,16 @@ def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, int
 
     if columns % size == 0 or not any(map(is_of_row, lines_in(items))):
         return list(items)
-    pieces = f"{columns - size} // RB"  # so many in the middle, after the vector of the first element
+    chunks = f"{columns - size} // RB"  # the number of interior chunks, after the vector of the first element
     middle = (
-        f"for start in range({size}, {pieces} * RB + {size}, RB):",
+        f"for start in range({size}, {chunks} * RB + {size}, RB):",
         "lane = (start + tl.arange(0, RB))[None, :]",
         "r = lane - before",
         "rm = tl.full((1, RB), True, tl.int1)",
     )
     ends = (
-        f"for end in range(0, {columns + size - 1} - {pieces} * RB, RB):",
-        f"begin = tl.where(vector + end > 0, end + {pieces} * RB, 0)",
+        f"for end in range(0, {columns + size - 1} - {chunks} * RB, RB):",
+        f"begin = tl.where(vector + end > 0, end + {chunks} * RB, 0)",
         "lane = begin + tl.arange(0, RB)[None, :]",
         "r = lane - before",
         f"rm = (r >= 0) & (r < {columns})",
@@ -281,7 +280,7 @@ def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, int
     return out
 
 
-_IN_ROW = "xm & rm"  # the mask of what is inside of a tile of rows
+_IN_ROW = "xm & rm"  # the boundary mask of a tile of rows
 _LANES = "(row + lane)"
 
 
@@ -291,7 +290,7 @@ def _unmasked(line: Line) -> Line:
 
 
 def _by_vectors(line: Line) -> Line:
-    """Return a load or store that is masked for each vector."""
+    """Return a load or store with one mask per vector."""
     assert line.access is not None
     pointer, _, _, value, policy = line.access
     if value is None:
@@ -307,7 +306,7 @@ def _columns(space: Space, *, whole: bool) -> list[str]:
 
 
 def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
-    """Return the line that writes an output of a kernel that reduces."""
+    """Return the line that stores an output of a kernel with reductions."""
     size = math.prod(p.shape)
     if size == space.size:
         index = Index([Group("x", (space.rows,)), Group("r", (space.columns,))]).reshaped(p.shape)
@@ -327,7 +326,7 @@ def _by_column(op: BoundSymbol, space: Space) -> bool:
 
 
 def _after_columns(operations: Sequence[BoundSymbol]) -> set[str]:
-    """Return the values that are made of what is reduced over columns."""
+    """Return the values that depend on a reduction over columns."""
     late: set[str] = set()
     for op in operations:
         own = reduces(op) if is_reduction(op) else None
@@ -340,7 +339,7 @@ def _finish(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
 ) -> KernelSource:  # fmt: skip
-    """Add what the programs found for each column, in their order, and computes what is made of it."""
+    """Return the kernel that adds up the partial sums of columns, in a fixed order, and computes what uses them."""
     writer = Writer(operations, strides, space, axis="r")
     head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
@@ -375,9 +374,7 @@ def _kernel(
     parameters: str,
     body: Sequence[str | Line | Loop],
 ) -> KernelSource:
-    """Return the text of a kernel. Names are by position: layers of a model that are alike are one kernel, compiled
-    once.
-    """
+    """Return a kernel's source. Names are positional, so that equal layers of a model share one compiled kernel."""
     names = {f"{n}_ptr": f"p{i}" for i, n in enumerate((*reads, *writes))}
     parts = [n for n in (*reads, *writes) if n.endswith("_part")]
     names.update({n: f"sum{i}" for i, n in enumerate(parts)})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a kernel's work is cut into tiles and programs: rules, measured on an H200.
+"""Tile sizes, grids and warps of kernels: heuristics, tuned on an H200.
 
-Memory is what bounds these kernels, and it is busy as long as enough is on its way. A kernel that goes over rows one
-after the other has those that come next copied into shared memory while it computes (`stages`); one with a program for
-each row relies on other programs being at another point, and the less each of them holds, the more there are.
+These kernels are bound by memory bandwidth, which is saturated as long as enough loads are in flight. A kernel that
+loops over rows prefetches the next ones into shared memory while it computes (`stages`); one with a program per row
+relies on occupancy: the fewer registers a program holds, the more programs run at a time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.lines import DRAW, Line
 from thunder_ex_triton.launch import blocks, power_of_two
 
-__all__ = ["Tiling", "pieces_pay", "tilings"]
+__all__ = ["Tiling", "is_chunking_profitable", "tilings"]
 
-# What a multiprocessor has of shared memory for rows to come; some is left for reductions.
+# Bytes of a multiprocessor's shared memory for prefetched rows; the rest is left for reductions.
 _SHARED = 200 * 1024
-# How much is read and written of a row for each warp of its program, so that the rows that are worked on at a time, by
-# half as many warps as there may be, are still in the cache when they are gone over again.
+# Bytes of a row, read and written, per warp of its program. At half of the maximal occupancy, the rows in progress then
+# still fit into the cache when they are read again.
 _CACHED = 13 * 1024
 
 
 class Tiling(NamedTuple):
-    """Programs (rows, columns), the constants of the template, warps."""
+    """The grid (rows, columns), the constants of the template, and the number of warps."""
 
     programs: tuple[int, int]
     numbers: tuple[int, ...]
@@ -33,54 +33,53 @@ class Tiling(NamedTuple):
 
 
 class Kernel(Protocol):
-    """What is asked of a kernel's text."""
+    """The facts of a kernel that tilings depend on."""
 
     @property
     def template(self) -> str:
-        """How it goes over its space."""
+        """The name of its template."""
         ...
 
     @property
     def read(self) -> int:
-        """The bytes that it reads for an element of its space."""
+        """The bytes that it reads per element of its space."""
         ...
 
     @property
     def written(self) -> int:
-        """The bytes that a kernel of long rows writes for an element of its space."""
+        """The bytes that a kernel of long rows writes per element of its space."""
         ...
 
     @property
     def tensors(self) -> int:
-        """How many tensors it reads and writes."""
+        """The number of tensors that it reads and writes."""
         ...
 
     @property
     def passes(self) -> int:
-        """How many times it goes over a long row."""
+        """The number of its loops over a long row."""
         ...
 
     @property
     def operations(self) -> int:
-        """How many lines it has."""
+        """The number of its lines."""
         ...
 
 
-def pieces_pay(columns: int, tiles_read: int, lines: Sequence[Line]) -> bool:
-    """Check whether a row is read again for each reduction, from the cache: it leaves registers to more programs at a
-    time.
+def is_chunking_profitable(columns: int, tiles_read: int, lines: Sequence[Line]) -> bool:
+    """Check whether to loop over a row's chunks, reading them again from the cache for each reduction.
 
-    What is computed of it is computed again too, and should be little. Rows that begin anywhere are read in whole
-    vectors only so.
+    That takes fewer registers, so that more programs run at a time. It recomputes the values of each chunk, which
+    should be cheap. Unaligned rows can be read in whole vectors only in this way.
     """
     few = tiles_read == 1 or (tiles_read == 2 and columns % 8 != 0)
     return few and columns > 4096 and len(lines) <= 40 and all(line.kind != DRAW for line in lines)
 
 
 def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) -> list[Tiling]:
-    """Return how a kernel may be launched: by the rule, and in up to three other ways that may be faster.
+    """Return the candidate tilings of a kernel: the default one first, and up to three others that may be faster.
 
-    `partial` says how many programs left sums of columns to the one that finishes.
+    `partial` is the number of programs that wrote partial sums of columns, for the kernel that adds them up.
     """
     rows, columns = space.rows, space.columns
     wide = power_of_two(columns)
@@ -88,9 +87,9 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
         found = _of_elements(source, rows)
     elif source.template == "rows":
         found = _of_rows(rows, wide)
-    elif source.template == "long":  # few at a time, so that a row is still in the cache when it is gone over again
-        pieces = _piece(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
-        found = [Tiling((rows, 1), (1, piece), warps) for piece, warps in pieces if piece <= max(wide, 4096)]
+    elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
+        chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
+        found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
     elif source.template == "finish":
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
         tall = min(power_of_two(partial), 128, 2048 // wide)
@@ -147,9 +146,9 @@ def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
     return found
 
 
-def _piece(columns: int, passes: int, moved: int) -> tuple[int, int]:
-    """Return how much of a long row is taken at a time, and by how many warps; `moved` are the bytes of an element."""
-    if columns % 8:  # it begins anywhere: pieces at its ends cost twice as much, and should be small
+def _chunk(columns: int, passes: int, moved: int) -> tuple[int, int]:
+    """Return the chunk size of a long row, and the number of warps; `moved` are the bytes moved per element."""
+    if columns % 8:  # unaligned rows: chunks at the ends cost twice as much, and should be small
         warps = min(max(4, power_of_two(blocks(columns * moved, _CACHED))), 32)
         return 256 * warps, warps
     if columns <= 16384:
@@ -159,8 +158,8 @@ def _piece(columns: int, passes: int, moved: int) -> tuple[int, int]:
 
 
 def _tile_of_rows(wide: int) -> tuple[int, int, int]:
-    """Of a kernel that reduces rows and columns: rows at a time, programs for each multiprocessor, warps."""
-    if 64 < wide <= 256:  # sums of a warp's own rows take no shared memory, and other warps are at another point
+    """Return rows per tile, programs per multiprocessor and warps of a kernel that reduces rows and columns."""
+    if 64 < wide <= 256:  # sums within a warp need no shared memory, and warps need not synchronize
         return 512 // wide, 16, 1
     if wide == 512:
         return 4, 8, 2
@@ -172,15 +171,15 @@ def _tile_of_rows(wide: int) -> tuple[int, int, int]:
 
 
 def _stages(shared: int, most: int) -> int:
-    """Return how many rows are on their way, one of them being computed with: as many as shared memory holds."""
+    """Return the pipeline stages, the current tile included: as many as shared memory holds."""
     return max(1, min(most, _SHARED // max(shared, 1) + 1))
 
 
 def _exact(columns: int) -> int:
-    """Return the width of tiles that leaves least of the last one empty; of equal ones the largest."""
+    """Return the tile width that masks off the fewest columns; the largest of equal ones."""
     return min((1024, 512, 256, 128), key=lambda w: blocks(columns, w) * w) if columns > 128 else power_of_two(columns)
 
 
 def _warps(elements: int) -> int:
-    """Return how many warps hold a tile."""
+    """Return the number of warps for a tile of that many elements."""
     return 4 if elements <= 4096 else 8 if elements <= 8192 else 16

@@ -171,12 +171,12 @@ def tests(session: nox.Session) -> None:
 
 def run_tests(session: nox.Session, folders: list[str]) -> None:
     """Run pytest on these folders, or on the session's arguments."""
-    # 5: what was asked for is in another package
+    # 5: no test of this package was selected
     run_pytest(session, folders, success_codes=[0, 5] if session.posargs else [0])
 
 
 def run_pytest(session: nox.Session, folders: Sequence[str] = (), **options: Any) -> None:
-    """pytest with the session's arguments, on several processes."""
+    """Run pytest with the session's arguments, on several processes."""
     session.run(
         "python",
         "-m",

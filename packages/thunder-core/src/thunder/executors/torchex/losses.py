@@ -92,7 +92,7 @@ def _difference_backward(name: str) -> Callable[..., torch.Tensor]:
     kernel = getattr(aten, f"{name}_loss_backward")
 
     def backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, *how: Any) -> torch.Tensor:
-        if not self.is_floating_point():  # the kernels take integers, and round what they compute of them
+        if not self.is_floating_point():  # the kernels accept integers, and round intermediate values
             raise NotImplementedError(f'"{name}_backward" not implemented for {self.dtype}')
         return kernel(grad, self, target, *how)  # type: ignore[no-any-return]
 

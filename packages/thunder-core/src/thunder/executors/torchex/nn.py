@@ -32,7 +32,7 @@ def convolution_weight_grad(g: torch.Tensor, a: torch.Tensor, weight: torch.Tens
 # -- pooling -----------------------------------------------------------------------------------------------------------
 @torch_impl(prims.max_pool)
 def max_pool(a: torch.Tensor, kernel_size: Sequence[int], *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the maxima of windows and where they are."""
+    """Return the maxima of windows and their indices."""
     pools = (torch.max_pool1d_with_indices, torch._C._nn.max_pool2d_with_indices, torch._C._nn.max_pool3d_with_indices)
     return pools[len(kernel_size) - 1](a, kernel_size, *how)
 
@@ -135,7 +135,7 @@ def _resized(
 
 @torch_impl(prims.resize)
 def resize(a: torch.Tensor, output_size: Sequence[int], *how: Any) -> torch.Tensor:
-    """Return an image in another size."""
+    """Return a resized image."""
     return _resized(a, (output_size,), "", *how)
 
 

@@ -168,7 +168,7 @@ def batch_norm_forward(
     input: torch.Tensor, weight: Optional, bias: Optional, running_mean: Optional, running_var: Optional,
     momentum: float, eps: float,
 ) -> tuple[Optional, ...]:  # fmt: skip
-    """Return the result, the statistics of the batch, what a kernel keeps, and the new running statistics."""
+    """Return the result, the batch statistics, the kernel's reserve, and the new running statistics."""
     if input.device.type == "cuda" and running_mean is not None and running_var is not None:
         return aten._batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps)
     # torch updates them in place.

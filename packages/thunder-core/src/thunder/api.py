@@ -150,7 +150,7 @@ def jit(
 def _check_kind(fn: Any) -> None:
     """Reject callables that do not run Python when they are called."""
     if isinstance(fn, (torch.jit.ScriptModule, *SCRIPTED)):
-        raise TypeError(f"{fn!r:.80} is compiled by torch.jit: give thunder.jit the original Python function or module")
+        raise TypeError(f"{fn!r:.80} is compiled by torch.jit: give thunder.jit the Python that it was made from")
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(f"{fn!r:.80} is async, so a call only creates a coroutine: give thunder.jit what it calls")
 

@@ -24,7 +24,7 @@ class Watched:
         self.jitted = thunder.jit(fn, **options)
         self.call()
         assert self.uncacheable is None
-        assert self.call() == 0, "traced anew though nothing changed"
+        assert self.call() == 0, "recompiled though nothing changed"
 
     @property
     def uncacheable(self) -> str | None:
@@ -39,9 +39,9 @@ class Watched:
 
     def changed(self, *args: Any) -> None:
         """What it read has changed."""
-        assert self.call(*args) == 1, "not traced anew"
+        assert self.call(*args) == 1, "not recompiled"
         assert self.uncacheable is None, self.uncacheable
-        assert self.call(*args) == 0, "traced anew though nothing changed"
+        assert self.call(*args) == 0, "recompiled though nothing changed"
 
     def kept(self, *args: Any) -> None:
         """Nothing that it read has changed."""

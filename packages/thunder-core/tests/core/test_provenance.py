@@ -156,7 +156,7 @@ def recomputed(a: Any, w: Any) -> Any:
 
 
 def selected(a: Any) -> Any:
-    """With sizes that only running tells, and special numbers."""
+    """With data-dependent sizes, and special numbers."""
     return a[a > 0].sum() + a.nan_to_num(float("inf"), -float("inf")).mean()
 
 

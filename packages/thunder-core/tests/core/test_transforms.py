@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.core.transforms` hands on what lives on higher floors, when it is asked for."""
+"""`thunder.core.transforms` re-exports what lives on higher floors, when it is asked for."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.core.utils` hands on the names that the outside world expects there."""
+"""`thunder.core.utils` re-exports the names that the outside world expects there."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ LEGAL: dict[str, Callable[[], Trace]] = {
     "an operation": lambda: program(SIN, returns=SIN.output),
     "del after the last use": lambda: program(SIN, DEL_A, returns=[SIN.output, {"b": B}]),
     "a composite": lambda: program(composite(SIN), returns=SIN.output),
-    "a composite that hands on its input": lambda: program(composite(out=A), returns=A),
+    "a composite that returns its input": lambda: program(composite(out=A), returns=A),
     "a composite that returns an input and a number": lambda: program(composite(SIN, out=(A, SIN.output, 3))),
     "inputs unpacked": lambda: program(BoundSymbol(prims.unpack_trivial, (A,), {}, A), SIN),
     "the same name inside two composites": lambda: program(composite(SIN), call(prims.neg, B, out=tensor("d", 2, 3))),

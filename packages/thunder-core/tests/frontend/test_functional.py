@@ -39,7 +39,7 @@ def test_grad_argnums(argnums):
 
 @pytest.mark.parametrize("fn", [lambda x: x.prod(0), lambda x: (x.permute(0).reshape(3) * x.prod(0, True)).sum()])
 def test_pulling_back_twice(fn):
-    """Each time through values of its own, but for those that an operation hands on as they are."""
+    """Each time through values of its own, but for those that an operation returns as they are."""
 
     def twice(vjp, x):
         out, pull = vjp(fn, x)

@@ -70,7 +70,7 @@ def test_no_file_grows_too_long() -> None:
 
 
 def test_no_collections_of_strangers() -> None:
-    """No utils.py, helpers.py or common.py; core/utils.py hands on names that the outside world expects there."""
+    """No utils.py, helpers.py or common.py; core/utils.py re-exports names that the outside world expects there."""
     allowed = {"packages/thunder-core/src/thunder/core/utils.py"}
     strangers = {"utils.py", "util.py", "helpers.py", "common.py", "misc.py"}
     wrong = [named(path) for path in python_files("src", "tests") if path.name in strangers]

@@ -52,7 +52,7 @@ def test_of_equals_the_one_nearest_to_the_sinks() -> None:
 
 
 def test_nothing_to_cut() -> None:
-    """What hangs on no source is free."""
+    """What depends on no source is free."""
     assert cheapest_vertices({"a": 1, "b": 5}, [("a", "b")], [], ["b"]) == set()
     assert cheapest_vertices({}, [], [], []) == set()
 

@@ -81,7 +81,7 @@ def test_no_views() -> None:
 
 
 def test_levels() -> None:
-    """Whole where it is taken, else by parts; without what hands on its input."""
+    """Whole where it is taken, else by parts; without what returns its input."""
     operations = whole(acquired(lambda a: torch.nn.functional.silu(a.float()).sum(0), (2, 3))).operations
     assert names(flattened(operations, lambda op: op.sym.name in ("silu", "sum"))) == ["silu", "sum"]
     prims = flattened(operations, lambda op: op.sym.is_prim)

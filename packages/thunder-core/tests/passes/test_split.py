@@ -39,7 +39,7 @@ def operations(trace: Trace) -> list[str]:
 
 
 def several(a: Any, b: Any) -> Any:
-    """Three results, of which the second hangs on one input only."""
+    """Three results, of which the second depends on one input only."""
     s = prims.sin(a)
     return prims.mul(s, b), prims.exp(b), s
 

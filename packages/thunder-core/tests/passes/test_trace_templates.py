@@ -133,7 +133,7 @@ def test_rules_from_outside_are_asked_for_each_call():
 
 
 def test_results_that_are_inputs():
-    """The gradient of what a call hands on flows into what it was given."""
+    """The gradient of what a call passes through flows into what it was given."""
     sym = Symbol("same", lambda a, b: a, id="test.same")
 
     @sym.grad

@@ -119,5 +119,5 @@ def test_samples_left_out() -> None:
     assert [len(s.args[0]) for s in info.sample_inputs("cpu", torch.float32)] == [2, 0, 3, 4]
     assert [len(s.args[0]) for s in info.sample_inputs("cuda:0", torch.float32)] == [2, 3, 4]
     assert [len(s.args[0]) for s in info.sample_inputs("meta", torch.float32)] == [2, 0, 3]
-    with pytest.raises(AssertionError, match="has to be said"):
+    with pytest.raises(AssertionError, match="needs a reason and conditions"):
         SampleInput().left_out_when("", device="cuda")

@@ -78,7 +78,7 @@ def test_defaults_are_torchs() -> None:
 
 
 def test_bounds_that_are_tensors() -> None:
-    """How long a range is may hang on integers among the inputs; a float that only running tells is an error."""
+    """How long a range is may depend on integers among the inputs; a data-dependent float is an error."""
     jitted = thunder.jit(lambda n: torch.arange(n) + 1)
     for n in (3, 5):
         torch.testing.assert_close(jitted(torch.tensor(n)), torch.arange(n) + 1)

@@ -212,7 +212,7 @@ def test_rows_that_begin_anywhere(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("width", [32_769, 33_001, 49_151])
 def test_pieces_of_any_size(width: int, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every element of a row is in one of them: one piece, a few, many; a last one that holds next to nothing."""
-    monkeypatch.setattr(tiles, "_piece", lambda columns, passes, moved: (piece, 4))
+    monkeypatch.setattr(tiles, "_chunk", lambda columns, passes, moved: (piece, 4))
     x = torch.arange(3, device=DEVICE)[:, None].expand(3, width).half().contiguous()
     f = thunder.jit(lambda x: (x.float().sum(-1), x * 2 + x.float().sum(-1, keepdim=True)), executors=["triton"])
     total, more = f(x)

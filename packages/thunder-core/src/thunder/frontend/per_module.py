@@ -2,8 +2,8 @@
 """`thunder.disable`: functions that stay Python, and how a program that calls one runs.
 
 Nothing is known of such a function: what it gives, what it changes, whether it fails. So a program that calls one is
-not traced as a whole. It runs *in pieces*: the function that was jitted runs as Python, each call, and each module that
-it calls is a program of its own. A module that calls a disabled function itself runs in pieces in turn, and so on down,
+not traced as a whole. It runs *partly eager*: the function that was jitted runs as Python, each call, and each module that
+it calls is a program of its own. A module that calls a disabled function itself runs partly eager in turn, and so on down,
 so that what stays Python are the functions between the jitted one and the disabled one.
 
 A piece is the module but for how it is called: an instance of a subclass of the module's class that shares its
@@ -76,7 +76,7 @@ class Jitted(Protocol):
 
 
 class PerModule:
-    """How one jitted callable runs in pieces: the programs of the modules that it calls."""
+    """Runs a jitted callable as Python, with a compiled program for each module that it calls."""
 
     def __init__(self, jitted: Jitted):
         self._jitted = jitted
@@ -159,7 +159,7 @@ def _is_single(module: torch.nn.Module) -> bool:
 
 
 class _Children(dict[str, Any]):
-    """A module's table of children as Python sees it that runs in pieces; what is written goes to the module."""
+    """A module's table of children as the eager part sees it; writes go to the module."""
 
     def __init__(self, pieces: PerModule, table: dict[str, Any]):
         super().__init__({k: pieces.piece(v) if isinstance(v, torch.nn.Module) else v for k, v in table.items()})

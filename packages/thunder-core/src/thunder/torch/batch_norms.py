@@ -218,7 +218,7 @@ batch_norm_forward.samples(_train_samples)
 
 @batch_norm_backward.samples
 def _(make: MakeTensor) -> Any:
-    # As with layer_norm_backward: what hangs on the input is an argument here, and none to torch.
+    # As with layer_norm_backward: what depends on the input is an argument here, and none to torch.
     fixed: Any = functools.partial(make, requires_grad=False)
     given = _batch_arguments(make, (2, 3, 4))
     stats = [given["running_mean"], given["running_var"]]

@@ -177,7 +177,7 @@ layer_norm_forward.samples(_forward_samples)
 @layer_norm_backward.samples
 def _(make: MakeTensor) -> Any:
     # torch differentiates the statistics as functions of the input, here they are arguments like others: so only what
-    # hangs on neither is compared. Gradients of layer_norm's gradients are, with layer_norm.
+    # depends on neither is compared. Gradients of layer_norm's gradients are, with layer_norm.
     fixed: Any = functools.partial(make, requires_grad=False)
     kind = _statistics(make)
     mean, rstd = fixed((3, 1), dtype=kind), fixed((3, 1), low=0.1, dtype=kind)

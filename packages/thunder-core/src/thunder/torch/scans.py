@@ -104,14 +104,14 @@ def diff(
     n = operator.index(n)
     check(n >= 0, lambda: f"order must be non-negative but got {n}")
     dim = canonicalize_dim(input.ndim, dim)
-    pieces = [x for x in (prepend, input, append) if x is not None]
+    parts = [x for x in (prepend, input, append) if x is not None]
     check(
-        all(x.ndim == input.ndim for x in pieces),
+        all(x.ndim == input.ndim for x in parts),
         lambda: "diff expects prepend or append to be the same dimension as input",
     )
     if n == 0:
         return prims.clone(input)
-    a = concat.meta(pieces, dim) if len(pieces) > 1 else input
+    a = concat.meta(parts, dim) if len(parts) > 1 else input
     for _ in range(min(n, a.shape[dim])):
         length = a.shape[dim]
         later = clang.slice_in_dim(a, min(1, length), length, dim=dim)

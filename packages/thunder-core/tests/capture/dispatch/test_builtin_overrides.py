@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that are made of tensors, where no branch hangs on them: one program serves all values."""
+"""Numbers that are made of tensors, where no branch depends on them: one program serves all values."""
 
 from __future__ import annotations
 

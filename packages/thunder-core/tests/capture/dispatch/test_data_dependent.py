@@ -137,7 +137,7 @@ def of_rows(x: Any, mask: Any) -> Any:
 FIXED = thunder.jit(of_rows)
 
 
-# Where other sizes are as small as what only running tells may be.
+# Where other sizes are as small as data-dependent ones may be.
 SMALL: dict[str, Callable[[Any, list[int]], Any]] = {
     "narrow": lambda x, n: x.narrow(0, 0, n[0]).exp().sum(0),
     "slice": lambda x, n: x[: n[0]].exp().sum(0),

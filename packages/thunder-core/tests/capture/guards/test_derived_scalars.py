@@ -205,7 +205,7 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name: str) -> None:
-    """What hangs on more than integers of the inputs is an error that names the line."""
+    """What depends on more than integers of the inputs is an error that names the line."""
     with pytest.raises(TracingError, match=r"(?s)not known while tracing.*test_derived_scalars\.py:"):
         results(thunder.jit(REFUSED[name]), VALUES[0])
 
@@ -241,7 +241,7 @@ RUNS: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_it_runs_again_only_where_that_may_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What hangs on floats is refused at once; what integers tell is known at the second run."""
+    """What depends on floats is refused at once; what integers tell is known at the second run."""
     f, runs = RUNS[name]
 
     def said(x: Any, m: Any) -> Any:

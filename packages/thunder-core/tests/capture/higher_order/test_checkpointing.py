@@ -65,7 +65,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "one after the other": lambda x: again(block, again(block, x)),
     "without chance": lambda x: again(plain, x * 2),
     "sequence": lambda x: checkpoint_sequential([block, torch.sin, block], 2, x, use_reentrant=False),
-    "what a region hands on": lambda x: sum(again(lambda a, b: (a, a * b, b), x, x.sin())),
+    "what a region passes through": lambda x: sum(again(lambda a, b: (a, a * b, b), x, x.sin())),
     "closures": lambda x: (lambda y: again(lambda: block(y) * y))(x.exp()),
     "writes inside": lambda x: again(lambda y: y.sin().mul_(F.dropout(y)).add_(1), x),
     "a part without gradients": lambda x: again(lambda y: block(y) * block(y).detach(), x),

@@ -113,7 +113,7 @@ def test_without_a_graph(net: nn.Module) -> None:
 
 
 def test_several_at_once() -> None:
-    """Of several results, by a parameter and by a value on the way; views and what hands on its input."""
+    """Of several results, by a parameter and by a value on the way; views and what returns its input."""
 
     def f(x: Any, w: Any) -> Any:
         y = (x @ w).contiguous()

@@ -382,7 +382,7 @@ def test_strides_are_torchs() -> None:
 
 
 def test_branches_on_layout() -> None:
-    """A program that asks for strides is traced anew for others."""
+    """A program that asks for strides is recompiled for others."""
 
     def f(x: Any) -> Any:
         return x + 1 if x.is_contiguous() else x - 1

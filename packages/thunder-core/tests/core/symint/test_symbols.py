@@ -150,7 +150,7 @@ def test_closed_symbols_only_answer() -> None:
     assert n == 4 and int(n) == 4 and not texts(symbols)
 
 
-# -- numbers that only running tells ----------------------------------------------------------------------------------
+# -- data-dependent numbers ----------------------------------------------------------------------------------
 def test_unbacked_numbers() -> None:
     symbols = fresh()
     n = symbols.unbacked(int, low=0)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`int(t)`, `math.sqrt(n)`, `max(n, 1)` and the like of values that only running tells.
+"""`int(t)`, `math.sqrt(n)`, `max(n, 1)` and the like of data-dependent values.
 
 Python itself insists that `int()` gives an int, so a program that asks for one is traced once more, with classes of the
 same names in the place of the built-in ones, and with functions in the place of those of `math`
-(`core/symint/functions.py`). These give a number that only running tells (`scalars.py`), which may be computed with,
+(`core/symint/functions.py`). These give a data-dependent number (`scalars.py`), which may be computed with,
 stored and returned; where it decides what the program does, that is an error. For everything else, and for everybody
 but the program that is traced, they are what they stand for.
 """

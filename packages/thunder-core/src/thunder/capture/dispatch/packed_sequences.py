@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packed sequences: `pack_padded_sequence`, recurrent modules on what it gives, and `pad_packed_sequence`.
 
-How many rows and steps a packed sequence has are numbers that only running tells. How many sequences there are is
+How many rows and steps a packed sequence has are data-dependent numbers. How many sequences there are is
 known: it is the first of the `batch_sizes`, which torch's own code asks for as a number.
 """
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of functions while tracing: gradients, vmap, checkpointing, control flow."""
+"""Higher-order functions while tracing: gradients, vmap, checkpointing, control flow."""

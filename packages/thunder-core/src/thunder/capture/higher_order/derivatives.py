@@ -115,7 +115,7 @@ def check_inexact_results(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def with_aux(output: Any, has_aux: bool, where: str) -> tuple[Any, Any]:
-    """A function's result and what it hands on beside it."""
+    """Split a function's result from its auxiliary output."""
     if not has_aux:
         return output, None
     if not (isinstance(output, tuple) and len(output) == 2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python's functions that stand in for themselves in programs with numbers whose values only running tells.
+"""Replacements of Python's functions in programs with data-dependent numbers.
 
 Those of `math`, and `max` and the like, are in `core/symint/functions.py`; the conversions (`int`, `float`, `bool`) ask
 tensors too, and are registered by `dispatch/builtin_overrides.py`.

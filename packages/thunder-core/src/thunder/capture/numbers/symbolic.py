@@ -162,7 +162,7 @@ class Inputs:
     def _length(self, x: Any) -> Any:
         """`len(x)` for the program: of some lists a number that is an input, and what the program has added.
 
-        Of a tensor it may be a number that only running tells.
+        Of a tensor it may be a data-dependent number.
         """
         if isinstance(x, torch.Tensor) and x.dim() and is_unbacked(x.shape[0]):
             return x.shape[0]

@@ -4,7 +4,7 @@ requires_grad=True)`, `nn.Parameter(…)`).
 
 Inside of the program `torch.autograd.grad` takes gradients by them as by any value. A leaf that outlives the call is
 different: torch's autograd would fill in its `.grad`, and what is computed of it requires grad though no input does. A
-compiled program has no such tensors, so one that gives them away runs in pieces (`frontend/per_module.py`), as does one
+compiled program has no such tensors, so one that returns them runs partly eager (`frontend/per_module.py`), as does one
 that changes whether a tensor of the caller's requires grad.
 """
 

@@ -310,7 +310,7 @@ class Tracer:
 
     def _results(self, out: Any, tensors: list[torch.Tensor], grad: bool) -> Any:
         if isinstance(out, TensorProxy):
-            # An operation that hands on its input gives the user the same tensor, as torch does.
+            # An operation that returns its input gives the user the same tensor, as torch does.
             for t in tensors:
                 handle = self.handle_of(t)
                 if handle._value is out:

@@ -2,8 +2,8 @@
 """`thunder.disable`: functions that stay Python, and how a program that calls one runs.
 
 Nothing is known of such a function: what it gives, what it changes, whether it fails. So a program that calls one is
-not traced as a whole. It runs *partly eager*: each call runs the jitted function as Python, and each module that it calls
-is compiled by itself. A module that calls a disabled function itself runs partly eager in turn, and so on down,
+not traced as a whole. It runs *partly eager*: each call runs the jitted function as Python, and each module that it
+calls is compiled by itself. A module that calls a disabled function itself runs partly eager in turn, and so on down,
 so that what stays Python are the functions between the jitted one and the disabled one.
 
 A piece is the module but for how it is called: an instance of a subclass of the module's class that shares its
